@@ -326,15 +326,14 @@ class Request:
 
 
 @dataclass(frozen=True)
-class BatchOptions:
-    """The arguments of `Dataset.batches`, which describes them: name, type, default and check."""
+class EpochOptions:
+    """The arguments that `Dataset.batches` and `Dataset.loader` share: name, type and default."""
 
     batch_size: Count
     _: KW_ONLY
     shuffle: bool | None = None
     weights: AnyWeights | None = None
     seed: Seed | None = None
-    epochs: Count | None = 1
     drop_remainder: bool = False
     as_supervised: bool = True
     box_format: BoxFormat = "rel_yxyx"
@@ -343,8 +342,6 @@ class BatchOptions:
     center_crop: AnyCenterCrop | None = None
     ragged: bool = False
     buckets: Buckets | None = None
-    num_shards: Count = 1
-    shard_index: Number = 0
     on_error: Literal["raise", "skip"] = "raise"
     num_threads: Count | None = None
     prefetch: Number | None = None
@@ -355,12 +352,32 @@ class BatchOptions:
         return _only_crop("Dataset.batches", self)
 
 
+@dataclass(frozen=True)
+class BatchOptions(EpochOptions):
+    """The arguments of `Dataset.batches`, which describes them: name, type, default and check."""
+
+    _: KW_ONLY
+    epochs: Count | None = 1
+    num_shards: Count = 1
+    shard_index: Number = 0
+
+
+@dataclass(frozen=True)
+class LoaderOptions(EpochOptions):
+    """The arguments of `Dataset.loader`, which describes them: name, type, default and check."""
+
+    _: KW_ONLY
+    num_shards: Count | None = None
+    shard_index: Number | None = None
+    pin_memory: bool | None = None
+
+
 def draw_seed() -> int:
     """Return a random seed, for a call without one."""
     return secrets.randbits(31)
 
 
-def _only_crop(where: str, options: Request | BatchOptions) -> Crop | None:
+def _only_crop(where: str, options: Request | EpochOptions) -> Crop | None:
     if options.random_resized_crop is not None and options.center_crop is not None:
         what = "random_resized_crop and center_crop"
         raise DatasetError(where, what, "give the one to train, the other to evaluate")
@@ -368,7 +385,7 @@ def _only_crop(where: str, options: Request | BatchOptions) -> Crop | None:
     return crop
 
 
-def check_weights(where: str, options: Request | BatchOptions) -> None:
+def check_weights(where: str, options: Request | EpochOptions) -> None:
     """Raise DatasetError if both weights and an order of the records are given."""
     if options.weights is not None and options.shuffle not in (None, True):
         what = f"shuffle={options.shuffle} is an order, and weights draw records at random"

@@ -100,17 +100,17 @@ def test_every_cluster_reads_the_same_stream_of_global_batches(data: Any) -> Non
         np.testing.assert_array_equal(np.sort(tags % number), np.arange(number))
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("hosts", [1, 2, 4, 8, 16])
 def test_hosts_whose_number_divides_the_lanes_share_no_record(hosts: int) -> None:
     """The same records in every epoch, so that a host caches only its own."""
     order = lane_shuffle(100_003, PHOTO, 512)
-    assert len(order.blocks) == 32
+    assert len(order.blocks) == 16
     owned = [order.own(GlobalBatches(100_003, 512, host, hosts)) for host in range(hosts)]
     assert [one.stop for one in owned[:-1]] == [one.start for one in owned[1:]]
     assert (owned[0].start, owned[-1].stop) == (0, 100_003)
 
 
-@pytest.mark.parametrize("hosts", [3, 5, 6, 7, 12, 24, 48])
+@pytest.mark.parametrize("hosts", [3, 5, 6, 7, 12])
 def test_other_numbers_of_hosts_read_at_most_half_as_much_again(hosts: int) -> None:
     order = lane_shuffle(100_000, PHOTO, 64 * hosts)
     owned = [order.own(GlobalBatches(100_000, 64 * hosts, host, hosts)) for host in range(hosts)]
@@ -121,7 +121,7 @@ def test_other_numbers_of_hosts_read_at_most_half_as_much_again(hosts: int) -> N
     ("number", "size", "lanes"),
     [
         (100_000, 1, 1), (100_000, 3, 2), (100_000, 8, 8), (100_000, 64, 8), (100_000, 127, 8),
-        (100_000, 128, 16), (100_000, 512, 32), (100_000, 4096, 32),
+        (100_000, 128, 16), (100_000, 512, 16), (100_000, 4096, 16),
         (2000, 64, 1),  # all of it is mixed at a time
     ],
 )  # fmt: skip

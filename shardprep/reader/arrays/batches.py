@@ -204,6 +204,25 @@ class ArrayBatches:
         self._next = number + 1
         return self._element(columns)
 
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch of the next batch, from 0."""
+        return self._next // (self._num_batches or 1)
+
+    def start_epoch(self, epoch: int) -> None:
+        """Let the first batch of an epoch be the next one."""
+        self._seek(epoch * self._num_batches)
+
+    def rest_of_epoch(self) -> Iterator[Any]:
+        """Yield the batches that are left of the epoch of the next batch."""
+        stop = (self.epoch + 1) * self._num_batches
+        while self._next < stop:
+            self._start()
+            if not self._started or self._started[0][0] >= stop:
+                self._next = stop  # this host has no part of the last batches
+                return
+            yield next(self)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the next batch, in values that JSON can store."""
         epoch, batch = divmod(self._next, self._num_batches or 1)

@@ -13,13 +13,20 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from shardprep.dataset.card import MOST_PICTURES, card
 from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.arrays.batches import ArrayBatches
-from shardprep.reader.config import BatchOptions, ReadConfig, check_weights, draw_seed
+from shardprep.reader.config import (
+    BatchOptions,
+    EpochOptions,
+    LoaderOptions,
+    ReadConfig,
+    check_weights,
+    draw_seed,
+)
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import BoxLimit, check_boxes, target_of
 from shardprep.reader.order.epoch import BucketBatches, EpochOrder
@@ -37,6 +44,9 @@ from shardprep.reader.validators import (
     validated,
 )
 from shardprep.storage.url import is_url
+
+if TYPE_CHECKING:
+    from shardprep.reader.torch import Loader
 
 _BATCHES = "Dataset.batches"
 
@@ -239,6 +249,32 @@ class Dataset:
         )
         examples = ExampleReader(records.in_order(order), decoder)
         return ArrayBatches(examples, self._target, order, self._subset.digest, options)
+
+    @WithOptions("Dataset.loader", LoaderOptions)
+    def loader(self, options: LoaderOptions) -> Loader:  # noqa: D417 - its fields
+        """Return batches of torch tensors; each `for` loop over it is an epoch.
+
+        It stands wherever PyTorch code takes a `DataLoader`: it has a length, `set_epoch`,
+        `state_dict` and `load_state_dict` at any batch. The batches, their order and their states
+        are those of `batches`. Tensors share the memory of its arrays.
+
+        Args:
+            num_shards: number of processes that share the records. By default that of the process
+                group of `torch.distributed`, or of the environment variable WORLD_SIZE, or 1.
+            shard_index: number of this process among them, from 0. By default its rank.
+            pin_memory: copy tensors to pinned memory. By default if CUDA is available.
+
+        All other arguments are those of `batches`.
+
+        Raises:
+            DatasetError: as for `batches`, or torch is not installed.
+        """
+        from shardprep.reader.torch import Loader, process_of
+
+        given = {name: getattr(options, name) for name in parameters(EpochOptions)}
+        index, number = process_of(options.shard_index, options.num_shards)
+        batches = self.batches(**given, epochs=None, num_shards=number, shard_index=index)
+        return Loader(batches, options)
 
     def _order(self, options: BatchOptions) -> Order:
         host, num_hosts = options.shard_index, options.num_shards

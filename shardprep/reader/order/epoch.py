@@ -34,11 +34,11 @@ _BLOCK_BYTES = 2 << 20
 _MIN_GROUP_WIDTH = 16
 _GROUP_BYTES = 32 << 20
 _GROUP_RECORDS = 1 << 14
-_MOST_LANES = 32
+_MOST_LANES = 16
 _FEW_LANES = 8
 """Lanes even if they have less than `_LANE_RECORDS` of a batch each."""
 _LANE_RECORDS = 8
-_LANE_WIDTH = 2
+_LANE_WIDTH = 4
 """Smallest number of blocks that a lane mixes at a time."""
 _LANE = 3
 """Separates the keys of lanes from other keys that are derived from the key of an epoch."""
@@ -276,9 +276,9 @@ def lane_shuffle(
     `record_bytes` is the mean size of a record in the manifest, also for records of a decoded
     cache. By default a block has `BLOCK_LENGTH` records, or as many as are 2 MiB, at least 8.
     `group_width` blocks are mixed at a time, by default as many as are 32 MiB or 16,384 records, at
-    least 16. They are shared by the lanes, at least 2 for each. There is one lane for each 8
-    records of a batch, at least 8 and at most 32 lanes, a power of 2; but no more than records of a
-    batch, and one lane alone if all blocks are mixed at a time.
+    least 16. Several lanes mix twice as many together, at least 4 each. There is one lane for each
+    8 records of a batch, at least 8 and at most 16 lanes, a power of 2; but no more than records of
+    a batch, and one lane alone if all blocks are mixed at a time.
     """
     length, width = block_sizes(record_bytes, block_length, group_width)
     num_blocks = -(-num_records // length)
@@ -294,7 +294,7 @@ def lane_shuffle(
         BlockShuffle(
             num_records=size,
             block_length=length,
-            group_width=width if number == 1 else max(_LANE_WIDTH, width // number),
+            group_width=width if number == 1 else max(_LANE_WIDTH, 2 * width // number),
             shuffle=True,
         )
         for size in np.diff(starts).tolist()

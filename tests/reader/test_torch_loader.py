@@ -1,0 +1,125 @@
+"""`Dataset.loader` in the loops that PyTorch users write, against `Dataset.batches`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardprep import reader
+from shardprep.errors import DatasetError
+from tests.reader.datasets import batch_keys, refused, saved
+
+torch = pytest.importorskip("torch")
+OPTIONS: dict[str, Any] = {"shuffle": True, "seed": 5, "as_supervised": False}
+RANK = """
+import json, sys
+import torch.distributed as dist
+from shardprep import reader
+
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=int(sys.argv[3]),
+                        world_size=int(sys.argv[4]))
+dataset = reader.Dataset(sys.argv[1], as_supervised=False)
+loader = dataset.loader(int(sys.argv[5]), shuffle=True, seed=5, as_supervised=False)
+keys = [batch["image/filename"] for batch in loader]
+gathered = [None] * int(sys.argv[4])
+dist.all_gather_object(gathered, keys)
+if dist.get_rank() == 0:
+    print(json.dumps(gathered))
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(name="dataset")
+def _dataset(shapes: Path) -> reader.Dataset:
+    return reader.Dataset(shapes / "tfrecords" / "shapes", as_supervised=False)
+
+
+def keys(loader: Any) -> list[list[str]]:
+    return [batch["image/filename"] for batch in loader]
+
+
+def test_each_loop_is_an_epoch_of_the_same_batches_as_those_of_batches(
+    dataset: reader.Dataset,
+) -> None:
+    loader = dataset.loader(64, **OPTIONS)
+    expected = batch_keys(dataset.batches(64, epochs=2, **OPTIONS))
+    assert len(loader) == len(expected) // 2
+    assert keys(loader) + keys(loader) == expected
+    loader.set_epoch(1)
+    assert keys(loader) == expected[len(loader) :]
+
+
+def test_tensors_share_the_memory_of_a_batch(shapes: Path) -> None:
+    loader = reader.Dataset(shapes / "tfrecords" / "shapes").loader(8, seed=1)
+    images, labels = next(iter(loader))
+    assert (images.dtype, labels.dtype) == (torch.uint8, torch.int64)
+    assert images.numpy().base is not None
+    expected, _ = next(reader.Dataset(shapes / "tfrecords" / "shapes").batches(8, seed=1))
+    np.testing.assert_array_equal(images.numpy(), expected)
+
+
+@pytest.mark.parametrize("batch", [0, 3, 7])
+def test_a_state_saved_at_any_batch_continues_the_epoch(
+    dataset: reader.Dataset, batch: int
+) -> None:
+    """On another number of processes, too."""
+    loader = dataset.loader(64, **OPTIONS)
+    whole = keys(dataset.loader(64, **OPTIONS))
+    iterator = iter(loader)
+    for _ in range(batch):
+        next(iterator)
+    state = saved(loader)
+    assert len(json.dumps(state)) <= 200
+    hosts = []
+    for index in range(2):
+        host = dataset.loader(32, num_shards=2, shard_index=index, **OPTIONS)
+        host.load_state_dict(state)
+        host.set_epoch(0)  # as a training loop does before each epoch
+        hosts.append(keys(host))
+    together = [first + second for first, second in zip(*hosts, strict=True)]
+    assert together == whole[batch:]
+
+
+@pytest.mark.parametrize("number", [1, pytest.param(3, marks=pytest.mark.thorough)])
+def test_processes_of_a_group_share_each_global_batch(
+    dataset: reader.Dataset, tmp_path: Path, number: int
+) -> None:
+    meeting = tmp_path / "meeting"
+    arguments = [str(dataset.path), str(meeting)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, *arguments, str(rank), str(number), str(60 // number)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(number)
+    ]
+    output, _ = processes[0].communicate(timeout=120)
+    assert [process.wait(timeout=60) for process in processes] == [0] * number
+    parts = json.loads(output)
+    together = [list(itertools.chain(*part)) for part in zip(*parts, strict=True)]
+    assert together == keys(dataset.loader(60, **OPTIONS))
+
+
+def test_rank_and_size_of_the_environment_count(
+    dataset: reader.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environ, "RANK", "1")
+    monkeypatch.setitem(os.environ, "WORLD_SIZE", "2")
+    expected = batch_keys(dataset.batches(8, num_shards=2, shard_index=1, **OPTIONS))
+    assert keys(dataset.loader(8, **OPTIONS)) == expected
+
+
+def test_wrong_arguments_are_one_line(dataset: reader.Dataset) -> None:
+    said = refused(lambda: dataset.loader(8, num_shards=2))
+    assert said == ("Dataset.loader: num_shards=2, shard_index=None; give both of them, or none")
+    with pytest.raises(DatasetError, match="another order of records"):
+        dataset.loader(8).load_state_dict({"seed": 1, "epoch": 0, "batch": 1, "of": "a 8 False"})
