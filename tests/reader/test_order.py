@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.reader.decode.crop import crop_keys, draws
-from shardprep.reader.order.epoch import BlockShuffle, BucketBatches, WeightedDraws, block_shuffle
+from shardprep.reader.order.epoch import (
+    BucketBatches,
+    LaneShuffle,
+    StoredOrder,
+    WeightedDraws,
+    block_sizes,
+    lane_shuffle,
+)
+from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.order.permutation import (
     mix,
@@ -35,13 +43,22 @@ EPOCHS = st.integers(0, 1 << 31)
 
 
 def make(num_records: int, **options: Any) -> Order:
+    """Return an order in global batches of one record, which has one lane."""
     layout = {"block_length": 3, "group_width": 4, "shuffle": True, **options}
-    seed = layout.pop("seed", 7)
-    return Order(BlockShuffle(num_records=num_records, **layout), seed)
+    seed, shuffle = layout.pop("seed", 7), layout.pop("shuffle")
+    within: Any = StoredOrder(num_records, **layout)
+    if shuffle:
+        within = lane_shuffle(num_records, 1, 1, **layout)
+    return Order(within, GlobalBatches(num_records, 1), seed)
 
 
 def whole(order: Order, epoch: int = 0) -> list[int]:
-    return order.positions(epoch, 0, len(order)).tolist()  # type: ignore[no-any-return]
+    return positions(order, epoch, 0, len(order))
+
+
+def positions(order: Order, epoch: int, start: int, stop: int) -> list[int]:
+    found: list[int] = (order.tags(epoch, start, stop) % order.num_records).tolist()
+    return found
 
 
 @examples(60)
@@ -56,7 +73,7 @@ def test_an_epoch_has_every_record_once_and_any_range_of_it_is_computed(
         assert found == sorted(found)
     start = data.draw(st.integers(0, len(order)))
     stop = data.draw(st.integers(start, len(order)))
-    assert order.positions(epoch, start, stop).tolist() == found[start:stop]
+    assert positions(order, epoch, start, stop) == found[start:stop]
 
 
 @examples(60)
@@ -65,8 +82,9 @@ def test_a_group_consists_of_whole_blocks(epoch: int, **sizes: Any) -> None:
     """This bounds memory, and neighbouring records are read together."""
     order = make(**{**sizes, "shuffle": True})
     found = whole(order, epoch)
-    layout, key = order.within_epoch, order.epoch_key(epoch)
-    assert isinstance(layout, BlockShuffle)
+    within, key = order.within_epoch, order.epoch_key(epoch)
+    assert isinstance(within, LaneShuffle)
+    (layout,) = within.blocks
     length = layout.block_length
     starts = [at for at in range(len(found)) if layout.find(key, at).skip == 0]
     assert len(starts) == layout.num_groups
@@ -93,38 +111,35 @@ def test_orders_of_a_seed_are_the_same_in_every_release() -> None:
 @pytest.mark.parametrize(
     ("replacement", "positions", "tags", "digest"),
     [
-        (True, [3, 4, 3, 3], [27, 34, 39, 45], "60817885877bbbf7"),
-        (False, [3, 4, 1, 2], [27, 34, 37, 44], "b8e0c8d3c640bc5d"),
+        (True, [3, 4, 3, 3], [39, 46, 51, 57], "79d2026a0b85af2b"),
+        (False, [3, 4, 1, 2], [39, 46, 49, 56], "5fb4680daef3898a"),
     ],
 )
 def test_draws_of_a_seed_are_the_same_in_every_release(
     replacement: bool, positions: list[int], tags: list[int], digest: str  # noqa: FBT001
 ) -> None:  # fmt: skip
     weights = np.array([0, 1, 2, 5, 1, 0.5])
-    order = Order(WeightedDraws(weights, weights.cumsum(), replacement, 5, slice(1, 5)), 7)
-    found = order.positions(1, 0, 4)
-    assert (found.tolist(), order.tags(1, 0, found).tolist()) == (positions, tags)
-    assert order.within_epoch.description == f"weights:{digest}"
+    drawn = WeightedDraws(weights, weights.cumsum(), replacement, 5)
+    found = Order(drawn, GlobalBatches(5, 1), 7).tags(1, 1, 5)
+    assert ((found % 6).tolist(), found.tolist()) == (positions, tags)
+    assert drawn.description == f"weights:{digest}"
 
 
 def test_bucket_batches_of_a_seed_are_the_same_in_every_release() -> None:
     members = np.array([0, 2, 4]), np.array([1, 3])
-    buckets = BucketBatches(((8, 8), (4, 16)), members, 2, False, True, (0, 1))  # noqa: FBT003
-    found = [Order(buckets, 7).batch(1, i, 2) for i in range(buckets.num_batches)]
-    assert [(positions.tolist(), size) for positions, size in found] == [
+    buckets = BucketBatches(((8, 8), (4, 16)), members, 2, False, True)  # noqa: FBT003
+    order = Order(buckets, GlobalBatches(5, 2), 7)
+    found = [order.batch(1, i) for i in range(buckets.num_batches)]
+    assert [((tags % 5).tolist(), size) for tags, size in found] == [
         ([2], (8, 8)), ([4, 0], (8, 8)), ([3, 1], (4, 16)),
     ]  # fmt: skip
-    assert buckets.description == "buckets:40b65513b20c757b"
+    assert buckets.description == "buckets:19f691a7f8af3676"
 
 
 def test_the_size_of_blocks_depends_on_the_size_of_records() -> None:
-    def sizes(record_bytes: float) -> tuple[int, int]:
-        order = block_shuffle(10, record_bytes, shuffle=True)
-        return order.block_length, order.group_width
-
-    assert sizes(0) == sizes(1000) == (64, 256)
-    assert sizes(100_000) == (20, 16)
-    assert sizes(1 << 30) == (8, 16)
+    assert block_sizes(0) == block_sizes(1000) == (64, 256)
+    assert block_sizes(100_000) == (20, 16)
+    assert block_sizes(1 << 30) == (8, 16)
 
 
 def check_chance(counts: Any, size: int, epochs: int) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from shardprep.dataset.manifest import Shard
 from shardprep.errors import StorageError
-from shardprep.reader.order.epoch import block_shuffle
+from shardprep.reader.array_types import Ints
+from shardprep.reader.order.epoch import BlockShuffle, LaneShuffle, StoredOrder
+from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Frames, PrefetchedBlocks
 
@@ -65,21 +67,27 @@ def _store() -> Store:
     return Store()
 
 
-def order(*, shuffle: bool = True) -> Order:
-    return Order(
-        block_shuffle(
-            NUM_RECORDS, RECORD_BYTES, shuffle=shuffle, block_length=LENGTH, group_width=WIDTH
-        ),
-        seed=1,
-    )
+def order(*, shuffle: bool = True, lanes: int = 1) -> Order:
+    within: Any = StoredOrder(NUM_RECORDS, LENGTH, WIDTH)
+    if shuffle:
+        starts = np.arange(lanes + 1) * NUM_RECORDS // lanes
+        blocks = tuple(
+            BlockShuffle(num_records=one, block_length=LENGTH, group_width=WIDTH, shuffle=True)
+            for one in np.diff(starts).tolist()
+        )
+        within = LaneShuffle(batch_size=lanes, blocks=blocks, starts=starts)
+    return Order(within, GlobalBatches(NUM_RECORDS, lanes), seed=1)
+
+
+def positions(of: Order, epoch: int, start: int, stop: int) -> Ints:
+    return of.tags(epoch, start, stop) % NUM_RECORDS
 
 
 def prefetched(store: Any, of: Order) -> PrefetchedBlocks:
     shard, record = np.divmod(np.arange(NUM_RECORDS), RECORDS_A_SHARD)
     length = np.full(NUM_RECORDS, RECORD_BYTES)
     frames = Frames(SHARDS, shard, record, record * RECORD_BYTES, length)
-    assert of.blocks is not None
-    return PrefetchedBlocks(store, frames, of.blocks, of.epoch_key)
+    return PrefetchedBlocks(store, frames, of)
 
 
 def read(
@@ -90,28 +98,31 @@ def read(
     for begin in range(start, NUM_RECORDS, size):
         stop = min(begin + size, NUM_RECORDS)
         found.expect(epoch, begin, stop)
-        data += [found.take(one).tobytes() for one in of.positions(epoch, begin, stop).tolist()]
+        data += [found.take(one).tobytes() for one in positions(of, epoch, begin, stop).tolist()]
     return data
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"lanes": 5}])
 @pytest.mark.parametrize("size", [1, 100])
-def test_each_record_of_an_epoch_is_requested_once(store: Store, shuffle: bool, size: int) -> None:  # noqa: FBT001
-    of = order(shuffle=shuffle)
+def test_each_record_of_an_epoch_is_requested_once(
+    store: Store, options: dict[str, Any], size: int
+) -> None:
+    of = order(**options)
     found = prefetched(store, of)
     for epoch in range(3):
         store.parts.clear()
-        expected = [frame(one) for one in of.positions(epoch, 0, NUM_RECORDS).tolist()]
+        expected = [frame(one) for one in positions(of, epoch, 0, NUM_RECORDS).tolist()]
         assert read(found, of, epoch, size=size) == expected
         assert set(store.records().values()) == {1}
-        assert len(store.parts) <= -(-NUM_RECORDS // LENGTH) + NUM_SHARDS - 1
+        num_cuts = NUM_SHARDS - 1 + options.get("lanes", 1) - 1
+        assert len(store.parts) <= -(-NUM_RECORDS // LENGTH) + num_cuts
 
 
 def test_the_next_group_is_requested_ahead(store: Store) -> None:
     of = order()
     found = prefetched(store, of)
     found.expect(0, 0, 1)
-    wanted = of.positions(0, 0, 2 * LENGTH * WIDTH)  # of this group and the next one
+    wanted = positions(of, 0, 0, 2 * LENGTH * WIDTH)  # of this group and the next one
     asked = store.records()
     assert {divmod(one, RECORDS_A_SHARD) for one in wanted.tolist()} == {
         (int(shard), start // RECORD_BYTES) for shard, start in asked
@@ -125,7 +136,7 @@ def test_requests_are_limited_by_memory(store: Store) -> None:
     found.expect(0, 0, NUM_RECORDS)
     assert sum(store.records().values()) <= 4 * LENGTH * WIDTH
     begun = len(store.parts)
-    for one in of.positions(0, 0, LENGTH * WIDTH).tolist():
+    for one in positions(of, 0, 0, LENGTH * WIDTH).tolist():
         found.take(one)
     assert len(store.parts) > begun, "more when a group is used up"
 
@@ -134,7 +145,7 @@ def test_an_epoch_may_start_anywhere(store: Store) -> None:
     of = order()
     found = prefetched(store, of)
     for start in (100, 30, 149, 0):
-        expected = [frame(one) for one in of.positions(0, start, NUM_RECORDS).tolist()]
+        expected = [frame(one) for one in positions(of, 0, start, NUM_RECORDS).tolist()]
         assert read(found, of, 0, start) == expected
 
 
@@ -144,7 +155,7 @@ def test_two_concurrent_epochs_request_few_records_twice(store: Store) -> None:
     for begin in range(0, NUM_RECORDS, 10):
         for epoch in (0, 1):
             found.expect(epoch, begin, begin + 10)
-            for one in of.positions(epoch, begin, begin + 10).tolist():
+            for one in positions(of, epoch, begin, begin + 10).tolist():
                 assert found.take(one).tobytes() == frame(one)
     assert sum(store.records().values()) <= 2 * 2 * NUM_RECORDS
 
