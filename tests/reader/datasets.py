@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from tests.support.builders import animals, build, jpeg, png, tree, write, zip_b
 from tests.support.paths import shared_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from tests.support.object_store import Bucket
@@ -120,6 +121,12 @@ def batch_keys(batches: Any) -> list[list[str]]:
     """Return the keys of batches of either reader, which are dicts."""
     columns = (np.asarray(batch["image/filename"]).tolist() for batch in batches)
     return [[key if isinstance(key, str) else key.decode() for key in column] for column in columns]
+
+
+def merged(hosts: Sequence[list[list[str]]]) -> list[list[str]]:
+    """Return the global batches of which each host has read its part."""
+    parts = itertools.zip_longest(*hosts, fillvalue=[])
+    return [list(itertools.chain.from_iterable(part)) for part in parts]
 
 
 def damage(folder: Path, *numbers: int) -> list[str]:

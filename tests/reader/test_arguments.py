@@ -23,7 +23,7 @@ from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader import augment
 from shardprep.reader.config import BatchOptions, ReadConfig, Request
-from shardprep.reader.order.order import Batching, check_state
+from shardprep.reader.order.order import check_state
 from shardprep.reader.validators import Arguments
 from shardprep.storage.url import ObjectUrl
 from tests.reader.datasets import pets, refused
@@ -257,8 +257,7 @@ def test_any_value_is_accepted_or_a_short_error(value: Any) -> None:
                 assert "\n" not in said
                 assert len(said) < 600
     with contextlib.suppress(DatasetError):
-        one = Batching(1, drop_remainder=False, window=None, num_batches=1)
-        check_state("Dataset.batches.load_state_dict", value, "", one)
+        check_state("Dataset.batches.load_state_dict", value, "", 1)
 
 
 # Values that are allowed

@@ -1,4 +1,4 @@
-"""Global batches: pure plans of hosts that come and go, against one host that is never disturbed."""
+"""Global batches: plans of hosts that come and go, against one host that is never disturbed."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from shardprep.dataset.manifest import Shard, load_manifest
 from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError
 from shardprep.reader.order import epoch as epoch_order
+from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.open import mean_record_bytes
 from tests.reader.datasets import batch_keys, damage, pets, put, saved, stored, written
@@ -215,13 +216,15 @@ def test_both_replace_damaged_records_by_the_same_ones(
     sound = batch_keys(by_dataset(sets["jpeg"], "train", part, epochs=2, **options))
     assert list(map(len, found)) == list(map(len, sound))
     keys = [row["key"] for row in rows]
-    own = range(NUM_TRAIN) if part == (0, 1) else range(42, NUM_TRAIN)
+    record_bytes = mean_record_bytes(load_manifest(folder))
+    starts = epoch_order.lane_shuffle(NUM_TRAIN, record_bytes, 8 * part[1]).starts.tolist()
     stand_in = {}
-    for number in own:
-        at = number
-        while at in bad:
-            at = at + 1 if at + 1 in own else own[0]
-        stand_in[keys[number]] = keys[at]
+    for start, stop in itertools.pairwise(starts):
+        for number in range(start, stop):
+            at = number
+            while at in bad:
+                at = at + 1 if at + 1 < stop else start
+            stand_in[keys[number]] = keys[at]
     assert read == [stand_in[key] for batch in sound for key in batch]
 
 
@@ -295,13 +298,11 @@ def _large_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 def _expected(many: Path) -> list[Ints]:
     """Return the labels of 3 epochs, computed without reading a record."""
     each = mean_record_bytes(load_manifest(many))
-    width = int(GROUP_BYTES / each) // 64
-    blocks = epoch_order.BlockShuffle(
-        num_records=NUM_MANY, block_length=64, group_width=width, shuffle=True
-    )
-    assert blocks.num_groups >= 3
-    order = Order(blocks, SEED)
-    epochs = [order.positions(epoch, 0, NUM_MANY) for epoch in range(3)]
+    within = epoch_order.lane_shuffle(NUM_MANY, each, MANY_BATCH)
+    assert len(within.blocks) > 1
+    assert min(blocks.num_groups for blocks in within.blocks) > 1
+    order = Order(within, GlobalBatches(NUM_MANY, MANY_BATCH), SEED)
+    epochs = [order.tags(epoch, 0, NUM_MANY) % NUM_MANY for epoch in range(3)]
     for labels in epochs:
         np.testing.assert_array_equal(np.sort(labels), np.arange(NUM_MANY))
     assert not np.array_equal(epochs[0], epochs[1])
@@ -381,7 +382,15 @@ def test_remote_shards_have_the_same_order(
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("large_groups")
-def test_a_service_of_one_worker_has_the_same_order(many: Path, expected: list[Ints]) -> None:
+def test_a_service_of_one_worker_has_the_order_of_blocks_without_lanes(many: Path) -> None:
+    """Workers read whole groups, in whatever order they finish."""
+    each = mean_record_bytes(load_manifest(many))
+    length, width = epoch_order.block_sizes(each)
+    blocks = epoch_order.BlockShuffle(
+        num_records=NUM_MANY, block_length=length, group_width=width, shuffle=True
+    )
+    order = Order(epoch_order.lane_shuffle(1, each, 1), GlobalBatches(1, 1), SEED)
+    expected = [blocks.positions(order.epoch_key(epoch), 0, NUM_MANY) for epoch in range(3)]
     service = tf.data.experimental.service
     dispatcher = service.DispatchServer()
     worker = service.WorkerServer(service.WorkerConfig(dispatcher.target.split("://")[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from PIL import Image
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.selection.statistics import _usual_sizes
-from tests.reader.datasets import batch_keys, damage, keys_of, pets, refused, saved
+from tests.reader.datasets import batch_keys, damage, keys_of, merged, pets, refused, saved, stored
 from tests.support.builders import animals, encoded, jpeg
 
 if TYPE_CHECKING:
@@ -171,13 +172,22 @@ def test_batches_of_buckets_depend_on_the_seed_and_resume(
     assert "other batches" in refused(lambda: different.load_state_dict(state))
 
 
-def test_hosts_take_batches_in_turn(folder: Path, buckets: dict[tuple[int, int], Any]) -> None:
-    def part(i: int, **options: Any) -> list[dict[str, Any]]:
-        return read(folder, buckets, seed=5, num_shards=3, shard_index=i, **options)
+def test_hosts_share_each_batch_of_a_bucket(
+    folder: Path, buckets: dict[tuple[int, int], Any]
+) -> None:
+    """Two hosts read images of one size at a time, the batches of 4 images of one host."""
 
-    whole = batch_keys(read(folder, buckets, seed=5))
-    assert [whole[i::3] for i in range(3)] == [batch_keys(part(i)) for i in range(3)]
-    assert len({len(part(i, drop_remainder=True)) for i in range(3)}) == 1
+    def part(i: int, **options: Any) -> list[dict[str, Any]]:
+        given = {"buckets": buckets, "as_supervised": False, "seed": 5, **options}
+        return [*reader.Dataset(folder).batches(2, num_shards=2, shard_index=i, **given)]
+
+    whole = read(folder, buckets, seed=5, drop_remainder=True)
+    parts = [part(i, drop_remainder=True) for i in range(2)]
+    assert merged([batch_keys(one) for one in parts]) == batch_keys(whole)
+    for ours, theirs in zip(*parts, strict=True):
+        assert ours["image"].shape[1:] == theirs["image"].shape[1:]
+    every = [keys for i in range(2) for keys in batch_keys(part(i))]
+    assert sorted(itertools.chain(*every)) == sorted(stored(folder))
 
 
 def test_default_buckets_have_about_the_requested_number_of_pixels() -> None:
