@@ -91,7 +91,8 @@ def test_every_cluster_reads_the_same_stream_of_global_batches(data: Any) -> Non
     for batch in range(num_batches(order)):
         whole, _ = order.batch(epoch, batch)
         alone.update(whole.tobytes())
-        together.update(of_hosts(order, data.draw(st.sampled_from(clusters)), epoch, batch))
+        number_of_hosts = data.draw(st.sampled_from(clusters))
+        together.update(of_hosts(order, number_of_hosts, epoch, batch).tobytes())
         seen.append(whole)
     assert alone.hexdigest() == together.hexdigest()
     tags = np.concatenate(seen)

@@ -11,7 +11,7 @@ import copy
 import inspect
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
@@ -271,7 +271,7 @@ class Dataset:
         """
         from shardprep.reader.torch import Loader, process_of
 
-        given = {name: getattr(options, name) for name in parameters(EpochOptions)}
+        given = {one.name: getattr(options, one.name) for one in fields(EpochOptions)}
         index, number = process_of(options.shard_index, options.num_shards)
         batches = self.batches(**given, epochs=None, num_shards=number, shard_index=index)
         return Loader(batches, options)
