@@ -298,7 +298,10 @@ def _large_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 def _expected(many: Path) -> list[Ints]:
     """Return the labels of 3 epochs, computed without reading a record."""
     each = mean_record_bytes(load_manifest(many))
-    within = epoch_order.lane_shuffle(NUM_MANY, each, MANY_BATCH)
+    width = int(GROUP_BYTES / each) // 64
+    within = epoch_order.lane_shuffle(
+        NUM_MANY, each, MANY_BATCH, block_length=64, group_width=width
+    )
     assert len(within.blocks) > 1
     assert min(blocks.num_groups for blocks in within.blocks) > 1
     order = Order(within, GlobalBatches(NUM_MANY, MANY_BATCH), SEED)

@@ -383,7 +383,7 @@ def _saved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"batch_size": 9}, "the state is of other batches: batch_size=8, num_batches=12; "),
+        ({"batch_size": 9}, "the state is of other batches: global batch=8, num_batches=12; "),
         ({"split": "train[:80]"}, "the state is of other batches: records="),
         ({"seed": 2}, "the state is of seed=1, the batches of seed=2; give the same seed, or"),
         ({"units": 5}, "the state is of another model: variable 2 was float32[48, 4] and is fl"),
