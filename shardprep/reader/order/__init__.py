@@ -1,6 +1,6 @@
-"""Which records a global batch has: a pure function of records, weights or buckets, seed and epoch.
+"""The order of the records: which of them are in each global batch of each epoch.
 
-`order` is what both readers ask, and the state of an iterator; `epoch` has the orders within an
-epoch, `permutation` the random numbers. Changing what they compute changes the order of every
-training run, which tests with fixed results detect.
+Both readers use `order`, which also has the state of an iterator. `epoch` has the orders within an
+epoch, `global_batches` the parts of hosts, `permutation` the random numbers. A change of what they
+compute changes the order of every training run; tests with fixed results detect that.
 """

@@ -1,8 +1,8 @@
 """The order of the records within one epoch: lanes of blocks, draws by weight, or buckets.
 
-Each is a pure function of the key of the epoch and of the size of a global batch. So every host and
-both readers compute the same, any number of hosts reads the same global batches, and any place of
-an epoch is found without going through the ones before it.
+An order is a pure function of the records, the size of a global batch and the key of the epoch.
+So every host and both readers compute the same, and can begin at any place of an epoch. Except with
+`HostRange`, any number of hosts reads the same global batches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shardprep.reader.order.permutation import (
 Size = tuple[int, int]
 """Height and width in pixels."""
 BLOCK_LENGTH = 64
-"""Records of a block where records are small: the cost of locating a block is then negligible."""
+"""Records of a block if records are small: enough to make the cost of finding it negligible."""
 _MIN_BLOCK_LENGTH = 8
 _BLOCK_BYTES = 2 << 20
 _MIN_GROUP_WIDTH = 16
@@ -36,29 +36,29 @@ _GROUP_BYTES = 32 << 20
 _GROUP_RECORDS = 1 << 14
 _MOST_LANES = 16
 _FEW_LANES = 8
-"""Lanes even if they have less than `_LANE_RECORDS` of a batch each."""
+"""Number of lanes that is allowed even with fewer than `_LANE_RECORDS` of a batch in each."""
 _LANE_RECORDS = 8
 _LANE_WIDTH = 4
 """Smallest number of blocks that a lane mixes at a time."""
 _LANE = 3
-"""Separates the keys of lanes from other keys that are derived from the key of an epoch."""
+"""Separates the keys of lanes from other keys derived from the key of an epoch."""
 
 
 class Lane(NamedTuple):
-    """Records of a host that follow each other in the shards and are read in blocks."""
+    """Successive rows of a host that are read in blocks."""
 
     blocks: BlockShuffle
     start: int
-    """Number of the first record among those that the host may read."""
+    """First row of the lane."""
 
 
 class Span(NamedTuple):
-    """Successive places of a lane."""
+    """Successive places within one lane: `start` to before `stop`."""
 
     lane: int
-    """Number of the lane in `EpochOrder.lanes`."""
+    """Index of the lane in `EpochOrder.lanes`."""
     key: int
-    """Key of the order of the lane in this epoch."""
+    """Key of the order within the lane in this epoch."""
     start: int
     stop: int
 
@@ -66,8 +66,8 @@ class Span(NamedTuple):
 class EpochOrder(Protocol):
     """The order of the records of all hosts in an epoch, given the key of the epoch.
 
-    A *position* numbers the records of a selection from 0, in the order of the shards. `places` are
-    those of `global_batches`, in increasing order.
+    A *position* numbers the records of a selection from 0, in the order of the shards. A *place*
+    numbers the records of an epoch in training order (`global_batches`); `places` must increase.
     """
 
     @property
@@ -76,29 +76,29 @@ class EpochOrder(Protocol):
 
     @property
     def description(self) -> str:
-        """What the order follows from in addition to the records and the seed, for states."""
+        """What the order depends on in addition to records and seed, for `identity`."""
 
     def __len__(self) -> int:
         """Return the number of places of an epoch."""
 
     def at(self, key: int, places: Ints) -> Ints:
-        """Return the positions at some places."""
+        """Return the positions of the records at `places`."""
 
     def own(self, batches: GlobalBatches) -> slice | Ints:
-        """Return the positions that a host may read in any epoch, sorted."""
+        """Return the positions that the host of `batches` may read in any epoch, sorted."""
 
     def tags(self, epoch: int, places: Ints, positions: Ints) -> Ints:
-        """Return numbers that name records of an epoch, see `Order.tags`."""
+        """Return the tags of the records at `places`, given their positions; see `Order.tags`."""
 
     def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
-        """Return the lanes of a host; none if records are not read in blocks."""
+        """Return the lanes of a host; empty if records are not read in blocks."""
 
     def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[Span]:
-        """Yield where the records of a host's own places from `start` to before `stop` are."""
+        """Yield the spans of lanes that have the own places from `start` to before `stop`."""
 
 
 class GroupPlace(NamedTuple):
-    """A place in an epoch of blocks."""
+    """A place of a BlockShuffle, as a group and a number of records in it."""
 
     group: int
     skip: int
@@ -107,18 +107,19 @@ class GroupPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockShuffle:
-    """Each record once: blocks of neighbours in random order, groups of blocks mixed.
+    """Each record once: blocks of neighbours in random order, shuffled in groups of blocks.
 
-    Positions are cut into *blocks* of equal length, whatever shards they are in. An epoch permutes
-    the blocks, and shuffles the records of each *group* of successive blocks. So neighbours on the
-    disk are read together, and no more than one group need be in memory.
+    Positions are cut into *blocks* of equal length, also across shards. An epoch permutes the
+    blocks, and shuffles the records of each *group* of successive blocks. So neighbours on the disk
+    are read together, and only one group must be in memory. For a lane of a `LaneShuffle`, places
+    and positions are counted from 0 within the lane.
     """
 
     num_records: int
     block_length: int
-    """Records of a block. The block of the last positions may be shorter."""
+    """Number of records of a block. The block with the last positions may be shorter."""
     group_width: int
-    """Blocks of a group. The last group of an epoch may have fewer."""
+    """Number of blocks of a group. The last group of an epoch may have fewer."""
     shuffle: bool
     """False keeps the order of positions."""
 
@@ -135,7 +136,7 @@ class BlockShuffle:
         return min(self.group_width, self.num_blocks) * self.block_length
 
     def positions(self, key: int, start: int, stop: int) -> Ints:
-        """Return the positions at the places from `start` to before `stop`, which exist."""
+        """Return the positions at the places from `start` to before `stop`, which must exist."""
         if not self.shuffle:
             return np.arange(start, stop, dtype=np.int64)
         group, skip = self.find(key, start)
@@ -154,48 +155,47 @@ class BlockShuffle:
         return np.arange(self.num_blocks, dtype=np.int64)[places]
 
     def find(self, key: int, place: int) -> GroupPlace:
-        """Return the group of a place, 0 ≤ place ≤ `num_records`."""
+        """Return the group of a place, 0 ≤ place ≤ `num_records`, and its offset in the group."""
         full = self.group_width * self.block_length
         missing = self.num_blocks * self.block_length - self.num_records
         short = self.num_blocks - 1
         if self.shuffle and missing:
             short = int(np.flatnonzero(_permuted_blocks(self, key) == short)[0])
-        # After the group with the short block, every place is `missing` further than with full
-        # blocks alone.
+        # With groups of equal size, places after the short group would be larger by `missing`.
         if place >= (short // self.group_width + 1) * full - missing:
             place += missing
         return GroupPlace(place // full, place % full)
 
 
 class _Run(NamedTuple):
-    """Places of one lane that follow each other, and where they are among those asked for."""
+    """The given places that are in one lane, and the range of the lane that has them."""
 
     lane: int
     start: int
     """First place within the lane."""
     stop: int
     chosen: slice | Ints
-    """Which of the places asked for, in their order, are in this lane."""
+    """Indices of the given places that are in this lane."""
     offsets: Ints
-    """Their places within the lane, less `start`."""
+    """The place of each within the lane, minus `start`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LaneShuffle:
     """Each record once: every global batch takes a fixed number of records from each lane.
 
-    Positions are cut into successive ranges, the *lanes*, each an independent `BlockShuffle`. Lane
-    `v` of `V` has the places of each global batch from ⌈v·m / V⌉ on, of `m` places. Hosts cut a
-    batch in the same way (`GlobalBatches`). So a host whose number divides the number of lanes has
-    whole lanes: the same records in every epoch, a range of the shards.
+    Positions are cut into successive ranges, the *lanes*, each an independent `BlockShuffle`. In a
+    global batch of `m` places, lane `v` of `V` begins at ⌈v·m / V⌉. Hosts cut a batch in the same
+    way (`GlobalBatches`). So if the number of hosts divides the number of lanes, each host has
+    whole lanes: the same range of positions in every epoch.
     """
 
     batch_size: int
-    """Places of a global batch."""
+    """Number of places of a full global batch."""
     blocks: tuple[BlockShuffle, ...]
     """The order within each lane."""
     starts: Ints
-    """First position of each lane, and the number of positions."""
+    """First position of each lane, followed by the number of positions."""
 
     @property
     def num_records(self) -> int:
@@ -203,7 +203,6 @@ class LaneShuffle:
 
     @property
     def description(self) -> str:
-        """Lanes x blocks of a group x records of a block."""
         first = self.blocks[0]
         return f"{len(self.blocks)}x{first.group_width}x{first.block_length}"
 
@@ -245,7 +244,7 @@ class LaneShuffle:
         return mix(key, _LANE, lane) if len(self.blocks) > 1 else key
 
     def _runs(self, places: Ints) -> Iterator[_Run]:
-        """Yield the places of each lane among some increasing places."""
+        """Yield a run for each lane that has some of the given places, which must increase."""
         number = len(self.blocks)
         if number == 1:
             start, stop = places.item(0), places.item(-1) + 1
@@ -274,11 +273,13 @@ def lane_shuffle(
     """Return an order that reads each record once per epoch, in global batches of `batch_size`.
 
     `record_bytes` is the mean size of a record in the manifest, also for records of a decoded
-    cache. By default a block has `BLOCK_LENGTH` records, or as many as are 2 MiB, at least 8.
-    `group_width` blocks are mixed at a time, by default as many as are 32 MiB or 16,384 records, at
-    least 16. Several lanes mix twice as many together, at least 4 each. There is one lane for each
-    8 records of a batch, at least 8 and at most 16 lanes, a power of 2; but no more than records of
-    a batch, and one lane alone if all blocks are mixed at a time.
+    cache. `block_length` is by default the number of records in 2 MiB, 8 to `BLOCK_LENGTH`.
+    `group_width` blocks are mixed at a time, by default as many as have 32 MiB and at most 16,384
+    records, but at least 16 blocks. Several lanes together mix twice as many, at least 4 each.
+
+    The number of lanes is a power of 2, at most 16. Each lane has at least 8 records of a batch (1
+    if a batch has fewer than 64) and at least 4 blocks. If all blocks are mixed at a time, there is
+    a single lane.
     """
     length, width = block_sizes(record_bytes, block_length, group_width)
     num_blocks = -(-num_records // length)
@@ -308,9 +309,9 @@ class StoredOrder:
 
     num_records: int
     block_length: int
-    """Records that are read ahead together."""
+    """Number of records of a block that is read ahead."""
     group_width: int
-    """Blocks that are read ahead at a time."""
+    """Number of blocks that are read ahead at a time."""
 
     @property
     def description(self) -> str:
@@ -349,14 +350,14 @@ class StoredOrder:
 def block_sizes(
     record_bytes: float, block_length: int | None = None, group_width: int | None = None
 ) -> tuple[int, int]:
-    """Return the records of a block and the blocks that are mixed at a time, as `lane_shuffle`."""
+    """Return the block length and the group width; for their defaults see `lane_shuffle`."""
     length = block_length or usual_block_length(record_bytes)
     group_records = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))
     return length, group_width or max(_MIN_GROUP_WIDTH, group_records // length)
 
 
 def usual_block_length(record_bytes: float) -> int:
-    """Return the default number of records of a block."""
+    """Return the default block length; see `lane_shuffle`."""
     fitting = int(_BLOCK_BYTES // max(1, record_bytes))
     return min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, fitting))
 
@@ -378,15 +379,15 @@ def _group_positions(blocks: BlockShuffle, key: int, group: int) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class HostRange:
-    """The records of one host, a range of the shards, whose order TensorFlow draws.
+    """A range of the positions for each host, whose order TensorFlow draws.
 
-    For a plain shuffle window, and for the workers of a tf.data service. Another number of hosts
-    has other batches.
+    Used for a plain shuffle window, and for the workers of a tf.data service. Batches depend on the
+    number of hosts.
     """
 
     num_records: int
     window: int
-    """Records of the window, 0 for a service."""
+    """Number of records of the window, or 0 for a service."""
     host: int
     num_hosts: int
 
@@ -419,14 +420,14 @@ class HostRange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightedDraws:
-    """Records drawn at random by weight. The draws of all hosts are one series."""
+    """Records drawn at random by weight, in one series of draws for all hosts."""
 
     weights: Floats
-    """float64[records], from 0 on."""
+    """float64[records], none negative."""
     cumulated: Floats
     replacement: bool
     num_draws: int
-    """Draws of an epoch by all hosts together."""
+    """Number of draws of an epoch by all hosts together."""
 
     @property
     def num_records(self) -> int:
@@ -434,7 +435,7 @@ class WeightedDraws:
 
     @property
     def description(self) -> str:
-        """A hash of the weights and of how they are drawn."""
+        """A hash of the weights, `replacement` and `num_draws`."""
         digest = hashlib.sha256(self.weights.tobytes())
         digest.update(f"{self.replacement} {self.num_draws}".encode())
         return f"weights:{digest.hexdigest()[:16]}"
@@ -449,7 +450,7 @@ class WeightedDraws:
         numbers = random_numbers(key, start, places.item(-1) + 1)[places - start]
         numbers *= self.cumulated[-1]
         drawn: Ints = np.searchsorted(self.cumulated, numbers, side="right")
-        last = int(np.flatnonzero(self.weights)[-1])  # where rounding has reached the sum
+        last = int(np.flatnonzero(self.weights)[-1])  # if rounding gives the sum of weights
         return np.minimum(drawn, last, out=drawn)
 
     def own(self, batches: GlobalBatches) -> slice:
@@ -482,17 +483,17 @@ def _draw_without_replacement(draws: WeightedDraws, key: int) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BucketBatches:
-    """Global batches of images that are resized to one size each.
+    """Global batches of one bucket each; all images of a bucket are resized to one size.
 
-    An epoch permutes the records of each bucket, cuts them into batches, and permutes the batches
-    of all buckets.
+    With `shuffle`, an epoch permutes the records of each bucket before it cuts them into batches,
+    and then permutes the batches of all buckets.
     """
 
     sizes: tuple[Size, ...]
     members: tuple[Ints, ...]
     """Positions of the records of each bucket."""
     batch_size: int
-    """Records of a global batch; the last one of a bucket may be shorter."""
+    """Number of records of a global batch. The last batch of a bucket may be shorter."""
     drop_remainder: bool
     shuffle: bool
 
@@ -502,7 +503,7 @@ class BucketBatches:
 
     @property
     def description(self) -> str:
-        """A hash of the buckets."""
+        """A hash of the buckets and `shuffle`."""
         digest = hashlib.sha256(f"{self.sizes} {self.shuffle}".encode())
         for members in self.members:
             digest.update(f"{len(members)} ".encode() + members.tobytes())
@@ -513,7 +514,6 @@ class BucketBatches:
 
     @property
     def num_batches(self) -> int:
-        """Number of global batches of an epoch."""
         more = 0 if self.drop_remainder else self.batch_size - 1
         return sum((len(members) + more) // self.batch_size for members in self.members)
 
@@ -537,7 +537,7 @@ class BucketBatches:
         return epoch * self.num_records + positions
 
     def places_of(self, key: int, number: int) -> tuple[range, Size]:
-        """Return the places of a global batch, and the size of its images."""
+        """Return the places of global batch `number`, and the size of its images."""
         epoch = _bucket_epoch(self, key)
         start = epoch.stops[number - 1] if number else 0
         return range(start, epoch.stops[number]), self.sizes[epoch.buckets[number]]
@@ -545,11 +545,11 @@ class BucketBatches:
 
 class _BucketEpoch(NamedTuple):
     positions: Ints
-    """The positions of all batches, one after the other."""
+    """The positions of all batches, concatenated."""
     stops: list[int]
-    """Where each batch ends in `positions`."""
+    """End of each batch in `positions`."""
     buckets: list[int]
-    """Bucket of each batch."""
+    """Index of the bucket of each batch."""
 
 
 @lru_cache(maxsize=2)

@@ -1,10 +1,10 @@
-"""How the places of an epoch are cut into global batches, and a global batch into parts of hosts.
+"""Cut the places of an epoch into global batches, and each global batch into parts for hosts.
 
 A *place* numbers the records of an epoch from 0, in training order, for all hosts together. A
 *global batch* is `size` successive places, and the last one of an epoch may be shorter. A batch of
 `m` places is cut into `R` parts at ⌈r·m / R⌉ for r = 0 … R: parts differ by one place at most, the
-first is the longest, and the cuts for 2R hosts include those for R hosts. So the batches of any
-number of hosts put together are the same batches.
+first is the longest, and the cuts for 2R hosts include those for R hosts. For any number of hosts,
+their parts together are the same global batches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shardprep.reader.array_types import Ints
 
 
 def cut(number: int, size: int, parts: int) -> int:
-    """Return where part `number` of `parts` begins in `size` places."""
+    """Return where part `number` begins if `size` places are cut into `parts`."""
     return -(-number * size // parts)
 
 
@@ -25,13 +25,13 @@ def cut(number: int, size: int, parts: int) -> int:
 class GlobalBatches:
     """The global batches of an epoch, and the part of each that one host takes.
 
-    The host's own places are numbered from 0, too, in the order in which it reads them.
+    An *own place* numbers the records of this host from 0, in the order in which it reads them.
     """
 
     num_places: int
-    """Places of an epoch of all hosts together."""
+    """Number of places of an epoch."""
     size: int
-    """Places of a global batch: a multiple of `num_hosts`."""
+    """Number of places of a full global batch: a multiple of `num_hosts`."""
     host: int = 0
     num_hosts: int = 1
 
@@ -41,7 +41,7 @@ class GlobalBatches:
 
     @property
     def num_left(self) -> int:
-        """Number of places of the last global batch, 0 if all are full."""
+        """Number of places of the incomplete global batch at the end, or 0 if all are full."""
         return self.num_places % self.size
 
     @property
@@ -50,15 +50,15 @@ class GlobalBatches:
         return self.size // self.num_hosts
 
     def part(self, size: int) -> range:
-        """Return the places that this host takes of a global batch of `size`, from its start."""
+        """Return the part of this host in a batch of `size` places, counted from its start."""
         return range(*(cut(host, size, self.num_hosts) for host in (self.host, self.host + 1)))
 
     def __len__(self) -> int:
-        """Return the number of the host's own places."""
+        """Return the number of own places of an epoch."""
         return self.num_full * self.host_size + len(self.part(self.num_left))
 
     def places(self, start: int, stop: int) -> Ints:
-        """Return the places of the host's own places from `start` to before `stop`."""
+        """Return the own places from `start` to before `stop`, converted to places."""
         own = np.arange(start, stop, dtype=np.int64)
         if self.num_hosts == 1:
             return own

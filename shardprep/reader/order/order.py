@@ -1,10 +1,10 @@
-"""The order of records in all epochs: the one function that both readers ask.
+"""The order of records in all epochs, for both readers.
 
-`Order.batch` and `Order.positions` follow from the records, the order within an epoch (lanes,
-weights or buckets), the size of a global batch, the seed and the epoch alone. Neither threads,
-caches, the framework nor the number of hosts have a say: a host takes its part of each global
-batch. So a state that one reader saved can be resumed by the other, and on another number of hosts.
-A state is a few numbers, and an identity of the global batches that they count.
+The global batches depend only on the records, the order within an epoch (lanes, weights or
+buckets), the batch size, the seed and the epoch. They do not depend on threads, caches or the
+framework. Except with `HostRange`, they do not depend on the number of hosts either: each host
+takes its part of each global batch. So a state that one reader saved can be resumed by the other,
+and on another number of hosts. A state is a few numbers, and an identity of the batches they count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shardprep.reader.order.permutation import key_of, mix
 from shardprep.reader.validators import Arguments, Number, Seed, short_repr, whole
 
 _PARTS = ("records", "global batch", "drop_remainder", "num_batches", "shuffle", "reshuffle")
-"""Names of the parts of an `identity`, for errors."""
+"""Names of the values in an `identity` after the version, for errors."""
 _VERSION = "2"
 """First part of an `identity`; it changes when the order of equal options changes."""
 _HINT = "load it with the dataset, the split and the options it was saved with"
@@ -37,8 +37,8 @@ _STRETCH = 2048
 class Order:
     """The order of one host's records in every epoch.
 
-    The host's *rows* are the positions that it may read in any epoch, numbered from 0. Its *places*
-    number its records of an epoch in training order.
+    A *row* numbers, from 0, the records that the host may read in any epoch, in the order of the
+    shards. `start` and `stop` are own places (see `GlobalBatches`).
     """
 
     within_epoch: EpochOrder
@@ -47,7 +47,7 @@ class Order:
     reshuffle: bool = True
 
     def __len__(self) -> int:
-        """Return the number of the host's places."""
+        """Return the number of own places of an epoch."""
         return len(self.batches)
 
     @property
@@ -66,20 +66,20 @@ class Order:
 
     @property
     def own_range(self) -> slice:
-        """As `own`, for a host whose records are a range."""
+        """Same as `own` for a host whose records are a range; TypeError otherwise."""
         own = self.own
         if not isinstance(own, slice):
             raise TypeError
         return own
 
     def num_batches(self, *, drop: bool) -> int:
-        """Return the number of global batches of an epoch; `drop` leaves out an incomplete one."""
+        """Return the number of global batches of an epoch, with `drop` only of full ones."""
         if isinstance(self.within_epoch, BucketBatches):
             return self.within_epoch.num_batches
         return self.batches.num_full + (bool(self.batches.num_left) and not drop)
 
     def num_own_batches(self, *, drop: bool) -> int:
-        """Return in how many of them this host has a part; a batch may have too few places."""
+        """Return the number of batches with a part for this host; a short one may have none."""
         number = self.num_batches(drop=drop)
         if isinstance(self.within_epoch, BucketBatches):
             batches = (self.within_epoch.places_of(self.key, i)[0] for i in range(number))
@@ -88,22 +88,22 @@ class Order:
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        """The lanes of this host; none if records are not read in blocks."""
+        """The lanes of this host; empty if records are not read in blocks."""
         return self.within_epoch.lanes(self.batches)
 
     def spans(self, epoch: int, start: int, stop: int) -> Iterator[Span]:
-        """Yield where the records at the places from `start` to before `stop` are."""
+        """Yield the spans of lanes that have the own places from `start` to before `stop`."""
         return self.within_epoch.spans(self.epoch_key(epoch), self.batches, start, stop)
 
     def epoch_key(self, epoch: Any) -> Any:
         return mix(self.key, epoch if self.reshuffle else 0)
 
     def tags(self, epoch: int, start: int, stop: int) -> Ints:
-        """Return int64 numbers that name the records at the places from `start` to before `stop`.
+        """Return the tags of the own places from `start` to before `stop`, int64.
 
-        A tag is epoch × records + position, or draw × records + position if a record may be drawn
-        more than once. Random crops and augmentations depend on tags, so they are the same on any
-        number of hosts.
+        A *tag* names a record of an epoch: epoch × records + position, or draw × records + position
+        with weights, where draws are counted from epoch 0. Random crops and augmentations depend on
+        tags, so they are the same on any number of hosts.
         """
         if start >= stop:
             return np.empty(0, np.int64)
@@ -114,9 +114,9 @@ class Order:
         return tags
 
     def batch(self, epoch: int, number: int) -> tuple[Ints, Size | None]:
-        """Return the tags of the host's part of global batch `number`, and the size of its images.
+        """Return the tags of the host's part of global batch `number`, and their image size.
 
-        The size is None if images are not resized.
+        The size is None except with buckets.
         """
         within, batches = self.within_epoch, self.batches
         if isinstance(within, BucketBatches):
@@ -127,7 +127,7 @@ class Order:
         return self.tags(epoch, start, min(start + batches.host_size, len(self))), None
 
     def rows(self, tags: Ints) -> Ints:
-        """Return the host's numbers of the records that tags name."""
+        """Return the rows of the records that tags name."""
         positions, own = tags % self.num_records, self.own
         return positions - own.start if isinstance(own, slice) else np.searchsorted(own, positions)
 
@@ -144,18 +144,18 @@ def _stretch(order: Order, epoch: int, number: int) -> Ints:
 
 
 class State(NamedTuple):
-    """A position between two batches."""
+    """The state of an iteration between two batches."""
 
     seed: Seed
     epoch: Annotated[int, whole(0, bits=31)]
     batch: Number
-    """Number of global batches of the epoch before the position."""
+    """Number of global batches of the epoch that were yielded."""
     of: str
     """`identity` of the batches."""
 
 
 def identity(records_digest: str, order: Order, *, drop: bool) -> str:
-    """Return the values that decide the global batches of an epoch, except the seed."""
+    """Return all values that decide the global batches of an epoch, except the seed, as text."""
     values = (
         _VERSION, records_digest, order.batches.size, drop, order.num_batches(drop=drop),
         order.within_epoch.description, order.reshuffle,
@@ -164,11 +164,10 @@ def identity(records_digest: str, order: Order, *, drop: bool) -> str:
 
 
 def check_state(where: str, state: object, of: str, num_batches: int) -> State:
-    """Return the argument of `load_state_dict`, checked against the iterator's identity `of`.
+    """Return the argument of `load_state_dict` as a State, checked against the iterator.
 
-    `num_batches` is the number of global batches of an epoch.
-
-    DatasetError if the state is malformed, or is of other batches; `where` is the call.
+    `of` is the iterator's `identity`, and `num_batches` its number of global batches per epoch.
+    Raises a DatasetError that names the call `where` if the state is malformed or of other batches.
     """
     if not isinstance(state, Mapping):
         raise DatasetError(where, f"state={short_repr(state)}", _NO_STATE)

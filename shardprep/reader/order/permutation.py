@@ -1,18 +1,18 @@
-"""Random numbers and permutations that any machine computes for any place, without a state.
+"""Random numbers and permutations as pure functions of a key.
 
 The order of an epoch must be the same on every host, in Python, NumPy and a TensorFlow graph, and
-training must be able to resume at any place of it. So nothing is drawn from a generator that
-advances. Everything is a function of a *key*, a number from 0 to 2³¹ − 2:
+training must be able to resume at any place of it. So no generator that advances is used.
+Everything is a function of a *key*, a number from 0 to 2³¹ − 2:
 
-* `mix` derives a key from a key and numbers: seed → epoch → group. It uses integer operators alone,
+* `mix` derives a key from a key and numbers: seed → epoch → group. It uses integer operators only,
   so the same lines work on Python integers, int64 arrays and int64 tensors, and no product exceeds
   2⁴⁸. (64-bit multiplicative hashes rely on overflow, where Python and int64 differ.)
 * `permute` returns elements of a permutation without computing the rest. It is the generalized
   Feistel network with cycle walking of Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
-  CT-RSA 2002. It orders the blocks of an epoch; a graph computes a few of them at a time.
+  CT-RSA 2002. It orders the blocks of an epoch; a graph computes a few blocks at a time.
 * `shuffled_range` is a Fisher-Yates shuffle by the numbers of Philox4x32-10 (Salmon and others,
-  "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). It is what TensorFlow's `ShuffleDataset`
-  op draws from a full window, so a graph can shuffle a group by that op and get the same order.
+  "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). TensorFlow's `ShuffleDataset` op with a
+  full window gives the same order, so a graph can shuffle a group with that op.
 * `random_numbers` returns floats of NumPy's Philox4x64-10, whose counter gives random access.
 """
 
@@ -45,13 +45,13 @@ def key_of(seed: int) -> int:
 
 
 def mix(key: _T, *numbers: Any) -> _T:
-    """Return a key that depends on a key and numbers: a hash from 0 to 2³¹ − 2.
+    """Return a new key, 0 to 2³¹ − 2, that is a hash of a key and numbers.
 
-    `key` and `numbers` may be Python integers, int64 arrays or int64 tensors.
+    All of them may be Python integers, int64 arrays or int64 tensors.
     """
     # Two rounds of multiply and xor-shift per number. 48271 and 69621 are multipliers of Lehmer
-    # generators modulo this prime: primitive roots, so each step is a bijection of 1 … p − 1.
-    # Adding a constant moves 0, which a multiplication would keep. Factors are below 2³¹ and 2¹⁷.
+    # generators modulo this prime: primitive roots, so each step is a bijection of 1 … p − 1. The
+    # constant is added because multiplication keeps 0. Factors are below 2³¹ and 2¹⁷.
     mixed: Any = key
     for number in numbers:
         mixed = ((mixed ^ (number % _PRIME)) * 48271 + 0x2545F491) % _PRIME
@@ -66,7 +66,7 @@ def group_key(epoch_key: Any, group: Any) -> Any:
 
 
 def random_numbers(key: int, start: int, stop: int) -> Floats:
-    """Return the random numbers of a key at the places from `start` to before `stop`, in [0, 1)."""
+    """Return random numbers `start` to before `stop` of the series of a key, float64 in [0, 1)."""
     skip = start % _PHILOX_NUMBERS
     bits = np.random.Philox(key=key, counter=start // _PHILOX_NUMBERS)
     raw = bits.random_raw(stop - start + skip)[skip:]
@@ -75,11 +75,11 @@ def random_numbers(key: int, start: int, stop: int) -> Floats:
 
 def shuffle_seeds(key: Any) -> tuple[Any, Any]:
     """Return the two seeds of TensorFlow's shuffle op for a key."""
-    return key + 1, mix(key, 1)  # two zeros would mean a random seed to TensorFlow
+    return key + 1, mix(key, 1)  # TensorFlow draws seeds if both are zero
 
 
 def shuffled_range(length: int, key: int) -> list[int]:
-    """Return the numbers below `length` in the order that TensorFlow's shuffle op gives them."""
+    """Return the numbers below `length` in the order of TensorFlow's shuffle op for a key."""
     left = np.arange(length, 0, -1)
     steps = _philox4x32(*shuffle_seeds(key), length) % left.astype(np.uint64)
     numbers = list(range(length))
@@ -89,10 +89,10 @@ def shuffled_range(length: int, key: int) -> list[int]:
 
 
 def _philox4x32(seed: int, seed2: int, number: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return the first random 32-bit numbers of two seeds below 2³², as TensorFlow draws them."""
+    """Return the first `number` 32-bit numbers that TensorFlow draws with two seeds below 2³²."""
     # A counter is four 32-bit words: the first counts, the third is the second seed. Each of the
-    # ten rounds multiplies two of them to 64 bits; the high half crosses over to the other pair,
-    # xored with a key word. The keys advance by the golden ratio and √3 − 1 times 2³².
+    # ten rounds multiplies two words to 64 bits. The high half crosses over to the other pair,
+    # xored with a key word. The two key words advance by 2³² times the golden ratio and √3 − 1.
     blocks = np.arange(-(-number // _PHILOX_NUMBERS), dtype=np.uint64)
     zero, half = np.zeros_like(blocks), np.uint64(32)
     counters = [blocks, zero, zero + np.uint64(seed2), zero]
@@ -111,15 +111,15 @@ def _philox4x32(seed: int, seed2: int, number: int) -> np.ndarray[Any, np.dtype[
 
 
 def table_shape(size: int) -> tuple[int, int]:
-    """Return rows and columns of a table, nearly square, for `size` elements."""
+    """Return the numbers of rows and columns of a nearly square table of at least `size` fields."""
     columns = max(1, math.isqrt(size - 1) + 1)
     return -(-size // columns), columns
 
 
 def permute_table(places: _T, rows: Any, columns: Any, key: Any) -> _T:
-    """Return the elements at some places of a permutation of all fields of a table."""
+    """Return the elements at `places` of a permutation of the numbers of all fields of a table."""
     # A Feistel network on (row, column): each round adds to the row a value that depends on the
-    # column alone, then to the column one that depends on the row alone. Every such step can be
+    # column alone, then to the column a value that depends on the row alone. Each step can be
     # undone, so different fields stay different.
     row, column = places // columns, places % columns
     for turn in range(_ROUNDS):
@@ -129,10 +129,9 @@ def permute_table(places: _T, rows: Any, columns: Any, key: Any) -> _T:
 
 
 def permute(places: Ints, size: int, key: int) -> Ints:
-    """Return the elements at some places of a permutation of the numbers below `size`."""
-    # The table has up to √size fields too many. Cycle walking: a place that leads to one of them
-    # moves on along its cycle until it reaches a number below `size`, so the result stays a
-    # permutation.
+    """Return the elements at `places` of a permutation of the numbers below `size`."""
+    # The table has up to √size fields too many. Cycle walking: an element that is not below `size`
+    # is permuted again until it is. The result stays a permutation.
     shape = table_shape(size)
     elements = permute_table(places, *shape, key)
     while (outside := elements >= size).any():
