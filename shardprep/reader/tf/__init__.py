@@ -1,1 +1,1 @@
-"""The tf.data reader; TensorFlow is imported in this room."""
+"""The tf.data reader. Most modules of this package import TensorFlow."""

@@ -1,8 +1,8 @@
-"""Check records before the graph decodes them, and replace bad ones with `on_error="skip"`.
+"""Check records before the graph decodes them; replace bad ones unless `on_error="raise"`.
 
-The next good record in the order of the split replaces a bad one. So an epoch keeps its length,
-batches keep their size, and order and resume stay arithmetic. The replacement is a function of the
-shards alone.
+The host's next good record in shard order, in the same lane if the order has lanes, replaces a bad
+one. So an epoch keeps its length, batches keep their size, and order and resume stay
+arithmetic. The replacement depends on the records and the order, not on what was read before.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _log = logging.getLogger("shardprep.reader")
 
 
 class CheckedRecords:
-    """Reads records and checks each of them once, when it is first read.
+    """Reads records by row and checks each of them once, when it is first read.
 
-    TensorFlow's error for a record that is not an Example quotes bytes, which Python cannot show as
-    text. Its limit on the size of a PNG is three times its limit on a JPEG.
+    Records are checked before TensorFlow parses them: its error for a record that is not an Example
+    quotes bytes that are not text, and its size limit for a PNG is three times that for a JPEG.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class CheckedRecords:
     ) -> None:
         """Read `records`, whose features have `dtypes`.
 
-        With `decode`, a function of a serialized Example, records that it cannot decode are bad
-        too, and bad records are replaced. `report` is called once for each.
+        With `decode`, a function of a serialized Example, bad records are replaced, and records
+        that it cannot decode are bad as well. `report` is called once for each bad record.
         """
         self._records = records
         self._decoder = ExampleDecoder(dtypes, {IMAGE, MASK, OBJECT_MASK})
@@ -53,7 +53,7 @@ class CheckedRecords:
         self._lock = threading.Lock()
 
     def read(self, positions: Ints) -> list[bytes]:
-        """Return the payloads of records. Bad ones are replaced, or raise their RecordError."""
+        """Return the payloads of rows. Without `decode`, a bad record raises its RecordError."""
         payloads = self.read_or_empty(positions)
         if self._decode is None:
             return payloads
@@ -63,7 +63,7 @@ class CheckedRecords:
         ]
 
     def read_or_empty(self, positions: Ints) -> list[bytes]:
-        """Return the payloads of records, b"" for bad ones that are replaced."""
+        """Return the payloads of rows like `read`, but b"" for bad records to be replaced."""
         read = self._records.read(positions)
         return [
             self._good_or_empty(position, payload)
@@ -85,7 +85,7 @@ class CheckedRecords:
         return self._good(position, self._records.payload(position))
 
     def _good(self, position: int, read: memoryview | RecordError) -> bytes:
-        """Return a payload, checked the first time. Raises the RecordError of a bad record."""
+        """Return the payload, checked when it is first read; raise RecordError if it is bad."""
         if isinstance(read, RecordError):
             raise read
         payload = bytes(read)
@@ -122,7 +122,7 @@ class CheckedRecords:
 
 
 def log_bad_records() -> Callable[[BadRecord], None]:
-    """Return a function that logs bad records and counts them."""
+    """Return a function that logs a bad record with the number of bad records so far."""
     num_bad = 0
 
     def log(bad: BadRecord) -> None:

@@ -1,4 +1,4 @@
-"""Number and size of batches: full ones, and the same number for every host."""
+"""Batches of a tf.data dataset: their number, batching, padding, and steps of a strategy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shardprep.reader.tf.python_calls import as_written
 def num_batches(subset: Subset, request: Request) -> int:
     """Return the number of batches of an epoch of this host.
 
-    With padding, or without the remainder, all hosts and replicas have the same number: the
+    With `pad_batches` or `drop_remainder`, all hosts and replicas have the same number, because the
     replicas of a strategy wait for each other.
     """
     config, size = request.config, request.batch_size or 1
@@ -29,7 +29,7 @@ def num_batches(subset: Subset, request: Request) -> int:
 
 
 def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -> Any:
-    """Return the dataset with the number of batches of `total` records, unchanged for None."""
+    """Return the dataset with a cardinality for `total` records, or unchanged if that is None."""
     if total is None:
         return dataset
     if total > 0:
@@ -41,9 +41,9 @@ def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -
 def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> Any:
     """Return full batches with sample weights, the same number for every host.
 
-    Padding rows have weight 0, records rows / records, both counted over all hosts, so that the
-    mean weight is 1. Keras divides the sum of weighted losses by the rows of a batch, and averages
-    over batches: the result is the mean over the records.
+    Padding rows have weight 0. Records have the weight rows / records, both counted over all hosts,
+    so the mean weight is 1. Keras divides the sum of weighted losses by the rows of a batch and
+    averages over batches, so the result is the mean over the records.
     """
     size, number = request.batch_size or 1, num_batches(subset, request)
     weight = number * size * request.config.shard_of[1] / subset.num_all
@@ -73,7 +73,7 @@ def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> An
 
 
 def padding_values(spec: Any, value: int = 0) -> Any:
-    """Return the padding values of elements, in the structure of `spec`."""
+    """Return the padding value of each component, in the structure of `spec`."""
     if isinstance(spec, dict):
         known = padding(spec)
         return {name: padding_values(one, known.get(name, 0)) for name, one in spec.items()}
@@ -83,7 +83,7 @@ def padding_values(spec: Any, value: int = 0) -> Any:
 
 
 def batched(dataset: Any, size: int, num_calls: int, *, drop: bool, keep_order: bool | None) -> Any:
-    """Return batches of elements; boxes are padded to the largest number of an image."""
+    """Return batches of elements; boxes are padded to the most boxes of an image in the batch."""
     spec = dataset.element_spec
     shapes = tf.nest.map_structure(lambda one: one.shape, spec)
     if all(shape.is_fully_defined() for shape in tf.nest.flatten(shapes)):
@@ -94,8 +94,8 @@ def batched(dataset: Any, size: int, num_calls: int, *, drop: bool, keep_order: 
 def count_steps(distributed: Any, replicas: int) -> Any:
     """Return a distributed dataset whose `len()` and `cardinality` are steps of all replicas.
 
-    tf.distribute counts the batches of a host, and each step takes `replicas` of them. With that
-    number, Keras would run too many steps: the first one too many changes the loss before it fails.
+    tf.distribute counts the batches of a host, but each step takes `replicas` of them. So Keras
+    would run too many steps: the first extra step changes the loss before it fails.
     """
     if isinstance(distributed, tf.data.Dataset):
         return distributed
@@ -107,14 +107,14 @@ def count_steps(distributed: Any, replicas: int) -> Any:
             raise TypeError("the number of steps is unknown or infinite")
         return steps
 
-    base = type(distributed)  # a class of TensorFlow that is not public
+    base = type(distributed)  # a private class of TensorFlow
     counts = {"__len__": length, "cardinality": property(lambda _: steps)}
     distributed.__class__ = type(base.__name__, (base,), counts)
     return distributed
 
 
 def known(shape: Any) -> list[int]:
-    """Return a shape with 0 for unknown lengths."""
+    """Return a shape as a list, with 0 for unknown lengths."""
     return [length or 0 for length in shape]
 
 

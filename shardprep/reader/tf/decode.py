@@ -1,9 +1,10 @@
-"""Decode records: in the graph, or by threads of this package. Both have the results of `decode/`.
+"""Decode records in the graph, or by threads of this package, with the same results as `decode/`.
 
-Threads decode each image into its row of the batch, and the graph has tags only. In a graph of
-records, every image is allocated and then copied into its batch, raw images four times. But one
-thread at a time runs Python, and to change the thread costs as much as a small image: for small
-images on many cores the graph is faster. The workers of a tf.data service cannot call Python.
+Threads decode each image into its row of the batch, and the graph gets only tags. If the graph
+decodes records, every image is allocated and then copied into its batch; raw images are copied four
+times. But only one thread at a time runs Python, and a switch to another thread costs as much as a
+small image. So the graph is faster for small images on many cores. It is also used by the workers
+of a tf.data service, which cannot call Python.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _WHITE = 255.0
 _PIXELS_A_CORE = 8192
 """Smallest image, in pixels for each core, for which threads are faster than the graph."""
 _MOST_CORES: dict[str | None, int] = {"jpeg": 8, "raw": 3}
-"""Most cores for which threads are faster, by encoding; one thread copies raw images."""
+"""Largest number of cores with which threads are faster, by encoding."""
 
 
 class Elements:
-    """Converts features of records to elements of a dataset: pairs, or dicts of all features."""
+    """Converts features of records to elements of a dataset: (image, target), or all features."""
 
     def __init__(self, schema: Schema, *, as_supervised: bool) -> None:
         self.schema = schema
@@ -42,11 +43,11 @@ class Elements:
         self.names = (IMAGE, *self.target.names) if as_supervised else tuple(schema.features)
 
     def pack(self, features: dict[str, Any]) -> Any:
-        """Return a dict of all features, (image, target) or only the image."""
+        """Return (image, target) or only the image, or without `as_supervised` all features."""
         return self.target.pair(features[IMAGE], features) if self._as_supervised else features
 
     def unpack(self, element: Any) -> dict[str, Any]:
-        """Return the features of an element."""
+        """Return the features of an element by name."""
         if isinstance(element, dict):
             return element
         image, *labels = element if isinstance(element, tuple) else (element,)
@@ -66,8 +67,8 @@ class Decoder:
     ) -> None:
         """Decode the features of `elements`, and resize images to `resize` if given.
 
-        `max_boxes` is the number of rows of boxes, None for all boxes of an image. `limit` warns
-        about images with more boxes; it is None for workers without Python.
+        `max_boxes` is the number of rows for boxes, or None to keep all boxes of an image. `limit`
+        warns about images with more boxes; it is None for workers that cannot call Python.
         """
         self._elements = elements
         self._schema = schema = elements.schema
@@ -85,7 +86,7 @@ class Decoder:
 
     @property
     def is_batched(self) -> bool:
-        """Whether `batch` can decode: a batch of raw images without annotations."""
+        """Whether `batch` can decode the records: raw images without annotations."""
         return self._schema.image.encoding == "raw" and not self._annotations
 
     def one(self, record: Any) -> Any:
@@ -104,7 +105,7 @@ class Decoder:
 
     @as_written
     def record_and_image(self, record: Any) -> Any:
-        """Return a record and its pixels; zeros for an empty record."""
+        """Return (record, pixels); the pixels of an empty record are zeros."""
 
         def pixels() -> Any:
             image = tf.io.parse_single_example(record, {IMAGE: self._specs[IMAGE]})
@@ -123,7 +124,7 @@ class Decoder:
         if encoding == "raw":
             return tf.reshape(tf.io.decode_raw(data, tf.uint8), (*self._stored_size(), 3))
         if encoding == "jpeg":
-            # The accurate transform is as fast as the others here, and the writer uses it.
+            # The accurate transform is as fast as the others here, and the writer uses it too.
             pixels = tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE")
         elif encoding == "png":
             pixels = tf.io.decode_png(data, channels=3)
@@ -168,7 +169,7 @@ class Decoder:
         return values
 
     def _counted(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Check that each box has one value of every feature of objects."""
+        """Return `values`; the graph checks that each feature of objects has a value per box."""
         number = tf.shape(values[BOX])[0]
         checks = [
             tf.debugging.assert_equal(tf.shape(values[name])[0], number, f"{name}: not one a box")
@@ -203,7 +204,7 @@ class Decoder:
         }
 
     def _masks(self, encoded: Any, image: Any) -> Any:
-        """Return uint8[n, height, width] of n PNGs."""
+        """Return n PNGs decoded to uint8[n, height, width]."""
         size = tf.shape(image)[:2]
         shape = tf.TensorShape((None, *image.shape[:2]))
         masks = tf.cond(
@@ -218,7 +219,7 @@ class Decoder:
         return tf.ensure_shape(masks, shape)
 
     def _mask(self, name: str, encoded: Any, image: Any) -> Any:
-        """Return the pixels of a PNG, [height, width, 1], in the size of the image."""
+        """Return the pixels of a PNG, [height, width, 1], resized like the image."""
         dtype = tf.as_dtype(self._annotations[name].mask_dtype)
         pixels = tf.io.decode_png(encoded, channels=1, dtype=dtype)
         if self._resize is not None:
@@ -243,7 +244,7 @@ def _spec(name: str, feature: Feature) -> Any:
 
 
 def nearest(pixels: Any, size: Any) -> Any:
-    """Resize [height, width, …] like `decode.crop.nearest_pixels`, by the nearest pixel centers."""
+    """Return [height, width, …] resized to `size` by the nearest pixel centers, as in `decode`."""
     for axis in (0, 1):
         length, wanted = tf.shape(pixels)[axis], size[axis]
         indices = (2 * tf.range(wanted) + 1) * length // (2 * wanted)
@@ -252,9 +253,9 @@ def nearest(pixels: Any, size: Any) -> Any:
 
 
 def largest(boxes: Any, number: int) -> Any:
-    """Return the indices of the largest boxes, [n, 4] or [batch, n, 4], in order.
+    """Return the indices of the `number` largest boxes of [n, 4] or [batch, n, 4], increasing.
 
-    The first of equal ones wins; padding rows (−1) are the smallest.
+    Of boxes with equal areas, the first is taken. Padding rows (−1) are the smallest.
     """
     areas = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
     areas = tf.where(boxes[..., 0] < 0, -1.0, areas)
@@ -262,7 +263,7 @@ def largest(boxes: Any, number: int) -> Any:
 
 
 def pad_rows(rows: Any, number: int, value: int, axis: int = 0) -> Any:
-    """Return rows of objects padded to `number` along axis 0 or 1; there are not more."""
+    """Return rows of objects, at most `number`, padded to `number` along axis 0 or 1."""
     missing = number - tf.shape(rows)[axis]
     paddings = [[0, missing if i == axis else 0] for i in range(rows.shape.rank)]
     padded = tf.pad(rows, paddings, constant_values=tf.cast(value, rows.dtype))
@@ -272,7 +273,7 @@ def pad_rows(rows: Any, number: int, value: int, axis: int = 0) -> Any:
 
 
 def threads_are_faster(image_size: tuple[int, int] | None, encoding: str | None) -> bool:
-    """Return whether threads fill batches of whole images faster than the graph."""
+    """Return whether threads fill batches of uncropped images faster than the graph."""
     cores = usable_cores()
     return (
         image_size is not None
@@ -294,10 +295,10 @@ class ThreadDecoder:
         rows: Callable[[Ints], Ints],
         crop_key: int | None,
     ) -> None:
-        """Decode `examples`, at most `batch_size` in a call, by one thread per core by default.
+        """Decode `examples`, at most `batch_size` in a call, by default in one thread per core.
 
-        `rows` returns the numbers of the examples that tags name.
-        `crop_key` is the key of the order, which decides the crops; None without a crop.
+        Raw images without a crop are only copied, in one thread. `rows` returns the rows of the
+        examples that tags name. `crop_key` is the key of the order, or None without a crop.
         """
         self._decoder = examples.decoder
         self._elements = elements
@@ -307,13 +308,13 @@ class ThreadDecoder:
         threads = 1 if is_copied else num_threads or usable_cores()
         batches = 1 + max(1, -(-threads * IMAGES_A_TURN // batch_size))
         self.num_calls = 1 if threads == 1 else batches
-        """Batches at a time, so that no thread waits while others fill the last rows of a batch."""
+        """Number of parallel calls: enough that no thread waits for others to end a batch."""
         self._filler = Filler(
             examples, batch_size=batch_size, num_threads=threads, num_kept=2 * self.num_calls
         )
 
     def __call__(self, tags: Any) -> Any:
-        """Return the elements of int64[batch] tags, or of a single tag; for a graph.
+        """Return the elements of tags, int64[batch], or of a single tag, as tensors of a graph.
 
         The error for a bad record names its shard, number and offset.
         """
@@ -334,9 +335,9 @@ class ThreadDecoder:
 def crop_of_record(
     decoder: FeatureDecoder, elements: Elements, key: int
 ) -> Callable[[Any, Any], Any]:
-    """Return a function of a record and its tag that decodes the crop of its image, for a graph.
+    """Return a function for a graph that decodes a record, given with its tag, to an element.
 
-    TensorFlow's own resize takes twice as long as all of this. `key` is the key of the order.
+    It crops the image. TensorFlow's resize alone takes twice as long. `key` is the order's key.
     """
 
     def filled(record: bytes, tag: Any) -> list[Any]:

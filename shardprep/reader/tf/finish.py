@@ -21,7 +21,7 @@ class Finisher:
     """Applies `augment`, `dtype`, `box_format` and `max_boxes` to a batch or a single element."""
 
     def __init__(self, request: Request, target: Target, key: int) -> None:
-        """`key` is the key of the order; seeds of augmentation follow from it."""
+        """`key` is the key of the order, from which the seeds of `augment` are derived."""
         self._augment = request.augment
         self._dtype = request.dtype
         self._box_format: BoxFormat = request.box_format
@@ -40,7 +40,7 @@ class Finisher:
 
     @property
     def wants_seed(self) -> bool:
-        """Whether the augmentation takes a seed, which follows from tags."""
+        """Whether `augment` takes a seed; seeds are derived from tags."""
         return "seed" in self._takes
 
     def __call__(self, element: Any, tag: Any = None) -> Any:
@@ -53,11 +53,11 @@ class Finisher:
         return self._finished(element, None, tag)[0]
 
     def untagged(self, *element: Any) -> Any:
-        """Return the changed element, which tf.data unpacks if it is a pair."""
+        """Return the changed element. tf.data passes the parts of a pair as separate arguments."""
         return self(element if len(element) > 1 else element[0])
 
     def check(self) -> None:
-        """Raise the DatasetError of an augmentation that was called."""
+        """Raise the DatasetError that `augment` raised or caused when it was traced, if any."""
         if self._fault is not None:
             raise self._fault
 
@@ -79,7 +79,7 @@ class Finisher:
         given = {"labels": labels, "training": True}
         if self.wants_seed:
             given["seed"] = self._seed(tag)
-        # An error raised here would show up inside a trace of the graph.
+        # Raised here, the error would be buried in a traceback of the graph; see `check`.
         try:
             result = self._augment(images, **{name: given[name] for name in self._takes})
         except DatasetError as error:
@@ -97,17 +97,17 @@ class Finisher:
         return changed[0], changed[1]
 
     def _seed(self, tag: Any) -> Any:
-        """Return int32[2] that follows from the first record of a batch and its epoch."""
+        """Return a seed, int32[2], derived from the first tag of a batch."""
         first = tf.reshape(tag, (-1,))[0]
         pair = [mix(self._key, first, 1), mix(self._key, first, 2)]
         return tf.cast(tf.stack(pair), tf.int32)
 
 
 def trim_boxes(target: dict[str, Any], max_boxes: int | None) -> dict[str, Any]:
-    """Return augmented objects in `max_boxes` rows, or in as many as the batch needs.
+    """Return an augmented target with its objects in `max_boxes` rows.
 
-    `target` is a dict by `KEYS`, of a batch or of one image. The label −1 marks padding rows, since
-    layers of Keras change boxes of −1.
+    If that is None, there are as many rows as the batch needs. `target` is a dict with `KEYS`, of a
+    batch or of one image. Padding rows are found by the label −1: Keras layers change boxes of −1.
     """
     boxes = target[KEYS[BOX]]
     if KEYS[BOX_LABEL] in target:

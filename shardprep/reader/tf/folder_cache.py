@@ -1,10 +1,9 @@
 """The cache of decoded images in a folder: raw shards, complete or absent, never outdated.
 
 Every shard has a decoded copy, its *twin*: the same records in the same order with raw pixels. The
-name of its folder is a hash of the decoding options, and its own name has the SHA-256 of the shard.
-Twins have an index and are read like other shards. A twin that is missing or cut is written again.
-
-TensorFlow, which decodes, is not imported here.
+folder of twins is named with a hash of the decoding options, and a twin with the name of its shard
+and the start of the shard's SHA-256. Twins have an index and are read like other shards. A missing
+or truncated twin is written again. Only `twins` imports TensorFlow, which `clear` does not need.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from shardprep.storage.lock import take
 from shardprep.storage.space import shortage
 
 _FORMAT = 2
-"""Part of the names of folders: change it to make all caches outdated."""
+"""Part of the hash in folder names: a new value makes all caches outdated."""
 _FRAME_BYTES = 64
-"""Bytes per record of framing, its line in the index, and longer lengths."""
+"""Estimated bytes of a record for its frame, its line in the index, and longer length fields."""
 _FOLDER = re.compile(r"[0-9a-f]{16}")
 _FILE = re.compile(r".+\.[0-9a-f]{16}(\.idx)?(\.tmp)?")
 """Name of a twin or its index, complete or not."""
@@ -48,18 +47,19 @@ _SECONDS_A_LINE = 5.0
 _log = logging.getLogger("shardprep.reader")
 
 Decode = Callable[[Records], Iterator[tuple[bytes, bytes]]]
-"""Yields (bytes, pixels) of records in order; b"" and any pixels for a bad one."""
+"""Yields (record, pixels) in order; for a bad record, b"" and pixels without meaning."""
 
 
 def twins(
     subset: Subset, place: Path, size: tuple[int, int] | None, decode: Decode, *, skips: bool
 ) -> Subset:
-    """Return the subset with decoded shards, which are written first if they are missing.
+    """Return the subset with twins for its shards. Missing twins are written first.
 
-    Another process that needs the same twins waits. `place` is the folder of all caches, `size` the
-    size of the images, None if they differ; `skips` says whether bad records are replaced.
+    Another process that needs to write twins with these options waits. `place` is the folder of all
+    caches. `size` is the size of the images, or None if they differ in size, which is an error.
+    `skips` says whether bad records are replaced.
     """
-    import tensorflow as tf  # not needed by `clear`
+    import tensorflow as tf
 
     if size is None:
         raise DatasetError(
@@ -84,7 +84,7 @@ def twins(
 def small_twin(
     subset: Subset, folder: Path, size: tuple[int, int] | None, decode: Decode
 ) -> Subset:
-    """Return the subset with its records decoded to a single shard in an empty folder."""
+    """Return the subset after decoding all its records to a single shard in an empty folder."""
     (folder / INDEX_DIR).mkdir()
     first = subset.records.shards[0]
     schema = _twin_schema(subset.schema, size or (0, 0))
@@ -95,7 +95,7 @@ def small_twin(
 
 
 def _write_missing(folder: Path, subset: Subset, schema: Schema, decode: Decode) -> None:
-    """Write the missing twins, or none if the disk lacks room for all."""
+    """Write the missing twins; raise DatasetError before that if the disk lacks room for all."""
     shards = subset.records.shards
     missing = [shard for shard in shards if not _is_whole(folder, shard)]
     if not missing:
@@ -116,7 +116,7 @@ def _write_missing(folder: Path, subset: Subset, schema: Schema, decode: Decode)
                 records = open_records(subset.dataset, places, store=subset.records.store)
                 _write_twin(folder, shard, schema, decode(records), progress)
         except OSError:
-            _remove(folder, missing)  # some of them would keep the disk full
+            _remove(folder, missing)  # complete twins would keep the disk full
             raise
         if missing:
             seconds = time.perf_counter() - begin
@@ -124,7 +124,7 @@ def _write_missing(folder: Path, subset: Subset, schema: Schema, decode: Decode)
 
 
 def _num_bytes(subset: Subset, shards: list[Shard], size: tuple[int, int]) -> int:
-    """Return an estimate of the size of twins: records differ little except in their image."""
+    """Return the estimated size of twins; one record is read for the size of other features."""
     (record,) = subset.records.read(np.zeros(1, np.int64))
     others = _FRAME_BYTES
     with contextlib.suppress(RecordError):  # a bad record is reported when it is decoded
@@ -135,7 +135,7 @@ def _num_bytes(subset: Subset, shards: list[Shard], size: tuple[int, int]) -> in
 
 
 def _twin_schema(schema: Schema, size: tuple[int, int]) -> Schema:
-    """Return the schema of twins: raw pixels, and masks of their size."""
+    """Return the schema of twins: raw images of `size`, and masks of the same size."""
     changed = {IMAGE: schema.image.model_copy(update={"encoding": "raw", "shape": (*size, 3)})}
     for name in schema.annotations.keys() & MASKS:
         changed[name] = schema.features[name].model_copy(update={"shape": (*size, 1)})
@@ -147,14 +147,14 @@ def _twin_name(shard: Shard) -> str:
 
 
 def _twin(folder: Path, shard: Shard) -> Shard:
-    """Return a shard's twin in the folder; OSError if it is missing."""
+    """Return the entry of a shard's twin in the folder; raise OSError if it is missing."""
     name = _twin_name(shard)
     size = (folder / name).stat().st_size
     return shard.model_copy(update={"name": name, "num_bytes": size})
 
 
 def _is_whole(folder: Path, shard: Shard) -> bool:
-    """Return whether a twin has all records; its index is written last."""
+    """Return whether a twin is complete: its index, which is written last, matches."""
     try:
         read_index(folder, _twin(folder, shard))
     except (DatasetError, OSError):
@@ -163,7 +163,7 @@ def _is_whole(folder: Path, shard: Shard) -> bool:
 
 
 def _twin_record(data: bytes, pixels: bytes, schema: Schema) -> bytes:
-    """Return a record with decoded pixels, and masks of their size, for the schema of twins."""
+    """Return the record of a twin: raw pixels, and masks resized to the image size."""
     features: dict[str, Any] = {**example.decode(data), IMAGE: (pixels,)}
     for name in schema.annotations.keys() & MASKS:
         features[name] = [resized_mask(mask, schema.image_size) for mask in features[name]]
@@ -199,9 +199,9 @@ def _write_twin(
 
 
 class CacheProgress:
-    """The progress of filling a cache: lines in the log if that shows INFO, else on stderr.
+    """Shows the progress of filling a cache: in the log if it shows INFO, otherwise on stderr.
 
-    Above the level WARNING, there are no lines.
+    If the level of the log is above WARNING, nothing is shown.
     """
 
     def __init__(self, total: int, place: str) -> None:
@@ -212,7 +212,7 @@ class CacheProgress:
         self._next = self._begin + _SECONDS_A_LINE
 
     def add(self, number: int) -> None:
-        """Count images that are done, and show at most one line in 5 seconds."""
+        """Count `number` more images as done, and show a line if the last one is 5 s old."""
         self._done += number
         if time.monotonic() < self._next:
             return
@@ -231,7 +231,7 @@ class CacheProgress:
 
 @contextlib.contextmanager
 def _locked(folder: Path, *, waits: bool = True) -> Iterator[None]:
-    """Hold the lock of a folder of twins. Raises BusyError if it is held and `waits` is False."""
+    """Hold the lock of a folder of twins; raise BusyError if another holds it, unless `waits`."""
     with (folder / _LOCK).open("wb") as file:
         try:
             is_held = take(file.fileno(), waits=waits)
@@ -245,7 +245,7 @@ def _locked(folder: Path, *, waits: bool = True) -> Iterator[None]:
 
 
 def _remove(folder: Path, shards: Iterable[Shard]) -> None:
-    """Delete the twins of `shards`, and the folder when it has none left. The lock is held."""
+    """Delete the twins of `shards`, and the folder if none is left. The caller holds the lock."""
     for shard in shards:
         (folder / _twin_name(shard)).unlink(missing_ok=True)
         (folder / index_name(_twin_name(shard))).unlink(missing_ok=True)
@@ -254,7 +254,7 @@ def _remove(folder: Path, shards: Iterable[Shard]) -> None:
 
 
 def clear(place: Path) -> int:
-    """Delete all twins in the folder of all caches, and nothing else; return their size."""
+    """Delete all twins in the folder of all caches, but no other files; return bytes freed."""
     if not place.is_dir():
         raise DatasetError(str(place), "no such folder", "give the one that cache= was")
     num_bytes = 0

@@ -1,7 +1,7 @@
-"""An iterator whose place is a few numbers: an epoch resumes with exactly the batches left.
+"""An iterator whose state is a few numbers: a resumed epoch yields exactly the batches left.
 
-No buffer is saved. The order is a function of (seed, epoch), so the place is found by arithmetic,
-and the records before it are not read again.
+No buffer is saved. The order is a function of (seed, epoch), so an epoch can begin at any batch,
+and the records of the batches before it are not read again.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from shardprep.reader.tf.records import Cursor
 
 @dataclass(slots=True)
 class _Place:
-    """The place of an iteration. The dataset that is iterated refers to it."""
+    """Where an iteration is. The iterated dataset asks for it by `cursor`."""
 
     batch_size: int
     epoch: int = 0
     batch: int = 0
     """Number of batches of this epoch that were drawn."""
     is_begun: bool = False
-    """Whether anything was drawn since the place was set."""
+    """Whether an iteration has begun since `go_to`."""
 
     def go_to(self, epoch: int, batch: int = 0) -> None:
-        """Set the place before a batch that nothing has drawn."""
+        """Begin the next iteration at this batch."""
         self.epoch, self.batch, self.is_begun = epoch, batch, False
 
     def cursor(self) -> Cursor:
-        """Return where the iteration begins that TensorFlow starts now."""
-        if self.is_begun:  # and nobody counted the batches: it was an epoch of `fit`
+        """Return the start of the iteration that TensorFlow begins now."""
+        if self.is_begun:  # its batches were not counted: it was an epoch of `fit`
             self.go_to(self.epoch + 1)
         self.is_begun = True
         return Cursor(self.epoch, self.batch * self.batch_size)
 
 
 class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no types
-    """The batches of one epoch after the other: each `for` loop is an epoch, or the rest of one.
+    """The batches of all epochs: each `for` loop yields an epoch, or the rest of a resumed one.
 
-    It is a `tf.data.Dataset`, so `fit` takes it. The batches that TensorFlow draws for `fit` are
-    not counted: each of its iterations is an epoch, and `ResumeInEpoch` knows how far it came.
+    It is a `tf.data.Dataset`, so `fit` takes it. Batches that TensorFlow draws for `fit` are not
+    counted here: each of its iterations is an epoch, and `ResumeInEpoch` counts the steps.
     """
 
     class_names: list[str]
@@ -55,7 +55,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
     seed: int | None
 
     def __init__(self, request: Request) -> None:
-        """Start before the first batch of epoch 0; without a seed, draw one."""
+        """Start before the first batch of epoch 0. If the request has no seed, draw one."""
         self._source = opened(request)
         subset = self._source.subset
         self.class_names = subset.class_names
@@ -86,20 +86,20 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
 
     @property
     def is_begun(self) -> bool:
-        """Whether anything was drawn since the place was set."""
+        """Whether an iteration has begun since the last state was loaded, if any."""
         return self._place.is_begun
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the state: seed, epoch, number of batches drawn, and identity of the batches."""
+        """Return the state: seed, epoch, number of its batches drawn, identity of the batches."""
         seed = self._request.seed or 0
         place = self._place
         return State(seed, place.epoch, place.batch, self._identity()[0])._asdict()
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
-        """Go to the place of a state; not inside a loop over these batches.
+        """Continue after the batches that a state counts. Do not call it in a loop over these.
 
         Raises:
-            DatasetError: this is not a state, or it is of other records, batches or order.
+            DatasetError: the argument is not a state, or is of other records, batches or order.
         """
         where = "reader.iterate.load_state_dict"
         place = check_state(where, state, *self._identity())
@@ -109,9 +109,9 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         self._place.go_to(place.epoch, place.batch)
 
     def drawn(self, draw: Any, *, is_first: bool) -> Any:
-        """Return the next batch by `draw()`; raise StopIteration at the end of the epoch.
+        """Return the batch of `draw()` and count it; raise StopIteration at the end of the epoch.
 
-        `is_first` means that nothing was drawn from its iterator before.
+        `is_first` means that nothing was drawn from this iterator before.
         """
         place, end = self._place, len(self)
         if is_first and place.is_begun and place.batch >= end:
@@ -141,9 +141,9 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
 
 @functools.cache
 def _counting(base: Any) -> Any:
-    """Return a subclass of TensorFlow's iterator, which is not public, that counts batches.
+    """Return a subclass of `base`, a private iterator class of TensorFlow, that counts batches.
 
-    Batches that a compiled function draws do not pass here.
+    Batches that a compiled function draws are not counted.
     """
 
     def following(self: Any) -> Any:

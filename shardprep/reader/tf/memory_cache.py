@@ -1,4 +1,4 @@
-"""Decoded images in memory, and which cache `cache="auto"` chooses."""
+"""The cache of decoded elements in memory, and the choice of `cache="auto"`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _log = logging.getLogger("shardprep.reader")
 
 _MOST_ROWS = 64
 _BYTES_A_TURN = 4 << 20
-"""Largest number of decoded bytes of one call that fills a cache, unless one image has more."""
+"""Largest size in bytes of the images that one call decodes, unless one image is larger."""
 
 
 def cache_of(subset: Subset, request: Request) -> str:
-    """Return "memory", the folder of the cache, or "" for no cache."""
+    """Return "memory", the folder of the cache, or "" for no cache; log the choice of "auto"."""
     if request.cache != "auto":
         return str(request.cache or "")
     size, config = subset.image_size(request), request.config
@@ -51,7 +51,7 @@ def cache_of(subset: Subset, request: Request) -> str:
 
 
 def _bytes_per_pixel(subset: Subset, request: Request) -> float:
-    """Return the bytes of a decoded record for each pixel, of its image and its masks."""
+    """Return the decoded size of a record, image and masks, in bytes per pixel of the image."""
     names = Elements(subset.schema, as_supervised=request.as_supervised).names
     num_bytes = 3.0
     if MASK in names:
@@ -68,13 +68,13 @@ def _bytes_per_pixel(subset: Subset, request: Request) -> float:
 def rows_a_turn(height: int, width: int) -> int:
     """Return the number of images that one call decodes to fill a cache in memory.
 
-    Ctrl-C has no effect during a call, but each call costs as much as a small image.
+    Ctrl-C has no effect during a call, so calls are short, but each costs as much as a small image.
     """
     return min(_MOST_ROWS, max(1, _BYTES_A_TURN // (height * width * 3)))
 
 
 class DecodedRows:
-    """Decoded elements in memory, an array for each of their components."""
+    """Decoded elements in memory, as one array for each component of an element."""
 
     def __init__(self, spec: Any, num_records: int) -> None:
         self._spec = spec
@@ -87,7 +87,7 @@ class DecodedRows:
             self.arrays.append(np.empty((num_records, *shape), dtype))
 
     def __call__(self, tags: Any, numbers: Callable[[Ints], Ints]) -> Any:
-        """Return the elements whose numbers are `numbers(tags)`; for a graph."""
+        """Return the elements of tags as tensors of a graph; `numbers` converts tags to rows."""
         specs = [tf.TensorSpec([*tags.shape, *one.shape], one.dtype) for one in self._flat]
         rows = in_python(lambda tags: self._rows(numbers(tags)), [tags], specs)
         return tf.nest.pack_sequence_as(self._spec, rows)
@@ -96,7 +96,7 @@ class DecodedRows:
         return elements.unpack(tf.nest.pack_sequence_as(self._spec, self.arrays))
 
     def _rows(self, positions: Any) -> list[Any]:
-        """Return the rows at `positions`; rows of different lengths are padded."""
+        """Return an array of values per component; values that differ in length are padded."""
         columns = [array[positions] for array in self.arrays]
         for i, rows in enumerate(columns):
             if np.ndim(positions) and rows.dtype == object and isinstance(rows[0], np.ndarray):
@@ -105,7 +105,7 @@ class DecodedRows:
 
 
 def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> DecodedRows:
-    """Return the elements of the dataset `decoded`, in batches of `batch_size` or single."""
+    """Return all elements of the dataset `decoded`, not batched if `batch_size` is None."""
     spec = decoded.element_spec
     if batch_size is not None:
         spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), spec)

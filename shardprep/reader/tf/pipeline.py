@@ -2,18 +2,18 @@
 
 The stages, in order:
 
-1. Tags name the records of all epochs in order. Encoded records, a tenth of the size of their
-   pixels, are shuffled here. Epochs repeat here too, so that each one ends before the next begins.
+1. Tags name the records of all epochs in order. Shuffling is done here, before records are decoded
+   to ten times their size. Epochs repeat here too, so each one ends before the next begins.
 2. Tags become decoded batches: threads of this package fill them (`decode`), or they are
    copied from a cache in memory, or the graph decodes records.
 3. `augment`, `dtype` and `box_format` change batches (`finish`): one call for many images, after
    the cache, so that nothing random is cached.
 4. The last batch is dropped or padded (`batching`), and batches are prepared ahead.
 
-Numbers of parallel calls are computed from this machine, without tf.data's autotuning. That finds
-similar numbers, but a dropped iterator waits for its thread, sometimes until the next turn of the
-thread, up to a minute. (TensorFlow wakes that thread before it sets the cancellation that the
-thread looks for.) Workers of a tf.data service have other cores, so there autotuning stays on.
+The numbers of parallel calls are computed from the cores and memory of this machine. Autotuning of
+tf.data finds similar numbers, but the deletion of an iterator then waits for the autotuning thread,
+sometimes up to a minute. (TensorFlow wakes that thread before it sets the flag that ends it.)
+Workers of a tf.data service have other cores, so there autotuning stays on.
 """
 
 from __future__ import annotations
@@ -54,39 +54,40 @@ from shardprep.reader.tf.memory_cache import DecodedRows, cache_of, memory_cache
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
 from shardprep.reader.tf.records import Cursor, EpochTags, Read, served, served_records
 
-# Keras's `fit` has shuffle=True by default, and warns of each tf.data.Dataset that this is ignored,
+# `fit` of Keras has shuffle=True by default, and warns that it ignores this for a tf.data.Dataset,
 # even if the dataset is shuffled already.
 warnings.filterwarnings("ignore", "`shuffle=True` was passed.* as a tf.data.Dataset")
 
 _TAGS_A_STEP = 64
-"""Tags computed at a time for single elements."""
+"""Number of tags that are computed at a time for single elements."""
 _NUM_READS = 2
-"""Parallel calls that read: one reads while the records of the other are decoded."""
+"""Number of parallel calls that read: one reads while the records of the other are decoded."""
 _TOO_LARGE = 4
-"""Ratio of stored pixels to pixels asked for, from which another set is advised."""
+"""Smallest ratio of stored to requested pixels at which a smaller dataset is advised."""
 _MISSING = {LABEL: "−1", LABELS: "all 0", TARGET: "NaN", TEXT: "''"}
-"""Value of a target that is missing."""
+"""The value that stands for a missing target, by feature."""
 _SHARE = 1 / 16
-"""Largest share of the free memory for the results of the parallel calls of one stage."""
+"""Largest share of free memory for the results of all parallel calls of one stage."""
 _LEAST_CALLS = 2
-"""Parallel calls even if batches are large: one batch is made while another one is taken."""
+"""Smallest number of parallel calls, for large batches: one batch is made while another is used."""
 _BATCHES_AHEAD, _IMAGES_AHEAD = 2, 64
 
 
 class Source(NamedTuple):
-    """The records of a request, and their decoded copies if it has a cache."""
+    """The records of a request, or their decoded copies if it has a cache."""
 
     subset: Subset
     is_cached: bool = False
     """Whether the shards of the subset are decoded copies."""
     rows: DecodedRows | None = None
-    """The decoded elements of all records, in memory."""
+    """The decoded elements of all records if they are cached in memory."""
 
 
 def load(request: Request) -> Any:
     """Return the dataset of a request, with two attributes.
 
-    `class_names` are the classes. `loaded` is the request, with the cache that "auto" has chosen.
+    `class_names` are the class names in label order. `loaded` is the request with the cache that
+    is really used.
     """
     source = opened(request)
     if not source.is_cached:
@@ -98,9 +99,10 @@ def load(request: Request) -> Any:
 
 
 def distribute(strategy: Any, request: Request) -> Any:
-    """Return the distributed dataset of a request. A batch is divided among the replicas.
+    """Return the distributed dataset of a request, with the attribute `class_names`.
 
-    Each host reads a range of the records.
+    The replicas share each batch. Each host reads its part of each global batch, or with
+    `shuffle=N` a range of the records.
     """
     replicas = strategy.num_replicas_in_sync
     if request.batch_size is None or request.batch_size % replicas:
@@ -131,9 +133,9 @@ def distribute(strategy: Any, request: Request) -> Any:
 
 
 def opened(request: Request) -> Source:
-    """Return the records of a request, decoded if it asks for a cache, which is filled here.
+    """Return the records of a request. If it asks for a cache, fill it and return decoded records.
 
-    That happens in the caller's thread, so that Ctrl-C ends it: TensorFlow's threads get no signal.
+    A cache is filled in the caller's thread, so that Ctrl-C ends it: other threads get no signal.
     """
     subset = open_request(request)
     cache = cache_of(subset, request)
@@ -152,14 +154,14 @@ def opened(request: Request) -> Source:
 
 
 def cached_sample(request: Request, folder: Path) -> Source:
-    """Return the records of a request, decoded to a single shard in an empty folder."""
+    """Return the records of a request after decoding them to one shard in an empty folder."""
     subset = open_request(request)
     decode = functools.partial(_decoded, subset, request)
     return Source(small_twin(subset, folder, subset.image_size(request), decode), is_cached=True)
 
 
 def undecoded(request: Request, size: int) -> Any:
-    """Return batches of records of a request, read as its pipeline reads them, not decoded."""
+    """Return a dataset of batches of encoded records, read like in the pipeline of the request."""
     stages = _Stages(Source(open_request(request)), request, Cursor)
     with one_pipeline():
         read = stages.payloads(size).map(lambda data, _: data)
@@ -171,8 +173,8 @@ def make_dataset(
 ) -> Any:
     """Return the `tf.data.Dataset` of a request. Raises like `reader.load`.
 
-    `cursor` is called for the place to begin each time that the dataset is iterated; without it,
-    each iteration continues with the next epochs.
+    Each iteration of the dataset begins at the result of `cursor()`. Without `cursor`, it continues
+    with the next epochs.
     """
     subset, config = source.subset, request.config
     is_cached = source.is_cached or source.rows is not None
@@ -216,9 +218,9 @@ def _advice(subset: Subset, request: Request, *, is_cached: bool) -> Iterator[st
 
 
 def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, int]]:
-    """Yield each split that is read, its records without a target, and its records.
+    """Yield the name of each split read, and its numbers of records without a target and in all.
 
-    A Selection knows its classes; "balanced" draws no record without one.
+    With weights="balanced" nothing is yielded: it draws no record without a class.
     """
     if isinstance(request.weights, str):
         return
@@ -232,7 +234,7 @@ def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, in
 
 
 class Calls(NamedTuple):
-    """Numbers of parallel calls that decode images, decode batches, and change batches."""
+    """Numbers of parallel calls that decode images, decode batches, or change batches."""
 
     images: int
     batches: int
@@ -240,10 +242,10 @@ class Calls(NamedTuple):
 
 
 def parallel_calls(config: ReadConfig, batch_bytes: int | None) -> Calls:
-    """Return the parallel calls of a pipeline; numbers of the user win.
+    """Return the numbers of parallel calls of a pipeline; a number in `config` has priority.
 
-    tf.data keeps a result for each call, so few calls make batches if memory is small.
-    `batch_bytes` is the size of the images of a batch, 0 if unknown, None for single images.
+    tf.data keeps a result for each call, so fewer calls make batches if memory is small.
+    `batch_bytes` is the size of the images of a batch, 0 if unknown, or None for single images.
     """
     finish = usable_cores()
     if batch_bytes is None:
@@ -258,12 +260,12 @@ def parallel_calls(config: ReadConfig, batch_bytes: int | None) -> Calls:
 
 
 def ahead(dataset: Any, *, is_batched: bool) -> Any:
-    """Return a dataset that prepares the next elements while the accelerator works."""
+    """Return a dataset that prepares elements of `dataset` ahead, while the accelerator works."""
     return dataset.prefetch(_BATCHES_AHEAD if is_batched else _IMAGES_AHEAD)
 
 
 class _Stages:
-    """The stages of one pipeline, up to batches that may differ in size."""
+    """The stages of one pipeline, without padding of the last batch and without prefetching."""
 
     def __init__(self, source: Source, request: Request, cursor: Callable[[], Cursor]) -> None:
         subset, config = source.subset, request.config
@@ -292,17 +294,17 @@ class _Stages:
         decode = report = None
         if config.on_error != "raise":
             decode = self._decoder.one
-            if not source.is_cached:  # the filling of the cache has reported them
+            if not source.is_cached:  # reported when the cache was filled
                 report = log_bad_records() if config.on_error == "skip" else config.on_error
         self._checked = CheckedRecords(records, subset.schema.dtypes, decode, report)
 
     def dataset(self, total: int | None) -> Any:
-        """Return the dataset; `total` is its number of records, None to leave that unknown."""
+        """Return the dataset. `total` is its number of records, or None to set no cardinality."""
         service = self._request.config.service
         if not service:
             with one_pipeline():
                 return self._finished(self._decoded(total))
-        # Workers run a copy of the graph. This process cannot release its functions.
+        # Workers run a copy of the graph, whose functions this process cannot release.
         size = self._size or 1
         dataset = served(self._finished(self._served()), service, size, drop=self._drop)
         return counted(dataset, total, size, drop=self._drop)
@@ -311,7 +313,7 @@ class _Stages:
         """Return the dataset of batches of (bytes, tag)."""
         num_reads = self._request.config.num_parallel_calls_for_interleave_files
         if num_reads is None:
-            # To find bad records, these calls decode every record once.
+            # With `on_error`, these calls also decode every record once, to find bad ones.
             skips = self._request.config.on_error != "raise"
             decodes = skips and not self._records.is_remote
             num_reads = self.calls.images if decodes else _NUM_READS
@@ -319,19 +321,19 @@ class _Stages:
 
     @as_written
     def images(self) -> Any:
-        """Return the dataset of (bytes, pixels), one by one; b"" for a bad record to be skipped."""
+        """Return the dataset of (bytes, pixels) of single records; b"" for a bad one to skip."""
         decode = self._decoder.record_and_image
         records = self._single_payloads(self._checked.read_or_empty)
         return records.map(lambda record, _: decode(record), self.calls.images)
 
     def _single_payloads(self, read: Read | None = None) -> Any:
-        # Object storage is read a group of blocks at a time: many blocks are neighbours there.
+        # Larger reads for object storage: records that are close together share a request.
         is_remote = self._records.is_remote
         size = self._blocks.group_records if is_remote else self._block_length
         return self.payloads(size, read).unbatch()
 
     def _decoded(self, total: int | None) -> Any:
-        """Return decoded elements, in the fastest way that the request allows."""
+        """Return the dataset of decoded elements, in the fastest way that the request allows."""
         request, rows, order = self._request, self._rows, self._order
         if rows is not None and request.crop is None:
             return self._by_tag(
@@ -368,7 +370,7 @@ class _Stages:
 
     @property
     def _may_fill(self) -> bool:
-        """Whether threads can fill batches, and are faster than the graph; for crops they are."""
+        """Whether threads can fill batches, and do so faster than the graph; always with a crop."""
         request, schema = self._request, self._elements.schema
         targets = [schema.features[name] for name in self._elements.target.names]
         can_fill = (
@@ -420,7 +422,7 @@ class _Stages:
 
     @as_written
     def _by_record(self, records: Any) -> Any:
-        """Return the elements that the graph decodes from a dataset of (bytes, tag)."""
+        """Return the dataset of elements that the graph decodes from a dataset of (bytes, tag)."""
         if self._decodes_batches:
             # A call for a single raw image would cost more than its work.
             return self._raw_batches(self._batched(records))
@@ -450,14 +452,14 @@ class _Stages:
         return dataset.map(function, num_calls, deterministic=self._keep_order)
 
     def _tagged(self, decode: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `decode`, with the tag (its last argument) added to the result if it is needed."""
+        """Return `decode`, or if seeds are needed a function that returns the tag in addition."""
         if not self._finish.wants_seed:
             return decode
         return lambda *inputs: (decode(*inputs), inputs[-1])
 
 
 def _decoded(subset: Subset, request: Request, records: Records) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (bytes, pixels) of records in order, b"" for bad ones with `on_error="skip"`."""
+    """Yield (bytes, pixels) of records in order; b"" for bad ones unless `on_error="raise"`."""
     plain = _plain(request, batch_size=None, max_boxes=request.max_boxes)
     stages = _Stages(Source(subset.alone(records, 1)), plain, Cursor)
     with one_pipeline():
@@ -468,7 +470,7 @@ def _decoded(subset: Subset, request: Request, records: Records) -> Iterator[tup
 
 
 def _all_elements(subset: Subset, request: Request, batch_size: int | None) -> Any:
-    """Return the dataset of the decoded elements of a request, once and in order."""
+    """Return a dataset of the decoded elements of a request, each once, in shard order."""
     most = request.max_boxes if request.crop is None else None
     plain = _plain(request, batch_size=batch_size, max_boxes=most)
     stages = _Stages(Source(subset.alone(subset.records, batch_size or 1)), plain, Cursor)
@@ -476,7 +478,7 @@ def _all_elements(subset: Subset, request: Request, batch_size: int | None) -> A
 
 
 def _plain(request: Request, *, batch_size: int | None, max_boxes: int | None) -> Request:
-    """Return a request for decoded whole images, once and in order, without changes."""
+    """Return the request for uncropped, unchanged images, each once, in shard order."""
     return replace(
         request,
         batch_size=batch_size,
@@ -494,13 +496,13 @@ def _plain(request: Request, *, batch_size: int | None, max_boxes: int | None) -
 
 
 def _next_epochs(request: Request) -> Callable[[], Cursor]:
-    """Return a cursor for which each iteration continues after the previous one."""
+    """Return a `cursor` for `make_dataset` that begins each iteration after the previous one."""
     numbers = itertools.count(0, max(1, int(request.repeat)))
     return lambda: Cursor(next(numbers), 0)
 
 
 def untuned() -> Any:
-    """Return `tf.data.Options` without autotuning, with parallel calls for maps of the user."""
+    """Return `tf.data.Options` without autotuning; maps of the user still run in parallel."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.autotune.initial_parallelism = usable_cores()
@@ -510,7 +512,7 @@ def untuned() -> Any:
 def _options(request: Request) -> Any:
     config = request.config
     options = untuned()
-    # Without a fixed order, no call waits for the slowest of the parallel calls.
+    # If the order need not be fixed, no result waits for a slower call before it.
     options.deterministic = (
         not request.is_shuffled
         or request.seed is not None

@@ -1,12 +1,12 @@
-"""Python inside of TensorFlow: functions without AutoGraph, and calls by the threads of tf.data.
+"""Python in TensorFlow: functions without AutoGraph, and calls by the threads of tf.data.
 
-All calls end before the interpreter ends. A thread that needs the interpreter while it ends never
-returns, and TensorFlow waits for that thread forever when it deletes an iterator.
+At its end, the program waits for these calls, up to 20 s. A thread that needs the interpreter after
+its end never returns, and TensorFlow waits for that thread forever when it deletes an iterator.
 
 TensorFlow keeps a function that a graph calls until the program ends, and with it open shards and
-images in memory. So TensorFlow gets a weak reference. The function belongs to the memory of a
-tensor, the first element of the pipeline, which is released with the last dataset and iterator of
-the pipeline.
+images in memory. So TensorFlow gets a weak reference. The function is held by the memory of a
+tensor, the first element of the pipeline. That tensor is released with the last dataset and
+iterator of the pipeline.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ import tensorflow as tf
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 _QUIET_S = 0.2
-"""Seconds without a call after which reading ahead has its buffers full."""
+"""After this time without a call, in seconds, the buffers for reading ahead are full."""
 _MOST_S = 20.0
-"""Seconds that the end of the program waits at most."""
+"""Longest time in seconds that the end of the program waits."""
 
 _lock = threading.Lock()
 _calls = {"running": 0, "made": 0}
 
 
 class _First(np.ndarray[Any, np.dtype[np.int64]]):
-    """The first element of a pipeline, 0, and the functions that the pipeline calls."""
+    """The first element of a pipeline, 0. It holds the functions that the pipeline calls."""
 
     functions: list[Callable[..., Any]]
 
@@ -44,10 +44,10 @@ _first: ContextVar[_First | None] = ContextVar("first", default=None)
 
 @contextlib.contextmanager
 def one_pipeline() -> Iterator[None]:
-    """Release the functions that are called in this block with the pipeline that it creates.
+    """Hold the functions that the pipeline created in this block calls, until it is released.
 
-    The pipeline begins with `first_element`. Inside of a graph, that tensor becomes a part of the
-    graph, so functions are kept.
+    The pipeline must begin with `first_element`. Inside a graph, functions are not released,
+    because that tensor would become a part of the graph.
     """
     first = None
     if tf.executing_eagerly():
@@ -61,7 +61,7 @@ def one_pipeline() -> Iterator[None]:
 
 
 def first_element() -> Any:
-    """Return the first tensor of the pipeline of this block, which shares its memory."""
+    """Return the tensor with which the pipeline begins; its memory holds the functions."""
     first = _first.get()
     if first is None:
         return tf.constant(0, tf.int64)
@@ -69,10 +69,10 @@ def first_element() -> Any:
 
 
 def as_written(function: _Function) -> _Function:
-    """Return a function that is traced, with all it calls, without AutoGraph.
+    """Return the function so that TensorFlow traces it, and what it calls, without AutoGraph.
 
-    AutoGraph would read its source for branches and loops of the graph, which it does not have.
-    That takes several times as long as tracing.
+    AutoGraph would read the source for branches and loops to convert. It would find none, and that
+    takes several times as long as tracing.
     """
     unconverted: _Function = tf.autograph.experimental.do_not_convert(function)
     return unconverted
@@ -83,7 +83,7 @@ def in_python(
     inputs: Sequence[Any],
     specs: Sequence[Any],
 ) -> list[Any]:
-    """Return the tensors, with these specs, that a function of arrays returns; for a graph."""
+    """Return the arrays that a Python function of arrays returns, as tensors with `specs`."""
     held = _held(function)
 
     def counted(*args: Any) -> Any:
@@ -98,12 +98,12 @@ def in_python(
 
     dtypes = [spec.dtype for spec in specs]
     results = tf.numpy_function(counted, inputs, dtypes, stateful=False)
-    results = results if isinstance(results, (list, tuple)) else [results]  # outside of a graph
+    results = results if isinstance(results, (list, tuple)) else [results]  # if eager
     return [tf.ensure_shape(one, spec.shape) for one, spec in zip(results, specs, strict=True)]
 
 
 def _held(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
-    """Return a getter of a function, which belongs to the pipeline of this block."""
+    """Return a getter for a function that is held by the pipeline of this block, if any."""
     first = _first.get()
     if first is None:
         return lambda: function
@@ -121,7 +121,7 @@ def _held(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
 
 @atexit.register
 def _wait() -> None:
-    """Wait until reading ahead has filled its buffers."""
+    """Wait until the buffers for reading ahead are full, at most `_MOST_S`."""
     until = time.monotonic() + _MOST_S
     made = -1 if _calls["made"] else 0
     while (_calls["running"] or _calls["made"] != made) and time.monotonic() < until:

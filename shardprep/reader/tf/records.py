@@ -1,10 +1,10 @@
 """The order of all epochs as a dataset of tags, and the records that tags name.
 
-A tag names one record of one epoch (`Order.tags`). Python computes tags, many at a time: an order
-written as a graph takes longer to start, in every epoch, than the first batch takes to decode. Only
-a plain shuffle window draws its tags in the graph.
+A tag names one record of one epoch (`Order.tags`). Python computes tags, many at a time: a graph
+that computes an order takes longer to start, in every epoch, than the first batch takes to decode.
+Only with a plain shuffle window are tags drawn in the graph.
 
-The workers of a tf.data service cannot call Python. They get a graph that holds the order, and
+The workers of a tf.data service cannot call Python. They get a graph that computes the order, and
 TensorFlow reads the shards (`served_records`).
 """
 
@@ -26,16 +26,16 @@ from shardprep.reader.records.records import Records
 from shardprep.reader.tf.python_calls import as_written, first_element, in_python
 
 Read = Callable[[Ints], list[bytes]]
-"""Returns the payloads of the records at some positions."""
+"""Returns the payloads of rows."""
 _FOREVER = (1 << 62) - 1
 _MAX_BUFFER_BYTES = 1 << 20
 _FILE_BLOCK_LENGTH = _FILE_CYCLE_LENGTH = 16
 _WINDOW, _FILES = 2, 3
-"""Uses of the key of an epoch."""
+"""Separate the keys of windows and of shards from other keys derived from the key of an epoch."""
 
 
 class Cursor(NamedTuple):
-    """The position where an iteration begins: an epoch, and its records that are skipped."""
+    """Where an iteration begins: an epoch, and the number of its own places to skip."""
 
     epoch: int = 0
     num_done: int = 0
@@ -43,20 +43,20 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpochTags:
-    """The tags of the epochs of a request, beginning at a position.
+    """The tags of the epochs of a request, from a cursor on.
 
-    With `shuffle=N`, shards are read in turn, and a plain shuffle window replaces the order.
+    With `shuffle=N`, several shards are read in turn, and a shuffle window replaces the order.
     """
 
     order: Order
     records: Records
     request: Request
     cursor: Callable[[], Cursor] = Cursor
-    """Called when an iteration begins."""
+    """Returns the start of an iteration when it begins."""
 
     @as_written
     def batches(self, size: int, *, drop: bool = False) -> Any:
-        """Return the dataset of batches of tags, int64[size]; the last one may be shorter."""
+        """Return a dataset of tags, int64[size]; a shorter last batch is left out with `drop`."""
         if self.request.window:
             return self._windowed(self.request.window).batch(size, drop_remainder=drop)
         number, epochs = len(self.order), self.request.num_epochs
@@ -85,7 +85,7 @@ class EpochTags:
 
     @as_written
     def payloads(self, size: int, read: Read, num_calls: int, *, drop: bool = False) -> Any:
-        """Return the dataset of batches of (bytes, tag), read by `num_calls` parallel calls."""
+        """Return a dataset of batches of (bytes, tag), read by `num_calls` parallel calls."""
         rows = self.order.rows
 
         def payloads(tags: Ints) -> Any:
@@ -98,7 +98,7 @@ class EpochTags:
         return self.batches(size, drop=drop).map(call, num_calls, deterministic=True)
 
     def _tags(self, start: int, stop: int) -> Ints:
-        """Return the tags of the places from `start` to before `stop`, counted from epoch 0."""
+        """Return the tags of own places, counted from epoch 0 on; announce them to `records`."""
         number = len(self.order)
         parts = [np.empty(0, np.int64)]
         while start < stop:
@@ -129,7 +129,7 @@ class EpochTags:
                 block_length=config.interleave_block_length or _FILE_BLOCK_LENGTH,
             )
             key = permutation.mix(key, _WINDOW)
-            # The order in a window is known only after the draws, so resuming draws it again.
+            # Each draw from a window depends on the draws before, so resuming repeats them.
             return shuffled(tags, min(window, number), key).skip(num_done)
 
         spec = tf.TensorSpec((2,), tf.int64)
@@ -148,7 +148,7 @@ class EpochTags:
 
 
 def walked(places: Any, size: int, key: Any) -> Any:
-    """Return `permutation.permute` as a graph."""
+    """Return the result of `permutation.permute` as a tensor of a graph."""
     rows, columns = (tf.constant(one, tf.int64) for one in permutation.table_shape(size))
     (permuted,) = tf.while_loop(
         lambda at: tf.reduce_any(at >= size),
@@ -166,10 +166,10 @@ _permuted = tf.function(  # one graph per process, not one per `load`
 
 
 def shuffled(dataset: Any, window: int, key: Any) -> Any:
-    """Return a dataset shuffled in a window by a key alone.
+    """Return the dataset shuffled in a window, in an order that depends only on the key.
 
-    A window of the whole dataset gives `permutation.shuffled_range`. `Dataset.shuffle` would also
-    use the global seed of TensorFlow, and another order in each iteration.
+    A window of the whole dataset gives the order of `permutation.shuffled_range`. The order of
+    `Dataset.shuffle` would also depend on TensorFlow's global seed, and change in each iteration.
     """
     seed, seed2 = permutation.shuffle_seeds(key)
     spec = dataset.element_spec
@@ -188,7 +188,7 @@ def shuffled(dataset: Any, window: int, key: Any) -> Any:
 def served_records(
     records: Records, order: Order, blocks: BlockShuffle, num_epochs: int | None
 ) -> Any:
-    """Return the dataset of (bytes, tag) of all epochs; each worker reads groups of blocks."""
+    """Return a dataset of (bytes, tag) of all epochs, which workers can share out by groups."""
     begin = order.own_range.start
     number = blocks.num_groups
     read = _block_reader(records, blocks)
@@ -223,9 +223,9 @@ def served_records(
 
 
 def _block_reader(records: Records, blocks: BlockShuffle) -> Callable[[Any], Any]:
-    """Return a function of block numbers that returns the dataset of their records.
+    """Return a function of block numbers, int64[n], that returns the dataset of their records.
 
-    Records of a block that are neighbours in a shard are read together by TensorFlow.
+    Neighbouring records of a block in a shard are a run, which TensorFlow reads at once.
     """
     frames = records.frames
     starts = frames.starts_run()
@@ -236,7 +236,7 @@ def _block_reader(records: Records, blocks: BlockShuffle) -> Callable[[Any], Any
     num_bytes = frames.offset[stop - 1] + frames.length[stop - 1] - offset
     columns = frames.shard[first], offset, num_bytes, stop - first
     begins = np.arange(blocks.num_blocks + 1, dtype=np.int64) * blocks.block_length
-    first_runs = np.searchsorted(first, begins)  # of each block, and the number of runs
+    first_runs = np.searchsorted(first, begins)  # of each block; then the number of runs
 
     def read(numbers: Any) -> Any:
         files, bounds = tf.constant(records.paths), tf.constant(first_runs)
@@ -260,9 +260,9 @@ def _block_reader(records: Records, blocks: BlockShuffle) -> Callable[[Any], Any
 
 
 def served(dataset: Any, address: str, size: int, *, drop: bool) -> Any:
-    """Return the dataset that the workers of a service yield; each has its own groups.
+    """Return `dataset` as computed by the workers of a service, which share out its groups.
 
-    Each worker ends an epoch with a short batch, so records are batched again here.
+    The last batch of each worker may be short, so records are batched again here.
     """
     service = tf.data.experimental.service
     dataset = dataset.apply(service.distribute(service.ShardingPolicy.DYNAMIC, address))

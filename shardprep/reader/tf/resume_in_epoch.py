@@ -1,7 +1,7 @@
-"""A Keras callback that saves weights together with the place in the data, and resumes from both.
+"""A Keras callback that saves the weights with the state of the data, and resumes from both.
 
-The place counts finished steps, not batches drawn ahead. Keras always runs whole epochs; the first
-epoch after a restart begins in the middle, so this callback ends it.
+The state counts finished steps, not batches drawn ahead. Keras always runs as many steps as an
+epoch has. An epoch that is resumed in the middle has fewer, so this callback ends it.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ IteratedBatches = Annotated[
     Batches, having(lambda value: isinstance(value, Batches), "the result of reader.iterate")
 ]
 _SECONDS_A_SAVE = 60.0
-"""Seconds between two saves without `save_every`."""
+"""Seconds between two saves if `save_every` is None."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _END_OF_EPOCH = object()
-"""Value of `Model.stop_training` that ends an epoch, not training."""
+"""Value of `Model.stop_training` that ends only the epoch."""
 _START_AGAIN = "remove the file to start again"
 _HEAD = "head"
-"""Name of the array with the JSON of everything that is not an array."""
+"""Name of the array in the file that contains all other values as JSON."""
 
 
 class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras carries no types
-    """Save the exact place of training with the weights, and resume there in the next run.
+    """Save the weights and how far training came in its data, and resume there in the next run.
 
         train = reader.iterate("tfrecords/dogs_vs_cats", batch_size=64, seed=1)
         model.fit(train, epochs=20, callbacks=[reader.ResumeInEpoch("run/state", train)])
 
     Run the same program again, and it continues after the last saved step, also in the middle of an
-    epoch. Weights, optimizer, random state of layers, metrics and place belong to one step, so the
-    weights see every batch exactly once. A run that has finished all epochs trains nothing more.
-    The file is replaced as a whole: kill the program at any time.
+    epoch. Weights, optimizer, random state of layers, metrics and state of the batches are saved
+    after the same step, so the weights see every batch exactly once. If all epochs are finished,
+    nothing is trained. The file is replaced as a whole, so you can kill the program at any time.
 
     The state is saved at the end of each epoch, when `fit` ends, before SIGTERM and Ctrl-C take
     effect, and every `save_every` steps. A resumed epoch has the logs of the whole epoch. The state
@@ -62,7 +62,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
     def __init__(
         self, path: File, batches: IteratedBatches, *, save_every: Count | None = None
     ) -> None:
-        """Read the saved place, if any.
+        """Read the saved state, if any.
 
         Args:
             path: the file, on this machine; its folders are created.
@@ -70,8 +70,8 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
             save_every: steps between two saves; None saves once a minute.
 
         Raises:
-            DatasetError: the file is not of this callback, or it is of other batches. `fit` raises
-                it if the file is of another model, or if `fit` gets other data or
+            DatasetError: the file was not saved by this callback, or was saved with other batches.
+                `fit` raises it if the file is of another model, or if `fit` gets other data or
                 `steps_per_epoch`.
         """
         super().__init__()
@@ -90,7 +90,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         del logs
         steps, fit = self.params["steps"], self._fit(inspect.currentframe())
-        # Keras maps class_weight over the batches, and then does not know their number.
+        # With class_weight, Keras maps a function over the batches and loses their number.
         self._ends_epochs = (
             steps is None
             and fit is not None
@@ -114,7 +114,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._saved_at = time.monotonic()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Set the batches to the place where this epoch begins."""
+        """Set the batches to the start of the epoch, or to the saved step in its middle."""
         del logs
         self.model._initial_epoch = None  # noqa: SLF001 - for this fit only
         self._metrics = None
@@ -131,7 +131,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._batches.load_state_dict(self._state())
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """End an epoch whose steps were all done before the restart."""
+        """End the epoch at once if all of its steps were done before the restart."""
         del batch, logs
         if self._place[1] == len(self._batches):
             metrics = self.model.get_metrics_result()
@@ -160,7 +160,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._end()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Keep the metrics of the epoch, which validation overwrites."""
+        """Copy the metrics of the epoch, because validation overwrites them."""
         del logs
         self._metrics = values_of(self.model.metrics_variables)
 
@@ -204,7 +204,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._saved_at = time.monotonic()
 
     def _read(self) -> Checkpoint | None:
-        """Return the saved state, if any, and set the batches to its place."""
+        """Return the checkpoint, if any, after loading its state into the batches."""
         saved = Checkpoint.read(self._path)
         if saved is None:
             return None
@@ -219,7 +219,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         return saved
 
     def _build(self, saved: Checkpoint) -> None:
-        """Create the variables that Keras creates in the first step."""
+        """Create the variables that Keras would create in the first step."""
         model, optimizer = self.model, self.model.optimizer
         metrics = saved.arrays.get("metrics")
         if not model.built or (metrics and len(metrics) != len(model.metrics_variables)):
@@ -238,13 +238,13 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
             optimizer.build(model.trainable_variables)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        """Delay a signal until the step is over; a second one, or one after `fit`, acts."""
+        """Delay a signal until the step ends. A second signal, or one after `fit`, acts at once."""
         is_second, self._signal = bool(self._signal), number
         if is_second or self._fit(frame) is None:  # no callback is called after an error of fit
             self._end()
 
     def _fit(self, frame: FrameType | None) -> FrameType | None:
-        """Return the frame of the call of `fit` around a frame, if any."""
+        """Return the frame of this model's `fit` that called `frame`, or None."""
         while frame is not None:
             if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is self.model:
                 return frame
@@ -267,14 +267,14 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
 
 
 class Checkpoint(NamedTuple):
-    """The file: the place in the batches, and the values of variables."""
+    """The content of the file: the state of the batches, and the values of variables."""
 
     place: dict[str, Any]
     """The state of the batches before the next step."""
     optimizer: str
-    """Name of its class."""
+    """Class name of the optimizer."""
     kinds: dict[str, list[str]]
-    """Type and shape of the variables of "model", "optimizer" and, within an epoch, "metrics"."""
+    """Types and shapes of variables: of "model", "optimizer" and, within an epoch, "metrics"."""
     arrays: dict[str, list[Any]]
 
     @classmethod
@@ -303,7 +303,7 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Return the content of a file, or None if there is no file."""
+        """Return the checkpoint in a file, or None if the file does not exist."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 head = json.loads(file[_HEAD].tobytes())
@@ -323,7 +323,7 @@ class Checkpoint(NamedTuple):
             ) from error
 
     def restore(self, path: Path, name: str, variables: list[Any]) -> None:
-        """Assign values; DatasetError if they are of other variables."""
+        """Assign the values of a group; raise DatasetError if types or shapes are different."""
         kinds, own = self.kinds[name], _kinds(variables)
         if kinds != own:
             pairs = enumerate(itertools.zip_longest(kinds, own, fillvalue="none"))
@@ -341,7 +341,7 @@ def values_of(variables: list[Any]) -> list[Any]:
 
 
 def _kinds(variables: list[Any]) -> list[str]:
-    """Return type and shape of variables; Keras numbers their names differently in each model."""
+    """Return type and shape of each variable, without its name, which differs by model."""
     return [
         f"{keras.backend.standardize_dtype(variable.dtype)}{list(variable.shape)}"
         for variable in variables
