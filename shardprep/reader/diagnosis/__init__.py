@@ -1,1 +1,1 @@
-"""`reader.diagnose` and `StallMeter`: what bounds training, and which changes help."""
+"""`reader.diagnose` and `StallMeter`: what limits the speed of training, and how to raise it."""

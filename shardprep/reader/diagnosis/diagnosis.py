@@ -1,12 +1,12 @@
-"""From measured times to a diagnosis: what bounds training, and which changes help.
+"""From measured times to a diagnosis: what limits the speed of training, and which changes help.
 
-An epoch has three stages: its restart, until a new iterator yields its first batch; waiting for
-each later batch; and working, from each batch to the end of its step.
+The time of an epoch has three parts: the restart, until a new iterator yields its first batch; the
+wait for each later batch; and the work, from each batch to the end of its step.
 
-The cost of a stage is the time per image that it adds when the pipeline runs up to that stage. A
-pipeline takes as long as its slowest stage, or as long as all stages together when they share busy
-cores. The gain of a change is measured, never computed. So only changes that can be tried are
-advised.
+The pipeline has stages. The cost of a stage is the time per image that it adds if the pipeline runs
+only up to this stage. A pipeline takes as long as its slowest stage, or if all cores are busy, as
+long as all stages together. So the gain of a change cannot be computed: it is measured, and only
+changes that were tried are advised.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ Bound = Literal["restart", "read", "decode", "augment", "transfer", "model"]
 Trial = Literal["memory", "folder", "in step", "repeat", "prefetch"]
 
 STALL_COUNTS = 0.1
-"""Share of the time spent waiting below which the pipeline keeps up, 0 to 1."""
+"""Smallest share of the time at which waiting counts, 0 to 1; below it the pipeline keeps up."""
 RESTART_COUNTS = 0.02
-"""Share of an epoch from which its restart is mentioned, 0 to 1."""
+"""Smallest share of the time at which restarts are reported, 0 to 1."""
 _SETTLING_SHARE, _READY, _LEAST = 1 / 3, 5, 3
-"""Steps after a restart that are not typical: the first third of a run, while tf.data adapts, or 5
-steps that use batches made ahead, if 3 steps remain."""
+"""Steps after a restart that are not typical: those in the first third of the time, while tf.data
+adapts, and the first 5, which use batches made ahead; but 3 steps must remain after these."""
 _IN_TIMES = 1.1
-"""Smallest ratio that is shown as a factor, not as a percentage."""
+"""Smallest speed-up that is shown as a factor, not as a percentage."""
 _KEEPS_UP = 2.0
-"""Ratio of the rates of pipeline and model above which they compete for cores."""
+"""Ratio of pipeline rate to model rate from which waiting is explained by busy cores."""
 _WORTH = 0.05
-"""Share of the time from which a stage, or a change, is worth a try."""
+"""Smallest share of the time at which a stage is worth a change, or a gain counts."""
 _SAVES = 0.1
-"""Share of the processor time from which saving it is advised, if nothing is faster."""
+"""Smallest share of processor time that is worth saving if no change is faster."""
 _FITS = 0.5
-"""Largest share of the free space that a cache may fill."""
+"""Largest share of the free memory or disk that a cache may fill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of an epoch, or of some of its steps, by stage."""
+    """Seconds of an epoch, or of one or more steps, by part."""
 
     restart_s: float = 0.0
-    """Not 0 in a step whose batch is the first of an iterator."""
+    """Wait for the first batch of an iterator; 0 in steps with later batches."""
     waiting_s: float = 0.0
     working_s: float = 0.0
 
@@ -72,17 +72,17 @@ class Times:
 
     @property
     def stall(self) -> float:
-        """Share spent waiting for batches, restart included, 0 to 1."""
+        """Share spent waiting for batches, including restarts, 0 to 1."""
         return self.waited_s / self.total_s if self.total_s else 0.0
 
     @property
     def restart(self) -> float:
-        """Share spent waiting for the first batch, 0 to 1; part of `stall`."""
+        """Share spent waiting for first batches, 0 to 1; a part of `stall`."""
         return self.restart_s / self.total_s if self.total_s else 0.0
 
 
 class Stopwatch:
-    """Measures steps: call `ask`, `drawn` and `done` for each."""
+    """Measures steps: call `ask`, `drawn` and `done` in this order for each step."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -90,12 +90,12 @@ class Stopwatch:
         self._is_pending = self._is_restart = False
 
     def ask(self) -> None:
-        """Start to wait for a batch, unless the watch waits already."""
+        """Record that the wait for a batch begins, unless it has begun."""
         if not self._is_pending:
             self._asked, self._is_pending = self._clock(), True
 
     def drawn(self, *, is_restart: bool) -> None:
-        """Record the arrival of a batch; the first one of an iterator is a restart."""
+        """Record the arrival of the batch; `is_restart` if it is the first of its iterator."""
         self._drawn = self._clock()
         self._is_restart, self._is_pending = is_restart, False
 
@@ -106,10 +106,10 @@ class Stopwatch:
 
 
 def epoch_of(steps: Sequence[Times], num_steps: int | None) -> Times:
-    """Return the times of an epoch of `num_steps`, estimated from consecutive steps of training.
+    """Return the times of an epoch of `num_steps` steps, estimated from consecutive steps.
 
-    If there are whole epochs, this is their mean. Else it is a restart and the mean of typical
-    later steps. Without an end (None), it is the time of one typical step.
+    The result is the mean of the whole epochs in `steps`. Without a whole epoch, it is a median
+    restart and `num_steps` typical steps. If `num_steps` is None (no end), it is one typical step.
     """
     starts = [i for i, step in enumerate(steps) if i == 0 or step.restart_s]
     runs = [steps[i:j] for i, j in zip(starts, [*starts[1:], len(steps)], strict=True)]
@@ -133,42 +133,42 @@ def _settled(run: Sequence[Times]) -> Sequence[Times]:
 
 
 def images_of(batch: Any) -> Any:
-    """Return the images of a batch: a dict, (images, targets) or only images."""
+    """Return the images of a batch, which is a dict, (images, targets) or only images."""
     if isinstance(batch, dict):
         return batch[IMAGE]
     return batch[0] if isinstance(batch, tuple) else batch
 
 
 def restart_advice(num_steps: int) -> str:
-    """Return the options that avoid the restart of each epoch."""
+    """Return the options that avoid restarts between epochs, as text."""
     return f"repeat=True in load, steps_per_epoch={num_steps} in fit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Figures of all runs; rates are images per second."""
+    """The figures of all runs; rates are in images per second."""
 
     waiting: float
     """Share of the training time spent waiting for batches, 0 to 1."""
     restart: float
-    """Share spent waiting for the first batch of an epoch, 0 to 1; part of `waiting`."""
+    """Share spent waiting for first batches of epochs, 0 to 1; a part of `waiting`."""
     training: float
-    """Rate of training: restarts, waiting and steps."""
+    """Rate of training, including restarts and waiting."""
     training_cpu_s: float
-    """Processor seconds per image of training."""
+    """Processor seconds of training, per image."""
     model: float
-    """Rate of steps alone, on one batch in host memory."""
+    """Rate of steps on the same batch in host memory, without the pipeline."""
     model_cpu_s: float
-    """Processor seconds per image of the model step."""
+    """Processor seconds of these steps, per image."""
     model_on_device: float | None = None
-    """Rate on one batch in the accelerator's memory; None without accelerator."""
+    """Like `model`, with the batch in the memory of a GPU; None without a GPU."""
     pipeline: float
-    """Rate of the pipeline alone, without restarts."""
+    """Rate of the pipeline without training and restarts."""
     decode: float | None = None
-    """Rate of the pipeline without `augment` and `dtype`; None with a cache or if the pipeline
-    keeps up."""
+    """Rate of the pipeline without `augment` and `dtype`; None with a cache, or if a faster
+    pipeline would not help."""
     read: float | None = None
-    """Rate of reading records alone; None like `decode`."""
+    """Rate of reading records without decoding; None in the same cases as `decode`."""
 
 
 class Change(NamedTuple):
@@ -177,7 +177,7 @@ class Change(NamedTuple):
     name: str
     advice: str
     options: dict[str, Any]
-    """Changed arguments of `load`; empty if the change is outside of `load`."""
+    """The changed arguments of `load`; empty if no argument changes."""
     images_s: float
     """Measured rate of training."""
     cpu_s: float
@@ -186,14 +186,14 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """Facts that decide which changes are possible."""
+    """Facts that decide which changes are tried."""
 
     num_steps: int | None
-    """Steps of an epoch, None without an end."""
+    """Number of steps of an epoch, or None if the dataset is endless."""
     decoded_bytes: int | None
-    """Bytes of all images, decoded; None if they differ in size."""
+    """Size of all decoded images, or None if they differ in size."""
     cache: str
-    """Place of the cache: "" for none, "memory", or a folder."""
+    """The cache in use: "" for none, "memory", or a folder."""
     dtype: str
     augments: bool
     free_bytes: int
@@ -217,17 +217,17 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis:
-    """The stage that bounds training; `str()` is a short report, in a notebook a table."""
+    """What limits the speed of training, and advice. `str()` is a report, in notebooks a table."""
 
     bound: Bound
     measured: Measured
     advice: str
     gain: float
-    """Measured speed-up of the advice; 1.0 if nothing made training faster."""
+    """Measured speed-up by the advice, as a factor; 1.0 if nothing made training faster."""
     saved: float = 0.0
-    """Share of the processor time per image that the advice saved, 0 to 1."""
+    """Share of processor time per image saved by the advice, 0 to 1."""
     changes: tuple[Change, ...] = ()
-    """All changes that were tried, the best first."""
+    """All changes that were tried, the fastest first."""
 
     def __str__(self) -> str:
         rows = [f"{name:<34}{rate:>10,.0f}" for name, rate in self._rates()]
@@ -277,7 +277,7 @@ class Diagnosis:
 
 
 def reading_counts(measured: Measured) -> bool:
-    """Return whether a faster pipeline would save time or processor time of training."""
+    """Return whether a faster pipeline could save time or processor time in training."""
     spent = 1 - measured.model_cpu_s / measured.training_cpu_s if measured.training_cpu_s else 0.0
     ceiling = max(measured.model, measured.model_on_device or 0.0)
     ahead = ceiling >= (1 + _WORTH) * measured.training
@@ -285,7 +285,7 @@ def reading_counts(measured: Measured) -> bool:
 
 
 def candidates(measured: Measured, here: Circumstances) -> list[Candidate]:
-    """Return the changes to try, the most promising first."""
+    """Return the changes that are worth a try, in this order."""
     chosen = []
     costs = _costs(measured, here)
     if reading_counts(measured):
@@ -304,12 +304,12 @@ def candidates(measured: Measured, here: Circumstances) -> list[Candidate]:
         )
         chosen.append(Candidate("prefetch", "prefetch_to_device", advice, {}))
         if here.finishes and all(candidate.trial != "in step" for candidate in chosen):
-            chosen.append(_in_step(here))  # uint8 is a quarter of the bytes of float32
+            chosen.append(_in_step(here))  # uint8 has a quarter of the bytes of float32
     return chosen
 
 
 def conclude(measured: Measured, here: Circumstances, tried: Sequence[Change]) -> Diagnosis:
-    """Return what bounds training, and the change with the largest measured gain."""
+    """Return the diagnosis: the advice is the fastest change, or one that saves processor time."""
     bound = _bound(measured, here)
     ranked = tuple(sorted(tried, key=lambda change: -change.images_s))
     best = next((change for change in ranked if _is_faster(change, measured)), None)
@@ -335,13 +335,13 @@ def _is_cheaper(change: Change, measured: Measured) -> bool:
 
 
 def _costs(measured: Measured, here: Circumstances) -> dict[Bound, float]:
-    """Return the seconds that each stage adds to an image."""
+    """Return the cost of each stage of the pipeline, in seconds per image."""
     whole = 1 / measured.pipeline
     if measured.read is None or measured.decode is None:  # a cache replaces reading and decoding
         read, decoded = (0.0, 0.0) if here.augments else (whole, whole)
     else:
         read, decoded = 1 / measured.read, 1 / measured.decode
-        if not here.finishes:  # then these are the same pipeline
+        if not here.finishes:  # then both rates are of the same pipeline
             decoded = whole = min(decoded, whole)
     return {"read": read, "decode": max(0.0, decoded - read), "augment": max(0.0, whole - decoded)}
 

@@ -1,7 +1,7 @@
 """The runs of `reader.diagnose`: training, parts of the pipeline, and changes that may help.
 
-Filling the cache of a whole dataset takes minutes. So a trial of a cache decodes as many records as
-it can in its time, and reads these again and again.
+Filling the cache of a whole dataset takes minutes. So a trial of a cache decodes only as many
+records as it has time for, and reads these repeatedly.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ from shardprep.reader.tf.finish import Finisher
 from shardprep.reader.tf.pipeline import cached_sample, load, make_dataset, undecoded
 
 _NUM_TURNS = 10
-"""Turns into which `seconds` is divided: two or three for training, one for each part, one for each
-trial, and four for a trial that alternates with training."""
+"""`seconds` has this number of turns. Training takes two or three turns, each part of the pipeline
+one, each trial one, or four if it alternates with training."""
 _PAIRS = 5
-"""Alternations of training with and without a change."""
+"""Number of pairs of runs, without and with a change, that alternate."""
 _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
-"""A run has at least 3 steps, and goes on up to twice its time for 12."""
+"""A run has at least 3 steps. With fewer than 12 it goes on up to twice its time."""
 _FILL = 4
-"""About how many times longer an image takes to fill a cache than to pass a pipeline."""
+"""Time per image to fill a cache, divided by the time in a pipeline; a rough ratio."""
 _REST_S = 0.01
-"""Seconds between two looks at the processor time of an idle process."""
+"""Seconds between two measurements of the processor time until the process is idle."""
 _AT_REST = 0.2
 """Processor seconds per second below which the process is idle."""
 _READ_BLOCK = 256
 _WHERE = "reader.diagnose"
 _SAMPLE_BYTES = 1 << 29
-"""Largest number of decoded bytes of a sample."""
+"""Largest decoded size of a sample in bytes."""
 _SAMPLE_BATCHES = 4
 """Smallest number of batches of a sample."""
 
 _Train = Callable[[Any], None]
-"""Trains on a batch, and returns when all of its work is done."""
+"""Trains on a batch, and returns when the accelerator has finished."""
 
 
 def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
-    """Return the diagnosis of a dataset of `reader.load`; see `reader.diagnose`."""
+    """Return the diagnosis of a dataset from `reader.load`; see `reader.diagnose`."""
     request = getattr(dataset, "loaded", None)
     if not isinstance(request, Request):
         hint = "pass that result; give functions that you map over it to load as augment"
@@ -109,7 +109,7 @@ class _Timed(NamedTuple):
 
 
 class _Measurement:
-    """The runs of one diagnosis, each of `turn` seconds."""
+    """The runs of one diagnosis; a turn is `turn` seconds."""
 
     def __init__(
         self, dataset: Any, request: Request, subset: Subset, train: _Train, turn: float
@@ -127,10 +127,10 @@ class _Measurement:
     def diagnosis(self, begun: Iterator[Any], batch: Any) -> Diagnosis:
         """Return the diagnosis; `begun` is an iterator of the dataset, `batch` its first batch.
 
-        Training is measured several times, before and between other runs, because the load of the
-        machine changes by the second. For the same reason, a change of an endless dataset
-        alternates with training, and the median of the gains counts. The gain of any other change
-        is relative to all turns of training, the last one after the trials.
+        Training is measured several times, between other runs, because the load of the machine
+        changes within seconds. For the same reason, a change of an endless dataset alternates with
+        training, and the median of the gains is used. The gain of any other change is relative to
+        all runs of training, of which the last one is after the trials.
         """
         self._compile(batch)
         training = _run(self.dataset, self.turn, self.train, begun=begun)
@@ -182,7 +182,7 @@ class _Measurement:
         return replace(measured, decode=decode, read=self._alone(undecoded(plain, _READ_BLOCK)))
 
     def _compile(self, batch: Any) -> None:
-        """Train on a full batch and on one as small as the last batch, so that both compile."""
+        """Train on a full batch and on one of the size of the last batch, so that both compile."""
         self.train(batch)
         size, number = self.request.batch_size or 1, self.subset.epoch_records
         rest = number * (self.request.num_epochs or 0) % size
@@ -200,7 +200,7 @@ class _Measurement:
         return _run(itertools.repeat(on_device), self.turn, self.train).rate
 
     def _alone(self, dataset: Any) -> float:
-        """Return the rate of an endless pipeline without training."""
+        """Return the rate of a pipeline without training, in images per second."""
         _rest(self.turn)
         begun = iter(dataset)
         next(begun)
@@ -216,7 +216,7 @@ class _Measurement:
         return number / seconds
 
     def _tried(self, candidate: Candidate, measured: Measured) -> tuple[Change, float | None]:
-        """Return a change with its figures, and its gain if it alternated with training."""
+        """Return a change with figures, and its gain, or None if no training alternated with it."""
         number = measured.pipeline * self.turn / _FILL
         restarts = self.num_steps is not None and candidate.trial != "repeat"
         gain = None
@@ -235,7 +235,7 @@ class _Measurement:
         return Change(name, advice, options, rate, run.image_cpu_s), gain
 
     def _alternated(self, changed: _Changed) -> tuple[_Timed, float]:
-        """Return a run with a change, and its median gain over training that alternated with it."""
+        """Alternate training without and with a change; return the run with it and median gain."""
         part = self.turn / _PAIRS
         runs, gains = list[_Timed](), list[float]()
         for _ in range(_PAIRS):
@@ -267,9 +267,9 @@ def _run(
     begun: Iterator[Any] | None = None,
     most: int | None = None,
 ) -> _Timed:
-    """Draw batches, epoch after epoch, and train on each, for some time or up to `most` images.
+    """Return the times of training on batches for `seconds`, or longer if there are few steps.
 
-    `begun` is an iterator to continue, whose first batch has been drawn.
+    The run ends after `most` images. `begun` is an iterator to continue after its first batch.
     """
     watch, steps, num_images = Stopwatch(), list[Times](), 0
     source, is_restart = begun, begun is None
@@ -295,9 +295,9 @@ def _run(
 
 
 def _settled(batches: Iterable[Any], seconds: float, train: _Train) -> _Timed:
-    """Return the run of a new iterator, after a run that does not count.
+    """Return the second run of a new iterator; the first is not counted.
 
-    A paused iterator has full buffers. While it fills them, it competes for the cores.
+    Before that, paused iterators get time to fill their buffers, for which they use the cores.
     """
     _rest(2 * seconds)
     begun = iter(batches)
@@ -307,7 +307,7 @@ def _settled(batches: Iterable[Any], seconds: float, train: _Train) -> _Timed:
 
 
 def _rest(most: float) -> None:
-    """Wait until no pipeline prepares batches, at most `most` seconds."""
+    """Wait until the process is idle (all buffers are full), at most `most` seconds."""
     end = time.perf_counter() + most
     is_busy = True
     while is_busy and time.perf_counter() < end:
@@ -330,7 +330,7 @@ def _check_step(step: Any, dataset: Any) -> None:
 def _train_on(step: Any, batch: Any) -> Iterator[_Train]:
     """Yield a function that trains on a batch and waits for the accelerator.
 
-    At the end, a Keras model has its variables back: weights, optimizer, metrics, random seeds.
+    At the end, a Keras model has its old weights, optimizer and random seeds, and reset metrics.
     """
 
     def finished(run: Callable[[Any], Any]) -> _Train:
@@ -356,21 +356,21 @@ def _train_on(step: Any, batch: Any) -> Iterator[_Train]:
 
 
 class _Changed(NamedTuple):
-    """The pipeline and the training step with a change applied."""
+    """The pipeline and the step after a change."""
 
     dataset: Any
     train: _Train
     evict: Callable[[], None] = lambda: None
-    """Drops the files of a cache from the page cache."""
+    """Removes the files of a cache from the page cache."""
     num_images: int | None = None
-    """Images that can be read before the page cache has them; None if that does not matter."""
+    """Number of images that can be read before the page cache has them; None without files."""
 
 
 @contextmanager
 def _trial(
     candidate: Candidate, request: Request, train: _Train, num_images: float
 ) -> Iterator[_Changed]:
-    """Yield the pipeline and step of a candidate; a sample has about `num_images`."""
+    """Yield a candidate's pipeline and step; a sample to cache has about `num_images`."""
     if candidate.trial == "folder":
         with tempfile.TemporaryDirectory(prefix="shardprep-", dir=candidate.options["cache"]) as at:
             cached = cached_sample(_sample(request, num_images), Path(at))
@@ -389,13 +389,13 @@ def _trial(
 
 
 def _pipeline(request: Request, num_images: float) -> Any:
-    """Return the pipeline of a request; with a cache in memory, of an endless sample."""
+    """Return the pipeline of a request; with a cache in memory, of a repeated sample."""
     sampled = _sample(request, num_images) if request.cache == "memory" else request
     return load(request if sampled == request else replace(sampled, repeat=True))
 
 
 def _sample(request: Request, num_images: float) -> Request:
-    """Return the request for about `num_images` of its records, or for all if they are few."""
+    """Return the request for a sample of about `num_images` records, or unchanged if all fit."""
     subset = open_request(request)
     least = _SAMPLE_BATCHES * (request.batch_size or 1)
     most = min(num_images, _SAMPLE_BYTES / (_image_bytes(subset, request) or 1))
@@ -410,20 +410,20 @@ def _sample(request: Request, num_images: float) -> Request:
 
 
 def _image_bytes(subset: Subset, request: Request) -> int | None:
-    """Return the bytes of a decoded image; None if images differ in size."""
+    """Return the size of a decoded image in bytes, or None if images differ in size."""
     size = subset.image_size(request)
     return None if size is None else 3 * size[0] * size[1]
 
 
 def _finishing(request: Request, train: _Train) -> _Train:
-    """Return a step that first applies `augment` and `dtype`, as layers of a model would."""
+    """Return a step that begins with `augment` and `dtype`, like layers of a model."""
     target = target_of(open_request(request).schema)
     finish = tf.function(Finisher(request, target, 0))
     return lambda batch: train(finish(batch, tf.zeros(1, tf.int64)))
 
 
 def _evict(folder: Path) -> None:
-    """Drop the files of a folder from the page cache, so that they are read from the disk."""
+    """Remove the files of a folder from the page cache, so that they are read from the disk."""
     for path in folder.iterdir():
         if path.is_file() and hasattr(os, "posix_fadvise"):
             descriptor = os.open(path, os.O_RDONLY)

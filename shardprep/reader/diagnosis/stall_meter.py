@@ -1,7 +1,7 @@
 """A Keras callback that measures how long training waits for data.
 
-Keras draws batches inside its training function, where no callback can measure it. So the meter
-wraps that function: it draws the same batches in the same order just before the call.
+Keras draws batches inside its training function, where no callback can measure that. So the meter
+wraps the function, and draws the same batches in the same order just before each call.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _NEEDED = (3, 8)
 class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carries no types
     """Add `stall`, the share of time spent waiting for data, to the logs of `fit`.
 
-    0 means that the model never waits, 1 that it only waits. The value of each step goes to the
-    progress bar and to the callbacks after this one; the value of an epoch goes to
-    `history.history["stall"]`. `restart` is the part of it spent waiting for the first batch of the
-    epoch, 0 if `fit` continues the iterator of the previous epoch. The very first step, which
-    compiles, is not counted; an epoch without a counted step has NaN.
+    0 means that the model never waits, 1 that it only waits. The value of each step is shown in the
+    progress bar and passed to the callbacks after this one. The value of an epoch is in
+    `history.history["stall"]`. `restart` is the share of time spent waiting for the first batch of
+    the epoch, a part of `stall`; it is 0 if `fit` continues the iterator of the previous epoch. The
+    first step of `fit`, which compiles, is not counted. An epoch without a counted step has NaN.
 
-    A step ends when its loss is known, which includes work on an accelerator after the call
+    A step ends when its loss is known, so it includes work of an accelerator after the call
     returns. With `steps_per_execution=n`, a step is n batches, all drawn before the first is used.
     """
 
@@ -59,7 +59,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
             hint = "it needs Keras 3.8 or newer on TensorFlow"
             raise DatasetError("reader.StallMeter", what, hint)
         train = self.model.train_function
-        # An interrupted `fit` leaves its wrapper behind.
+        # An interrupted `fit` leaves its wrapper in the model.
         self._train = train.train if isinstance(train, _MeteredTraining) else train
         self.model.train_function = _MeteredTraining(self._train, self)
         self._is_first, self._watch = True, Stopwatch()
@@ -74,15 +74,15 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         self._watch.ask()
 
     def draw(self, iterator: Iterator[Any]) -> list[Any]:
-        """Draw the batches of a step, and measure how long that takes."""
+        """Return the batches of a step, and measure how long it takes to draw them."""
         self._watch.ask()
         batches = list(itertools.islice(iterator, self.model.steps_per_execution))
         self._watch.drawn(is_restart=self._iterator() is not iterator)
-        self._iterator = weakref.ref(iterator)  # a strong one would keep its threads alive
+        self._iterator = weakref.ref(iterator)  # a strong reference would keep its threads alive
         return batches
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Count a step. Keras fetches the loss for this method, so the step is over."""
+        """Count the step, which is over: Keras has fetched its loss to call this method."""
         del batch
         step = self._watch.done()
         if self._is_first:
@@ -94,7 +94,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
             logs["stall"] = step.stall
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Add the shares of the epoch to the logs, and print them."""
+        """Add the shares of the epoch to the logs; with `verbose`, print them."""
         times = self._times
         if logs is not None:
             logs["stall"] = times.stall if self._num_steps else math.nan
@@ -112,7 +112,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
 
 
 class _MeteredTraining:
-    """A training function of Keras that gets its batches from the meter."""
+    """A training function of Keras whose batches are drawn by the meter."""
 
     def __init__(self, train: Any, meter: StallMeter) -> None:
         self.train = train
