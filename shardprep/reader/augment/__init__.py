@@ -5,9 +5,9 @@
     train = reader.load("tfrecords/dogs_vs_cats", batch_size=64, augment=recipe)
 
 Call an op with images and a seed: `recipe(images, seed=(1, 2))`. The same seed gives the same
-pixels. Ops that mix images take labels as well, and boxes and masks given as labels follow the
-pixels. uint8 stays uint8, and floats stay between 0 and 1. Unlike `shardprep.reader`, this package
-imports TensorFlow.
+pixels. Ops that mix images need labels too. Boxes and masks among the labels move with the pixels.
+uint8 stays uint8, and floats stay between 0 and 1. Unlike `shardprep.reader`, this package imports
+TensorFlow.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Brightness, contrast and saturation mean what they mean in Pillow's `ImageEnhance` and torchvision's
 `ColorJitter`. Hue is a rotation around the grey axis in YIQ, which keeps luma: a linear
 approximation of the rotation in HSV of `tf.image.adjust_hue`, after `adjust_hsv_in_yiq` of
-TensorFlow 1's `contrib.image`. Linear changes commute, so their order is fixed. Only the final
-result is clipped.
+TensorFlow 1's `contrib.image`. These changes commute, so their order does not matter. Only the
+final result is clipped.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Color:
     """Change brightness, contrast, saturation and hue of each image by random factors.
 
     Args:
-        brightness: 0.2 draws a factor from 0.8 to 1.2; the factor 0 gives black.
-        contrast: likewise; the factor 0 gives the mean grey of the image.
-        saturation: likewise; the factor 0 gives the grey image.
-        hue: 0.05 turns by up to 0.05 of the circle in either direction; at most 0.5.
+        brightness: 0.2 draws a factor from 0.8 to 1.2. The factor 0 gives black.
+        contrast: drawn like brightness. The factor 0 gives the mean grey of the image everywhere.
+        saturation: drawn like brightness. The factor 0 gives a greyscale image.
+        hue: 0.05 turns the hue by up to 0.05 of the circle in either direction; at most 0.5.
     """
 
     brightness: Strength = 0.0
@@ -55,7 +55,7 @@ class Color:
 
     @as_written
     def __call__(self, images: Any, *, seed: Any) -> Any:
-        """Return the images, uint8 or floats of 0 to 1, in their dtype and range."""
+        """Return changed images of the same dtype and range: uint8, or floats of 0 to 1."""
         images = checked(images)
         if images.shape.rank == 3:
             return self._changed(images[tf.newaxis], seed)[0]
@@ -73,11 +73,11 @@ class Color:
 
 
 def adjust(images: Any, brightness: Any, contrast: Any, saturation: Any, hue: Any) -> Any:
-    """Return a batch of images with these changes, each a float32[batch], or None for no change.
+    """Return a batch of images with these changes; each is float32[batch], or None for no change.
 
-    `brightness` is a factor of all values, `contrast` of the distance from the image's mean luma,
-    `saturation` of the distance from each pixel's luma. `hue` is a share of the circle; positive
-    turns red towards green, as in `tf.image.adjust_hue`.
+    Three are factors: `brightness` of all values, `contrast` of the distance from the mean luma of
+    the image, and `saturation` of the distance from the luma of each pixel. `hue` is a share of the
+    circle; positive values turn red towards green, as in `tf.image.adjust_hue`.
     """
     pixels = tf.cast(images, tf.float32)
     ones, zeros = tf.ones(tf.shape(images)[:1]), tf.zeros(tf.shape(images)[:1])
@@ -98,7 +98,7 @@ def adjust(images: Any, brightness: Any, contrast: Any, saturation: Any, hue: An
 
 
 def _product(matrix: Any, pixels: Any) -> Any:
-    """Multiply by a matrix for each image; XLA fuses a sum with the operations around it."""
+    """Return pixels times the matrix of each image, as a sum, which XLA fuses with other ops."""
     columns = tf.unstack(matrix[:, tf.newaxis, tf.newaxis], axis=-1)
     channels = tf.split(pixels, 3, axis=-1)
     return tf.add_n([channel * column for channel, column in zip(channels, columns, strict=True)])

@@ -1,4 +1,4 @@
-"""A recipe: ops in order, each with a seed made from its position. `Layer` runs it in a model."""
+"""Recipes: `Compose` runs ops in order, each with its own seed; `Layer` is for Keras models."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ Ops = Annotated[Sequence[Callable[..., Any]], Kind(_ops, ("a list of ops",))]
 class Compose:
     """Apply ops one after the other.
 
-    An op of your own is a function `op(images, *, seed)`, or `op(images, labels, *, seed)` that
-    returns both. Its seed is an int32[2] for `tf.random.stateless_…`.
+    Your own op is a function `op(images, *, seed)` that returns images, or a function
+    `op(images, labels, *, seed)` that returns both. `seed` is int32[2] for `tf.random.stateless_…`.
 
     Args:
         ops: ops of this package, your own functions, or other recipes.
         jit_compile: compile each op with XLA. This takes half a second for each new batch shape
-            and makes the op several times as fast. Images of unknown height and width are not
-            compiled.
+            and makes the op several times as fast. It is not done for images of unknown height or
+            width.
     """
 
     ops: Ops
@@ -64,12 +64,12 @@ class Compose:
                 )
 
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
-        """Return the images; with labels, (images, labels).
+        """Return changed images, or with labels (images, labels).
 
         Images are uint8, or floats of 0 to 1, [batch, height, width, 3] or [height, width, 3].
-        Labels are labels of `reader.load`, boxes as "rel_yxyx". Boxes and masks follow the pixels.
-        Other labels are given to ops that mix images. The same `seed`, a pair of integers, gives
-        the same result.
+        Labels are those of `reader.load`, with boxes as "rel_yxyx". Boxes and masks move with the
+        pixels. Ops that mix images get all labels, and so do your own with a parameter `labels`.
+        The same `seed`, a pair of integers, gives the same result.
         """
         images = tf.convert_to_tensor(images)
         for position, op in enumerate(self.ops):
@@ -94,7 +94,7 @@ class Compose:
 def classic(size: Size, num_classes: Count | None = None) -> Compose:
     """Return the usual recipe: crop, flip and colour; with `num_classes`, MixUp and CutMix as well.
 
-    With mixing, half of the images are blended and half get a box of another one, independently;
+    MixUp blends half of the images, and CutMix pastes a box into half of them, independently. Their
     labels become float32[batch, num_classes].
     """
     ops: list[Callable[..., Any]] = [
@@ -108,9 +108,9 @@ def classic(size: Size, num_classes: Count | None = None) -> Compose:
 
 
 def _given(op: Callable[..., Any], labels: Any) -> tuple[Any, ...]:
-    """Return the labels argument of an op, if it takes one.
+    """Return a tuple of the labels to pass to an op, empty if it gets none.
 
-    Ops that move pixels get only boxes and masks: XLA does not compile strings.
+    Ops that move pixels, except Mosaic, get only boxes and masks: XLA does not compile strings.
     """
     if isinstance(op, Move) and not isinstance(op, Mosaic):
         spatial = spatial_labels(labels)
@@ -130,9 +130,9 @@ def _parameters(op: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 @functools.cache
 def _labels_only(op: Move) -> Any:
-    """Return the op as a separate graph that returns labels and uses only the shape of images.
+    """Return the op as a graph, without XLA, that returns only labels.
 
-    The number of boxes differs by batch, and XLA would compile the whole op for each number.
+    Batches differ in their number of boxes, and XLA would compile the whole op for each number.
     """
 
     def run(images: Any, labels: Any, seed: Any) -> Any:
@@ -143,9 +143,9 @@ def _labels_only(op: Move) -> Any:
 
 @functools.cache
 def _compiled(op: Callable[..., Any]) -> Any:
-    """Return the op as a separate program.
+    """Return the op as an XLA program of its own.
 
-    In one program for all ops, XLA on a CPU would compute each pixel of the crop nine times for the
+    In one program for all ops, XLA on a CPU would compute each pixel of a crop nine times, for the
     nine products of `Color`.
     """
 
@@ -162,15 +162,15 @@ _OPS: dict[str, Any] = {
         Compose,
     )
 }  # fmt: skip
-"""Ops that a saved model can name."""
+"""The ops that a saved model may contain, by class name."""
 
 
 @keras.saving.register_keras_serializable(package="shardprep")
 class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
-    """A recipe as the first layer of a Keras model: images stay uint8 until the accelerator.
+    """A recipe as the first layer of a Keras model, so images go to the accelerator as uint8.
 
-    It runs in training only. In inference it only resizes images to the size of the recipe's crop
-    or letterbox. Import `shardprep.reader.augment` before you load a saved model.
+    The recipe runs only in training. In inference, images are resized to the size of its last crop
+    or letterbox, if any. Import `shardprep.reader.augment` before you load a saved model.
 
     Args:
         recipe: an op of this package, or a `Compose`.
@@ -178,8 +178,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
         kwargs: options of `keras.layers.Layer`.
 
     Raises:
-        DatasetError: Keras does not run on TensorFlow, or the recipe contains a function of your
-            own, which a saved model could not name.
+        DatasetError: Keras does not run on TensorFlow, or the recipe contains an op of your own,
+            which could not be saved with the model.
     """
 
     def __init__(self, recipe: Any, seed: int | None = None, **kwargs: Any) -> None:
@@ -214,7 +214,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
 
 
 def _to_config(op: Any) -> dict[str, Any]:
-    """Return an op of this package as values of JSON."""
+    """Return an op of this package as a dict of JSON values; raise DatasetError for other ops."""
     if _OPS.get(type(op).__name__) is not type(op):
         raise DatasetError(
             "augment.Layer", f"{op!r} cannot be saved with a model", "give ops of reader.augment"
@@ -236,7 +236,7 @@ def _from_config(config: dict[str, Any]) -> Any:
 
 
 def _resizing(recipe: Any) -> Any:
-    """Return the op that resizes images in inference, like the last crop or letterbox, if any."""
+    """Return the op that resizes images in inference: to the last crop or letterbox, or None."""
     if isinstance(recipe, Compose):
         return next(filter(None, map(_resizing, reversed(recipe.ops))), None)
     if isinstance(recipe, RandomResizedCrop):

@@ -1,8 +1,8 @@
 """Ops that move pixels: flips, quarter turns, crops, zoom, letterbox and mosaic.
 
-Every op gathers pixels by index along one axis, with separate indices for each image. This keeps
-uint8, and XLA compiles it, unlike `tf.image.crop_and_resize` and `ImageProjectiveTransformV3`.
-Colours are only averaged, so floats may have any range.
+Pixels are gathered by index along one axis at a time, with separate indices for each image. Unlike
+`tf.image.crop_and_resize` and `ImageProjectiveTransformV3`, this keeps uint8 and is compiled by
+XLA. Colours are only averaged, so floats may have any range, except for the colour of frames.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Middle = Annotated[
     pair(number(0.1, 0.9), "(smallest, largest), two numbers from 0.1 to 0.9", rising=True),
 ]
 _LEAST_WEIGHT = 1e-6
-"""Smallest divisor: outside the image the sum of weights is 0."""
+"""Smallest divisor, because the sum of weights is 0 outside the image."""
 _NUM_PARTS = 4
 _WHOLE = (0.0, 0.0, 1.0, 1.0)
 
@@ -77,7 +77,7 @@ class Flip(Move):
 @validated_fields("augment.QuarterTurn")
 @dataclass(frozen=True, slots=True)
 class QuarterTurn(Move):
-    """Turn square images, with their boxes and masks, by one, two or three quarters.
+    """Turn square images, with their boxes and masks, by one, two or three quarters at random.
 
     Args:
         probability: probability that an image is turned.
@@ -105,17 +105,17 @@ class QuarterTurn(Move):
 class RandomResizedCrop(Move):
     """Crop a random window from each image and resize it, like torchvision's op of that name.
 
-    The window's share of the image's area is uniform in `scale`. The logarithm of its aspect ratio
-    is uniform in `ratio`, among the ratios that fit into the image; if none fits, the window has
-    the nearest ratio and is as large as possible. Its position is uniform, and not rounded to
-    pixels. Boxes are clipped at its edges; masks are resized by nearest neighbour.
+    The window's share of the image's area is uniform in `scale`. Its aspect ratio is uniform in its
+    logarithm, among the ratios in `ratio` that fit into the image. If none fits, the window has the
+    nearest ratio and is as large as possible. Its position is uniform and not rounded to pixels.
+    Boxes are clipped at its edges; masks are resized by nearest neighbour.
 
     Args:
         size: height and width of the results.
         scale: smallest and largest share of the area.
         ratio: smallest and largest aspect ratio, width to height.
-        min_visible: an object is cut away when less than this share of its box's area is visible,
-            or when a side of its box is shorter than a pixel.
+        min_visible: an object is cut away if less than this share of its box's area is visible, or
+            if a side of the visible box is shorter than a pixel.
     """
 
     size: Size
@@ -129,7 +129,7 @@ class RandomResizedCrop(Move):
         return resample(images, windows, self.size), labels
 
     def boxes(self, images: Any, seed: Any) -> Any:
-        """Return a window for each image, float32[batch, 4]: top, left, bottom, right, 0 to 1."""
+        """Return random windows, float32[batch, 4]: top, left, bottom, right as shares, 0 to 1."""
         area, aspect, down, across = draw(images, seed, 4)
         area = between(*self.scale, area)
         shape = tf.cast(tf.shape(images), tf.float32)
@@ -148,7 +148,7 @@ class RandomResizedCrop(Move):
 
 @dataclass(frozen=True, slots=True)
 class Stretch(Move):
-    """Resize whole images without keeping their aspect ratio: a crop in inference."""
+    """Resize whole images without keeping their aspect ratio, as a crop op does in inference."""
 
     size: tuple[int, int]
 
@@ -161,14 +161,14 @@ class Stretch(Move):
 @validated_fields("augment.Zoom")
 @dataclass(frozen=True, slots=True)
 class Zoom(Move):
-    """Zoom into a part of each image, or out, with a frame around it, at a random position.
+    """Zoom into a random part of each image, or out, to show it at a random place in a frame.
 
     Images keep their size and aspect ratio. Boxes are clipped, masks are resized by nearest
     neighbour, and masks of classes have the value of "no class" in the frame.
 
     Args:
-        scale: smallest and largest factor, uniform in its logarithm; 2 shows half of height and
-            width, 0.5 shows the image on a quarter of the area.
+        scale: smallest and largest factor, drawn uniformly in its logarithm; 2 shows half of height
+            and width, 0.5 shows the whole image on a quarter of the area.
         fill: colour of the frame as a share of white.
         min_visible: as in `RandomResizedCrop`.
     """
@@ -192,7 +192,7 @@ class Zoom(Move):
 @validated_fields("augment.Letterbox")
 @dataclass(frozen=True, slots=True)
 class Letterbox(Move):
-    """Resize whole images to one size, keep their aspect ratio and pad with a frame.
+    """Resize whole images to one size: keep their aspect ratio, and fill the rest with a frame.
 
     Nothing is random. Masks are resized by nearest neighbour; masks of classes have the value of
     "no class" in the frame.
@@ -227,8 +227,8 @@ class Mosaic(Move):
     """Join parts of four images: each image with the three before it in the batch.
 
     The images meet at a random point. Each is scaled to just fill its quarter, with its aspect
-    ratio kept; which part of it is visible is random. Boxes are clipped to their quarter, so a
-    batch has four times as many rows of boxes until padding is removed.
+    ratio kept; which part of it is visible is random. Boxes are clipped to their quarter. The
+    result has four times as many rows for objects; padding rows come last.
 
     Args:
         middle: smallest and largest share of height and width at which the images meet.
@@ -248,7 +248,7 @@ class Mosaic(Move):
         )
         zero, one = tf.zeros_like(row), tf.ones_like(row)
         size = _size(images)
-        # One batch of four times as many images: the program is a quarter as long.
+        # The quarters are one batch of four times as many images: the program is a quarter as long.
         quarters = (
             (zero, zero, row, column),
             (zero, column, row, one),
@@ -292,7 +292,7 @@ class Mosaic(Move):
 
 
 def mirror(images: Any, flipped: Any, axis: int) -> Any:
-    """Mirror the images where `flipped`, bool[batch], is true; axis 1 or 2."""
+    """Return images, mirrored along axis 1 or 2 where `flipped`, bool[batch], is true."""
     length = tf.shape(images)[axis]
     indices = tf.range(length)
     indices = tf.where(flipped[:, tf.newaxis], length - 1 - indices, indices)
@@ -314,7 +314,7 @@ def _mirrored(images: Any, labels: Labels, flipped: Any, axis: int) -> Moved:
 
 
 def _transposed(images: Any, labels: Labels, chosen: Any) -> Moved:
-    """Exchange rows and columns of the chosen images, which are square."""
+    """Return the batch with rows and columns of the chosen images exchanged; all are square."""
 
     def pixels(values: Any, rows: int) -> Any:
         axes = [*range(values.shape.rank)]
@@ -338,13 +338,13 @@ def resample(
     fill: float | None = None,
     most: float = 1.0,
 ) -> Any:
-    """Resize a box of each image to one size: bilinear, antialiased when it shrinks.
+    """Return a box of each image, resized to one size: bilinear, antialiased if it shrinks.
 
-    The result equals Pillow's `Image.resize(size, BILINEAR, box)`: a triangle filter, as wide as an
-    output pixel when that covers more than one input pixel. `boxes` are float32[batch, 4]: top,
-    left, bottom, right as shares of the image, outside 0 to 1 only with `fill`, the share of white
-    there. `size` is height and width, integers or int32[]; `most` is the largest share of an axis
-    that a box covers.
+    The result equals Pillow's `Image.resize(size, BILINEAR, box)`: a triangle filter, scaled to the
+    output pixels if these cover more than one input pixel. `boxes` are float32[batch, 4]: top,
+    left, bottom, right as shares of the image. They may be outside 0 to 1 with `fill`, the colour
+    there as a share of white. `size` is height and width, integers or int32[]. `most` is the
+    largest share of an axis that a box covers.
     """
     top, left, bottom, right = tf.unstack(boxes, axis=1)
     rows = _resample_axis(images, 1, (top, bottom), size[0], most)
@@ -364,7 +364,7 @@ def _inside(low: Any, high: Any, size: Any) -> Any:
 def _resample_axis(images: Any, axis: int, box: tuple[Any, Any], size: Any, most: float) -> Any:
     length = images.shape[axis] or tf.shape(images)[axis]
     pixels, outputs = tf.cast(length, tf.float32), tf.cast(size, tf.float32)
-    covered = (box[1] - box[0])[:, tf.newaxis] * pixels / outputs  # input pixels per output
+    covered = (box[1] - box[0])[:, tf.newaxis] * pixels / outputs  # input pixels per output pixel
     steps = tf.cast(tf.range(size), tf.float32) + 0.5
     center = box[0][:, tf.newaxis] * pixels + steps * covered
     reach = tf.maximum(covered, 1.0)
@@ -377,7 +377,7 @@ def _resample_axis(images: Any, axis: int, box: tuple[Any, Any], size: Any, most
 
     num_taps = _num_taps(length, size, most)
     if isinstance(num_taps, int):
-        weight = functools.cache(weight)  # used by the sum and the term: a shorter program
+        weight = functools.cache(weight)  # shared by `total` and `term`, for a shorter program
     total = tf.maximum(_sum(weight, num_taps), _LEAST_WEIGHT)
 
     def term(tap: Any) -> Any:
@@ -390,7 +390,7 @@ def _resample_axis(images: Any, axis: int, box: tuple[Any, Any], size: Any, most
 
 
 def _num_taps(length: Any, size: Any, most: float) -> Any:
-    """Return the largest number of input pixels in one output pixel."""
+    """Return the largest number of input pixels that an output pixel depends on."""
     if isinstance(length, int) and isinstance(size, int):
         return math.ceil(2 * max(1.0, most * length / size))
     covered = most * tf.cast(length, tf.float32) / tf.cast(size, tf.float32)
@@ -398,18 +398,18 @@ def _num_taps(length: Any, size: Any, most: float) -> Any:
 
 
 def _sum(term: Callable[[Any], Any], num: Any) -> Any:
-    """Return the sum of `num` terms, without a loop in the graph if `num` is known."""
+    """Return the sum of terms 0 to `num` − 1, without a loop in the graph if `num` is known."""
     if isinstance(num, int):
         return sum((term(tap) for tap in range(1, num)), start=term(0))
     return tf.foldl(lambda done, tap: done + term(tap), tf.range(1, num), initializer=term(0))
 
 
 def _filling(frames: Any, offsets: Any, least: float) -> Any:
-    """Return windows that fill frames with as much of an image as its aspect ratio allows.
+    """Return windows of images that fill frames with as much as the aspect ratio allows.
 
     `frames` are shares of the result. `offsets`, float32[batch, 2], choose the visible part of the
-    image: 0 for top or left, 1 for bottom or right. `least` is the smallest size of the image, as a
-    share of the result.
+    image: 0 for top or left, 1 for bottom or right. `least` is the smallest size of the whole image
+    as a share of the result.
     """
     sides = frames[:, 2:] - frames[:, :2]
     scale = tf.maximum(tf.reduce_max(sides, axis=1, keepdims=True), least)
@@ -428,7 +428,7 @@ def _within(frames: Any, size: tuple[Any, Any]) -> Any:
 
 
 def _rolled(values: Any) -> Any:
-    """Return four copies of a batch, rolled by 0, 1, 2 and 3 images."""
+    """Return four copies of a batch, concatenated, rolled by 0, 1, 2 and 3 images."""
     return tf.concat([tf.roll(values, shift, 0) for shift in range(_NUM_PARTS)], 0)
 
 
@@ -438,7 +438,7 @@ def _added(parts: Any) -> Any:
 
 
 def _joined(parts: Labels) -> Any:
-    """Return the labels of four parts as labels of one image."""
+    """Return the labels of the four parts of each image, joined; padding rows come last."""
     labels = {
         name: _added(value) if name == CLASSES else tf.concat(tf.split(value, _NUM_PARTS), axis=1)
         for name, value in parts.items()

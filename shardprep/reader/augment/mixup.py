@@ -1,4 +1,4 @@
-"""MixUp and CutMix: mix each image, and its label, with the previous one of the batch."""
+"""MixUp and CutMix: mix each image and its label with the previous ones in the batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Mix:
     probability: Share = 1.0
 
     def _pairs(self, images: Any, labels: Any) -> tuple[Any, Any]:
-        """Return the images, and their labels as numbers that can be mixed."""
+        """Return the images, and their labels as float32; DatasetError if they cannot be mixed."""
         where = f"augment.{type(self).__name__}"
         images = checked(images)
         if images.shape.rank == 3:
@@ -46,20 +46,20 @@ class _Mix:
         return images, tf.cast(labels, tf.float32)
 
     def _share(self, drawn: Any, chance: Any) -> Any:
-        """Return the share λ of each image itself, float32[batch]; 1 if it is not mixed."""
+        """Return the share λ that each image keeps, float32[batch], 1 if it is not mixed."""
         return tf.where(chance < self.probability, beta(drawn, self.alpha), 1.0)
 
 
 @validated_fields("augment.MixUp")
 @dataclass(frozen=True, slots=True)
 class MixUp(_Mix):
-    """Blend images with their neighbours (Zhang and others, 2018).
+    """Blend each image with its neighbour, the previous image (Zhang and others, 2018).
 
-    The result is λ of the image and 1 − λ of its neighbour, with λ from Beta(alpha, alpha), or 1
-    for images that are not blended. Labels are mixed alike and become float32.
+    The result is λ of the image and 1 − λ of its neighbour. λ is drawn from Beta(alpha, alpha); it
+    is 1 for images that are not blended. Labels are blended in the same way and become float32.
 
     Args:
-        alpha: with a small value, one of the two images dominates; with 1, λ is uniform.
+        alpha: with a small value, λ is near 0 or 1; with 1, it is uniform.
         num_classes: needed if labels are class indices, which become one-hot; −1 becomes zeros.
         probability: probability that an image is blended.
     """
@@ -77,10 +77,10 @@ class MixUp(_Mix):
 @validated_fields("augment.CutMix")
 @dataclass(frozen=True, slots=True)
 class CutMix(_Mix):
-    """Paste a box of the neighbour over each image (Yun and others, 2019).
+    """Paste a box of the previous image over each image (Yun and others, 2019).
 
-    The box covers a share 1 − λ of the image, with λ from Beta(alpha, alpha). Its centre is
-    uniform in the image, so part of the box may be outside. Labels are mixed by visible pixels.
+    The box covers a share 1 − λ of the image, with λ drawn from Beta(alpha, alpha). Its centre is
+    uniform in the image, so part of it may be outside. Labels are blended by visible pixels.
 
     Args:
         alpha: with 1, λ is uniform.
@@ -104,9 +104,9 @@ class CutMix(_Mix):
 
 
 def beta(drawn: Any, alpha: float) -> Any:
-    """Return draws of Beta(alpha, alpha) for uniform draws of 0 to 1, by a table of quantiles.
+    """Return draws from Beta(alpha, alpha) for uniform draws in [0, 1), by a table of quantiles.
 
-    XLA does not compile two draws of `stateless_gamma`, the usual way.
+    The usual way is two draws of `stateless_gamma`, which XLA does not compile.
     """
     table = tf.constant(_quantiles(alpha), tf.float32)
     position = tf.minimum(drawn, 1.0 - drawn) * (2 * (_NUM_QUANTILES - 1))
@@ -122,7 +122,7 @@ def _quantiles(alpha: float) -> Any:
     """Return the quantiles of Beta(alpha, alpha) from 0 to 0.5, to the power of min(alpha, 1).
 
     For alpha below 1 the density has a pole at 0. Substituting s = x^alpha removes it:
-    ∫ x^(alpha−1) (1−x)^(alpha−1) dx = ∫ (1−x)^(alpha−1) ds / alpha. So the sum over even steps of s
+    ∫ x^(alpha−1) (1−x)^(alpha−1) dx = ∫ (1−x)^(alpha−1) ds / alpha. So a sum over equal steps of s
     is accurate.
     """
     power = min(alpha, 1.0)
@@ -134,7 +134,7 @@ def _quantiles(alpha: float) -> Any:
 
 
 def _span(length: Any, side: Any, center: Any) -> Any:
-    """Return bool[batch, length]: true for a share `side` of the length around a centre."""
+    """Return bool[batch, length]: true for a share `side` of the length around `center`."""
     pixels = tf.cast(length, tf.float32)
     half = tf.floor(tf.floor(pixels * side) / 2.0)[:, tf.newaxis]
     middle = tf.floor(center * pixels)[:, tf.newaxis]

@@ -1,12 +1,12 @@
-"""What all ops share: batches and single images, draws, and boxes and masks that follow the pixels.
+"""What all ops share: batches and single images, draws, and boxes and masks that move with pixels.
 
-Image `i` of a batch draws from (seed, i) alone, by Philox. Its integers are the same on every
-device, compiled by XLA or not, so neither the batch size nor the machine changes the result. (Its
-floats are not: XLA makes them from other bits.)
+The draws of image `i` of a batch depend only on (seed, i). They are made from integers of Philox,
+which are the same on every device, with and without XLA, so neither the batch size nor the machine
+changes the result. (TensorFlow's random floats differ: XLA makes them from other bits.)
 
-Labels are what `reader.load` yields: a dict of `boxes`, `labels` and maybe `crowds` and `masks` of
-objects, maybe with `segmentation_mask`; or a mask alone. Boxes are ymin, xmin, ymax, xmax, 0 to 1.
-An object that is cut away becomes a padding row; padding rows come last.
+Labels are those of `reader.load`. Ops move a single mask, or in a dict `segmentation_mask`, and the
+`boxes`, `labels`, `crowds` and `masks` of objects. Boxes are ymin, xmin, ymax, xmax, 0 to 1. An
+object that is cut away becomes a padding row; padding rows come last.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ BOXES, MASKS, CLASSES = KEYS[BOX], KEYS[OBJECT_MASK], KEYS[MASK]
 _PADDING = {KEYS[name]: value for name, value in PADDING.items()}
 _SPATIAL = {*_PADDING, CLASSES}
 _LEAST_PIXELS = 0.999
-"""Smallest side of a box in pixels: one, less the rounding error of a float."""
+"""Smallest side of a box in pixels: 1, minus the rounding error of a float."""
 _WHITE = 255.0
 _WHOLE = ((0.0, 0.0, 1.0, 1.0),)
 Labels = dict[str, Any]
-"""Boxes and masks by their keys."""
+"""Boxes and masks, and the labels of objects, by their keys."""
 Moved = tuple[Any, Labels]
 """A batch of images, and its boxes and masks."""
 
@@ -42,9 +42,9 @@ class Move(ABC):
 
     @as_written
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
-        """Return the images in their dtype; with labels, (images, labels).
+        """Return the moved images in their dtype, or with labels (images, labels).
 
-        Labels that are not boxes or masks are returned unchanged.
+        Labels of whole images are returned unchanged.
         """
         images, spatial = checked(images), spatial_labels(labels)
         is_single = images.shape.rank == 3
@@ -57,7 +57,7 @@ class Move(ABC):
 
     @abstractmethod
     def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
-        """Return a batch of images, and its boxes and masks."""
+        """Return the moved batch of images, with its boxes and masks."""
 
 
 def checked(images: Any) -> Any:
@@ -73,7 +73,7 @@ def checked(images: Any) -> Any:
 
 
 def draw(images: Any, seed: Any, num: int) -> list[Any]:
-    """Return `num` random numbers per image, each float32[batch], 0 to below 1."""
+    """Return `num` tensors with a random number per image, each float32[batch], in [0, 1)."""
     bits = tf.random.stateless_uniform(
         (tf.shape(images)[0], num), as_seed(seed), None, None, tf.uint32, alg="philox"
     )
@@ -82,7 +82,7 @@ def draw(images: Any, seed: Any, num: int) -> list[Any]:
 
 
 def fold_in(seed: Any, position: int) -> Any:
-    """Return the seed of the op at a position of a recipe."""
+    """Return the seed for the op at this position in a recipe."""
     return tf.random.experimental.stateless_fold_in(as_seed(seed), position, alg="philox")
 
 
@@ -100,7 +100,7 @@ def between(low: Any, high: Any, share: Any) -> Any:
 
 
 def each(values: Any) -> Any:
-    """Reshape [batch] to [batch, 1, 1, 1], to multiply all pixels of each image."""
+    """Return [batch] values as [batch, 1, 1, 1], to multiply all pixels of each image."""
     return values[:, tf.newaxis, tf.newaxis, tf.newaxis]
 
 
@@ -110,19 +110,19 @@ def white(images: Any) -> float:
 
 
 def like(images: Any, pixels: Any) -> Any:
-    """Return float32 pixels in the dtype of the images; for uint8 rounded and clipped."""
+    """Return float32 pixels in the dtype of the images; to uint8 they are rounded and clipped."""
     if images.dtype == tf.uint8:
         pixels = tf.round(tf.clip_by_value(pixels, 0.0, _WHITE))
     return tf.cast(pixels, images.dtype)
 
 
 def centers(size: Any) -> Any:
-    """Return the centers of `size` pixels of an axis, float32[size], 0 to 1."""
+    """Return the centers of all pixels of an axis of `size` pixels, float32[size], 0 to 1."""
     return (tf.range(size, dtype=tf.float32) + 0.5) / tf.cast(size, tf.float32)
 
 
 def spatial_labels(labels: Any) -> Labels:
-    """Return the boxes and masks among labels by their keys; a mask alone as `CLASSES`."""
+    """Return the labels that move with pixels, by key. A single mask gets the key `CLASSES`."""
     if labels is None:
         return {}
     if not isinstance(labels, dict):
@@ -134,16 +134,16 @@ def spatial_labels(labels: Any) -> Labels:
 
 
 def join_labels(labels: Any, spatial: Labels) -> Any:
-    """Return labels with their boxes and masks replaced."""
+    """Return `labels` with the boxes and masks of `spatial`: the inverse of `spatial_labels`."""
     return {**labels, **spatial} if isinstance(labels, dict) else spatial.get(CLASSES, labels)
 
 
 def map_labels(
     labels: Labels, boxes: Callable[[Any], Any], pixels: Callable[[Any, int], Any]
 ) -> Labels:
-    """Return labels with their boxes and their masks changed.
+    """Return labels after `boxes` is applied to their boxes, and `pixels` to their masks.
 
-    `pixels` is called with masks and the axis of their rows; columns are the next axis.
+    `pixels` gets masks and the axis of their rows; columns are the next axis.
     """
     changes: dict[str, Callable[[Any], Any]] = {
         BOXES: boxes,
@@ -156,11 +156,11 @@ def map_labels(
 
 
 def follow(labels: Labels, windows: Any, size: tuple[Any, Any], min_visible: float) -> Labels:
-    """Return the labels of images after each was replaced by a window of itself.
+    """Return the labels of images after each image is replaced by a window of itself.
 
     `windows` are float32[batch, 4]: top, left, bottom, right as shares of the image, which can be
-    outside 0 to 1. `size` is height and width of the results. A box is cut away if less than
-    `min_visible` of its area is visible.
+    outside 0 to 1. `size` is the height and width of the results. An object is cut away if less
+    than `min_visible` of its box is visible, or less than a pixel of its height or width.
     """
     moved = map_labels(
         labels,
@@ -173,7 +173,7 @@ def follow(labels: Labels, windows: Any, size: tuple[Any, Any], min_visible: flo
 
 
 def in_window(boxes: Any, windows: Any) -> Any:
-    """Return boxes, float32[batch, n, 4], as shares of windows, float32[batch, 4]."""
+    """Return boxes, float32[batch, n, 4], relative to the windows of images, float32[batch, 4]."""
     begin = tf.concat([windows[:, :2]] * 2, axis=1)[:, tf.newaxis]
     length = tf.concat([windows[:, 2:] - windows[:, :2]] * 2, axis=1)[:, tf.newaxis]
     return (boxes - begin) / length
@@ -182,10 +182,10 @@ def in_window(boxes: Any, windows: Any) -> Any:
 def clip_objects(
     moved: Labels, before: Any, frames: Any, size: tuple[Any, Any], min_visible: float
 ) -> Labels:
-    """Return moved objects with boxes clipped to `frames`; invisible ones become padding rows.
+    """Return objects clipped to `frames`; those cut away as in `follow` become padding rows.
 
-    `before` are the boxes before the move, negative in padding rows. Moved boxes and `frames`,
-    [batch, 4] or [1, 4], are shares of the result; a frame is the part that the image fills.
+    `before` are the boxes before the move, negative in padding rows. A frame is the part of the
+    result that the image fills. Moved boxes and `frames`, [batch, 4] or [1, 4], are shares of it.
     """
     boxes, frames = moved[BOXES], tf.convert_to_tensor(frames)[:, tf.newaxis]
     low, high = (tf.concat([corner] * 2, -1) for corner in tf.split(frames, 2, axis=-1))
@@ -198,7 +198,7 @@ def clip_objects(
 
 
 def keep_objects(labels: Labels, is_left: Any) -> Labels:
-    """Return the objects where `is_left`, bool[batch, n], in their order, then padding rows."""
+    """Return labels with only the objects where `is_left`, bool[batch, n], then padding rows."""
     number = tf.shape(is_left)[1]
     rows = tf.range(number)
     order = tf.argsort(tf.where(is_left, rows, rows + number))
@@ -216,11 +216,11 @@ def keep_objects(labels: Labels, is_left: Any) -> Labels:
 
 
 def resample_masks(values: Any, windows: Any, size: tuple[Any, Any], axis: int) -> Any:
-    """Return a window of masks by nearest pixel centres, as for `follow`.
+    """Return masks after each is replaced by a window, by nearest pixel centres; see `follow`.
 
-    Masks are [batch, n, height, width] with `axis` 2, or [batch, height, width, 1] with 1. Outside
-    the image, masks of objects are 0, and a mask of classes has the highest value of its dtype,
-    which means "no class".
+    Masks are [batch, n, height, width] if `axis` is 2, or [batch, height, width, 1] if it is 1.
+    Outside the image, masks of objects are 0, and a mask of classes has the highest value of its
+    dtype, which means "no class".
     """
     insides = []
     sides = tf.split(windows, 4, axis=1)  # grappler would turn [:, i, newaxis] into [:, i]
