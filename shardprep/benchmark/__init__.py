@@ -1,4 +1,4 @@
 """`shardprep bench`: compares how fast several input pipelines read the same dataset.
 
-`run` starts a process for each pipeline of `pipelines`, and is what that process runs.
+`run` starts a process for each pipeline in `pipelines`, and is the program of that process too.
 """

@@ -1,4 +1,4 @@
-"""The pipelines that `shardprep bench` compares: endless batches of the same records."""
+"""The pipelines that `shardprep bench` compares. All yield endless batches of the same records."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from shardprep.reader.selection.selection import Selection
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 
 _SIZE_OF_OTHERS = (224, 224)
-"""Height and width for images that differ in size."""
+"""Height and width to which images are resized if they differ in size."""
 _WINDOW = 2048
 _WHITE = 255.0
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The records that every pipeline reads: the first shards of a split, or a Selection."""
+    """The records that the pipelines read: the first shards of a split, or a Selection."""
 
     folder: Path
     split: str
     num_records: int
     batch_size: int
     chosen: str = ""
-    """File of a Selection, or "" for the first records of the split."""
+    """Path of a saved Selection, or "" for the first `num_records` of the split."""
 
     @property
     def records(self) -> AnySplit:
@@ -40,7 +40,7 @@ class Source:
 
     @property
     def slice(self) -> str:
-        """The split expression of the records; DatasetError for a Selection."""
+        """The records as a split expression. Raises DatasetError if they are a Selection."""
         if self.chosen:
             what = "is not a whole split, and this pipeline reads whole shards"
             raise DatasetError(self.split, what, "bench a whole split")
@@ -48,7 +48,7 @@ class Source:
 
     @property
     def files(self) -> list[str]:
-        """Paths of the shards, in order; DatasetError for a Selection."""
+        """Paths of the shards, in order. Raises DatasetError if the records are a Selection."""
         manifest = load_manifest(self.folder)
         places = Places.of(manifest, numbers_of(manifest, self.slice))
         return [str(self.folder / shard.name) for shard in places.shards]
@@ -59,12 +59,12 @@ class Source:
 
     @property
     def resized_to(self) -> tuple[int, int] | None:
-        """Height and width to resize images to, or None if they have one size."""
+        """Height and width to which images are resized, or None if all have one size already."""
         return None if self.schema.image_size else _SIZE_OF_OTHERS
 
 
 def naive(source: Source) -> Any:
-    """Return a tutorial's pipeline: one file and one image at a time, float32 before batching."""
+    """Return a pipeline like in tutorials: one file or image at a time, float32 before `batch`."""
     import tensorflow as tf
 
     decode = _decoder(source)
@@ -77,7 +77,7 @@ def naive(source: Source) -> Any:
 
 
 def tuned(source: Source) -> Any:
-    """Return a hand-tuned pipeline after the tf.data performance guide and MLPerf."""
+    """Return a hand-tuned pipeline that follows the tf.data performance guide and MLPerf."""
     import tensorflow as tf
 
     files = source.files
@@ -105,7 +105,7 @@ def tuned(source: Source) -> Any:
 
 
 def tfds(source: Source) -> Any:
-    """Return the pipeline of TensorFlow Datasets with its defaults."""
+    """Return a pipeline of TensorFlow Datasets with its default options."""
     import tensorflow as tf
 
     if importlib.util.find_spec("tensorflow_datasets") is None:
@@ -140,7 +140,7 @@ def with_tensorflow(source: Source) -> Any:
 
 
 def without_tensorflow(source: Source) -> Any:
-    """Return the batches of `reader.Dataset`, without TensorFlow."""
+    """Return the batches of `reader.Dataset`, which does not use TensorFlow."""
     return Dataset(source.folder, source.records).batches(
         source.batch_size, shuffle=True, epochs=None
     )
@@ -162,7 +162,7 @@ PIPELINES = {
     "load": Pipeline("reader.load", with_tensorflow, is_traced=True),
     "dataset": Pipeline("reader.Dataset", without_tensorflow, is_traced=True),
 }
-"""Name in JSON and on command lines → pipeline, in display order."""
+"""The pipelines by their names in JSON and on command lines, in display order."""
 
 
 def _decoder(source: Source) -> Callable[[Any], tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""The result of a benchmark: values, and a picture of bars and timelines, drawn by Matplotlib."""
+"""The result of a benchmark: values, and a plot of bars and timelines, drawn by Matplotlib."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OURS, _OTHERS, _INK, _FAINT = "#0b6e99", "#b9c4cc", "#22303a", "#8a979f"
 _ROWS = {"Read": "#d08a1d", "Decode": "#5b8c3e", "Train": "#0b6e99"}
 _WIDTH, _BARS_HEIGHT, _TIMELINE_HEIGHT, _DPI = 9.0, 3.7, 1.65, 150
 _GAP_S = 2e-4
-"""Pauses between images up to this length are not drawn, in seconds."""
+"""Longest pause between two spans that is not drawn, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Way:
     """One way to read."""
 
     name: str
-    """Name of the way: naive, tuned, tfds, load or dataset."""
+    """Name of the pipeline: naive, tuned, tfds, load or dataset."""
     problem: str = ""
     """Reason why it cannot run here; `rounds` is then empty."""
     yields: str = ""
@@ -59,7 +59,7 @@ class Way:
     def measured(
         cls, name: str, rounds: Sequence[Round], yields: str, peak_bytes: int, image_bytes: float
     ) -> Self:
-        """Return the medians of rounds; `image_bytes` is the mean size of a stored image."""
+        """Return a way with the medians of rounds; `image_bytes` is the mean size of a record."""
         images_s = statistics.median(turn.num_images / turn.elapsed_s for turn in rounds)
         return cls(
             name,
@@ -80,11 +80,11 @@ class Way:
 
 
 Span = tuple[float, float]
-"""Start and end, seconds."""
+"""Start and end in seconds."""
 
 
 def union(spans: Iterable[Span], gap_s: float = 0.0) -> list[Span]:
-    """Return the union of spans in order; spans at most `gap_s` apart are joined."""
+    """Return the union of spans as sorted spans; those at most `gap_s` apart are joined."""
     joined: list[Span] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
         if joined and start - joined[-1][1] <= gap_s:
@@ -96,7 +96,7 @@ def union(spans: Iterable[Span], gap_s: float = 0.0) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Times of reading, decoding and training. Training is a pause of the host."""
+    """Times of reading, decoding and training. The host sleeps while an accelerator would train."""
 
     way: str
     num_images: int
@@ -128,9 +128,9 @@ class Benchmark(Card):
     split: str
     """The split that was read."""
     num_records: int
-    """Number of records in the shards that were read."""
+    """Number of records that were read."""
     num_bytes: int
-    """Size of the shards that were read."""
+    """Size of the records that were read; for a slice or a Selection, an estimate."""
     settings: Settings
     """Settings of the measurement."""
     num_cores: int
@@ -155,7 +155,7 @@ class Benchmark(Card):
 
 
 def check_plot(path: Path) -> None:
-    """Raise RecipeError if the picture cannot be written, before anything is measured."""
+    """Raise RecipeError if `write_plot` would fail, to be called before anything is measured."""
     if importlib.util.find_spec("matplotlib") is None:
         what, hint = "needs matplotlib, which is not installed", "pip install 'shardprep[plot]'"
     elif path.suffix.lower() != ".png":
@@ -168,7 +168,7 @@ def check_plot(path: Path) -> None:
 
 
 def write_plot(result: Benchmark, path: Path) -> None:
-    """Write the picture as a PNG."""
+    """Write bars of the rates, and the timelines below them, as a PNG."""
     from matplotlib.figure import Figure
 
     rows = [_BARS_HEIGHT, *(_TIMELINE_HEIGHT for _ in result.timelines)]
@@ -209,7 +209,7 @@ def _draw_timeline(ax: Any, timeline: Timeline, longest: float) -> None:
     spans: list[Sequence[Span]] = [timeline.read, timeline.decode, timeline.train]
     for position, (name, row) in enumerate(zip(_ROWS, spans, strict=True)):
         colour = _ROWS[name]
-        # Steps stay separate; the edge keeps a span visible that is shorter than a pixel.
+        # Steps are not joined. An edge makes spans visible that are shorter than a pixel.
         parts = row if name == "Train" else union(row, _GAP_S)
         bars = [(start * 1e3, (end - start) * 1e3) for start, end in parts]
         edge = ("white", 0.8) if name == "Train" else (colour, 0.4)

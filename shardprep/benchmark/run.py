@@ -1,21 +1,21 @@
 """Run a benchmark: each pipeline in a separate process, in turns.
 
-A separate process has its own peak of memory, and no pipeline warms up another one. The pipelines
-take turns for several rounds and the median counts, so that other load on the machine affects all
-of them alike. Only these processes import TensorFlow. They run this module:
+A separate process has its own memory peak, and no pipeline warms up another one. The pipelines take
+turns for several rounds, and the result is the median, so that other load on the machine affects
+all of them alike. Only these processes import TensorFlow. They run this module:
 
     python -m shardprep.benchmark.run rounds PIPELINE SOURCE
 
-`SOURCE` and every line of stdout are JSON. The first line follows the first batch:
-`{"yields": dtype}`. Each line of stdin is a number of seconds; the answer is one measured round,
-the fields of `Round` and `peak_bytes`. An object with `problem` says why the pipeline cannot run
-here, and is the last one. The process ends when stdin does.
+`SOURCE` is JSON, and so is every line of stdout. The first line is written after the first batch:
+`{"yields": dtype}`. Each line of stdin is a number of seconds. The answer is a line with the fields
+of `Round` and `peak_bytes`. If the pipeline cannot run here, a line with `problem` says why, and
+the process ends. Otherwise it ends at the end of stdin.
 
     python -m shardprep.benchmark.run timeline PIPELINE SOURCE STEP_S
 
 draws batches and sleeps `STEP_S` seconds after each, as if an accelerator trained on it while the
-host's cores are free. It writes a `Timeline` to stdout. TensorFlow's work is recorded by its
-profiler, the work of this package's threads by timing three methods.
+cores of the host are free. It writes a `Timeline` to stdout. The work of TensorFlow is recorded by
+its profiler, the work of threads of this package by timing three methods.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from shardprep.reader.records.records import Places, Records
 from shardprep.reader.selection.split_argument import AnySplit, as_selection
 
 _MOST_BYTES = 1 << 30
-"""Largest number of bytes to read, except that one shard is always read."""
+"""Largest size of the records to read, in bytes; the first shard may be larger."""
 _BLOCK_BYTES = 1 << 22
 _PACE = "load"
-"""The pipeline whose time per batch is the step time of timelines, if it runs here."""
+"""If this pipeline runs here, its time per batch is the step time of timelines."""
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
-"""Environment without logs and without accelerator: the benchmark compares the host's work."""
+"""Environment variables against logs, and against use of a GPU: only work of the host counts."""
 
 _WARM_UP_STEPS, _TRACED_STEPS = 20, 10
 _MORE_TRACES = 2
-"""Largest number of repeated traces while no step of them had to read or decode."""
+"""Largest number of further traces if a trace has nothing of reading or of decoding."""
 _PS = 1e-12
 _NS = 1e-9
 _READ = re.compile(r"Iterator::.*::TFRecord(V\d)?$")
@@ -66,20 +66,20 @@ _DECODE = re.compile(
     r".*:(ParseExampleV2|ParseSingleExample|Decode\w+|Resize\w+|ScaleAndTranslate|Cast|RealDiv|Mul)$"
 )
 _CLOCK = "shardprep clock"
-"""Name of an event that relates the profiler's clock to `time.perf_counter`."""
+"""Name of an event that shows the offset of the profiler's clock to `time.perf_counter`."""
 _MODULE = "shardprep.benchmark.run"
 
 
 def run_benchmark(
     folder: Path, split: AnySplit, settings: Settings, notice: Callable[[str], None]
 ) -> Benchmark:
-    """Measure every pipeline on the first shards of a split, about 1 GiB.
+    """Return the speed of every pipeline on the first shards of a split, up to 1 GiB.
 
-    Only this package's readers read a slice or a Selection. In timelines, a step takes as long as
-    `reader.load` takes for a batch: the shortest step that it can keep up with.
+    A slice or a Selection is only read by the readers of this package. In timelines, a step takes
+    as long as `reader.load` takes for a batch: the shortest step that it can keep up with.
 
     Raises:
-        DatasetError: there is no such split.
+        DatasetError: the split does not exist, or a shard cannot be read.
     """
     with tempfile.TemporaryDirectory() as scratch:
         source, shards, num_bytes = _source(folder, split, settings.batch_size, Path(scratch))
@@ -92,7 +92,7 @@ def _measured(
     source: Source, num_bytes: int, settings: Settings, notice: Callable[[str], None]
 ) -> Benchmark:
     with ExitStack() as stack:
-        notice("starting")  # all at once: this is not measured
+        notice("starting")  # all at the same time: this is not measured
         runs = [stack.enter_context(_PipelineProcess(name, source)) for name in PIPELINES]
         for run in runs:
             run.listen()  # for the first batch or a problem
@@ -123,7 +123,7 @@ def _measured(
 
 
 def _trace(name: str, source: Source, step_s: float) -> Timeline | None:
-    """Return the timeline of a pipeline, or None if the profiler does not run here."""
+    """Return the timeline of a pipeline, or None if tracing fails, as without the profiler."""
     done = subprocess.run(  # noqa: S603 - a module of ours
         _command("timeline", name, source, str(step_s)),
         capture_output=True, text=True, check=False, env={**os.environ, **_QUIET},
@@ -141,9 +141,9 @@ def _command(task: str, name: str, source: Source, *arguments: str) -> list[str]
 def _source(
     folder: Path, split: AnySplit, batch_size: int, scratch: Path
 ) -> tuple[Source, Sequence[Shard], int]:
-    """Return the records to read, their shards, and their bytes.
+    """Return the records to read, their shards, and their size in bytes.
 
-    For anything but a whole split, a Selection is written to a file.
+    If `split` is not the name of a split, a Selection of its records is saved in `scratch`.
     """
     manifest = load_manifest(folder)
     if isinstance(split, str) and split in manifest.splits:
@@ -181,8 +181,6 @@ def _warm(path: Path) -> None:
 
 
 class _PipelineProcess:
-    """The process that measures one pipeline."""
-
     def __init__(self, name: str, source: Source) -> None:
         self.name = name
         self.problem = ""
@@ -217,7 +215,7 @@ class _PipelineProcess:
         return Way.measured(self.name, self._rounds, yields, peak_bytes, image_bytes)
 
     def listen(self) -> dict[str, Any] | None:
-        """Return the next answer of the process, or None if it has a problem."""
+        """Return the next line of the process, or None after setting `problem`."""
         line = self._process.stdout.readline()
         facts: dict[str, Any] = json.loads(line) if line else {"problem": self._ending()}
         self.problem = facts.get("problem", "")
@@ -238,7 +236,7 @@ class _PipelineProcess:
 def measure(make: Callable[[Source], Any], source: Source, seconds: float) -> Round:
     """Return a measured round of a new pipeline.
 
-    The first batch is timed separately: it includes opening files, building a graph and filling
+    The time to the first batch is separate: it includes opening files, building a graph and filling
     shuffle windows.
     """
     start = time.perf_counter()
@@ -255,10 +253,10 @@ def measure(make: Callable[[Source], Any], source: Source, seconds: float) -> Ro
 def trace(name: str, source: Source, step_s: float) -> Timeline:
     """Return the timeline of some steps of a pipeline.
 
-    If all batches of these steps are ready already, later steps are traced.
+    If nothing was read or nothing decoded, because batches were ready, later steps are traced.
     """
     batches = iter(PIPELINES[name].make(source))
-    for _ in range(_WARM_UP_STEPS):  # until tf.data has adapted its number of threads
+    for _ in range(_WARM_UP_STEPS):  # until tf.data has adapted its numbers of threads
         next(batches)
         time.sleep(step_s)
     timeline, left = _traced(name, source, batches, step_s), _MORE_TRACES
@@ -279,7 +277,7 @@ def _rounds(name: str, source: Source) -> None:
         _write(problem=f"{error.name} is not installed")
     except ShardprepError as error:
         _write(problem=str(error))
-    except Exception as error:  # of TensorFlow, for example; the table shows it
+    except Exception as error:  # from TensorFlow, for example; the table shows it
         _write(problem=f"{type(error).__name__}: {str(error).splitlines()[0]}")
 
 
@@ -289,7 +287,7 @@ def _write(**values: Any) -> None:
 
 
 def _peak_bytes() -> int:
-    """Return this program's peak of memory, 0 if the system is not Linux.
+    """Return the memory peak of this process in bytes, or 0 if the system is not Linux.
 
     `getrusage` would include the peak of the parent process.
     """
@@ -332,7 +330,7 @@ def _traced(name: str, source: Source, batches: Iterator[Any], step_s: float) ->
 
 @contextmanager
 def _timed(owner: type, method: str) -> Iterator[list[Span]]:
-    """Record the calls of a method in all threads until the block ends."""
+    """Yield a list that gets the spans of all calls of a method while the block runs."""
     original = getattr(owner, method)
     spans: list[Span] = []
 
@@ -353,7 +351,7 @@ def _timed(owner: type, method: str) -> Iterator[list[Span]]:
 
 @contextmanager
 def _profiled() -> Iterator[list[tuple[str, float, float]]]:
-    """Record TensorFlow's events until the block ends: name, start and end by `perf_counter`."""
+    """Yield a list that gets TensorFlow's events at the end: name, start, end by `perf_counter`."""
     events: list[tuple[str, float, float]] = []
     tf: Any = sys.modules.get("tensorflow")
     if tf is None:  # a pipeline without TensorFlow
@@ -372,7 +370,7 @@ def _profiled() -> Iterator[list[tuple[str, float, float]]]:
 
 
 def _events(folder: Path) -> Iterator[tuple[str, float, float]]:
-    """Yield name, start and end of the host's events, in seconds of the profiler's clock."""
+    """Yield (name, start, end) of the events of the host, in seconds of the profiler's clock."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     (path,) = folder.glob("plugins/profile/*/*.xplane.pb")
