@@ -192,9 +192,9 @@ class ReadConfig:
             splits mix twice as many or more. None: 32 MiB or 16,384 records, but at least 16
             blocks; a smaller split is mixed as a whole. With `shuffle=N`, the number of shards read
             in turn. None: 16.
-        interleave_block_length: With `shuffle=True`, the number of neighbouring records in a block.
-            None: 64, or fewer if 64 are more than 2 MiB, at least 8. With `shuffle=N`, the number
-            of records taken from a shard at a time. None: 16.
+        interleave_block_length: With `shuffle=True`, the number of neighbouring records of a
+            block. None: 64, or fewer if 64 are more than 2 MiB, at least 8. With `shuffle=N`, the
+            number of records taken from a shard at a time. None: 16.
         num_parallel_calls_for_interleave_files: Number of concurrent calls that read records. None:
             2; more if `on_error` is not "raise", because these calls then decode records once.
         num_parallel_calls_for_decode: Number of images decoded concurrently. None: one per core,

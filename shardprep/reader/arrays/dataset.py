@@ -226,9 +226,9 @@ class Dataset:
             shard_index: number of this reader, from 0 to `num_shards` − 1.
             on_error: "skip" replaces each damaged record by the next good one, with a
                 RuntimeWarning; the attribute `skipped` of the iterator lists the errors.
-            num_threads: number of threads that decode. By default the number of usable cores, but
-                at least 32 if each record is a request to object storage, because most threads then
-                wait: with `weights` or `buckets`, or for large records.
+            num_threads: number of threads that decode. By default the number of usable cores. With
+                `weights`, `buckets` or large records in object storage, it is at least 32, because
+                each record is then a request, and most threads wait.
             prefetch: number of batches decoded ahead, each in its own memory. By default as many as
                 keep all threads busy, at least 2.
 
