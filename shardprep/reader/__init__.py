@@ -1,4 +1,4 @@
-"""Readers of a dataset folder: `load` for tf.data, `Dataset` without TensorFlow.
+"""Readers of a dataset: `load` for tf.data, `Dataset` for NumPy and torch.
 
     from shardprep import reader
     train = reader.load("tfrecords/dogs_vs_cats", split="train", batch_size=64)
@@ -7,7 +7,7 @@
     train = reader.Dataset("tfrecords/dogs_vs_cats", split="train")
     for images, labels in train.batches(64, shuffle=True): ...
 
-This import is cheap: TensorFlow is imported by the first `load`, NumPy by `Dataset`.
+Importing this package is cheap: `load` imports TensorFlow and `Dataset` imports NumPy.
 """
 
 from __future__ import annotations
@@ -111,73 +111,72 @@ def __dir__() -> list[str]:
 
 
 @WithOptions("reader.load", Request, _ELSEWHERE)
-def load(request: Request) -> Any:  # noqa: D417 - its fields
+def load(request: Request) -> Any:  # noqa: D417 - documents fields
     """Return a `tf.data.Dataset` of (images, labels), ready for `keras.Model.fit`.
 
     Images are uint8[batch, height, width, 3], RGB. The labels depend on the dataset:
 
-    * classes: int64[batch], −1 if an image has none;
+    * classes: int64[batch], −1 for an image without a class;
     * several classes per image: float32[batch, classes] of 0 and 1;
     * regression: float32[batch], NaN if an image has no target;
     * texts: string[batch];
-    * boxes: a dict of `boxes` float32[batch, N, 4] and `labels` int64[batch, N], padded with −1 to
-      the largest number N of boxes in the batch. The dict also has `crowds` bool[batch, N], `masks`
-      uint8[batch, N, height, width] of 0 and 1, and `label`, the label of the image, if the dataset
-      has them;
+    * boxes: a dict of `boxes` float32[batch, N, 4] and `labels` int64[batch, N]. N is the largest
+      number of boxes of an image in the batch; padding rows are −1. If the dataset has them, the
+      dict also has `crowds` bool[batch, N] and `masks` uint8[batch, N, height, width] of 0 and 1;
     * class masks: uint8[batch, height, width, 1], 255 for pixels without a class (uint16 and 65535
-      with more than 254 classes). With boxes, it is `segmentation_mask` in the dict.
+      with more than 254 classes).
 
-    A dataset without labels yields images alone. Without `batch_size`, elements have no batch axis.
-    `class_names` of the result are the names of the classes in label order.
+    If a dataset has several of these, the labels are a dict. It has the class mask under the key
+    `segmentation_mask`, and the label of the image under `label`, `target` or `text`. A dataset
+    without labels yields images alone. Without `batch_size`, elements have no batch axis. The
+    attribute `class_names` of the result has the names of the classes in label order.
 
     Args:
-        path: folder of the dataset, or a folder above it (the newest version is read), or such an
-            address in object storage: "s3://bucket/key", "gs://…", "az://…".
-        split: "train", "train[:90%]", "train[100:200]", "train+validation", one of `even_splits`,
-            or a `Selection`. Slices count records in the order of the shards.
+        path: folder of the dataset, or a folder above it (the newest version is read), or the
+            address of either in object storage: "s3://bucket/key", "gs://…", "az://…".
+        split: "train", "train[:90%]", "train[100:200]", "train+validation", a part returned by
+            `even_splits`, or a `Selection`. Slices count records in the order of the shards.
         batch_size: number of images per batch; None for single images.
-        shuffle: True permutes blocks of about 64 records and mixes the records of at least 16
+        shuffle: True permutes blocks of 8 to 64 records and mixes the records of at least 16
             blocks, in another order in each epoch. A number shuffles in a window of that many
             records. False keeps the order of the shards. By default, a split is shuffled if its
             name starts with "train".
         weights: draw records at random. "balanced" draws each class equally often, then one of its
-            images; an image counts for its own classes, or else for its objects' classes. An array
-            has a weight for each record, in the order of the split without shuffling. An epoch has
-            as many draws as the split has records, so a record may be drawn several times or not
-            at all. `reader.Weights` draws without replacement, or another number. Hosts share the
-            draws from all records.
-        seed: number that decides order and augmentation, for any number of parallel calls. By
-            default it is random.
+            images; if images have no classes in the dataset, the classes of their objects count. An
+            array has a weight for each record, in the order of the split without shuffling. An
+            epoch has as many draws as the split has records, so a record may be drawn several times
+            or not at all. `reader.Weights` can draw without replacement or change the number of
+            draws. The draws of an epoch are from all records and are divided among the hosts.
+        seed: number that decides the order, crops and seeds of `augment`, with any number of
+            parallel calls. By default it is random.
         repeat: number of epochs of an iteration; True for no end.
-        cache: where to keep decoded uint8 images before augmentation. The call itself fills the
-            cache. "memory"; or a folder, which later runs and other processes share, with height ×
-            width × 3 bytes per image; or "auto", which is memory if the images fit, else no cache,
-            with the reason in the log. The order does not change.
+        cache: where to keep decoded uint8 images before augmentation: "memory"; a folder, which
+            later runs and other processes share; or "auto": memory if the images fit, else no
+            cache, with the reason in the log. `load` fills the cache before it returns. An image
+            takes height × width × 3 bytes. A cache does not change the order.
         random_resized_crop: (height, width), or a `reader.RandomResizedCrop`: a random box of each
             image as in torchvision, resized to that size. The seed, the epoch and the record
-            decide the box. Only as many pixels are decoded as needed. Images may differ in size.
-            Boxes and masks follow.
+            decide the box. Large JPEGs are decoded at a fraction of their size. Stored images may
+            differ in size. Boxes and masks of objects are cropped as well.
         center_crop: (height, width), or a `reader.CenterCrop`: the largest box in the middle with
             the aspect ratio of that size, resized; for evaluation.
-        augment: function that is called with each batch of images, or each image without
-            `batch_size`, after `dtype`. Parameters with these names are passed as well:
-            `training` is True; `labels` are the labels, with boxes as "rel_yxyx", and the function
-            then returns (images, labels); `seed` is int32[2], which depends on the seed, the epoch
-            and the records.
-        dtype: "float32" yields images in 0 to 1. "uint8" leaves casting to the accelerator, which
-            is faster.
+        augment: function of the images of a batch (without `batch_size`, of one image), after
+            conversion to `dtype`. It returns images, or (images, labels). It also gets arguments
+            for its parameters with these names: `training`, True; `labels`, with boxes as
+            "rel_yxyx"; `seed`, int32[2], which depends on the seed, the epoch and the first record.
+        dtype: "float32" scales images to 0 to 1. "uint8" is faster: the model casts images on the
+            accelerator.
         as_supervised: False yields a dict of all features of the schema.
         box_format: format of the boxes, by its name in Keras. "rel_yxyx" is ymin, xmin, ymax, xmax
             in 0 to 1. Formats without "rel_" are in pixels of the yielded images.
-        max_boxes: fixes N for every batch. The largest boxes of an image are kept, and an `Advice`
-            says once that there were more.
+        max_boxes: number N of rows of boxes in every batch. If an image has more boxes, its largest
+            ones are kept, and an `Advice` warns of that once.
         drop_remainder: drop an incomplete last batch, so that all batches have one shape.
         read_config: further options, see `ReadConfig`.
 
     Raises:
-        DatasetError: an argument is not allowed, the dataset or split does not exist or is
-            not finished, a shard is missing or truncated, or images of different sizes are to be
-            batched.
+        DatasetError: an argument is not allowed, the dataset or split does not exist or is not
+            finished, a shard is missing or truncated, or images in a batch would differ in size.
     """
     with needing_tensorflow("reader.load"):
         from shardprep.reader.tf import pipeline
@@ -186,21 +185,20 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
 
 @WithOptions("reader.iterate", Request, _ELSEWHERE)
 def iterate(request: Request) -> Batches:
-    """Return the batches of `load` as an iterator whose position can be saved and restored.
+    """Return the batches of `load` as a dataset whose state can be saved and loaded.
 
-    Each `for` loop yields an epoch, or the rest of the epoch whose state was loaded: exactly the
-    batches that were left. `state_dict()` returns the position as a few numbers. Loading it does
-    not read the records before it again; with `shuffle=N` their order is computed again.
+    Takes the same arguments as `load`, except `repeat`. Each `for` loop yields an epoch. After
+    `load_state_dict`, the first loop yields exactly the batches of the epoch that were left.
+    `state_dict()` returns the state: seed, epoch, number of batches drawn, and an identity of the
+    batches. Loading a state does not read the records of earlier batches; with `shuffle=N` their
+    order is computed again.
 
-    The result is a `tf.data.Dataset`, so `fit` takes it; `ResumeInEpoch` saves its position with
-    the weights. `state_dict()` does not count batches that TensorFlow draws itself, in `fit` or in
-    a dataset made by `map`: each such iteration counts as an epoch.
-
-    It takes the arguments of `load`, except `repeat`.
+    The result is a `tf.data.Dataset`, so `fit` takes it; `ResumeInEpoch` saves its state with the
+    weights. `state_dict()` does not count batches that TensorFlow draws itself, in `fit` or in a
+    dataset made by `map`: each such iteration counts as an epoch.
 
     Raises:
-        DatasetError: as for `load`; or `repeat` or a tf.data service is given. A service has an
-            order of its own.
+        DatasetError: as for `load`; or `repeat` or a tf.data service is given.
     """
     service = request.config.service
     if request.repeat or service:
@@ -218,10 +216,10 @@ def iterate(request: Request) -> Batches:
 def distribute(strategy: Strategy, request: Request) -> Any:
     """Return a `tf.distribute.DistributedDataset` for a Mirrored or MultiWorker strategy.
 
-    It takes the arguments of `load`; `batch_size` counts the images of all replicas together. Each
-    host takes its part of each global batch, and all have the same number of batches: incomplete
-    ones are dropped, or padded for evaluation with `ReadConfig(pad_batches=True)`. `len()` and
-    `cardinality` of the result count the steps of an epoch.
+    Takes the same arguments as `load`; `batch_size` counts the images of all replicas together.
+    Each host takes its part of each global batch, and all hosts have the same number of batches:
+    incomplete batches are dropped, or padded for evaluation with `ReadConfig(pad_batches=True)`.
+    `len()` and `cardinality` of the result count steps, not the batches of single replicas.
 
     Raises:
         DatasetError: as for `load`, or `batch_size` is not a multiple of the number of replicas.
@@ -235,12 +233,12 @@ def distribute(strategy: Strategy, request: Request) -> Any:
 def clear_cache(folder: Folder) -> int:
     """Remove all caches of decoded images in a folder; return the number of bytes freed.
 
-    `folder` is the argument `cache` of `load`. Other files in it are kept. Readers that use such a
-    cache fail from then on; the next `load` fills it again.
+    `folder` is the argument `cache` of `load`. Other files in it are kept. Readers that use a
+    removed cache may fail; the next `load` with this folder fills the cache again.
 
     Raises:
         DatasetError: the folder does not exist, or a file cannot be removed.
-        BusyError: another process is filling a cache.
+        BusyError: another process is filling a cache in this folder.
     """
     from shardprep.reader.tf.folder_cache import clear
 
@@ -249,23 +247,23 @@ def clear_cache(folder: Folder) -> int:
 
 @validated("reader.diagnose")
 def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
-    """Return the stage that limits training: restart, read, decode, augment, transfer or model.
+    """Return a diagnosis: which stage limits training, and the measured effect of changes.
 
-    Training runs unchanged, then the model alone on one batch, then the pipeline alone. If the
-    pipeline is too slow, it also runs up to each of its stages. Changes that may help are tried,
-    each in a run of its own, and reported with the speed that was measured. `print` the result for
-    a short report; in a notebook it is shown as a table.
+    The stage is restart, read, decode, augment, transfer or model. Training runs unchanged, then
+    the model alone on one batch, then the pipeline alone. If the pipeline is slow and has no cache,
+    it also runs without augmentation, and without decoding. Changes that may help are tried in runs
+    of their own. `print` the result for a short report; in a notebook it is shown as a table.
 
     Args:
         dataset: result of `load`, with a `batch_size`.
         step: function that takes a batch and trains on it; or a compiled Keras model, whose
             weights, optimizer, metrics and random state are restored afterwards.
         seconds: duration of all runs together. Starting them, and filling a part of a cache, takes
-            a few more.
+            a few seconds more.
 
     Raises:
-        DatasetError: the dataset is not a result of `load`, yields single images or is for
-            evaluation, or the model cannot be trained on it.
+        DatasetError: the dataset is not a result of `load`, yields single images or has
+            `pad_batches`, or the model cannot be trained on it.
     """
     with needing_tensorflow("reader.diagnose"):
         from shardprep.reader.diagnosis import measurement

@@ -11,6 +11,6 @@ Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 Pixels: TypeAlias = Bytes
-"""uint8[height, width, 3] of an image, or a batch of such."""
+"""uint8[height, width, 3] of an image, or uint8[batch, height, width, 3]."""
 Columns: TypeAlias = dict[str, Array]
-"""Feature name → its values in a batch, one row per example."""
+"""Feature → array of its values in a batch, one row per example."""

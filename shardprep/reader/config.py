@@ -1,4 +1,4 @@
-"""Options of the readers as values: crops, `ReadConfig`, the arguments of `load` and `batches`.
+"""Options of the readers: crops, `ReadConfig`, the arguments of `load`, `batches` and `loader`.
 
 TensorFlow and NumPy are not imported here.
 """
@@ -53,7 +53,7 @@ BoxFormat = Literal[
     "rel_yxyx", "rel_xyxy", "rel_xywh", "rel_center_xywh",
     "yxyx", "xyxy", "xywh", "center_xywh", "center_yxhw",
 ]  # fmt: skip
-"""Box formats by their names in Keras: those with rel_ are in 0 to 1, others in pixels."""
+"""Box formats by their names in Keras. Formats with rel_ are in 0 to 1, others in pixels."""
 Scale = Annotated[
     tuple[float, float],
     pair(number(1e-6, 1), "(smallest, largest), two numbers above 0 up to 1", rising=True),
@@ -63,11 +63,11 @@ Ratio = Annotated[
     pair(number(1e-6), "(smallest, largest), two numbers above 0", rising=True),
 ]
 _MAX_DRAWS = 10
-"""Boxes that are drawn before a crop falls back to the middle, as in torchvision."""
+"""Number of boxes drawn before a crop falls back to the middle, as in torchvision."""
 
 
 class Advice(UserWarning):
-    """A call works, but slower or worse than it could; the message says what to do."""
+    """Warning that a call works, but slower or worse than it could, with what to do about it."""
 
 
 def warn(line: str) -> None:
@@ -94,7 +94,7 @@ class BadRecord:
 
 
 class CropWindow(NamedTuple):
-    """The part of an image that a crop shows, in pixels of the image."""
+    """The part of an image that a crop shows, in pixels of the image before it is resized."""
 
     top: int
     left: int
@@ -107,17 +107,17 @@ class CropWindow(NamedTuple):
 class RandomResizedCrop:
     """A random box of each image, resized; another box in every epoch.
 
-    Boxes are drawn as in torchvision. The share of the image's area is uniform in `scale`, the
-    logarithm of the aspect ratio is uniform between the limits of `ratio`, and the position is
-    uniform. Sides are rounded to pixels. After ten boxes that do not fit, it is the largest box in
-    the middle with an aspect ratio in `ratio`.
+    Boxes are drawn as in torchvision: uniform in the area (`scale`, a share of the image), in the
+    logarithm of the aspect ratio (`ratio`), and in the offset. Sides are rounded to pixels. If ten
+    boxes in a row do not fit into the image, the crop is the largest box in the middle of the image
+    with an aspect ratio in `ratio`.
 
     Args:
         size: height and width of the result.
         scale: smallest and largest share of the area.
         ratio: smallest and largest aspect ratio, width to height.
-        min_visible: an object is dropped if less than this share of its box is in the crop, or
-            less than a pixel of a side.
+        min_visible: an object is dropped if less than this share of its box is in the crop, or if
+            a side of the visible part is shorter than one pixel of the result.
     """
 
     size: Size
@@ -126,7 +126,7 @@ class RandomResizedCrop:
     min_visible: Share = 0.1
 
     def window(self, height: int, width: int, draws: Iterator[float]) -> CropWindow:
-        """Return the box in an image of that size; `draws` yields random numbers in [0, 1)."""
+        """Return the box in an image of this size; `draws` yields random numbers in [0, 1)."""
         smallest, largest = self.scale
         low, high = map(math.log, self.ratio)
         for _ in range(_MAX_DRAWS):
@@ -143,12 +143,12 @@ class RandomResizedCrop:
 @validated_fields("reader.CenterCrop")
 @dataclass(frozen=True, slots=True)
 class CenterCrop:
-    """The middle of each image in the aspect ratio of the result, resized.
+    """The largest box in the middle of each image with the aspect ratio of the result, resized.
 
     Args:
         size: height and width of the result.
-        fraction: sides of the box as a share of the sides of the largest box that fits. 0.875 is
-            the same as "resize to 256, crop to 224".
+        fraction: sides of the box as a share of the sides of the largest box that fits. 0.875
+            corresponds to "resize to 256, crop to 224".
         min_visible: as in `RandomResizedCrop`.
     """
 
@@ -185,50 +185,51 @@ AnyCenterCrop = Annotated[Any, _crop_kind(CenterCrop)]
 @validated_fields("reader.ReadConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConfig:
-    """Further options of `load`, named as in `tfds.ReadConfig` if it has them.
+    """Further options of `load`. Options of `tfds.ReadConfig` have the same names here.
 
     Attributes:
-        interleave_cycle_length: With `shuffle=True`, the number of blocks mixed at a time. None:
-            as many as are 32 MiB or 16,384 records, at least 16; a split of that size is mixed as
-            a whole. With `shuffle=N`, the number of shards read in turn. None: 16.
-        interleave_block_length: With `shuffle=True`, the number of records of a block, which are
-            neighbours in a shard. None: 64, or fewer if 64 are more than 2 MiB. With `shuffle=N`,
-            the number of records taken from a shard at a time. None: 16.
-        num_parallel_calls_for_interleave_files: Number of concurrent calls that read records, each
-            some tens of records. None: 2.
+        interleave_cycle_length: With `shuffle=True`, the number of blocks mixed at a time; large
+            splits mix twice as many or more. None: 32 MiB or 16,384 records, but at least 16
+            blocks; a smaller split is mixed as a whole. With `shuffle=N`, the number of shards read
+            in turn. None: 16.
+        interleave_block_length: With `shuffle=True`, the number of neighbouring records of a
+            block. None: 64, or fewer if 64 are more than 2 MiB, at least 8. With `shuffle=N`, the
+            number of records taken from a shard at a time. None: 16.
+        num_parallel_calls_for_interleave_files: Number of concurrent calls that read records. None:
+            2; more if `on_error` is not "raise", because these calls then decode records once.
         num_parallel_calls_for_decode: Number of images decoded concurrently. None: one per core,
             or one per thread of the pipeline if each image is decoded by a call of its own.
         shuffle_reshuffle_each_iteration: True for another order in each epoch. With a seed, the
             orders of all epochs are the same in every run.
         image_size: (height, width) in pixels to which each whole image is stretched, antialiased.
-            The aspect ratio is not kept, unlike with `shardprep build --size --fit`. Required for
-            batches if the stored images differ in size.
-        num_shards: Number of hosts. A global batch has `batch_size` records for each of them, and
-            each takes its part. The global batches do not depend on the number of hosts if
+            The aspect ratio is not kept; `shardprep build --size` can crop or pad instead. Required
+            for batches if the stored images differ in size and are not cropped.
+        num_shards: Number of hosts. A global batch has `batch_size` records for each host, and each
+            host takes its part. The global batches do not depend on the number of hosts if
             `batch_size` × `num_shards` stays the same.
         shard_index: Number of this host, from 0.
         input_context: A `tf.distribute.InputContext`, instead of `num_shards` and `shard_index`.
-        pad_batches: For evaluation. Fills the last batch up with zeros and yields a third
-            component, float32[batch] sample weights for Keras. Padding rows have weight 0, records
-            the number of rows of all batches of all hosts divided by the number of records. So the
-            loss of `evaluate` is the mean over the records, and so is each of
-            `compile(weighted_metrics=…)`; plain `metrics` also count padding rows. All hosts yield
-            the same number of batches.
-        on_error: "skip" replaces a record that is damaged or cannot be decoded by the next good
-            one and logs its name. A callable gets each `BadRecord` once. The first epoch is slower
-            than with "raise", because each record is decoded once more to check it.
+        pad_batches: For evaluation. Pads incomplete batches and yields a third component,
+            float32[batch] sample weights for Keras. Padding rows have weight 0. Each record has
+            weight rows / records, both counted over all batches of all hosts. So the loss of
+            `evaluate` and each metric of `compile(weighted_metrics=…)` are means over the records;
+            plain `metrics` also count padding rows. All hosts yield the same number of batches.
+        on_error: "skip" logs each record that is damaged or cannot be decoded, and yields the next
+            good record instead. A function does the same, and is called once with each `BadRecord`
+            instead of logging it. The first epoch is slower than with "raise", because each record
+            is decoded once more to check it.
         service: Address of a tf.data service, "grpc://host:port". Its workers read, decode and
             batch; they must see the dataset under the same path.
         staging_bytes: Disk space for copies of shards from object storage, for all datasets on
             this machine together. None: the environment variable SHARDPREP_CACHE_BYTES, or half of
-            the free space. A shard that does not fit is read from object storage in each epoch. 0
-            keeps no copies.
+            the space that is free or taken by copies. A shard that does not fit is read from object
+            storage in each epoch. 0 keeps no copies.
         cache_ram_share: Share of the free memory that `cache="auto"` may fill.
-        private_threadpool_size: Number of threads of this pipeline. None: two per core, which is
-            faster than one, because some wait for files or for each other.
-        assert_cardinality: Tell tf.data the number of records, and let it fail if the shards hold
+        private_threadpool_size: Number of threads of this pipeline. None: two per core, at least 4,
+            because some threads wait for files or for each other.
+        assert_cardinality: Tell tf.data the number of elements, and fail if the pipeline yields
             another number.
-        options: A `tf.data.Options` to apply last.
+        options: A `tf.data.Options` that overrides the options of this pipeline.
     """
 
     interleave_cycle_length: Count | None = None
@@ -255,7 +256,7 @@ class ReadConfig:
 
     @property
     def shard_of(self) -> tuple[int, int]:
-        """Number of this host, and number of hosts."""
+        """Number of this host from 0, and number of hosts."""
         context = self.input_context
         if context is None:
             return self.shard_index, self.num_shards
@@ -274,9 +275,9 @@ class ReadConfig:
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `reader.load`, which describes them: name, type, default and check.
+    """Names, types, defaults and checks of the arguments that `reader.load` describes.
 
-    Properties resolve fields whose default depends on others.
+    Properties give the values of arguments whose defaults depend on other arguments.
     """
 
     path: Location
@@ -304,30 +305,30 @@ class Request:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The crop of each image, None for the whole image."""
+        """The crop of each image, or None for whole images. DatasetError if two are given."""
         return _only_crop("reader", self)
 
     @property
     def window(self) -> int | None:
-        """Number of records of a shuffle window, None if blocks or nothing is shuffled."""
+        """Number of records of the shuffle window, or None if `shuffle` is not a number."""
         return None if self.shuffle is None or isinstance(self.shuffle, bool) else self.shuffle
 
     @property
     def is_shuffled(self) -> bool:
-        """Whether the records of an epoch are in another order than in the shards."""
+        """Whether the records of an epoch have another order than in the shards."""
         if self.shuffle is None:
             return self.weights is not None or is_training(self.split)
         return bool(self.shuffle)
 
     @property
     def num_epochs(self) -> int | None:
-        """Number of epochs of an iteration, None if it has no end."""
+        """Number of epochs of an iteration, or None for no end."""
         return None if self.repeat is True else int(self.repeat) or 1
 
 
 @dataclass(frozen=True)
 class EpochOptions:
-    """The arguments that `Dataset.batches` and `Dataset.loader` share: name, type and default."""
+    """Names, types and defaults of the arguments that `batches` and `loader` have in common."""
 
     batch_size: Count
     _: KW_ONLY
@@ -348,13 +349,13 @@ class EpochOptions:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The crop of each image, None for the whole image."""
+        """The crop of each image, or None for whole images. DatasetError if two are given."""
         return _only_crop("Dataset.batches", self)
 
 
 @dataclass(frozen=True)
 class BatchOptions(EpochOptions):
-    """The arguments of `Dataset.batches`, which describes them: name, type, default and check."""
+    """Names, types, defaults and checks of the arguments that `Dataset.batches` describes."""
 
     _: KW_ONLY
     epochs: Count | None = 1
@@ -364,7 +365,7 @@ class BatchOptions(EpochOptions):
 
 @dataclass(frozen=True)
 class LoaderOptions(EpochOptions):
-    """The arguments of `Dataset.loader`, which describes them: name, type, default and check."""
+    """Names, types, defaults and checks of the arguments that `Dataset.loader` describes."""
 
     _: KW_ONLY
     num_shards: Count | None = None
@@ -373,7 +374,7 @@ class LoaderOptions(EpochOptions):
 
 
 def draw_seed() -> int:
-    """Return a random seed, for a call without one."""
+    """Return a random seed, from 0 to 2³¹ − 1."""
     return secrets.randbits(31)
 
 
@@ -386,14 +387,14 @@ def _only_crop(where: str, options: Request | EpochOptions) -> Crop | None:
 
 
 def check_weights(where: str, options: Request | EpochOptions) -> None:
-    """Raise DatasetError if both weights and an order of the records are given."""
+    """Raise DatasetError if weights are given with `shuffle=False` or a shuffle window."""
     if options.weights is not None and options.shuffle not in (None, True):
         what = f"shuffle={options.shuffle} is an order, and weights draw records at random"
         raise DatasetError(where, what, "leave out shuffle or weights")
 
 
 def check_request(request: Request) -> None:
-    """Raise DatasetError if arguments contradict each other."""
+    """Raise DatasetError if arguments of `reader.load` contradict each other."""
     config = request.config
     check_weights("reader", request)
     if request.weights is not None and (config.pad_batches or config.service):

@@ -1,4 +1,4 @@
-"""`Dataset.loader`: the batches of a `Dataset` as PyTorch's training loops take them."""
+"""`Dataset.loader`: the batches of a `Dataset` as torch tensors, for PyTorch's training loops."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ except ModuleNotFoundError as error:
 
 
 class Loader:
-    """Batches of tensors; `Dataset.loader` makes it and says what it yields.
+    """The result of `Dataset.loader`, which describes its batches of tensors.
 
-    Each `for` loop is an epoch: the epoch of `set_epoch`, or the one after the last loop. After
-    `load_state_dict` the first loop is the rest of the epoch of the state.
+    Each `for` loop yields an epoch: the one given to `set_epoch`, or the one after the last loop.
+    After `load_state_dict`, the first loop yields the rest of the epoch of the state.
     """
 
     def __init__(self, batches: ArrayBatches, options: LoaderOptions) -> None:
-        """Take endless batches, at the place where the first loop begins."""
+        """Take batches with `epochs=None`. The first loop begins with their next batch."""
         self._batches = batches
         pin = options.pin_memory
         self._pin = torch.cuda.is_available() if pin is None else pin
         self.batch_size = options.batch_size
         self._epoch: int | None = None
-        """Epoch of the next loop; None if it begins at the place of the batches."""
+        """Epoch of the next loop; None if the loop begins with the next batch of `_batches`."""
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch of this process."""
+        """Return the number of batches that this process takes from an epoch."""
         return self._batches.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
@@ -49,21 +49,21 @@ class Loader:
             yield self._tensors(element)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next loop be over an epoch; unchanged if its rest is next already."""
+        """Let the next loop yield `epoch`, or its rest if a state of that epoch was loaded."""
         if self._epoch is not None or epoch != self._batches.epoch:
             self._epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the next batch, in values that JSON can store."""
+        """Return the state before the next batch, in values that JSON can store."""
         return self._batches.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the position of another loader or reader; raises like `batches`."""
+        """Continue from a state; arguments and errors as for `ArrayBatches.load_state_dict`."""
         self._batches.load_state_dict(state)
         self._epoch = None
 
     def close(self) -> None:
-        """Stop the threads."""
+        """Stop the threads and drop batches decoded ahead."""
         self._batches.close()
 
     def _tensors(self, element: Any) -> Any:
@@ -78,9 +78,9 @@ class Loader:
 
 
 def process_of(index: int | None, number: int | None) -> tuple[int, int]:
-    """Return rank and number of processes: as given, of the process group, or of the environment.
+    """Return (rank, number of processes): as given, or of the process group or environment.
 
-    DatasetError if only one of them is given.
+    (0, 1) if all of these are missing. DatasetError if only one argument is given.
     """
     if (index is None) != (number is None):
         given = f"num_shards={number}, shard_index={index}"

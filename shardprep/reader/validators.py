@@ -1,9 +1,9 @@
-"""Arguments of the readers: the values that each may have, and the errors for others.
+"""Checks of the readers' arguments: allowed values, conversion, and errors for other values.
 
-An annotation declares what an argument may be: `batch_size: Annotated[int, whole(1)]`. A `Kind`
-converts a value to the form that is used, so NumPy's integers are as good as Python's. Decorators
-check a call by its annotations (`validated`), a dataclass (`validated_fields`), or a call whose
-options are the fields of a dataclass (`WithOptions`).
+An annotation declares the values of an argument: `batch_size: Annotated[int, whole(1)]`. A `Kind`
+checks and converts a value, so that NumPy's integers are accepted like Python's. Decorators check
+the arguments of a function by its annotations (`validated`), the fields of a dataclass
+(`validated_fields`), or a function whose options are fields of a dataclass (`WithOptions`).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _SYNONYMS = dict.fromkeys(("ram", "mem", "in_memory", "in-memory", "in memory"),
 _NOT_FOLDERS = {
     "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *_SYNONYMS,
 }  # fmt: skip
-"""Words that are meant as a value of an option, not as the name of a folder."""
+"""Words that a user means as a value of an option, not as the name of a folder."""
 _MISSPELLED = 0.8
-"""Minimum `difflib` ratio of a misspelled word."""
+"""Minimum `difflib` ratio from which a word counts as a misspelled "memory"."""
 _SIMILAR = 0.7
-"""Minimum `difflib` ratio of a name that is proposed instead of another."""
+"""Minimum `difflib` ratio of an unknown name and the name that an error proposes instead."""
 _MAX_SHOWN = 60
-"""Characters of a value in an error."""
+"""Maximum number of characters of a value in an error."""
 AUGMENT_OPTIONS = ("labels", "seed", "training")
 """Optional parameters of an `augment` function."""
 _AUTOTUNE = -1
@@ -55,16 +55,16 @@ _MODULE_NAMES = {"tensorflow": "TensorFlow", "keras": "Keras"}
 
 
 class Kind(NamedTuple):
-    """A kind of values, for `Annotated[type, Kind(…)]`."""
+    """The values that an argument may have, for `Annotated[type, Kind(…)]`."""
 
     take: Callable[[Any], Any]
-    """Converts a value to the form that is used. Raises TypeError or ValueError for others."""
+    """Returns the converted value. Raises TypeError or ValueError if it is not allowed."""
     expected: tuple[str, ...]
-    """Descriptions of the values that are allowed, for errors."""
+    """Descriptions of the allowed values, for errors."""
 
 
 def whole(least: int | None = None, *, bits: int = _INT64_BITS) -> Kind:
-    """Return the kind of whole numbers from `least` on, except True and False."""
+    """Return the kind of whole numbers from `least` (or −2**`bits`) to 2**`bits` − 1; no bools."""
     lowest = -(1 << bits) if least is None else least
 
     def take(value: Any) -> int:
@@ -79,7 +79,7 @@ def whole(least: int | None = None, *, bits: int = _INT64_BITS) -> Kind:
 
 
 def having(test: Callable[[Any], bool], *words: str) -> Kind:
-    """Return the kind of values that pass a test."""
+    """Return the kind of values that pass a test; `words` describe them in errors."""
 
     def take(value: Any) -> Any:
         if not test(value):
@@ -90,7 +90,7 @@ def having(test: Callable[[Any], bool], *words: str) -> Kind:
 
 
 def like(words: str, *attributes: str) -> Kind:
-    """Return the kind of objects with these attributes, whose class is not imported here."""
+    """Return the kind of objects with these attributes; their class need not be imported."""
     return having(lambda value: all(hasattr(value, name) for name in attributes), words)
 
 
@@ -128,7 +128,7 @@ def number(low: float, high: float = math.inf) -> Kind:
 
 
 def pair(kind: Kind, words: str, *, rising: bool = False) -> Kind:
-    """Return the kind of two values of a kind; with `rising`, the first is not the larger one."""
+    """Return the kind of pairs of values of `kind`; with `rising`, the first is never larger."""
 
     def take(value: Any) -> tuple[Any, ...]:
         values = tuple(map(kind.take, itertools.islice(value, 3)))
@@ -146,7 +146,7 @@ def _flag(value: Any) -> bool:
 
 
 def text(value: Any) -> str:
-    """Return a text that is not empty. Raises TypeError for anything else."""
+    """Return a text unless it is empty or has a null character. TypeError for anything else."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise TypeError
     return str(value)
@@ -191,7 +191,7 @@ def _augmentation(value: Any) -> Any:
 
 
 def parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
-    """Return the parameters of a function or a Keras layer, None if it is written in C."""
+    """Return the parameters of a function or Keras layer; None if unknown, as for C functions."""
     try:
         return inspect.signature(getattr(function, "call", function)).parameters
     except ValueError:
@@ -252,7 +252,7 @@ _PLAIN = {
 
 
 def kind_of(hint: Any) -> Kind:
-    """Return the kind of values that an annotation allows."""
+    """Return the kind of values that an annotation allows, from its `Kind` or its type."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         (kind,) = hint.__metadata__
@@ -274,7 +274,7 @@ class Arguments:
         """Read the annotations of functions or dataclasses; `where` is shown in errors.
 
         `elsewhere` is {hint with {} for a name: dataclass of options that the call does not take}.
-        The hint is shown for an argument that is a field of the dataclass.
+        The hint is shown if such an option is given.
         """
         self._where = where
         self._elsewhere = elsewhere or {}
@@ -285,14 +285,14 @@ class Arguments:
         }
 
     def converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments in the form that is used. DatasetError if a value is not allowed."""
+        """Return arguments by name, converted. DatasetError if a value is not allowed."""
         return {
             name: self._convert(name, value) if name in self.kinds else value
             for name, value in given.items()
         }
 
     def bind(self, signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
-        """Return the converted arguments of a call. DatasetError if it does not take them."""
+        """Return the converted arguments of a call. DatasetError if it does not allow them."""
         for name in kwargs:
             if name not in signature.parameters:
                 what = f"got an unexpected keyword argument {short_repr(name)}"
@@ -342,8 +342,8 @@ def validated(
 ) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
     """Return a decorator that checks and converts the arguments of a function.
 
-    A call with other arguments raises DatasetError before anything is done. `where` and `elsewhere`
-    are the arguments of `Arguments`.
+    If an argument is not allowed, DatasetError is raised and the function is not called. `where`
+    and `elsewhere` are the arguments of `Arguments`.
     """
 
     def decorated(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
@@ -361,7 +361,7 @@ def validated(
 
 
 def validated_fields(where: str) -> Callable[[type[_Class]], type[_Class]]:
-    """Return a decorator of dataclasses that checks and converts the fields as `validated` does."""
+    """Return a class decorator that checks and converts a dataclass's fields like `validated`."""
 
     def decorated(cls: type[_Class]) -> type[_Class]:
         dataclass: Any = cls
@@ -372,10 +372,10 @@ def validated_fields(where: str) -> Callable[[type[_Class]], type[_Class]]:
 
 
 class WithOptions(Generic[_P, _Options]):
-    """A decorator: callers give the fields of a dataclass, the function gets the dataclass.
+    """A decorator: callers pass the fields of a dataclass, the function gets an instance of it.
 
-    So the dataclass alone declares name, type, default and check of each option. Parameters of the
-    function before the dataclass, such as `self`, are passed on.
+    So only the dataclass declares name, type, default and check of each option. The instance is the
+    last parameter of the function; arguments before it, such as `self`, are passed on.
     """
 
     def __init__(
@@ -418,7 +418,7 @@ class WithOptions(Generic[_P, _Options]):
 
 
 def check_position(where: str, **given: int) -> None:
-    """Raise DatasetError unless 0 ≤ index < number; both are given by their names."""
+    """Raise DatasetError unless 0 ≤ index < number, given as two keywords in this order."""
     (name, index), (of, number) = given.items()
     if not 0 <= index < number:
         raise DatasetError(where, f"{name}={index} of {of}={number}", f"count from 0 to {of} - 1")
@@ -436,7 +436,7 @@ def _hints(call: Callable[..., Any], *, include_extras: bool = False) -> dict[st
 
 
 def short_repr(value: object) -> str:
-    """Return a short text of a value, for an error."""
+    """Return the shortened `repr` of a value, for an error."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = _MAX_SHOWN
     try:

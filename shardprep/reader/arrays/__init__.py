@@ -1,1 +1,1 @@
-"""The reader without TensorFlow: `Dataset`, its batches, and their use with torch."""
+"""The reader without TensorFlow: `Dataset`, its batches, and `collate` for torch."""

@@ -1,7 +1,7 @@
 """Batches that threads decode ahead of use, row by row, in memory that is reused.
 
-Order and content do not depend on threads. An array that was handed out is not written again while
-anyone holds it or a view of it. Then its memory serves a later batch.
+Order and content do not depend on threads. The images of a batch are not overwritten while anybody
+holds their array or a view of it. Afterwards, a later batch uses their memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shardprep.reader.order.order import Order, State, check_state, identity
 from shardprep.reader.records.shards import NUM_READS, submitted
 
 IMAGES_A_TURN = 8
-"""Number of images in a batch that justify waking another thread."""
+"""Number of images of a batch that justify waking another thread."""
 _ALIGNMENT = 64
 """Multiple of bytes at which TensorFlow uses an array without a copy."""
 _STATE = "Dataset.batches.load_state_dict"
@@ -40,19 +40,19 @@ _STATE = "Dataset.batches.load_state_dict"
 
 @dataclass(slots=True)
 class Filling:
-    """A batch that is being filled: each thread takes the next row until none is left."""
+    """A batch that is being filled: each thread takes the next row of it until none is left."""
 
     numbers: list[int]
     keys: list[int]
-    """Key that decides the crop of each row."""
+    """For each row, the key that decides its crop."""
     columns: Columns
     rows: Iterator[int]
     futures: list[Future[None]] = field(default_factory=list)
     errors: dict[int, RecordError] = field(default_factory=dict)
-    """Errors by row, complete when the futures are done."""
+    """Row of the batch → its error; complete when all futures are done."""
 
     def run(self, examples: ExampleReader | DecodedExamples) -> None:
-        for row in self.rows:  # `next` of an iterator is atomic: no two threads get one row
+        for row in self.rows:  # `next` of an iterator is atomic: no two threads get the same row
             try:
                 examples.fill(self.numbers[row], self.columns, row, self.keys[row])
             except RecordError as error:
@@ -65,7 +65,7 @@ class Filling:
 
 
 class Filler:
-    """Starts to fill batches of examples in its threads."""
+    """Threads that fill batches of examples."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Filler:
         num_threads: int,
         num_kept: int,
     ) -> None:
-        """Keep the memory of at most `num_kept` batches of images for reuse."""
+        """Fill up to `batch_size` rows; keep the memory of up to `num_kept` batches for reuse."""
         self._examples = examples
         self._batch_size = batch_size
         self._num_threads = num_threads
@@ -85,9 +85,9 @@ class Filler:
     def begin(
         self, numbers: list[int], keys: list[int], image_size: tuple[int, int] | None = None
     ) -> Filling:
-        """Start a batch of the records with these numbers, at most `batch_size`.
+        """Start to fill a batch with the examples `numbers`, and return the unfinished batch.
 
-        `keys` decide the crops. Images are resized to `image_size` if given.
+        `keys` decide the crops. Images that differ in size are resized to `image_size` if given.
         """
         decoder = self._examples.decoder
         columns = decoder.columns(len(numbers))
@@ -102,7 +102,7 @@ class Filler:
         return filling
 
     def close(self) -> None:
-        """Stop the threads; a batch that is started later has new ones."""
+        """Stop the threads. `begin` starts new ones."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
@@ -110,20 +110,20 @@ class Filler:
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_threads, "shardprep-batches")
-            # The work of the threads holds no reference to this filler, so that the finalizer runs
-            # and ends them when the filler is garbage. At exit they finish the work they have.
+            # The work of the threads holds no reference to this filler. So when the filler is
+            # garbage, the finalizer runs and stops them. At exit they finish the work they have.
             end = weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
             end.atexit = False
         return self._pool
 
     def _array(self, shape: tuple[int, ...]) -> Bytes:
-        """Return an array with arbitrary content that nobody else uses."""
+        """Return an uninitialized array; its memory returns to the filler after the last use."""
         try:
             memory = self._free.pop()
         except IndexError:
             memory = _aligned(math.prod(shape)).reshape(shape).data
-        # NumPy makes `base` of a view the owner of the memory. Over a memoryview that is `array`,
-        # so the finalizer runs when the last view is gone; over another array it would be that.
+        # NumPy sets `base` of a view to `array`, because `memory` is a memoryview. So the finalizer
+        # runs after the last view is gone. If `memory` were an array, views would have it as base.
         array = np.asarray(memory)
         weakref.finalize(array, self._free.append, memory).atexit = False
         return array
@@ -136,7 +136,7 @@ def _aligned(num_bytes: int) -> Bytes:
 
 
 class ArrayBatches:
-    """An iterator over batches; `Dataset.batches` makes it and says what it yields."""
+    """The iterator that `Dataset.batches` returns; its batches are described there."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class ArrayBatches:
         digest: str,
         options: BatchOptions,
     ) -> None:
-        """`digest` is the hash of the records of all hosts."""
+        """Begin at the first batch of epoch 0. `digest` is the hash of the records of all hosts."""
         self._examples = examples
         self._order = order
         self._digest = digest
@@ -172,16 +172,16 @@ class ArrayBatches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of batches of an epoch of this host."""
+        """Number of batches that this host takes from an epoch."""
         return self._num_own_batches
 
     @property
     def skipped(self) -> tuple[RecordError, ...]:
-        """The bad records replaced so far, each once, with file, record number and offset."""
+        """Errors of the bad records replaced so far, one each, with file, number and offset."""
         return tuple(self._bad.values())
 
     def __len__(self) -> int:
-        """Return the number of batches of all epochs. TypeError with `epochs=None`."""
+        """Return the number of this host's batches in all epochs. TypeError with `epochs=None`."""
         if self._options.epochs is None:
             what = "epochs=None has no end; steps_per_epoch counts the batches of an epoch"
             raise TypeError(what)
@@ -210,11 +210,11 @@ class ArrayBatches:
         return self._next // (self._num_batches or 1)
 
     def start_epoch(self, epoch: int) -> None:
-        """Let the first batch of an epoch be the next one."""
+        """Continue with the first batch of `epoch`."""
         self._seek(epoch * self._num_batches)
 
     def rest_of_epoch(self) -> Iterator[Any]:
-        """Yield the batches that are left of the epoch of the next batch."""
+        """Yield the batches that are left in the epoch `self.epoch`."""
         stop = (self.epoch + 1) * self._num_batches
         while self._next < stop:
             self._start()
@@ -224,17 +224,16 @@ class ArrayBatches:
             yield next(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the next batch, in values that JSON can store."""
+        """Return the state before the next batch, in values that JSON can store."""
         epoch, batch = divmod(self._next, self._num_batches or 1)
         return State(self._order.seed, epoch, batch, self._identity())._asdict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the position of another iterator, with its seed.
-
-        The state may also be of `reader.iterate`.
+        """Continue from the state of another iterator or of `reader.iterate`, with its seed.
 
         Raises:
-            DatasetError: the state is malformed, or it is of other records or other options.
+            DatasetError: the state is malformed, belongs to other records or batches, or its epoch
+                is beyond `epochs`.
         """
         saved = check_state(_STATE, state, self._identity(), self._num_batches)
         num_epochs = self._options.epochs
@@ -245,7 +244,7 @@ class ArrayBatches:
         self._seek(saved.epoch * self._num_batches + saved.batch)
 
     def close(self) -> None:
-        """Stop the threads and drop batches decoded ahead; the iterator is then exhausted."""
+        """Stop the threads and drop batches decoded ahead. The iterator then has no next batch."""
         self._filler.close()
         self._started.clear()
         self._upcoming = iter(range(0))
@@ -260,7 +259,7 @@ class ArrayBatches:
         return identity(self._digest, self._order, drop=self._options.drop_remainder)
 
     def _seek(self, number: int) -> None:
-        """Let global batch `number`, counted over all epochs, be the next one to return."""
+        """Continue with global batch `number`, counted over all epochs."""
         epochs, steps = self._options.epochs, self._num_batches
         self._next = number
         self._started.clear()
@@ -269,7 +268,7 @@ class ArrayBatches:
         self._upcoming = iter(range(number, stop))
 
     def _start(self) -> None:
-        """Start batches until `prefetch` are started in addition to the next one."""
+        """Start to fill batches: the next one, and `prefetch` batches after it."""
         order, size = self._order, self._options.batch_size
         while len(self._started) <= self._prefetch:
             number = next(self._upcoming, None)
@@ -278,7 +277,7 @@ class ArrayBatches:
             epoch, batch = divmod(number, self._num_batches)
             tags, image_size = order.batch(epoch, batch)
             if not len(tags):
-                continue  # this host has no part of it
+                continue  # this host has no part of this batch
             self._examples.records.expect(epoch, batch * size, batch * size + len(tags))
             keys = [0] * len(tags)
             if self._options.crop is not None:
@@ -287,7 +286,7 @@ class ArrayBatches:
             self._started.append((number, filling))
 
     def _wait(self, filling: Filling) -> Columns:
-        """Return a batch when it is filled, with bad records replaced if `on_error` is "skip"."""
+        """Return a batch when it is filled. Bad records are replaced, or raise their error."""
         filling.wait()
         for row in sorted(filling.errors):
             if self._options.on_error == "raise":

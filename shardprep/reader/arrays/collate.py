@@ -1,4 +1,4 @@
-"""`reader.collate`: items in the form that torchvision's detectors take. Imports torch lazily."""
+"""`reader.collate`: batches for torchvision's detectors. Imports torch only when it is called."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from shardprep.reader.validators import Number, validated
 
 _WHERE = "reader.collate"
 _LARGE = {KEYS[OBJECT_MASK], KEYS[MASK]}
-"""Keys of values as large as images. They have a storage of their own, so that keeping other values
-does not keep these in memory."""
+"""Keys of masks, which may be as large as images. They get a separate storage, so that the other
+values can be kept without keeping masks in memory."""
 _ALIGNMENT = 16
-"""Multiple of bytes at which each array of a storage begins."""
+"""Multiple of bytes at which each array in a storage begins."""
 
 
 @validated(_WHERE)
@@ -29,13 +29,13 @@ def collate(items: Any, first_label: Number = 0) -> tuple[list[Any], list[dict[s
     An image is uint8[3, height, width], a view of pixels in memory as [height, width, 3]. A target
     has `boxes` float32[n, 4] as left, top, right, bottom in pixels; `labels` int64[n]; `masks`
     uint8[n, height, width] and `iscrowd` int64[n] if the dataset has them; and all other values of
-    the items. All are torch tensors. They share the memory of the items, except in a worker of a
-    DataLoader, which copies them once to shared memory.
+    the items except texts. All are torch tensors. Images and masks share the memory of the items.
+    A worker of a DataLoader copies all values once to shared memory instead.
 
     Args:
         items: (image, target) pairs of a `Dataset` with boxes.
-        first_label: number of the first class. torchvision's detectors use 0 for the background:
-            `functools.partial(reader.collate, first_label=1)`.
+        first_label: number of the first class. torchvision's detectors use 0 for the background,
+            so pass `functools.partial(reader.collate, first_label=1)`.
 
     Raises:
         DatasetError: the items have no boxes, or torch is not installed.
@@ -68,16 +68,16 @@ def _values(target: dict[str, Any], size: tuple[int, ...], first_label: int) -> 
 
 
 def _tensors(arrays: Sequence[Any]) -> list[Any]:
-    """Return arrays as tensors that share their memory, or share one storage in a worker."""
-    # A DataLoader copies the result of a worker to shared memory, and each storage takes a file
-    # descriptor of both processes. So all arrays are copied there at once.
+    """Return arrays as tensors that share their memory, or in a worker as parts of one storage."""
+    # A DataLoader moves the result of a worker to shared memory, where each storage takes a file
+    # descriptor in both processes. So all arrays are copied to one storage there.
     import torch
 
     arrays = [np.ascontiguousarray(one).reshape(one.shape) for one in arrays]  # 0-d stays 0-d
     if torch.utils.data.get_worker_info() is None:
         return [torch.from_numpy(one) for one in arrays]
     stops = [*accumulate(-(-one.nbytes // _ALIGNMENT) * _ALIGNMENT for one in arrays)]
-    new_shared: Any = torch.UntypedStorage._new_shared  # noqa: SLF001 - as its default_collate
+    new_shared: Any = torch.UntypedStorage._new_shared  # noqa: SLF001 - as in default_collate
     storage = new_shared(max([_ALIGNMENT, *stops]))
     whole = torch.empty(0, dtype=torch.uint8).set_(storage)
     tensors = []

@@ -1,7 +1,6 @@
-"""`reader.Dataset`: the images and labels of a split as NumPy arrays, in any order.
+"""`reader.Dataset`: the images and labels of a split as NumPy arrays, by index or in batches.
 
-TensorFlow is neither needed nor imported. Split expressions, features and pixels are the same as in
-`reader.load`.
+TensorFlow is not imported. Split expressions, features and pixels are the same as in `reader.load`.
 """
 
 from __future__ import annotations
@@ -55,19 +54,19 @@ class Dataset:
     """A split of a dataset as a sequence: `len(ds)`, `ds[i]`, `ds[a:b]`, `ds.batches(64)`.
 
     An item is (image, target) as in `reader.load`, or the image alone in a dataset without targets.
-    With `as_supervised=False` it is a dict of all features of the schema:
+    With `as_supervised=False` an item is a dict of all features of the schema:
 
     * `image` uint8[height, width, 3], RGB;
     * `label` int, −1 if missing; `labels` float32[classes] of 0 and 1; `target` float32, NaN if
       missing; `text`, `image/filename` and other texts str; other columns int or float32;
-    * for n objects `objects/bbox` float32[n, 4] as ymin, xmin, ymax, xmax in 0 to 1,
-      `objects/label` int64[n], `objects/is_crowd` bool[n], `objects/mask` uint8[n, height, width]
+    * `objects/bbox` float32[n, 4] of n objects as ymin, xmin, ymax, xmax in 0 to 1;
+      `objects/label` int64[n]; `objects/is_crowd` bool[n]; `objects/mask` uint8[n, height, width]
       of 0 and 1;
     * `segmentation_mask` uint8[height, width, 1], 255 for pixels without a class (uint16 and 65535
       with more than 254 classes).
 
     It is a map-style dataset for `torch.utils.data.DataLoader` and a data source for Grain. It can
-    be pickled and forked, and read from many threads.
+    be pickled, used in forked processes, and read by many threads.
     """
 
     @validated("reader.Dataset", {"it to batches: Dataset(…).batches({}=…)": BatchOptions})
@@ -84,16 +83,16 @@ class Dataset:
         """Open a split, without reading a record.
 
         Args:
-            path: folder of the dataset, or a folder above it (the newest version is read), or such
-                an address in object storage: "s3://bucket/key", "gs://…", "az://…".
-            split: "train", "train[:90%]", "train[100:200]", "train+validation", one of
-                `even_splits`, or a `Selection`. Records are in the order of the shards.
-            as_supervised: False makes items dicts of all features. A target with boxes is a dict
-                as in `batches`.
-            decode: False leaves images and masks as the bytes that are stored.
-            transform: called with the image of each item, like `transform` of torchvision's
-                datasets; its result replaces the image. In a dataset with boxes or masks it is
-                called with image and target, like their `transforms`; its result is the item.
+            path: folder of the dataset, or a folder above it (the newest version is read), or the
+                address of either in object storage: "s3://bucket/key", "gs://…", "az://…".
+            split: "train", "train[:90%]", "train[100:200]", "train+validation", a part returned by
+                `even_splits`, or a `Selection`. Records are in the order of the shards; the parts
+                of "a+b" follow each other.
+            as_supervised: False makes each item a dict of all features.
+            decode: False returns images and masks as the bytes that are stored.
+            transform: function of the image of each item, like `transform` of torchvision's
+                datasets; its result replaces the image. If the dataset has boxes or masks, it is a
+                function of image and target, like `transforms` there; its result is the item.
             verify_crc: False does not verify the checksums of records.
 
         Raises:
@@ -117,13 +116,13 @@ class Dataset:
         self._examples = ExampleReader(subset.records, decoder)
 
     def __repr__(self) -> str:
-        # Grain compares this text when it restores a checkpoint: no folder, which may have moved.
+        # Grain compares this text when it restores a checkpoint, and the folder may have moved.
         name = "/".join(self.path.parts[-2:])
         records = f"{len(self):,} records {self._examples.records.digest}"
         return f"shardprep.reader.Dataset({name!r}, {self.split!r}, {records})"
 
     def _repr_html_(self) -> str:
-        """Return HTML for notebooks: a table and, from a folder, up to eight pictures."""
+        """Return HTML for notebooks: a table, and up to eight pictures of a dataset in a folder."""
         try:
             return card("Dataset", self._facts(), self._pictures())
         except Exception:
@@ -157,7 +156,7 @@ class Dataset:
     @overload
     def __getitem__(self, wanted: int) -> Any: ...
     def __getitem__(self, wanted: int | slice) -> Any:
-        """Return an item, or a Dataset of a slice, without reading its records.
+        """Return the item with a number. For a slice, return a Dataset without reading a record.
 
         Raises:
             IndexError: the number is out of range.
@@ -182,56 +181,56 @@ class Dataset:
         return transform(*pair) if transform is not None and self._transforms_both else pair
 
     def __getitems__(self, wanted: Sequence[int]) -> list[Any]:
-        """Return several items; torch reads whole batches by this method."""
+        """Return the items with these numbers. A DataLoader of torch calls this for each batch."""
         return [self[number] for number in wanted]
 
     def __iter__(self) -> Iterator[Any]:
         return (self[number] for number in range(len(self)))
 
     @WithOptions(_BATCHES, BatchOptions)
-    def batches(self, options: BatchOptions) -> ArrayBatches:  # noqa: D417 - its fields
+    def batches(self, options: BatchOptions) -> ArrayBatches:  # noqa: D417 - documents fields
         """Return an iterator over (images, targets), decoded ahead of use by threads.
 
         Images are uint8[batch, height, width, 3]. Targets are NumPy arrays of the form that
         `reader.load` describes; texts are object[batch] of str. With `decode=False`, images and
-        masks are object[batch] of bytes.
+        class masks are object[batch] of bytes, and the masks of objects are lists of bytes.
 
-        The memory of an array is reused when neither the caller nor another library holds it or a
-        view of it, through DLPack or the buffer protocol.
+        The memory of an array is reused when the caller and other libraries have released it and
+        its views, including views through DLPack or the buffer protocol.
 
         Args:
             batch_size: number of images per batch.
             shuffle: True for another order in each epoch, the order of
-                `reader.load(shuffle=True)`: blocks of about 64 records are permuted and mixed. By
+                `reader.load(shuffle=True)`: blocks of 8 to 64 records are permuted and mixed. By
                 default, a split is shuffled if its name starts with "train".
             weights: as in `reader.load`.
-            seed: number that, with the epoch, decides the order on any machine and in both
-                readers. By default it is random.
-            epochs: number of epochs, None for no end.
+            seed: number that, together with the epoch, decides order and crops, on any machine and
+                in both readers. By default it is random.
+            epochs: number of epochs; None for no end.
             drop_remainder: drop an incomplete last batch.
             as_supervised: False yields a dict of arrays of all features.
             box_format: format of the boxes, by its name in Keras. Formats without "rel_" are in
                 pixels of the image.
-            max_boxes: fixes the number of rows of boxes for every batch. The largest boxes of an
-                image are kept, and an `Advice` says once that there were more.
-            random_resized_crop: as in `reader.load`, which draws the same boxes from a seed.
+            max_boxes: number of rows of boxes in every batch. If an image has more boxes, its
+                largest ones are kept, and an `Advice` warns of that once.
+            random_resized_crop: as in `reader.load`. Both draw the same boxes from the same seed.
             center_crop: as in `reader.load`.
-            ragged: True yields lists instead of arrays whose rows differ: an array per image of
-                its boxes, labels and masks, and images of different sizes.
+            ragged: True does not pad: boxes, labels and masks are lists of an array per image, and
+                so are images of different sizes.
             buckets: result of `reader.buckets`, for images of different sizes. All images of a
-                batch are of one bucket and resized to its size. `drop_remainder` drops incomplete
-                batches, at most one per bucket. All hosts have images of one size at a time.
+                global batch are of one bucket and resized to its size. `drop_remainder` drops
+                incomplete batches, at most one per bucket.
             num_shards: number of readers, such as hosts, that share the records. A *global batch*
-                has `batch_size` records for each; every reader takes its part of it. With
-                `drop_remainder` all have the same number of batches.
-            shard_index: number of this reader among them, from 0.
+                has `batch_size` records for each reader, and each reader takes its part. With
+                `drop_remainder` all readers have the same number of batches.
+            shard_index: number of this reader, from 0 to `num_shards` − 1.
             on_error: "skip" replaces each damaged record by the next good one, with a
-                RuntimeWarning; `skipped` of the iterator lists them.
-            num_threads: number of threads that decode. By default the number of usable cores. It
-                is at least 32 if each record is a request to object storage, because most threads
-                then wait: with `weights` or `buckets`, or for large records.
-            prefetch: number of batches decoded ahead, each in memory of its own. By default 2, or
-                as many as keep all threads busy.
+                RuntimeWarning; the attribute `skipped` of the iterator lists the errors.
+            num_threads: number of threads that decode. By default the number of usable cores. With
+                `weights`, `buckets` or large records in object storage, it is at least 32, because
+                each record is then a request, and most threads wait.
+            prefetch: number of batches decoded ahead, each in its own memory. By default as many as
+                keep all threads busy, at least 2.
 
         Raises:
             DatasetError: an argument is not allowed, the images differ in size, or an option for
@@ -251,20 +250,20 @@ class Dataset:
         return ArrayBatches(examples, self._target, order, self._subset.digest, options)
 
     @WithOptions("Dataset.loader", LoaderOptions)
-    def loader(self, options: LoaderOptions) -> Loader:  # noqa: D417 - its fields
-        """Return batches of torch tensors; each `for` loop over it is an epoch.
+    def loader(self, options: LoaderOptions) -> Loader:  # noqa: D417 - documents fields
+        """Return a loader of batches of torch tensors; each `for` loop over it yields an epoch.
 
-        It stands wherever PyTorch code takes a `DataLoader`: it has a length, `set_epoch`,
-        `state_dict` and `load_state_dict` at any batch. The batches, their order and their states
-        are those of `batches`. Tensors share the memory of its arrays.
+        Training loops can use it like a `DataLoader`: it has a length, `set_epoch`, `state_dict`
+        and `load_state_dict` at any batch. Batches, order and states are the same as with
+        `batches`. Tensors share the memory of NumPy arrays, unless they are pinned.
 
         Args:
-            num_shards: number of processes that share the records. By default that of the process
-                group of `torch.distributed`, or of the environment variable WORLD_SIZE, or 1.
-            shard_index: number of this process among them, from 0. By default its rank.
-            pin_memory: copy tensors to pinned memory. By default if CUDA is available.
+            num_shards: number of processes that share the records. By default the size of the
+                process group of `torch.distributed`, else the variable WORLD_SIZE, else 1.
+            shard_index: number of this process, from 0. By default its rank.
+            pin_memory: copy tensors to pinned memory. By default only if CUDA is available.
 
-        All other arguments are those of `batches`.
+        All other arguments are the same as for `batches`.
 
         Raises:
             DatasetError: as for `batches`, or torch is not installed.
@@ -284,13 +283,13 @@ class Dataset:
         places = subset.records.places
         within: EpochOrder
         if options.buckets is not None:
-            from shardprep.reader.selection.statistics import bucket_members  # and pyarrow
+            from shardprep.reader.selection.statistics import bucket_members  # imports pyarrow
 
             members = bucket_members(options.buckets, manifest, places)
             drop = options.drop_remainder
             within = BucketBatches(tuple(options.buckets), members, size, drop, shuffle)
         elif options.weights is not None:
-            from shardprep.reader.selection.weights import weighted_draws  # and pyarrow
+            from shardprep.reader.selection.weights import weighted_draws  # imports pyarrow
 
             numbers = places.numbers(manifest)
             within = weighted_draws(_BATCHES, options.weights, numbers, subset.dataset)
@@ -300,7 +299,7 @@ class Dataset:
         seed = draw_seed() if options.seed is None else options.seed
         return Order(within, GlobalBatches(len(within), size, host, num_hosts), seed)
 
-    def _names(self, as_supervised: bool) -> tuple[str, ...]:  # noqa: FBT001 - of an option
+    def _names(self, as_supervised: bool) -> tuple[str, ...]:  # noqa: FBT001 - an option
         return (IMAGE, *self._target.names) if as_supervised else tuple(self.schema.features)
 
     def _check_batches(self, options: BatchOptions) -> None:

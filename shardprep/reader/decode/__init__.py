@@ -1,4 +1,4 @@
-"""Payloads of records to NumPy arrays: images, crops, targets, boxes and masks.
+"""Decode payloads of records to NumPy arrays: images, crops, targets, boxes and masks.
 
-`features` decodes an example by the schema; the other modules decode parts of it.
+`features` decodes an example by the schema. The other modules handle parts of the example.
 """

@@ -1,6 +1,6 @@
-"""Boxes and masks of examples as NumPy arrays, and padded into batches.
+"""Boxes and masks of examples as NumPy arrays, and their padding to batches.
 
-The TensorFlow graph resizes masks by itself, in `tf/decode`.
+The TensorFlow graph has code of its own to resize masks, in `tf/decode`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from shardprep.reader.decode.crop import clipped, nearest, nearest_pixels
 from shardprep.reader.decode.targets import PADDING, BoxLimit, formatted
 
 _MODES = {"uint8": "L", "uint16": "I;16"}
-"""dtype of the pixels of a mask → Pillow's mode of its PNG."""
+"""dtype of the pixels of a mask → mode of its PNG in Pillow."""
 _DTYPES = {BOX: np.float32, BOX_LABEL: np.int64, CROWD: np.bool_}
 
 
 class AnnotationDecoder:
     """Turns the boxes and masks of an example into arrays.
 
-    Boxes are float32[n, 4], labels int64[n], crowds bool[n], object masks uint8[n, height, width],
-    a class mask is uint8 or uint16[height, width, 1].
+    Boxes are float32[n, 4], labels int64[n], crowds bool[n], object masks uint8[n, height, width].
+    A class mask is uint8[height, width, 1], or uint16 with more than 254 classes.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class AnnotationDecoder:
         limit: BoxLimit | None,
         crop: Crop | None,
     ) -> None:
-        """Decode the annotations among the features `names`; without `decode` masks stay bytes."""
+        """Decode the annotations among the features `names`; without `decode`, masks stay bytes."""
         self._features = {name: one for name, one in schema.annotations.items() if name in names}
         self.names = frozenset(self._features)
         self._size = schema.image_size if crop is None else crop.size
@@ -49,14 +49,14 @@ class AnnotationDecoder:
         self._crop = crop
 
     def columns(self, num_rows: int) -> dict[str, Array]:
-        """Return an empty array per feature for a batch; an object array if rows differ."""
+        """Return uninitialized arrays by feature for a batch; object[rows] for unequal shapes."""
         columns: dict[str, Array] = {name: np.empty(num_rows, object) for name in self._features}
         if MASK in columns and self._decode and self._size is not None:
             columns[MASK] = np.empty((num_rows, *self._size, 1), self._features[MASK].mask_dtype)
         return columns
 
     def shapes(self) -> dict[str, tuple[tuple[int | None, ...], Any]]:
-        """Return shape and dtype of a row of each feature in a padded batch."""
+        """Return (shape, dtype) of a row of each feature in a padded batch; None: any length."""
         length = self._limit.max_boxes if self._limit else None
         size = self._size or (None, None)
         shapes: dict[str, tuple[tuple[int | None, ...], Any]] = {
@@ -72,8 +72,8 @@ class AnnotationDecoder:
     def values(self, raw: Mapping[str, Any], size: tuple[int, ...] | None) -> dict[str, Any]:
         """Return the arrays of an example by feature. Raises ValueError if a value is damaged.
 
-        `size` is height and width of the image, None if masks are not decoded. With a crop, the
-        values describe the whole image; `cropped` follows.
+        `size` is height and width of the image, or None if masks are not decoded. If there is a
+        crop, the arrays still describe the whole image: call `cropped` next.
         """
         values = self._objects(raw, size) if BOX in self._features else {}
         if MASK in self._features:
@@ -112,10 +112,10 @@ class AnnotationDecoder:
     def cropped(
         self, values: dict[str, Any], window: CropWindow, size: tuple[int, int]
     ) -> dict[str, Any]:
-        """Return the values of an image of `size` in a window of it, at the size of the crop.
+        """Return the part of `values` in a window of the image, at the size of the crop.
 
-        Boxes are clipped, and objects that are not visible enough are dropped. Masks are resized
-        by the nearest pixel centers.
+        `size` is height and width of the whole image. Boxes are clipped, and objects that are not
+        visible enough are dropped. Masks are resized by the nearest pixel centers.
         """
         if self._crop is None:
             return values
@@ -132,7 +132,7 @@ class AnnotationDecoder:
         return values
 
     def padded(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a batch with objects padded to `max_boxes`, or to the most of an image."""
+        """Return a batch with objects padded to `max_boxes`, or to the most in an image."""
         length = self._limit.max_boxes if self._limit else None
         return {
             name: stacked(column, PADDING[name], length)
@@ -142,7 +142,7 @@ class AnnotationDecoder:
         }
 
     def _largest(self, boxes: Array) -> Array | None:
-        """Return the indices of the largest boxes, in order; None if all are within the limit."""
+        """Return the sorted indices of the largest boxes, or None if there are not too many."""
         if self._limit is None or len(boxes) <= self._limit.max_boxes:
             return None
         self._limit.warn(len(boxes))
@@ -168,7 +168,7 @@ class AnnotationDecoder:
 
 
 def stacked(rows: Sequence[Array], value: float, length: int | None = None) -> Array:
-    """Return arrays of different lengths as one, padded to `length` or to the longest."""
+    """Return arrays as one, each padded with `value` to `length` or to the longest of them."""
     length = max((len(row) for row in rows), default=0) if length is None else length
     inner = rows[0].shape[1:] if len(rows) else ()
     padded = np.full((len(rows), length, *inner), value, rows[0].dtype)
@@ -178,7 +178,7 @@ def stacked(rows: Sequence[Array], value: float, length: int | None = None) -> A
 
 
 def resized_mask(data: bytes, size: tuple[int, int] | None) -> bytes:
-    """Return the PNG of a mask resized to (height, width) by the nearest pixel centers."""
+    """Return the PNG of a mask, resized to a (height, width) by the nearest pixel centers."""
     with open_stored(data, "PNG") as image:
         if size is None or (image.height, image.width) == size:
             return data
@@ -190,6 +190,6 @@ def resized_mask(data: bytes, size: tuple[int, int] | None) -> bytes:
 
 
 def boxes_as(boxes: Array, box_format: BoxFormat, size: tuple[int, ...]) -> Array:
-    """Return float32[…, 4] boxes of an image of (height, width) pixels in another format."""
+    """Return boxes, float32[…, 4], in another format; `size` is (height, width) of the image."""
     changed: Array = formatted(boxes, box_format, np.array(size, np.float32), np)
     return changed

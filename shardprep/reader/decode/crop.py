@@ -1,8 +1,8 @@
-"""Crops: decode the part of an image that a crop shows, and move boxes and masks to it.
+"""Crops: decode an image, resize the window that a crop shows, and move boxes and masks to it.
 
-A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if the part still has at least as many pixels as
-the result. libjpeg then uses smaller inverse transforms, which are faster and still average every
-pixel. The part is resized by Pillow's bicubic filter, which reads pixels beyond its edges.
+A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if the window is then still as high and wide as the
+result. libjpeg uses smaller inverse transforms for that, which are faster and still average every
+pixel. The window is resized by Pillow's bicubic filter, which reads pixels beyond its edges.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from shardprep.reader.order.epoch import Size
 from shardprep.reader.order.permutation import mix
 
 _CROP = 3
-"""Separates the keys of crops from keys of augmentation, which depend on the same tags."""
+"""Separates the keys of crops from the keys of augmentation, which depend on the same tags."""
 _UINT64 = (1 << 64) - 1
 _SCALES = (8, 4, 2)
 """Divisors of a JPEG's size that have a fast inverse transform."""
 _MAX_BUFFER_BYTES = 64 << 20
 """Maximum size of the pixel buffer that a thread keeps for its next image."""
 _MIN_PIXELS = 0.999
-"""Minimum side of a box in the crop: one pixel, less the rounding error of a float."""
+"""Minimum side of a box in the result: one pixel, less the rounding error of a float."""
 _buffers = threading.local()
 
 
 def crop_keys(key: int, tags: Ints) -> list[int]:
-    """Return the keys that decide the crops of records; `key` and `tags` are of the `Order`."""
+    """Return the keys, one per tag, that decide the crops; `key` is the key of the `Order`."""
     return mix(key, tags, _CROP).tolist()  # type: ignore[attr-defined, no-any-return]
 
 
 def draws(key: int) -> Iterator[float]:
-    """Yield endless random numbers in [0, 1) that follow from a key."""
+    """Yield random numbers in [0, 1) without end; equal keys give equal numbers."""
     # SplitMix64 (Steele, Lea and Flood, 2014): the state advances by 2⁶⁴ divided by the golden
     # ratio, and two multiply-xorshift rounds mix it. Creating a NumPy generator would take longer
     # than drawing the few numbers of a crop.
@@ -55,7 +55,7 @@ def crop_jpeg(
 ) -> tuple[CropWindow, Size] | None:
     """Fill `out` with the crop of a JPEG; return the window and the size of the whole image.
 
-    None if simplejpeg cannot decode the image at every scale.
+    Return None if simplejpeg cannot decode the image, or only at some scales.
     """
     if not is_scalable(data):
         return None
@@ -84,7 +84,7 @@ def crop_pixels(pixels: Pixels, crop: Crop, key: int, out: Pixels) -> tuple[Crop
 
 
 def scale_of(window: CropWindow, size: Size) -> int:
-    """Return the divisor of a JPEG's size at which the window still needs no enlargement."""
+    """Return the largest divisor of a JPEG's size that leaves the window `size` or more, or 1."""
     fits = min(window.height // size[0], window.width // size[1])
     return next((scale for scale in _SCALES if scale <= fits), 1)
 
@@ -97,7 +97,7 @@ def _fill(out: Pixels, pixels: Pixels, window: CropWindow, scale: int) -> None:
 
 
 def clipped(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:
-    """Return boxes relative to a window, clipped, and which are visible enough, bool[n]."""
+    """Return boxes relative to a window and clipped to it, and bool[n]: whether to keep each."""
     top, left, height, width = window
     begin = np.array([top, left] * 2, np.float64) / (size * 2)
     length = np.array([height, width] * 2, np.float64) / (size * 2)
@@ -110,7 +110,7 @@ def clipped(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[A
 
 
 def nearest(masks: Array, window: CropWindow, size: Size, axis: int) -> Array:
-    """Return a window of masks, resized by the nearest pixel centers; rows are along `axis`."""
+    """Return a window of masks, resized by the nearest pixel centers; `axis` has the height."""
     begins, lengths = window[:2], window[2:]
     for i, (begin, length, wanted) in enumerate(zip(begins, lengths, size, strict=True)):
         masks = masks.take(begin + nearest_pixels(length, wanted), axis + i)
@@ -118,13 +118,13 @@ def nearest(masks: Array, window: CropWindow, size: Size, axis: int) -> Array:
 
 
 def nearest_pixels(length: int, wanted: int) -> Ints:
-    """Return the pixels nearest to the centers of `wanted` pixels over a side of `length`."""
-    # In whole numbers: floats would break the ties of ⌊(i + ½) · length / wanted⌋ by chance.
+    """Return int64[wanted], the pixel of a side of `length` under the center of each new pixel."""
+    # ⌊(i + ½) · length / wanted⌋ in whole numbers: floats could round whole results down.
     return (2 * np.arange(wanted) + 1) * length // (2 * wanted)
 
 
 def _memory(num_bytes: int) -> bytearray:
-    # The thread's own buffer: fresh pages would add half of the time of decoding.
+    # Each thread reuses a buffer: fresh pages of memory would add half of the time of decoding.
     memory: bytearray = getattr(_buffers, "memory", bytearray())
     if len(memory) < num_bytes:
         memory = bytearray(num_bytes)

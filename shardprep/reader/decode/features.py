@@ -1,7 +1,7 @@
-"""Examples as Python and NumPy values, by the schema of the dataset: single items and batch rows.
+"""Decode examples by the schema of the dataset, to single items or into the rows of a batch.
 
-A damaged payload is a ValueError of `FeatureDecoder`, and a RecordError of `ExampleReader`, which
-knows the record.
+For a damaged payload, `FeatureDecoder` raises ValueError, or RecordError without the location of
+the record. `ExampleReader` knows the record, and raises RecordError with its location.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DTYPES = {"bytes": np.object_, "int64": np.int64, "float32": np.float32}
 
 
 class FeatureDecoder:
-    """Decodes the payloads of records into values by feature."""
+    """Decodes the payloads of records to values by feature, Python objects or NumPy arrays."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class FeatureDecoder:
     ) -> None:
         """Decode the features `names`; without `decode`, images and masks stay bytes.
 
-        `fallback` decodes images that Pillow and simplejpeg cannot decode; it may raise anything.
+        `fallback` decodes images that Pillow and simplejpeg cannot decode; it may raise any error.
         """
         self.names = names
         self.image_size = schema.image_size if crop is None else crop.size
-        """Height and width of the returned images, None if they differ."""
+        """Height and width of the decoded or cropped images, or None if they differ."""
         self.annotations = AnnotationDecoder(schema, names, decode=decode, limit=limit, crop=crop)
         self._is_annotated = bool(self.annotations.names)
         self.encoding = schema.image.encoding
@@ -60,20 +60,20 @@ class FeatureDecoder:
         self._decode = decode
         self._crop = crop
         self.image_shape = (*self.image_size, 3) if self.image_size and decode else None
-        """Shape of all images, None if they differ or are not decoded."""
+        """Shape of all images, or None if they differ or are not decoded."""
         self._stored_shape = (*schema.image_size, 3) if schema.image_size else None
         self._features = schema.features
         self._decoder = ExampleDecoder(schema.dtypes, names)
 
     def columns(self, num_rows: int) -> Columns:
-        """Return an empty array per feature for a batch, except for images of one size."""
+        """Return uninitialized arrays by feature for a batch, without images of one size."""
         columns = {n: self._column(n, num_rows) for n in self._image_features if n != IMAGE}
         if self.image_shape is None:
             columns[IMAGE] = np.empty(num_rows, object)
         return columns | self.annotations.columns(num_rows) if self._is_annotated else columns
 
     def shapes(self) -> dict[str, tuple[tuple[int | None, ...], Any]]:
-        """Return shape and dtype of a row of each feature in a padded batch."""
+        """Return (shape, dtype) of a row of each feature in a padded batch; None: any length."""
         shapes: dict[str, tuple[tuple[int | None, ...], Any]] = {
             name: (column.shape[1:], column.dtype) for name, column in self.columns(0).items()
         }
@@ -82,7 +82,7 @@ class FeatureDecoder:
         return {name: shapes[name] for name in self.names}
 
     def item(self, payload: memoryview) -> dict[str, Any]:
-        """Return the values of one example by feature; the image is not cropped."""
+        """Return the values of one example by feature, without a crop."""
         raw = self._raw(payload)
         values = {
             name: self._image(raw) if name == IMAGE else self._value(name, raw)
@@ -94,7 +94,7 @@ class FeatureDecoder:
         return {name: values[name] for name in self.names}
 
     def fill(self, payload: memoryview, columns: Columns, row: int, key: int) -> None:
-        """Write the values of one example into a row of each column; `key` decides its crop."""
+        """Write the values of one example into a row of each column; `key` decides the crop."""
         raw = self._raw(payload)
         image = None
         for name in self._image_features:
@@ -125,7 +125,7 @@ class FeatureDecoder:
                 columns[name][row] = value
 
     def fill_crop(self, values: dict[str, Any], columns: Columns, row: int, key: int) -> None:
-        """Write the crop of decoded values into a row of each column."""
+        """Write the crop of decoded values to a row of each column; remove IMAGE from `values`."""
         if self._crop is None:
             raise ValueError("no crop is given")
         window, size = crop_pixels(values.pop(IMAGE), self._crop, key, columns[IMAGE][row])
@@ -174,12 +174,12 @@ class FeatureDecoder:
         return out
 
     def _pixels(self, data: bytes | memoryview, out: Pixels | None = None) -> Pixels:
-        """Return the pixels of an image; a JPEG is decoded into `out` if given."""
+        """Return the pixels of an image. If `out` is given, a JPEG is decoded into it."""
         if self._features[IMAGE].encoding == "raw":
             if self._stored_shape is None:
                 raise ValueError("the image is raw pixels, and the schema has no size")
             return np.frombuffer(data, np.uint8).reshape(self._stored_shape)
-        # Decoding into `out` avoids fresh pages, which would add half of the time of decoding.
+        # `out` avoids fresh pages of memory, which would add half of the time of decoding.
         pixels = self._decoded(data, out)
         _check_shape(pixels.shape, self._stored_shape)
         return pixels
@@ -210,9 +210,9 @@ class FeatureDecoder:
 
 @dataclass(frozen=True, slots=True)
 class ExampleReader:
-    """Reads and decodes examples by record number, from many threads.
+    """Reads and decodes examples by their numbers in `records`. Thread-safe.
 
-    A damaged record, Example or image is a RecordError with file, record number and offset.
+    If a record, Example or image is damaged, the RecordError has file, record number and offset.
     """
 
     records: Records
@@ -236,7 +236,7 @@ class ExampleReader:
             raise self._record_error(number, error) from error
 
     def _record_error(self, number: int, error: Exception) -> Exception:
-        # Decoders raise anything; lack of memory is not a fault of the record.
+        # Decoders may raise any error. Only MemoryError is not a problem of the record.
         if isinstance(error, MemoryError):
             return error
         what = error.what if isinstance(error, RecordError) else " ".join(str(error).split())
@@ -245,10 +245,10 @@ class ExampleReader:
 
 @dataclass(frozen=True, slots=True)
 class DecodedExamples:
-    """Whole examples in memory, decoded before; `decoder` crops them."""
+    """Whole decoded examples in memory, which `decoder` crops."""
 
     arrays: Columns
-    """Feature → values by record number; an object array if shapes differ."""
+    """Feature → array of values by example; an object array if their shapes differ."""
     decoder: FeatureDecoder
 
     def __len__(self) -> int:

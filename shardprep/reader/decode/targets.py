@@ -1,7 +1,7 @@
-"""Targets of an example in both readers: a single value, or a dict with boxes and masks.
+"""Targets of an example in both readers: a value or, with boxes or several features, a dict.
 
-Boxes are (ymin, xmin, ymax, xmax) in 0 to 1 until they leave the reader. Padding rows follow the
-rows of objects: label −1, box −1, mask 0.
+Boxes are (ymin, xmin, ymax, xmax) in 0 to 1, and are converted to the format of the user last.
+Padding rows follow the rows of objects: label −1, box −1, crowd False, mask 0.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ KEYS = {
     TARGET: "target",
     TEXT: "text",
 }
-"""Feature → its key in a dict of targets."""
+"""Feature → its key in the dict of the target."""
 PADDING = {BOX: -1, BOX_LABEL: -1, CROWD: 0, OBJECT_MASK: 0}
 """Feature of objects → its value in padding rows."""
 
 
 class Target(NamedTuple):
-    """The features that are learned."""
+    """The target of training: the names of its features."""
 
     names: tuple[str, ...]
 
@@ -53,7 +53,7 @@ class Target(NamedTuple):
         return len(self.names) > 1 or BOX in self.names
 
     def packed(self, values: Mapping[str, T]) -> T | dict[str, T] | None:
-        """Return the target: a single value, or a dict with `KEYS`, or None without features."""
+        """Return the target: a single value, a dict with `KEYS`, or None if it has no features."""
         if self._is_dict:
             return {KEYS[name]: values[name] for name in self.names}
         return values[self.names[0]] if self.names else None
@@ -76,7 +76,7 @@ def target_of(schema: Schema) -> Target:
 
 
 def padding(values: Mapping[str, Any]) -> dict[str, int]:
-    """Return the values of padding rows by the keys of a dict, which are features or `KEYS`."""
+    """Return the padding values of objects by key, named as in `values`; {} without boxes."""
     if BOX in values:
         return PADDING
     return {KEYS[name]: value for name, value in PADDING.items()} if KEYS[BOX] in values else {}
@@ -96,7 +96,7 @@ def check_boxes(where: str, schema: Schema, options: Request | BatchOptions) -> 
 
 
 class BoxLimit:
-    """Maximum number of boxes per image. Warns once, from any thread, that boxes are left out."""
+    """Maximum number of boxes per image. `warn` warns once that boxes are left out. Thread-safe."""
 
     def __init__(self, max_boxes: int) -> None:
         self.max_boxes = max_boxes
@@ -123,14 +123,14 @@ _SIDES: dict[str, Callable[[Any, Any, Any, Any], list[Any]]] = {
         (top + bottom) / 2, (left + right) / 2, bottom - top, right - left
     ],
 }  # fmt: skip
-"""Format without "rel_" → the four numbers of a box."""
+"""Format without "rel_" → function of the sides that returns the four numbers of a box."""
 
 
 def formatted(boxes: Any, box_format: BoxFormat, size: Any, library: Any) -> Any:
     """Return boxes in another format; padding rows (−1) are left unchanged.
 
-    `boxes` are float32[…, 4], ymin, xmin, ymax, xmax in 0 to 1, of `library`, numpy or tensorflow.
-    `size` is height and width of the image as float32, used by formats without "rel_".
+    `boxes` are float32[…, 4] as ymin, xmin, ymax, xmax in 0 to 1, an array or tensor of `library`:
+    numpy or tensorflow. `size` is height and width of the image as float32, for formats in pixels.
     """
     if box_format == "rel_yxyx":
         return boxes

@@ -1,4 +1,4 @@
-"""The records of a dataset that one host reads: shards and indexes checked, and opened."""
+"""Open the records of a dataset that one host reads; check shards, indexes and options."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """The opened records of one host, and the order in which it reads them."""
+    """The opened records of one host, and the order in which the host reads them."""
 
     dataset: OpenDataset
     schema: Schema
-    """Schema of the records, or of their decoded copy."""
+    """Schema of `records`, which may be decoded copies."""
     records: Records
-    """The records that the host reads in any epoch, in the order of the shards."""
+    """The rows of the host: the records that it may read in any epoch (see `Order`)."""
     digest: str
-    """Hash of the records of all hosts, see `Places.digest`."""
+    """Hash of the records of all hosts; see `Places.digest`."""
     within_epoch: EpochOrder
     batches: GlobalBatches
 
@@ -53,24 +53,24 @@ class Subset:
 
     @property
     def num_all(self) -> int:
-        """Number of records, or draws, of an epoch of all hosts together."""
+        """Number of places of an epoch (records, or draws by weight), of all hosts together."""
         return len(self.within_epoch)
 
     @property
     def epoch_records(self) -> int:
-        """Number of records that this host reads in an epoch."""
+        """Number of places of an epoch that this host reads."""
         return len(self.batches)
 
     @property
     def class_names(self) -> list[str]:
-        """Class names in label order: of the objects, or else of the masks, or of the images."""
+        """Class names in label order: of the objects, else of the masks, else of the images."""
         for name in (BOX_LABEL, MASK):
             if name in self.schema.features:
                 return list(self.schema.features[name].labels)
         return list(self.schema.labels)
 
     def image_size(self, request: Request) -> tuple[int, int] | None:
-        """Return height and width of images before a crop, None if they differ."""
+        """Return height and width of the images before a crop, or None if they differ."""
         return request.config.image_size or self.schema.image_size
 
     @property
@@ -78,14 +78,14 @@ class Subset:
         return usual_block_length(mean_record_bytes(self.manifest))
 
     def blocks(self, config: ReadConfig, *, shuffle: bool) -> BlockShuffle:
-        """Return an order of the host's records alone, for readers that read whole groups."""
+        """Return an order of this host's records only, for readers that read whole groups."""
         length, width = block_sizes(mean_record_bytes(self.manifest), *_sizes(config))
         return BlockShuffle(
             num_records=self.num_records, block_length=length, group_width=width, shuffle=shuffle
         )
 
     def order(self, request: Request) -> Order:
-        """Return the order of the records. Its seed is random if the request has none."""
+        """Return the order of the records, with a random seed if the request has no seed."""
         return Order(
             self.within_epoch,
             self.batches,
@@ -94,7 +94,7 @@ class Subset:
         )
 
     def alone(self, records: Records, batch_size: int) -> Subset:
-        """Return some of the records as if there were no other host, in the order of the shards."""
+        """Return the subset of `records` in their order, as if this were the only host."""
         number = len(records)
         within = StoredOrder(number, *block_sizes(mean_record_bytes(self.manifest)))
         batches = GlobalBatches(number, batch_size)
@@ -104,7 +104,7 @@ class Subset:
 def open_subset(
     path: str | Path | OpenDataset, split: AnySplit, *, verify_crc: bool = True
 ) -> Subset:
-    """Return the records of a split, in the order of the shards."""
+    """Return the records of a split in its order, for a single host."""
     dataset = path if isinstance(path, OpenDataset) else open_dataset(path)
     places = Places.of(dataset.manifest, numbers_of(dataset.manifest, split))
     records = open_records(dataset, places, verify_crc=verify_crc)
@@ -122,9 +122,9 @@ def open_records(
     staging_bytes: int | None = None,
     verify_crc: bool = True,
 ) -> Records:
-    """Return records of a dataset in the order of their places.
+    """Return the records of a dataset at `places`, in this order.
 
-    The shards are opened unless `store` already reads them.
+    `store` reads their shards. Without it, the shards are checked and opened.
     """
     files, shards = dataset.files, {shard.name: shard for shard in places.shards}
     if store is None:
@@ -140,7 +140,7 @@ def open_records(
 
 
 def open_request(request: Request) -> Subset:
-    """Return the records that a call of `load` reads. Raises as `load`."""
+    """Return the records that a call of `load` reads on this host. Raises like `load`."""
     check_request(request)
     config = request.config
     dataset = open_dataset(request.path)
@@ -149,7 +149,7 @@ def open_request(request: Request) -> Subset:
     size = (request.batch_size or 1) * config.replicas * num_hosts
     within: EpochOrder
     if request.weights is not None:
-        from shardprep.reader.selection.weights import weighted_draws  # and pyarrow
+        from shardprep.reader.selection.weights import weighted_draws  # imports pyarrow
 
         within = weighted_draws("reader", request.weights, numbers, dataset)
     elif request.window or config.service:
@@ -193,7 +193,7 @@ def mean_record_bytes(manifest: Manifest) -> float:
 def epoch_order(
     manifest: Manifest, number: int, size: int, config: ReadConfig, *, shuffle: bool
 ) -> EpochOrder:
-    """Return the order of `number` records in global batches of `size`, each record once."""
+    """Return an order with each of `number` records once, in global batches of `size`."""
     record_bytes = mean_record_bytes(manifest)
     if shuffle:
         length, width = _sizes(config)

@@ -32,28 +32,28 @@ from shardprep.reader.order.order import Order
 from shardprep.reader.records.shards import NUM_READS, ByteRange, LocalShards, RemoteShards
 
 _GAP_BYTES = 256 << 10
-"""Bytes between two records that are cheaper to read than to request separately."""
+"""Largest gap between two records, in bytes, that is read to save a second request."""
 _MOST_GROUP_BYTES = 128 << 20
-"""Maximum size of the groups of all lanes in memory. Larger records are read one by one."""
+"""Maximum total size of one group per lane. With larger groups, records are read singly."""
 _NUM_GROUPS = 4
-"""Number of groups in memory: two that batches are made of, and others that are requested."""
+"""Groups in memory for each lane: two that batches use, and others that are requested."""
 _NUM_EPOCHS = 4
-"""Number of epochs that several iterators may read concurrently."""
+"""Number of epochs that several iterators can read ahead concurrently."""
 _T = TypeVar("_T")
 
 
 class Places(NamedTuple):
-    """Shard of each record, and its number there."""
+    """Locations of records: their shards and their numbers there (not places of an epoch)."""
 
     shards: tuple[Shard, ...]
     shard: Ints
-    """int64[records], number of the shard in `shards`."""
+    """int64[records], index of each record's shard in `shards`."""
     record: Ints
-    """int64[records], number of the record in its shard."""
+    """int64[records], number of each record in its shard, from 0."""
 
     @classmethod
     def of(cls, manifest: Manifest, numbers: Ints) -> Self:
-        """Return the places of records by their numbers in the dataset."""
+        """Return the locations of the records with these numbers in the dataset, in this order."""
         every = list(manifest.shards.values())
         stops = np.cumsum([entry.num_records for entry in every])
         shard = np.searchsorted(stops, numbers, side="right")
@@ -65,7 +65,7 @@ class Places(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """A hash of the records and their order: of the content of shards, and places in them."""
+        """Hash of the records in their order: content of their shards, and numbers in them."""
         used = np.flatnonzero(np.bincount(self.shard))
         numbers = np.zeros(len(self.shards), np.int64)
         numbers[used] = np.arange(len(used))  # independent of other shards that may be open
@@ -90,15 +90,15 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Frames of records in shards, as arrays of equal length."""
+    """Locations of the frames of records in shards, as arrays of equal length."""
 
     shards: tuple[Shard, ...]
     shard: Ints
-    """Number of the shard in `shards`."""
+    """Index of each record's shard in `shards`."""
     record: Ints
     offset: Ints
     length: Ints
-    """Size of the whole frame in bytes."""
+    """Size of each frame in bytes, header and footer included."""
 
     def __getitem__(self, wanted: slice | Ints) -> Frames:
         columns = (self.shard, self.record, self.offset, self.length)
@@ -109,16 +109,16 @@ class Frames:
         return ByteRange(name, self.offset.item(number), self.length.item(number))
 
     def starts_run(self, gap_bytes: int = 0) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return bool[records]: whether a frame is not within `gap_bytes` after the one before."""
+        """Return bool[records]: False if a frame begins 0 to `gap_bytes` after the one before."""
         starts = np.ones(len(self.shard), bool)
         gaps = self.offset[1:] - (self.offset + self.length)[:-1]
         starts[1:] = (self.shard[1:] != self.shard[:-1]) | (gaps < 0) | (gaps > gap_bytes)
         return starts
 
     def runs(self, gap_bytes: int) -> Iterator[tuple[ByteRange, list[tuple[int, int]]]]:
-        """Yield the range of each run of neighbouring frames, see `starts_run`.
+        """Yield the byte range of each run of neighbouring frames, with a list of its frames.
 
-        Each range has a list of (start in the range, size in bytes) of its frames.
+        The list has (start in the range, size in bytes). `starts_run` says where a run starts.
         """
         starts = np.flatnonzero(self.starts_run(gap_bytes)).tolist()
         shard, offset, length = self.shard.tolist(), self.offset.tolist(), self.length.tolist()
@@ -131,18 +131,18 @@ class Frames:
 class _Block(NamedTuple):
     runs: list[Future[bytes | memoryview]]
     rows: list[tuple[int, int, int]]
-    """Number of the run, start in it and size in bytes of each record, by position."""
+    """Index in `runs`, start in the run and size in bytes of each record of the block."""
     num_left: list[int]
-    """Number of records that were not taken yet, as a list of one to be mutable."""
+    """Number of records not taken yet, in a list of one element because that is mutable."""
 
 
 class PrefetchedBlocks:
-    """The blocks of an order, read ahead from object storage, one request each. Thread-safe.
+    """The blocks of an order, read ahead from object storage. Thread-safe.
 
-    The records of a block are neighbours in a shard, and an epoch uses them within one group of
-    blocks (`BlockShuffle`). So a block is read by one request and stays in memory until each of its
-    records was taken. The blocks of the next group of a lane are requested before they are needed.
-    Blocks of all lanes are numbered together.
+    The records of a block are neighbours in the shards, and an epoch uses them within one group of
+    blocks (`BlockShuffle`). So a block usually takes one request, and stays in memory until all of
+    its records are taken. The blocks of the next group of a lane are requested before they are
+    needed. Block numbers count through all lanes. Rows are the rows of the host (see `Order`).
     """
 
     def __init__(self, store: RemoteShards, frames: Frames, order: Order) -> None:
@@ -151,14 +151,14 @@ class PrefetchedBlocks:
         self._starts = np.array([lane.start for lane in self._lanes])
         counts = [lane.blocks.num_blocks for lane in self._lanes]
         self._firsts = [0, *accumulate(counts)]
-        """Number of the first block of each lane."""
+        """Number of the first block of each lane, and the number of blocks."""
         self._lock = threading.Lock()
         self._held: OrderedDict[int, _Block] = OrderedDict()
-        """Blocks by number, the least recently used first."""
+        """Block number → block; the least recently used first."""
         self._max_held = _NUM_GROUPS * sum(lane.blocks.group_width for lane in self._lanes)
         self._expected: deque[int] = deque()
         self._groups: dict[int, dict[int, int]] = {}
-        """The last expected group of each lane, by epoch."""
+        """Epoch → lane → its last expected group."""
 
     def __del__(self) -> None:
         for block in self._held.values():
@@ -166,9 +166,9 @@ class PrefetchedBlocks:
                 run.cancel()
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
-        """Request the records at these places of an epoch, and those of the next groups.
+        """Request blocks of the host's places from `start` to before `stop`, and of next groups.
 
-        Requests beyond the limit of memory follow when other blocks are used up.
+        Blocks beyond the limit of memory are requested when other blocks are used up.
         """
         spans = list(self._order.spans(epoch, start, stop))
         with self._lock:
@@ -190,12 +190,12 @@ class PrefetchedBlocks:
             self._request_expected()
 
     def read(self, row: int, part: ByteRange) -> Bytes:
-        """Return the frame of a record from a copy of its shard, or else from its block."""
+        """Return the frame of a row from a local copy of its shard, or else from its block."""
         copied = self._store.read_copy(part)
         return self.take(row) if copied is None else np.frombuffer(copied, np.uint8)
 
     def take(self, row: int) -> Bytes:
-        """Return a frame from its block, or fewer bytes at the end of a truncated shard."""
+        """Return the frame of a row from its block; fewer bytes if its shard is truncated."""
         lane = int(np.searchsorted(self._starts, row, side="right")) - 1
         number, place = divmod(row - self._lanes[lane].start, self._lanes[lane].blocks.block_length)
         number += self._firsts[lane]
@@ -214,13 +214,13 @@ class PrefetchedBlocks:
         try:
             data = np.frombuffer(block.runs[run].result(), np.uint8)
         except BaseException:
-            with self._lock:  # so that another try requests it again
+            with self._lock:  # so that the next try requests the block again
                 self._held.pop(number, None)
             raise
         return data[start : start + num_bytes]
 
     def _request_expected(self) -> None:
-        """Request expected blocks up to the limit. The caller holds the lock."""
+        """Request expected blocks up to the limit of memory. The caller holds the lock."""
         while self._expected and len(self._held) < self._max_held:
             number = self._expected.popleft()
             first = self._frames.part(self._rows(number).start)
@@ -228,7 +228,7 @@ class PrefetchedBlocks:
                 self._request(number)
 
     def _rows(self, number: int) -> slice:
-        """Return the rows of a block."""
+        """Return the rows of the host in a block."""
         lane = bisect_right(self._firsts, number) - 1
         start, blocks = self._lanes[lane].start, self._lanes[lane].blocks
         first = (number - self._firsts[lane]) * blocks.block_length
@@ -245,7 +245,7 @@ class PrefetchedBlocks:
 
 
 class Records:
-    """A sequence of payloads. It is cheap to slice and pickle, and many threads may read it."""
+    """A sequence of the payloads of records, by number. Cheap to slice and pickle. Thread-safe."""
 
     def __init__(
         self, store: LocalShards | RemoteShards, frames: Frames, *, verify_crc: bool
@@ -263,10 +263,10 @@ class Records:
         return Records(self.store, self.frames[wanted], verify_crc=self._verify_crc)
 
     def in_order(self, order: Order) -> Records:
-        """Return the records for reading in an order, whose places are announced by `expect`.
+        """Return the same records, to be read in an order. Announce the next places by `expect`.
 
-        Records in object storage are then read ahead in blocks, unless the order has no blocks or
-        a group is too large for memory.
+        Their numbers are rows of the host. Records in object storage are then read ahead in blocks,
+        unless the order has no blocks or groups are too large for memory.
         """
         ordered = copy.copy(self)
         ordered._lanes = lanes = order.lanes  # noqa: SLF001
@@ -277,13 +277,13 @@ class Records:
         return ordered
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
-        """Start to read the records at positions of an epoch, if records are read ahead."""
+        """Read ahead the host's places from `start` to before `stop`, if the order has blocks."""
         if self._blocks is not None:
             self._blocks.expect(epoch, start, stop)
 
     @property
     def waits(self) -> bool:
-        """Whether a read may need a request of its own."""
+        """Whether the read of a single record may be a request to object storage."""
         return self.is_remote and self._blocks is None
 
     @property
@@ -300,7 +300,7 @@ class Records:
 
     @property
     def paths(self) -> list[str]:
-        """Paths or addresses of the shards, by their number in `frames`."""
+        """Paths or addresses of `shards`, in this order."""
         return [self.store.located(shard.name) for shard in self.shards]
 
     def payload(self, number: int) -> memoryview:
@@ -308,7 +308,7 @@ class Records:
 
         Raises:
             RecordError: the record is damaged.
-            DatasetError: its shard is missing or was replaced.
+            DatasetError: the shard of the record is missing or was replaced.
             StorageError: object storage does not answer.
         """
         payload = self._payload(number)
@@ -317,7 +317,7 @@ class Records:
         return payload
 
     def read(self, positions: Ints) -> list[memoryview | RecordError]:
-        """Return the payloads at some positions, or the error of a damaged record.
+        """Return the payload of each record with a number in `positions`, or its RecordError.
 
         Neighbouring records are read together. Other errors are raised as by `payload`.
         """
@@ -343,10 +343,12 @@ class Records:
         bad: Container[int],
         note: Callable[[int, RecordError], None],
     ) -> _T:
-        """Return `use` of the next record that is not bad; calls `note` for each bad one.
+        """Return `use(number)` of the next good record after the number `position`.
 
-        In an order with lanes it is a record of the same lane, so that it does not depend on the
-        number of hosts, and no other host reads it.
+        A record is bad if its number is in `bad` or if `use` raises RecordError, which is passed to
+        `note`. The search wraps around in the lane of the record, or in all records without lanes.
+        So in a `LaneShuffle` the result is the same on any number of hosts. DatasetError if no
+        record is good.
         """
         starts = [lane.start for lane in self._lanes] or [0]
         lane = bisect_right(starts, position)
@@ -362,7 +364,7 @@ class Records:
         raise DatasetError(self.store.where, "has no good record", "build the dataset again")
 
     def map_ranges(self, function: Callable[[range], _T], size: int) -> Iterator[_T]:
-        """Yield the results of a function of ranges of record numbers, called in threads."""
+        """Yield in order the results of a function of ranges of `size` numbers, run in threads."""
         num_threads = max(usable_cores(), NUM_READS if self.is_remote else 1)
         numbers = range(len(self))
         ranges = (numbers[start : start + size] for start in range(0, len(self), size))
@@ -382,7 +384,7 @@ class Records:
         return self._unframed(number, part.num_bytes, framed)
 
     def _unframed(self, number: int, num_bytes: int, framed: Bytes) -> memoryview | RecordError:
-        """Return the payload of a frame of `num_bytes`. A damaged frame is read once more."""
+        """Return the payload of a frame of `num_bytes`; read a damaged frame once more."""
         if len(framed) < num_bytes:
             what = f"{len(framed):,} of {num_bytes:,} bytes"
             return self.damaged(number, f"its shard was truncated while it was read: {what}")
@@ -398,29 +400,29 @@ class Records:
             return self.damaged(number, error.what)
 
     def damaged(self, number: int, what: str) -> RecordError:
-        """Return the error for a damaged record, with its location."""
+        """Return the error for a damaged record, with the location of the record."""
         name, record, offset = self.place(number)
         where = f"{self.store.located(name)}, record {record}"
         return RecordError(where, what, self.store.way_out(), offset=offset)
 
     def place(self, number: int) -> tuple[str, int, int]:
-        """Return name of the shard, number in the shard, and offset in bytes of a record."""
+        """Return the shard name of a record, its number there, and its offset in bytes."""
         name, offset, _ = self.frames.part(number)
         return name, self.frames.record.item(number), offset
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the records and their order, see `Places.digest`."""
+        """Hash of the records in their order; see `Places.digest`."""
         return self.places.digest
 
 
 def starts_of(shard: Ints) -> Ints:
-    """Return the positions where the shard changes, and 0."""
+    """Return 0 and the indices at which `shard` differs from the element before."""
     return np.flatnonzero(np.append(True, shard[1:] != shard[:-1]))
 
 
 def indexed(folder: Path, places: Places) -> Frames:
-    """Return the frames of the records at some places; `folder` has the indexes."""
+    """Return the frames of the records at `places`; `folder` has the indexes of the shards."""
     indexes = [read_index(folder, shard) for shard in places.shards]
     starts = [*starts_of(places.shard).tolist(), len(places.shard)]
     spans = np.concatenate(
@@ -433,7 +435,7 @@ def indexed(folder: Path, places: Places) -> Frames:
 
 
 def open_folder(folder: Path, places: Places) -> Records:
-    """Return records of a folder of shards that is never replaced."""
+    """Return the records at `places`, whose shards are in a folder and are never replaced."""
     for shard in places.shards:
         check_shard(folder, shard)
     store = LocalShards(folder, {shard.name: shard for shard in places.shards})

@@ -1,8 +1,8 @@
-"""Bytes of shards, in a folder or in object storage.
+"""Bytes of shards, in a folder or in object storage ("the store").
 
-Background threads copy one shard after the other from the store to this machine. A shard without a
-copy is read from the store by ranges, without waiting for the copy. Order and content are the same
-in both cases. Shards beyond the limit for copies are read from the store in every epoch.
+Background threads copy shards from the store to this machine. Until a shard has a complete copy,
+ranges of it are read from the store. Order and content are the same in both cases. Shards beyond
+the limit for copies are read from the store in every epoch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shardprep.storage.regular_file import OpenFiles, read_at
 from shardprep.storage.shard_cache import LIMIT_VARIABLE, RemoteShard, StagedShards
 
 NUM_READS = 32
-"""Number of concurrent requests, which mostly wait."""
+"""Number of concurrent requests. Their threads mostly wait."""
 _NUM_COPIES = 4
 """Number of threads that copy shards."""
 _BUSY_S = 0.5
@@ -46,7 +46,7 @@ class ByteRange(NamedTuple):
 def submitted(
     pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: object
 ) -> Future[_T]:
-    """Call a function in a thread, or here at interpreter shutdown, when pools accept no work."""
+    """Return the future of a call in `pool`. At interpreter shutdown, make the call here."""
     try:
         return pool.submit(function, *arguments)
     except RuntimeError:
@@ -62,13 +62,13 @@ class LocalShards:
     """Shards of a folder, opened in each process at the first read.
 
     They are not memory-mapped: a shard that is truncated in place would kill the process by SIGBUS.
-    An open shard can still be read after its dataset was replaced; opening another one then fails.
+    After the dataset was replaced, open shards can still be read, but opening a shard fails.
     """
 
     def __init__(
         self, folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None = None
     ) -> None:
-        """`shards` are the entries of the manifest by name; `files` detect a replaced dataset."""
+        """`shards` are manifest entries by name. `files` detect that the dataset was replaced."""
         self.folder = folder
         self._shards = shards
         self._local = files
@@ -85,13 +85,13 @@ class LocalShards:
         return f"{self.folder}/{name}"
 
     def way_out(self) -> str:
-        """Return what to do about a damaged record."""
+        """Return a hint on what to do about a damaged record."""
         if (self.folder / MANIFEST_FILE).is_file():
             return way_out(self.folder)
         return f"remove {self.folder}, a cache that will be filled again"
 
     def read(self, part: ByteRange) -> bytes:
-        """Return the bytes of a range, fewer if the shard ends before."""
+        """Return the bytes of a range; fewer if the shard ends before the end of the range."""
         file = self._files.get(part.shard)  # this reference keeps it open
         try:
             return read_at(file.number, part.num_bytes, part.start)
@@ -112,7 +112,7 @@ def _opened(folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None,
 
 
 class RemoteShards:
-    """Shards in object storage by name. Many threads may read; can be pickled."""
+    """Shards in object storage by name. Thread-safe; can be pickled."""
 
     def __init__(self, shards: dict[str, RemoteShard], limit: int | None = None) -> None:
         self._shards = shards
@@ -135,7 +135,7 @@ class RemoteShards:
         return str(self._shards[name].url)
 
     def read(self, part: ByteRange) -> bytes | memoryview:
-        """Return the bytes of a range from the copy of its shard or from the store."""
+        """Return a range from a copy of its shard, or else the store. Raises errors of copying."""
         errors = self._threads(part.shard).errors
         if part.shard in errors:
             raise errors[part.shard]
@@ -143,18 +143,18 @@ class RemoteShards:
         return self._read_store(part) if data is None else data
 
     def read_copy(self, part: ByteRange) -> bytes | None:
-        """Return the bytes of a range from the copy of its shard, None without a copy."""
+        """Return the bytes of a range from the local copy of its shard, or None without a copy."""
         return self._staged.read(self._shards[part.shard], part.start, part.num_bytes)
 
     def has_copy(self, name: str) -> bool:
         return self._staged.path(self._shards[name]).exists()
 
     def begin(self, part: ByteRange) -> Future[bytes | memoryview]:
-        """Start to `read` a range in a thread."""
+        """Return the future of `read` in a thread."""
         return submitted(self._threads(part.shard).readers, self.read, part)
 
     def read_anew(self, part: ByteRange) -> memoryview:
-        """Return the bytes of a range from the store, and drop the damaged copy of its shard."""
+        """Delete the local copy of a shard, and return the bytes of a range from the store."""
         self._staged.drop(self._shards[part.shard])
         return self._read_store(part)
 
@@ -166,7 +166,7 @@ class RemoteShards:
         return list(self._threads(parts[0].shard).readers.map(self.read, parts))
 
     def _threads(self, first: str) -> _Threads:
-        """Return the threads of this process; shards are copied from `first` on."""
+        """Return the threads of this process; start them if needed, to copy `first` first."""
         threads = self._process_threads
         if threads is not None and threads.process == os.getpid():
             return threads
@@ -178,16 +178,16 @@ class RemoteShards:
 
 
 class _Threads:
-    """Threads that read ranges, and threads that copy the shards that fit."""
+    """Threads that read ranges of shards, and threads that copy those shards that fit."""
 
     def __init__(self, shards: dict[str, RemoteShard], staged: StagedShards, first: str) -> None:
         self.process = os.getpid()
         self.readers = ThreadPoolExecutor(NUM_READS, "shardprep-read")
         self.errors: dict[str, DatasetError] = {}
-        """Errors of shards by name."""
+        """Name of a shard → error of its copying."""
         waiting = deque(_fitting(shards, staged, first))
         keep = frozenset(shards[name].sha256 for name in waiting)
-        # The work of the threads holds no reference to this object, so that `__del__` can stop it.
+        # The work of the threads holds no reference to this object, so that `__del__` can run.
         self._stop = threading.Event()
         work = partial(_copy, waiting, shards, staged, keep, self.errors, self._stop)
         for _ in range(min(_NUM_COPIES, len(waiting))):
@@ -198,7 +198,7 @@ class _Threads:
 
 
 def _fitting(shards: dict[str, RemoteShard], staged: StagedShards, first: str) -> list[str]:
-    """Return the shards that fit the limit, in their order from `first` on."""
+    """Return the names of shards that fit the limit, in order from `first` and around to it."""
     names = list(shards)
     begin = names.index(first)
     room = limit = staged.limit()
@@ -224,7 +224,7 @@ def _copy(
     errors: dict[str, DatasetError],
     stop: threading.Event,
 ) -> None:
-    """Copy shards until all are copied, `stop` is set, or the program ends."""
+    """Copy shards until none is waiting or fits, `stop` is set, or the program ends."""
     # The threads are not daemons: the interpreter would kill daemons inside native code at exit.
 
     def is_over() -> bool:

@@ -1,5 +1,5 @@
-"""Which records are read: splits, selections, queries, folds, weights and buckets.
+"""Choose the records to read: splits, selections, queries, folds, weights and buckets.
 
-The results are record numbers. They come from the manifest and the item table; only `statistics`,
-which has the buckets, reads records.
+The choice follows from the manifest and the item table. Only `statistics`, which has the buckets,
+reads records.
 """

@@ -1,8 +1,8 @@
 """`reader.folds`: cross-validation with evenly distributed classes and undivided groups.
 
-Both algorithms are greedy. Groups are placed first, the largest first, each in the fold that has
-the fewest records of its classes. Then single records fill up what is missing. Ties are decided by
-random numbers of a key, so the result is the same on any machine.
+`distribute` and `distribute_pairs` are greedy. First they place groups, from the largest on, each
+in the fold that has the fewest records of its classes. Then single records even out the folds.
+Random numbers of a key decide ties, so the result is the same on any machine.
 """
 
 from __future__ import annotations
@@ -56,26 +56,27 @@ def folds(
     by: str | None = LABEL,
     group: Groups = True,
 ) -> list[tuple[Selection, Selection]]:
-    """Return `k` pairs (train, validation); each record is in one of the validation parts.
+    """Return `k` pairs (train, validation); each record is in exactly one validation part.
 
-    Every fold gets the same number of records of each class, and of records, as far as groups
-    allow. Records with several classes, or objects of several, count for each of their classes;
+    As far as groups allow, folds have equal numbers of records of each class, and of all records.
+    A record with several classes, or with objects of several classes, counts for each of them;
     classes are then distributed from the rarest to the most frequent one. The same arguments give
-    the same folds on any machine. Only the item table is read. By default, readers shuffle train
-    parts and not validation parts.
+    the same folds on any machine. Records are not read, only their rows in the item table. By
+    default, readers shuffle the train parts, but not the validation parts.
 
     Args:
         path: as in `reader.load`.
         k: number of folds, from 2.
-        split: as in `reader.load`; "train+validation" folds both.
+        split: as in `reader.load`; "train+validation" divides both splits together.
         seed: any whole number.
-        by: values to distribute evenly. "label": the classes of the images, or else of their
-            objects. A column of `items.parquet`: its values; of "labels" the combinations of
-            classes, of "object_labels" each class of the objects. None: nothing, at random.
-        group: True keeps images of one group of the build (`--group`) in one fold, and images made
-            from equal files. False does not. A list with one value per item of
-            `reader.Dataset(path, split)`, in its order, keeps records with equal values together;
-            None is a group of its own. A record that the split has twice joins its two groups.
+        by: "label" distributes the classes of images evenly, or classes of objects if images have
+            no classes. A column of `items.parquet` distributes its values: "labels" combinations of
+            classes, "object_labels" each class of the objects. None divides records at random.
+        group: True keeps images together in one fold if they are in one group of the build
+            (`--group`) or were made from equal files. False divides records singly. A list with a
+            value for each item of `reader.Dataset(path, split)`, in this order, keeps records with
+            equal values together; None is a group of its own. A record that is in the split twice
+            joins both of its groups.
 
     Raises:
         DatasetError: the dataset, split or column does not exist, or there are fewer groups than
@@ -115,7 +116,7 @@ def folds(
 def distribute(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
     """Return the fold of each record, int64[records] from 0 to k − 1.
 
-    `classes` and `groups` are the class and group number of each record; `key` decides ties.
+    `classes` and `groups` are int64[records], class and group of each record; `key` decides ties.
     """
     random = random_numbers(key, 0, len(classes))
     number_of = np.bincount(classes)
@@ -154,9 +155,9 @@ def distribute(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
 
 
 def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
-    """Return the fold of each record, like `distribute`, for records with several classes.
+    """Return the fold of each record like `distribute`, for records with any number of classes.
 
-    `pairs` are int64[pairs, 2], number of a record and one of its classes.
+    `pairs` are int64[pairs, 2]: index of a record in `groups`, and one of its classes.
     """
     # Single records are placed class by class, starting with the class that has the fewest of them
     # left: each in the fold with the fewest records of that class, then with the fewest of its
@@ -205,9 +206,9 @@ def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
 
 
 def _level(filled: Any, number: int, sizes: Any) -> Any:
-    """Return how many of `number` records each fold gets so that the lowest rise to one level.
+    """Return how many of `number` records each fold gets so that the lowest reach one level.
 
-    The remainder goes to the folds with the smallest sizes.
+    The remainder goes to those folds at this level that have the smallest `sizes`.
     """
     order = np.argsort(filled, kind="stable")
     low = filled[order]
@@ -223,7 +224,7 @@ def _level(filled: Any, number: int, sizes: Any) -> Any:
 
 
 def _codes(table: pa.Table, name: str) -> Ints:
-    """Return a number from 1 for each different value of a column, 0 for null."""
+    """Return int64[rows]: equal values of a column have the same number from 1; null has 0."""
     column = table[name]
     if pa.types.is_list(column.type):
         column = pc.binary_join(column.cast(pa.list_(pa.string())), ",")
@@ -245,7 +246,7 @@ def _groups(rows: ItemRows, split: AnySplit, group: Any) -> Ints:
         return np.arange(len(rows.numbers))
     if group is True:
         return _joined(_codes(rows.table, _GROUP), _codes(rows.table, _ORIGINAL))
-    numbers = numbers_of(rows.dataset.manifest, split)  # in the order of the split, unlike rows
+    numbers = numbers_of(rows.dataset.manifest, split)  # in the order of the split, unlike `rows`
     if len(group) != len(numbers):
         what = f"group has {len(group):,} values of {len(numbers):,} records"
         raise DatasetError(_WHERE, what, "give one for each record of the split")
@@ -259,9 +260,9 @@ def _groups(rows: ItemRows, split: AnySplit, group: Any) -> Ints:
 
 
 def _joined(*columns: Ints) -> Ints:
-    """Return a group number for each row: rows with an equal number in a column share a group.
+    """Return the group of each row, int64[rows]. Rows with equal numbers in a column share a group.
 
-    Groups are joined transitively. 0 joins nothing.
+    Groups are joined transitively. Zeros do not count as equal.
     """
     alone = np.arange(len(columns[0]))
     codes = [

@@ -1,4 +1,4 @@
-"""The item table by record number: `reader.select`, and rows for folds, weights and buckets."""
+"""Rows of the item table for records: `reader.select`, and rows for folds, weights, buckets."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import CsvRows, decoded, text_lines
 
 OBJECT_CLASSES = "object_labels"
-"""Column with the class of each object of a record."""
+"""Column with the list of the classes of all objects of a record."""
 _COLUMN_OF = {LABEL: "label", LABELS: "labels", BOX_LABEL: OBJECT_CLASSES}
-"""Feature of classes → its column."""
+"""Feature with classes → its column in the item table."""
 _WHERE = "reader.select"
 _MAX_SHOWN = 80
-"""Characters of a key, a condition or an error of pyarrow in an error."""
+"""Maximum number of characters of a key, a condition or an error of pyarrow in an error."""
 _MAX_NAMES = 10
-"""Names of classes in an error."""
+"""Maximum number of names of classes in an error."""
 _ROW = "row"
-"""Column of row numbers, added to the columns of the item table."""
+"""Name of a column of row numbers that is added to the columns of the item table."""
 _MAX_KEYS_BYTES = 1 << 30
-"""Maximum size of a file of keys."""
+"""Maximum size of a file of keys, in bytes."""
 _TABLES = (".csv", ".tsv")
 
 
 class ClassColumn(NamedTuple):
-    """The column of the item table with the classes of records."""
+    """The column of the item table with the classes of records, and the names of the classes."""
 
     name: str
     labels: tuple[str, ...]
 
     @classmethod
     def of(cls, schema: Schema) -> Self | None:
-        """Return the column of the images, or else of their objects; None without classes."""
+        """Return the column of the images, else of the objects, or None if neither has classes."""
         feature = next((one for one in _COLUMN_OF if one in schema.features), None)
         if feature is None:
             return None
@@ -66,7 +66,7 @@ class ClassColumn(NamedTuple):
 
 
 def class_pairs(column: pa.ChunkedArray) -> Ints:
-    """Return int64[pairs, 2], number of a row and one of its classes, sorted and unique."""
+    """Return int64[pairs, 2]: number of a row, and one of its classes. Sorted and unique."""
     if pa.types.is_list(column.type):
         rows = pc.list_parent_indices(column).to_numpy().astype(np.int64)
         labels = pc.list_flatten(column).to_numpy()
@@ -81,18 +81,18 @@ def class_pairs(column: pa.ChunkedArray) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class ItemRows:
-    """The rows of the records of a split, in the order of the shards, each once."""
+    """The item table rows of the records of a split, in the order of the shards, each once."""
 
     dataset: OpenDataset
     split: str
     numbers: Ints
-    """int64[records], numbers of the records in the dataset, increasing."""
+    """int64[records], number of each record in the dataset, increasing."""
     table: pa.Table
-    """The requested columns, `label`, and the column of the classes."""
+    """The requested columns, the column `label`, and the column with the classes."""
 
     @property
     def labels(self) -> Ints:
-        """int64[records], class of each record, −1 if it has none or several."""
+        """int64[records], class of each record, or −1 if the record has no class or several."""
         labels: Ints = self.table[LABEL].fill_null(-1).to_numpy()
         return labels
 
@@ -105,7 +105,7 @@ class ItemRows:
 
 
 def rows_of(dataset: OpenDataset, split: AnySplit, columns: Sequence[str] = ()) -> ItemRows:
-    """Return the rows of the records of a split with some columns, which must exist."""
+    """Return the rows of the records of a split. DatasetError if a column does not exist."""
     numbers = sorted_unique(numbers_of(dataset.manifest, split))
     column = ClassColumn.of(dataset.schema)
     table = dataset.record_rows((LABEL, *([column.name] if column else []), *columns))
@@ -157,28 +157,28 @@ def select(
     where: Condition | None = None,
     keys: Keys | None = None,
 ) -> Selection:
-    """Return the records of a split that match all conditions, without reading a record.
+    """Return the records of a split that match all conditions. Reads only the item table.
 
-    The result takes the place of a split: `reader.load(path, selection)`. It may be empty; reading
-    an empty selection is an error.
+    Pass the result instead of a split: `reader.load(path, selection)`. It may be empty; reading an
+    empty selection is an error.
 
     Args:
         path: as in `reader.load`.
         split: as in `reader.load`; "train+validation" for both splits, a Selection for some of its
             records. None: "train", with an `Advice` if the dataset has other splits.
-        label: name or number of a class, or a list of these. Matches images of one of the classes,
-            images with several classes that have one of them, and images with such an object.
-        where: conditions on columns of `items.parquet`: a dict of column → value, list of allowed
-            values, or None for null; or an expression of pyarrow, such as
+        label: name or number of a class, or a list of these. Matches images with at least one of
+            the classes. If images have no classes in this dataset, the classes of objects count.
+        where: a dict of conditions that must all hold: column of `items.parquet` → value, list of
+            allowed values, or None for null. Or an expression of pyarrow, such as
             `pyarrow.compute.field("original_width") >= 512`.
-        keys: keys of images, or a file of keys: a .csv or .tsv with the keys in its first column,
-            as `shardprep report --list` prints it, or a text file with one key per line. A file
-            name, with or without its extension, matches all keys with that name. Keys in other
-            splits are ignored.
+        keys: a list of keys of images, or the path of a file: a .csv or .tsv with the keys in its
+            first column, as `shardprep report --list` prints it, or a text file with one key per
+            line. A file name, with or without extension, matches all keys with that name. Keys in
+            other splits are ignored.
 
     Raises:
-        DatasetError: the dataset, split, class, column, key or file does not exist, or a column
-            has values of another type.
+        DatasetError: the dataset, split, class, column, key or file does not exist, or a value has
+            another type than its column.
     """
     dataset = open_dataset(path)
     if split is None:
@@ -241,7 +241,7 @@ def _text(where: Any) -> str:
 
 
 def _matches(rows: ItemRows, where: Any) -> Any:
-    """Return for each row whether a condition is true, bool[rows]; null is not."""
+    """Return bool[rows]: whether a condition is true for each row. Null counts as false."""
     numbers = pa.array(np.arange(len(rows.numbers)))
     columns = {name: rows.table[name] for name in rows.table.column_names}
     table = pa.table({**columns, _ROW: numbers})
@@ -252,7 +252,7 @@ def _matches(rows: ItemRows, where: Any) -> Any:
             acero.Declaration("filter", acero.FilterNodeOptions(_expression(where, types))),
             acero.Declaration("project", acero.ProjectNodeOptions([pc.field(_ROW)])),
         ]
-        # Without Arrow's threads, as in `item_table.read_items`.
+        # Without Arrow's threads, for the reason given in `item_table.read_items`.
         matching = acero.Declaration.from_sequence(steps).to_table(use_threads=False)
     except (pa.ArrowException, ValueError, TypeError, NotImplementedError) as error:
         reason = shown(str(error).splitlines()[0], _MAX_SHOWN)
@@ -264,7 +264,7 @@ def _matches(rows: ItemRows, where: Any) -> Any:
 
 
 def _expression(where: Any, types: Mapping[str, pa.DataType]) -> Any:
-    # pyarrow raises if the column has values of another type.
+    # pyarrow raises an error if a value has another type than its column.
     if not isinstance(where, dict):
         return where
     parts = []
@@ -283,7 +283,7 @@ def _types(dataset: OpenDataset) -> dict[str, pa.DataType]:
 
 
 def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
-    """Return the numbers of the records with some keys. DatasetError for an unknown key."""
+    """Return the numbers of the records with these keys. DatasetError if a key is unknown."""
     wanted = _read_keys(keys) if isinstance(keys, Path) else keys
     known = dataset.record_rows(("key",))["key"].combine_chunks()
     indices = pc.index_in(pa.array(wanted, pa.string()), known)
@@ -298,7 +298,7 @@ def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
         unknown = [key for key in unknown if not by_name[key]]
     is_table = isinstance(keys, Path) and keys.suffix.lower() in _TABLES
     if unknown and is_table and unknown[0] == wanted[0]:
-        del unknown[0]  # the header
+        del unknown[0]  # the header of the column
     if unknown:
         first = shown(unknown[0], _MAX_SHOWN)
         what = f"{len(unknown):,} of {len(wanted):,} keys are of no image: {first}"
@@ -308,10 +308,10 @@ def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
 
 
 def _by_name(keys: Sequence[str], texts: Sequence[str]) -> dict[str, list[int]]:
-    """Return the numbers of the keys that each text matches.
+    """Return text → indices in `keys` of the keys that it matches.
 
-    A text is a file name with or without its extension, or a key with the escapes of its printed
-    form.
+    A text is a key, a printed key with escapes, or the file name of a key, with or without its
+    extension.
     """
     matches: dict[str, list[int]] = {text: [] for text in texts}
     has_escapes = any("\\" in text for text in texts)

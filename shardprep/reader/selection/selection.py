@@ -1,7 +1,6 @@
 """Selections: record numbers of one version of a dataset, used instead of a split.
 
-The number of a record counts from 0 through the shards of the dataset, in the order of the
-manifest.
+Record numbers count from 0 through all shards of the dataset, in the order of the manifest.
 """
 
 from __future__ import annotations
@@ -27,25 +26,24 @@ _WRONG_FILE = "give a file that Selection.save has written"
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Selection:
-    """Some records of one version of a dataset. Readers take it instead of a split.
+    """Some records of one version of a dataset, for readers to read instead of a split.
 
     `reader.select` and `reader.folds` return selections. `a | b`, `a & b` and `a - b` are union,
-    intersection and difference; `len(a)` is the number of records; `a[positions]` selects by a
-    slice, whole numbers or an array of bools, like NumPy. Each record occurs once, in the order of
-    the shards.
+    intersection and difference. `len(a)` is the number of records. Each record occurs once, in the
+    order of the shards. `a[positions]` selects by a slice, whole numbers or bools, like NumPy.
     """
 
     name: str
-    """Description. By default, readers shuffle a selection if its name starts with "train"."""
+    """Description. Readers shuffle by default if it starts with "train"."""
     fingerprint: str
     """SHA-256 of the manifest of the dataset in hexadecimal."""
     numbers: Ints
-    """int64[records], numbers of the records in the dataset, increasing."""
+    """int64[records], number of each record in the dataset, increasing."""
     labels: Ints
-    """int64[records], class of each record, −1 if it has none or several."""
+    """int64[records], class of each record, or −1 if the record has no class or several."""
     classes: Ints
-    """int64[pairs, 2], number of a record and one of its classes, sorted and unique. Classes are
-    taken from the image, or else from its objects."""
+    """int64[pairs, 2]: number of a record, and one of its classes. Sorted and unique. If images
+    have no classes in this dataset, the classes of their objects count."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", shown(self.name, _MAX_NAME))
@@ -70,10 +68,10 @@ class Selection:
         return hash((self.fingerprint, self.numbers.tobytes()))
 
     def __getitem__(self, positions: slice | Sequence[int] | Ints) -> Selection:
-        """Return the records at some positions from 0, in the order of the shards.
+        """Return the records at `positions`, each once, in the order of the shards.
 
         Raises:
-            DatasetError: a position is out of range, or is not a slice or an array.
+            DatasetError: a position is out of range or has another type.
         """
         try:
             chosen = sorted_unique(np.arange(len(self))[positions])
@@ -104,7 +102,7 @@ class Selection:
 
     @validated("Selection.sample")
     def sample(self, n: Count, seed: Seed = 0) -> Selection:
-        """Return `n` records drawn at random without replacement; a seed gives the same records.
+        """Return `n` records drawn at random without replacement; equal seeds draw the same ones.
 
         Raises:
             DatasetError: the selection has fewer records.
@@ -117,7 +115,7 @@ class Selection:
 
     @validated("Selection.per_class")
     def per_class(self, n: Count, seed: Seed = 0) -> Selection:
-        """Return `n` records of each class, drawn like `sample`, or all of a class with fewer.
+        """Return `n` records of each class, drawn like `sample`; all if a class has fewer.
 
         A record with several classes may be drawn for each of them, so a class may have more than
         `n` records. Records without a class are left out.
@@ -138,7 +136,7 @@ class Selection:
 
     @validated("Selection.save")
     def save(self, path: File) -> Path:
-        """Write the selection to a NumPy file (.npz) for `load`; return its path."""
+        """Write the selection to a NumPy file (.npz) that `load` can read; return its path."""
         file = Path(path)
         try:
             with DurableFile(file) as out:
@@ -159,7 +157,7 @@ class Selection:
     @classmethod
     @validated("Selection.load")
     def load(cls, path: File) -> Selection:
-        """Return the selection that `save` wrote. DatasetError if the file is not one."""
+        """Return the selection that `save` wrote. DatasetError if the file has no selection."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 numbers, labels = (file[key].astype(np.int64) for key in ("numbers", "labels"))
@@ -178,7 +176,7 @@ class Selection:
         return selection
 
     def check(self, manifest: Manifest) -> None:
-        """Raise DatasetError if the selection is empty or of another dataset."""
+        """Raise DatasetError if the selection is empty or is not of this version of the dataset."""
         if self.fingerprint != manifest.sha256:
             raise DatasetError(
                 f"{manifest.name} {manifest.version}",
@@ -212,6 +210,6 @@ class Selection:
 
 
 def sorted_unique(numbers: Ints) -> Ints:
-    """Return numbers sorted, each once. `numpy.unique` of a million takes a second."""
+    """Return numbers sorted, each once. `numpy.unique` takes a second for a million."""
     ordered = np.sort(numbers)
     return ordered[np.diff(ordered, prepend=ordered[:1] - 1) > 0]

@@ -1,9 +1,9 @@
 """The `split` argument of the readers, and its record numbers.
 
-It is an expression such as "train[:90%]+validation", one of `even_splits`, or a `Selection`.
+A split is an expression such as "train[:90%]+validation", an `EvenSplit`, or a `Selection`.
 
 The options of `load` are checked before NumPy is imported. So NumPy, and `Selection`, which needs
-it, are imported where record numbers are computed.
+NumPy, are imported where record numbers are computed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SLICE = re.compile(r"(?P<split>\w+)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,
 @validated_fields("reader.EvenSplit")
 @dataclass(frozen=True, slots=True)
 class EvenSplit:
-    """One of several equal parts of a split; readers take it instead of a split name."""
+    """A part of a split that is divided evenly. Pass it to readers as `split`."""
 
     split: str
     index: Number
@@ -53,8 +53,8 @@ class EvenSplit:
 def even_splits(split: str, n: Count, *, drop_remainder: bool = False) -> tuple[EvenSplit, ...]:
     """Return `n` parts that divide a split, like `tfds.even_splits`.
 
-    If the records cannot be divided evenly, the first parts have one record more;
-    `drop_remainder` leaves these records out. DatasetError if `n` is below 1.
+    If the records cannot be divided evenly, each of the first parts has one record more, or with
+    `drop_remainder` these records are left out. DatasetError if `n` is below 1.
     """
     return tuple(EvenSplit(split, i, n, drop_remainder) for i in range(n))
 
@@ -70,16 +70,16 @@ else:
 
 
 def is_training(split: AnySplit) -> bool:
-    """Return whether a split is for training, which both readers shuffle by default."""
+    """Return whether both readers shuffle a split by default: its name starts with "train"."""
     if isinstance(split, str):
         return split.startswith("train")
     return (split.split if isinstance(split, EvenSplit) else split.name).startswith("train")
 
 
 def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
-    """Return the numbers of the records of a split, int64, in its order.
+    """Return the record numbers of a split, int64[records], in the order of the split.
 
-    DatasetError if the split does not exist, is of another dataset, or is empty.
+    DatasetError if the split does not exist, belongs to another dataset, or is empty.
     """
     import numpy as np
 
@@ -91,7 +91,7 @@ def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
 
 
 def as_selection(manifest: Manifest, split: AnySplit) -> Selection:
-    """Return the records of a split as a selection, each once, without their classes."""
+    """Return `split` if it is a `Selection`, else a selection of its records without classes."""
     import numpy as np
 
     from shardprep.reader.selection.selection import Selection, sorted_unique
@@ -105,10 +105,10 @@ def as_selection(manifest: Manifest, split: AnySplit) -> Selection:
 
 
 def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
-    """Return the record numbers of a split expression, in its order, as ranges that are not empty.
+    """Return the record numbers of a split in its order, as ranges that are not empty.
 
-    A percentage is rounded to the nearest record, so [:P%] and [P%:] divide the split. Negative
-    positions count from the end, and positions beyond an end mean that end, as in Python.
+    A percentage is rounded to the nearest record, so [:P%] and [P%:] divide the split. As in
+    Python, negative bounds of a slice count from the end, and bounds beyond an end mean that end.
     DatasetError if the expression is malformed, names an unknown split, or selects no record.
     """
     expression = split if isinstance(split, str) else split.split
@@ -146,7 +146,7 @@ def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
 
 
 def part_range(num_records: int, index: int, number: int, *, drop_remainder: bool = False) -> slice:
-    """Return the positions of part `index` of `number`; the first parts may have one more."""
+    """Return the slice of part `index` of `number` parts; the first may have one record more."""
     size, more = divmod(num_records, number)
     more = 0 if drop_remainder else more
     start = size * index + min(index, more)

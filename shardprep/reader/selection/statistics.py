@@ -1,4 +1,4 @@
-"""Passes over the records of a split: `reader.mean_std` of pixels, `reader.buckets` of sizes."""
+"""Passes over all records of a split: `reader.mean_std` and `reader.buckets`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from shardprep.storage.cache import cache_root, make_cache
 _LEVELS = 256
 _IMAGES_A_TASK = 64
 _STEP = 32
-"""Sides of default buckets are multiples of this; of a quarter of it for small images."""
+"""Sides of default buckets are multiples of this; of small buckets, of a quarter of this."""
 _SMALL = 128
 _MAX_ASPECT = 2.0
 """Maximum ratio of the longer to the shorter side of default buckets."""
@@ -39,7 +39,7 @@ _RECORDS_A_TASK = 256
 
 
 class MeanStd(NamedTuple):
-    """Mean and standard deviation of red, green and blue, in 0 to 1."""
+    """Mean and standard deviation of red, green and blue, for pixels in 0 to 1."""
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
@@ -47,11 +47,11 @@ class MeanStd(NamedTuple):
 
 @validated("reader.mean_std")
 def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
-    """Return mean and standard deviation of the pixels of a split. Decodes each image once.
+    """Return mean and standard deviation of red, green and blue in the images of a split.
 
-    Values are in 0 to 1, for red, green and blue, over all pixels: larger images count more.
-    Multiply by 255 for uint8 images. The deviation is of the population, like `numpy.std`. The
-    result is cached on this machine under the hash of the manifest.
+    Pixels count as 0 to 1: multiply the result by 255 for uint8 images. All pixels count equally,
+    so larger images count more. The deviation is of the population, as with `numpy.std`. The first
+    call decodes each image; the result is cached on this machine for the same records.
 
     Raises:
         DatasetError: the dataset or split does not exist.
@@ -75,7 +75,7 @@ def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
 
 
 def _histograms(examples: ExampleReader) -> Any:
-    """Return the number of pixels of each level of red, green and blue, int64[3, 256]."""
+    """Return int64[3, 256], the number of pixels with each level of red, green and blue."""
 
     def count(numbers: range) -> Any:
         counts = np.zeros(3 * _LEVELS, np.int64)
@@ -123,19 +123,19 @@ def buckets(
     num_pixels: Pixels = 224 * 224,
     sizes: Sizes | None = None,
 ) -> dict[tuple[int, int], Selection]:
-    """Return the records of a split by the (height, width) with the nearest aspect ratio.
+    """Return a dict of (height, width) → the records with the nearest aspect ratio.
 
     For `Dataset.batches(64, buckets=…)`, which resizes each image to the size of its bucket, so
     that all images of a batch have one shape. Every record is in one bucket, and no bucket is
-    empty. Image sizes are read from the records, without decoding images: the item table has the
-    sizes before EXIF rotation.
+    empty. Image sizes are read from the records, without decoding images, because the item table
+    has the sizes before EXIF rotation.
 
     Args:
         path: as in `reader.load`.
         split: as in `reader.load`.
         num_pixels: approximate number of pixels of an image in every bucket. Sides are multiples
-            of 32 (of 8 below 128 x 128), and the longer side is at most twice the shorter one.
-        sizes: (height, width) of each bucket, instead of default sizes.
+            of 32 (of 8 below 128 x 128 pixels). The longer side is at most twice the shorter side.
+        sizes: (height, width) of each bucket, instead of sizes that follow from `num_pixels`.
 
     Raises:
         DatasetError: the dataset or split does not exist, or its records have no image sizes.
@@ -161,7 +161,7 @@ def buckets(
 
 
 def _usual_sizes(num_pixels: int) -> Sequence[tuple[int, int]]:
-    """Return (height, width) of about `num_pixels` pixels, from the flattest to the tallest."""
+    """Return sizes (height, width) of about `num_pixels` pixels, from the lowest to the highest."""
     side = math.sqrt(num_pixels)
     step = _STEP if side >= _SMALL else _STEP // 4
     sizes = set[tuple[int, int]]()
@@ -173,7 +173,7 @@ def _usual_sizes(num_pixels: int) -> Sequence[tuple[int, int]]:
 
 
 def _stored_sizes(examples: ExampleReader) -> Any:
-    """Return height and width of each image, float64[records, 2]."""
+    """Return float64[records, 2], height and width of each image."""
 
     def sizes(numbers: range) -> list[list[int]]:
         items = [examples.item(number) for number in numbers]
@@ -186,9 +186,9 @@ def _stored_sizes(examples: ExampleReader) -> Any:
 def bucket_members(
     buckets: Mapping[tuple[int, int], Selection], manifest: Manifest, places: Places
 ) -> tuple[Ints, ...]:
-    """Return the positions of the records of each bucket among some places.
+    """Return the positions of the records of each bucket in `places`, increasing.
 
-    DatasetError if a bucket is of another dataset, or a record is not in exactly one of them.
+    DatasetError if a bucket is of another dataset, or a record is not in exactly one bucket.
     """
     numbers = places.numbers(manifest)
     count = np.zeros(len(numbers), np.int64)

@@ -21,27 +21,28 @@ from shardprep.reader.validators import Count, Location, short_repr, validated, 
 @validated_fields("reader.Weights")
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """How to draw the records of an epoch by weight, for `weights` of the readers.
+    """How to draw the records of an epoch by weight, for the option `weights` of the readers.
 
-    `weights="balanced"` is short for `weights=Weights("balanced")`, and so is an array.
+    `weights=values` is short for `weights=Weights(values)`.
     """
 
     values: Any
-    """"balanced" draws each class equally often, as in `reader.load`. Or float[records], a weight
-    for each record in the order of the split without shuffling: a record with 2.0 is drawn twice as
-    often as one with 1.0, a record with 0 never."""
+    """"balanced" draws each class equally often, as in `reader.load`. Or float[records]: the weight
+    of each record, in the order of the split without shuffling. With replacement, a record with 2.0
+    is drawn twice as often as a record with 1.0. A record with 0 is never drawn."""
     _: KW_ONLY
     replacement: bool = True
-    """Whether a record may be drawn again in an epoch."""
+    """Whether a record may be drawn several times in an epoch."""
     num_samples: Count | None = None
-    """Number of draws of an epoch, of all readers together. None: the number of records of the
-    split; without replacement, the number of records with a weight above 0."""
+    """Number of draws of an epoch, for all hosts together. None: the number of records of the
+    split, or without replacement the number of its records with a weight above 0."""
 
 
 def weighted_draws(where: str, weights: Any, numbers: Ints, dataset: OpenDataset) -> WeightedDraws:
-    """Return the draws from the records with these numbers, in the order of the split.
+    """Return the draws of an epoch from the records with these numbers, by their weights.
 
-    `where` is the call. DatasetError if the weights are not one per record, or draw too few.
+    `numbers` and an array of weights are in the order of the split. `where` names the call in
+    errors. DatasetError if weights are not allowed, or too few are above 0.
     """
     asked = weights if isinstance(weights, Weights) else Weights(weights)
     if isinstance(asked.values, str):
@@ -63,8 +64,8 @@ def class_weights(path: Location, split: AnySplit = "train") -> dict[int, float]
     """Return the weight of each class number, for `class_weight` of `keras.Model.fit`.
 
     The weight is records / (classes × records of the class), so its mean over the records is 1.0.
-    Records without a class, and classes without records, are not counted; such a class has weight
-    0.0. Only the item table is read.
+    Records without a class, and classes without records, are not counted. A class without records
+    has weight 0.0. Records are not read, only their rows in the item table.
 
     Raises:
         DatasetError: the dataset or split does not exist, or its records have no classes.
@@ -82,8 +83,8 @@ def class_weights(path: Location, split: AnySplit = "train") -> dict[int, float]
 
 
 def _balanced(dataset: OpenDataset, numbers: Ints) -> Floats:
-    # The probability of a record if a class is drawn first, then one of its records. 0 for records
-    # without a class.
+    # Proportional to the probability of a record if a class is drawn first, then one of its
+    # records. 0 for a record without a class.
     column = ClassColumn.of(dataset.schema)
     table = dataset.record_rows((LABEL if column is None else column.name,))
     rows, labels = class_pairs(table.column(0)).T
