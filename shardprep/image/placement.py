@@ -8,14 +8,16 @@ stay on their pixels.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.image.annotation_types import Floats, Frame
-from shardprep.image.resample import Box
 from shardprep.image.spec import ImageSpec, fitted_size
+
+if TYPE_CHECKING:
+    from shardprep.image.resample import Box
 
 Labels = NDArray[np.unsignedinteger[Any]]
 
