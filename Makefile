@@ -65,9 +65,12 @@ clean:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
-# pip would compile 20,000 modules on one core. A few need a later Python: that they fail is no fault.
+# uv installs the 200 packages in a third of pip's time. It does not read pip's settings.
+# A few modules need a later Python, so compileall may fail.
 .venv/installed-test: .venv/bin/python pyproject.toml $(KERNELS)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python \
+		$${PIP_FIND_LINKS:+--find-links "$$PIP_FIND_LINKS"} --editable '.[test]'
 	$(BIN)/python -m compileall -qq -j 0 -x /tests/ .venv/lib || true
 	touch .venv/installed $@
 

@@ -21,8 +21,8 @@ the dataset folder.
     errors, machine, profiling, progress
 
 A package imports only packages below it in this list. Three rules apply everywhere: a bad image is
-a value, a failed run is an exception; a shard under its final name is complete; equal recipes give
-equal bytes. docs/architecture.md describes the data flow and the states of a build.
+a value, a failed run is an exception; a shard under its final name is complete; the same source and
+recipe give the same bytes. docs/architecture.md describes the data flow and the states of a build.
 """
 
 from __future__ import annotations

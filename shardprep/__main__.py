@@ -1,7 +1,7 @@
 """Entry point of `python -m shardprep` and of the installed command.
 
-This module imports little, so that Ctrl-C during the imports of the command line ends with one line
-instead of a traceback.
+This module imports little, so that it can handle Ctrl-C during the imports of the command line: the
+program then ends with one line instead of a traceback.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import gc
 import signal
 
 _ALLOCATIONS = 100_000
-"""Python's default, 700, starts many collections during the imports; modules are never garbage."""
+"""Python's lower default starts many collections during imports, but modules are never garbage."""
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C during its imports takes effect after them."""
+    """Run the command line. Ctrl-C during the imports takes effect after them."""
     pressed: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
 

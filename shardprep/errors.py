@@ -1,4 +1,4 @@
-"""Every error a user can meet, and nothing else.
+"""The classes of the errors that users can meet, and functions that format their texts.
 
     ShardprepError            exit 1: one line, "where: what; what to do"
     ├─ RecipeError            exit 2: an option or a recipe file cannot be used as given
@@ -12,7 +12,7 @@
     │  └─ BusyError           another process uses the same folder: try again later
     └─ InternalError          a bug in shardprep: please report it
 
-A bad image does not raise an error. It is a value (`shardprep.image.process.Rejection`).
+A bad image does not raise an error, but is a value (`shardprep.image.process.Rejection`).
 
 Errors name options with `OptionName`. Users see `--mask-values` if they called the command line,
 `mask_values` if they called Python, and `shardprep.toml: mask_values` if the option is set there.
@@ -31,15 +31,15 @@ from typing import Any
 _UNPRINTABLE = re.compile(
     "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Characters that break a line, control a terminal or change the direction of writing."""
+"""Characters that end a line, control a terminal or change the direction of a text."""
 _QUOTED = re.compile(r"""(?<!\w)(b?)(['"])((?:\\.|(?!\2)[^\\])*+)\2""", re.DOTALL)
-"""A value quoted by `repr`. An apostrophe inside a word does not start one."""
+"""A value quoted by `repr`. An apostrophe inside a word does not begin such a value."""
 _MAX_WHERE = 160
 _MAX_VALUE = 200
 _MAX_PART = 1000
 """Maximum characters of a place, of a quoted value, and of a problem or hint."""
 _NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
-"""Ends of errors of CPython's threads and of the dynamic loader that mean "out of memory"."""
+"""Ends of error texts that mean "out of memory", from CPython and from the dynamic loader."""
 
 
 def printable(text: str) -> str:
@@ -48,25 +48,25 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""Return JSON with control characters escaped as \uXXXX, except "\n". TOML reads it too."""
+    r"""Return JSON or TOML text with control characters escaped as \uXXXX, except "\n"."""
     return _UNPRINTABLE.sub(
         lambda match: "\n" if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text
     )
 
 
 def shown(text: str, most: int = 80) -> str:
-    """Return at most `most` characters of the text, with "…" for its middle."""
+    """Return the text; if it has more than `most` characters, "…" replaces its middle."""
     return text if len(text) <= most else f"{text[: most // 3]}…{text[-(most - most // 3 - 1) :]}"
 
 
 def concise(text: str) -> str:
-    """Return the text with long quoted values shortened, then shortened as a whole."""
+    """Return the text with long quoted values shortened, and then the whole text shortened."""
     values = _QUOTED.sub(lambda m: f"{m[1]}{m[2]}{shown(m[3], _MAX_VALUE)}{m[2]}", text)
     return shown(values, _MAX_PART)
 
 
 def counted(number: int, noun: str) -> str:
-    """Return "1 shard", "2,000 shards" or "3 classes"."""
+    """Return a number with a noun, in the plural if needed: "1 shard", "3 classes"."""
     ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{ending}"
 
@@ -99,10 +99,11 @@ class OptionName:
     """Name of an option in an error. `str` spells it for the command line or for Python."""
 
     name: str
-    """Keyword of the Python function, in capitals for an argument without flag: SOURCE."""
+    """Keyword of the Python function; in capitals, such as SOURCE, if it has no flag."""
     value: str = ""
     """Value to show after the name, as in `--masks auto`."""
     file: str = ""
+    """The file that sets the option, such as `shardprep.toml`, or ""."""
 
     def __str__(self) -> str:
         name = self.name.lower()
@@ -120,10 +121,10 @@ class ShardprepError(Exception):
     """
 
     def __init__(self, where: str | OptionName, what: str = "", hint: str = "") -> None:
-        """Create an error from the place (a file or an option), the problem and the way out.
+        """Create an error from the place (a file or an option), the problem and the next step.
 
-        PyTorch re-creates a worker's error from the text of its traceback alone. Then the last line
-        about this class becomes `what`, and the whole text a note.
+        PyTorch creates a worker's error again, with the text of its traceback as the only argument.
+        Then the last line about this class becomes `what`, and the whole text becomes a note.
         """
         super().__init__(where, what, hint)
         if not what:
@@ -134,12 +135,11 @@ class ShardprepError(Exception):
         self.hint = concise(hint)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle all fields, whatever the constructor of a subclass takes."""
+        """Pickle all fields without calling `__init__`, whose arguments differ by subclass."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     @property
     def where(self) -> str:
-        """The file, option or command with the problem."""
         return str(self.place)
 
     def blame(self, file: str) -> None:
@@ -156,7 +156,7 @@ class ShardprepError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
     def as_json(self, exit_code: int) -> dict[str, Any]:
-        """Return the object that `--json` prints for this error; values may be models."""
+        """Return the object that `--json` prints. In subclasses, values may be pydantic models."""
         facts = {"where": self.where, "what": self._fault, "hint": self.hint, "exit": exit_code}
         return {"error": facts}
 
@@ -187,7 +187,7 @@ class OptionError(RecipeError):
         value: object = None,
         allowed: str | Sequence[str] = "",
     ) -> None:
-        """Create an error; `allowed` lists or describes the allowed values, and replaces `what`."""
+        """Create an error. With `allowed`, a list or description of values, `what` is ignored."""
         if allowed:
             words = allowed if isinstance(allowed, str) else f"one of {', '.join(allowed)}"
             what = f"{shown(repr(value), _MAX_VALUE)} is not {words}"
@@ -195,7 +195,7 @@ class OptionError(RecipeError):
 
 
 class SourceError(ShardprepError):
-    """The source cannot be read as asked: archive, label table, keys, labels."""
+    """The source cannot be used as asked: an archive, a label table, keys or labels."""
 
 
 class SchemaError(ShardprepError):

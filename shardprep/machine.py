@@ -1,7 +1,7 @@
 """Cores and memory that this process may use, from CPU affinity, the kernel and cgroup limits.
 
-A cgroup limits its members and the members of all cgroups below it (Docker, Kubernetes, systemd and
-Slurm use them). The tightest limit from the process's own cgroup up to the root applies.
+Docker, Kubernetes, systemd and Slurm use cgroups. A cgroup limits its processes and those of all
+cgroups below it, so the tightest limit from the process's own cgroup up to the root applies.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _ROOT = Path("/")
 def usable_cores(root: Path = _ROOT) -> int:
     """Return the number of processes or threads that can run at once, at least 1.
 
-    CPU quotas apply, rounded up (Docker's --cpus, Kubernetes' limits.cpu): with `os.cpu_count`, 64
-    workers would start in a container that may use two of 64 cores. `root` contains /proc and /sys.
+    CPU quotas (Docker's --cpus, Kubernetes' limits.cpu) apply, rounded up: with `os.cpu_count`, 64
+    workers would start in a container that may use 2 of 64 cores. `root` contains /proc and /sys.
     """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quotas = []
@@ -52,8 +52,8 @@ def address_space_bytes() -> float:
 def free_bytes(root: Path = _ROOT) -> int:
     """Return the bytes that this process can use without swapping or being killed; 0 if unknown.
 
-    The smaller of the kernel's estimate for the machine and the rest of the tightest cgroup counts.
-    Inactive files in the page cache are free. `root` contains /proc and /sys.
+    This is the kernel's estimate for the machine, or the rest of the tightest cgroup if smaller.
+    Inactive files in the page cache count as free. `root` contains /proc and /sys.
     """
     with contextlib.suppress(OSError):
         info = (root / "proc/meminfo").read_text()
@@ -80,9 +80,9 @@ def _value(path: Path, key: str) -> int:
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
-    """Yield the folders of the process's cgroups and their parents, and whether each is v2.
+    """Yield possible folders of the process's cgroups and their parents, and whether each is v2.
 
-    Lines of /proc/self/cgroup are "hierarchy:controllers:path"; v2 has no controllers (cgroups(7)).
+    Lines of /proc/self/cgroup are "hierarchy:controllers:path". For v2, `controllers` is empty.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

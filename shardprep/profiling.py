@@ -1,7 +1,7 @@
-"""Seconds of a build by stage, measured on request.
+"""Measure the seconds of each stage of a build, on request.
 
-Decorate a function with `@stage("decode")` to measure it. Stages must not be nested, so that their
-seconds add up. Only one thread of a process may run stages.
+Decorate a function with `@stage("decode")` to measure it. Stages must not be nested: otherwise,
+seconds would count twice. Only one thread of a process may run stages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _state = {"is_on": False}
 def stage(
     name: str,
 ) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Return a decorator that adds the seconds of a function to a stage, while measuring is on."""
+    """Return a decorator that adds a function's seconds to a stage while `is_on()`."""
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         @functools.wraps(function)
@@ -46,7 +46,7 @@ def start() -> None:
 
 
 def stop() -> dict[str, float]:
-    """Stop measuring; return the seconds of each stage."""
+    """Stop measuring in this process, and return the seconds of each stage."""
     _state["is_on"] = False
     return taken()
 
@@ -57,13 +57,13 @@ def is_on() -> bool:
 
 
 def add(seconds: Mapping[str, float]) -> None:
-    """Add seconds measured by another process."""
+    """Add the seconds of each stage that another process measured."""
     for name, value in seconds.items():
         _seconds[name] += value
 
 
 def taken() -> dict[str, float]:
-    """Return the seconds of each stage since the last call, and reset them."""
+    """Return the seconds of each stage since the last call, and set them to zero."""
     seconds = dict(_seconds)
     _seconds.clear()
     return seconds

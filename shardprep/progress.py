@@ -1,8 +1,8 @@
 """Protocol for progress reports of long work.
 
-Work that takes seconds or more gets a `Watcher`. It calls `start` once for each phase, `advance`
-while the phase runs, and `notice` for a line of text. `shardprep.api.progress.Watch` implements the
-protocol and turns the calls into the values that users see.
+Long work gets a `Watcher`. The work calls `start` at the beginning of each phase, `advance` during
+the phase, and `notice` for a line of text. `shardprep.api.progress.Watch` implements the protocol
+and turns the calls into the values that users see.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 Unit = Literal["images", "bytes", ""]
-"""What a phase counts, or ""."""
+"""What a phase counts; "" if it counts nothing."""
 
 
 class Watcher(Protocol):
@@ -22,9 +22,9 @@ class Watcher(Protocol):
     def start(
         self, what: str, total: int | None = None, unit: Unit = "", num_done: int = 0
     ) -> None:
-        """Begin a phase such as "encoding", which ends the previous one.
+        """Begin a phase such as "encoding"; the previous phase ends.
 
-        `num_done` of its `total` images or bytes (None: unknown) were done by an earlier run.
+        `num_done` of the `total` images or bytes (None: unknown) were done by an earlier run.
         """
 
     def advance(self, number: int, num_rejected: int = 0) -> None:
@@ -34,4 +34,4 @@ class Watcher(Protocol):
         """
 
     def finish(self) -> None:
-        """End the phase; nothing is shown until the next one."""
+        """End the phase. Nothing is shown until the next phase."""

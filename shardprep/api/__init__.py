@@ -1,8 +1,8 @@
 """The Python API: one function for each command, such as `shardprep.build`.
 
-The functions return values and report progress to `progress`. They do not print and do not end the
-process; the command line prints their results. `arguments` resolves what callers name: the recipe,
-the source and the dataset.
+The functions return values, report to `progress` and never end the process. They print nothing but
+a progress bar, and only with `progress=True`; the command line prints their results. `arguments`
+finds the recipe, the source and the dataset that a caller names.
 """
 
 COMMANDS = {
@@ -22,4 +22,4 @@ COMMANDS = {
     "upload": "transfers",
     "fetch": "transfers",
 }
-"""Command → module of its function here and in `shardprep.cli`, in the order of `--help`."""
+"""Command → module that has its function, here and in `shardprep.cli`; ordered as in `--help`."""

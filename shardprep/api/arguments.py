@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 _Number = TypeVar("_Number", int, float)
 _DATASETS = Path("tfrecords")
 _SHARDS_PER_CPU = 2
-"""Shards submitted to a cluster per processor, so that none waits for its next shard."""
+"""Number of shards submitted to a cluster per CPU, so that no CPU waits for its next shard."""
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
-    """Return the recipe of flags and, unless it is for another source, of ./shardprep.toml."""
+    """Return the recipe of `flags`, and of ./shardprep.toml if that file is for the same source."""
     from shardprep.recipe.recipe import make_recipe
 
     keys = _keys_here()
@@ -64,7 +64,7 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
 
 @contextmanager
 def blaming(flags: Collection[str]) -> Iterator[None]:
-    """Add ./shardprep.toml to an error about an option that the file sets."""
+    """Name ./shardprep.toml in errors about options that the file sets and `flags` does not set."""
     try:
         yield
     except ShardprepError as error:
@@ -86,7 +86,7 @@ def _keys_here() -> dict[str, Any]:
 
 
 def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
-    """Return the source; for a Kaggle slug, its mounted folder or downloaded archive."""
+    """Return the source; for a Kaggle slug, download it if needed, and return its local path."""
     from shardprep.source.kaggle.ref import is_ref, parse_ref
 
     if not is_ref(source):
@@ -98,9 +98,9 @@ def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
 def downloaded(
     ref: KaggleRef, watch: Watch, *, to: Path | None = None, refresh: bool
 ) -> tuple[Path, bool]:
-    """Return the mounted folder or the downloaded archive of a slug, and whether it is mounted.
+    """Download a slug unless it is mounted; return the local path, and whether it is mounted.
 
-    With `to` or `refresh`, the archive is downloaded even if a mounted folder exists.
+    With `to` or `refresh`, a mounted folder is not used.
     """
     from shardprep.source.kaggle import download
 
@@ -115,7 +115,7 @@ def downloaded(
 def engine_of(
     name: str, ray_address: str | None, workers: int | None
 ) -> AbstractContextManager[Workers]:
-    """Provide the workers of an engine in a context, and release them after it."""
+    """Return a context manager that provides the workers of an engine: "local" or "ray"."""
     if name == "ray":
         from shardprep.writer.engine import ray_cluster
 
@@ -148,7 +148,7 @@ def _on_cluster(address: str, workers: int | None) -> Iterator[Workers]:
 
 
 def number(name: str, value: object, option: Option, kind: type[_Number]) -> _Number:
-    """Return an option's value as a number; OptionError if it is not, or out of bounds."""
+    """Return an option's value as a number; OptionError if it is not a number or out of bounds."""
     try:
         given = "" if isinstance(value, bool) else value
         result: Any = option.read(given) if option.read else given
@@ -170,7 +170,7 @@ def num_workers(workers: int | None) -> int:
 
 @contextmanager
 def answering(store_timeout: float | None) -> Iterator[None]:
-    """Set the timeout of object storage in seconds, also for child processes; None: no change."""
+    """Set the storage timeout (seconds; None: unchanged) in a context, also for child processes."""
     if store_timeout is None:
         yield
         return
@@ -188,7 +188,7 @@ def answering(store_timeout: float | None) -> Iterator[None]:
 
 
 def part_of(text: str) -> Part:
-    """Parse the part of a build, such as "3/16"."""
+    """Return the part of a build that a text such as "3/16" means; RecipeError if it is invalid."""
     from shardprep.writer.plan.shard_plan import Part
 
     match = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
@@ -201,9 +201,10 @@ def part_of(text: str) -> Part:
 
 
 def unfinished(dataset: str | Path | None) -> Workspace:
-    """Return the workspace of a dataset, finished or not.
+    """Return the workspace of a dataset, finished or not; DatasetError if there is none or several.
 
-    None means the dataset of ./shardprep.toml, otherwise the only one in `tfrecords`.
+    None means the dataset of ./shardprep.toml; without that file, the only unfinished build in
+    `tfrecords`, or the only dataset if no build is unfinished.
     """
     from shardprep.writer.workspace import states
     from shardprep.writer.workspace.find import find_workspace, refuse_other_parts, workspace_of
@@ -218,7 +219,10 @@ def unfinished(dataset: str | Path | None) -> Workspace:
 
 
 def repair_source(location: str, source: str | None) -> str:
-    """Return the source, by default the one of ./shardprep.toml if it builds this dataset."""
+    """Return `source`, or the source in ./shardprep.toml if that file is for this dataset.
+
+    RecipeError if there is neither.
+    """
     from shardprep.recipe.recipe import make_recipe
 
     if source is None and "source" in _keys_here():
@@ -260,14 +264,14 @@ def only_archive() -> str:
 
 
 def dataset_at(dataset: str | Path | None) -> OpenDataset:
-    """Open a dataset. None means the dataset of ./shardprep.toml or the one in `tfrecords`."""
+    """Open a dataset. None means the dataset of ./shardprep.toml or, without it, of `tfrecords`."""
     from shardprep.dataset.open_dataset import open_dataset
 
     return open_dataset(files_at(dataset))
 
 
 def selected(dataset: OpenDataset, split: AnySplit | None) -> Selection | None:
-    """Return the records of a split; None for all records."""
+    """Return the selection of the records of a split, or None if `split` is None."""
     if split is None:
         return None
     from shardprep.reader.selection.split_argument import as_selection
@@ -276,7 +280,7 @@ def selected(dataset: OpenDataset, split: AnySplit | None) -> Selection | None:
 
 
 def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFiles:
-    """Return the files of the dataset of `dataset_at`; `damaged` accepts a missing manifest."""
+    """Return the files of a dataset as in `dataset_at`; `damaged` allows for a missing manifest."""
     from shardprep.dataset.locate import locate
 
     recipe = _recipe_here() if dataset is None else None

@@ -126,10 +126,10 @@ OPTIONS: dict[str, dict[str, Option]] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan(Card):
-    """Plan of a build, or of one part of it; the keys of `PlanJson` are its properties."""
+    """Plan of a build or of one of its parts, with an attribute for each key of `PlanJson`."""
 
     plan: BuildPlan
-    """All items with their shards."""
+    """The shards with their items; if `part` is set, only those of the part."""
     part: Part | None
     num_all_shards: int
     """Number of shards of the whole dataset, not only of the part."""
@@ -247,9 +247,9 @@ def build(
 ) -> BuildResult | PartResult | Plan:
     """Turn raw images into TFRecord shards, and return a summary of the dataset.
 
-    With `part`, write only that part of the shards. With `dry_run`, write nothing and return the
-    plan. If a build is interrupted, the same call continues it. Options that are not given are
-    read from ./shardprep.toml, if that file is for the same source.
+    With `part`, write only that part of the shards and summarize it. With `dry_run`, write nothing
+    and return the plan. If a build is interrupted, the same call continues it. Options that are not
+    given are read from ./shardprep.toml, if that file is for the same source.
 
     Raises:
         RecipeError: an option is unknown, malformed or does not fit the source.
@@ -265,7 +265,7 @@ def build(
 
     run = RunOptions(**{name: recipe.pop(name) for name in RunOptions._fields if name in recipe})
     if run.engine == "local" and not dry_run:
-        start_server()  # it imports its modules while this process does the same, and plans
+        start_server()  # the server imports its modules while this process imports and plans
     from shardprep.writer.build import build_dataset, build_part
     from shardprep.writer.reuse import open_old_dataset
 
@@ -387,8 +387,8 @@ def repack(
 ) -> BuildResult:
     """Merge datasets, or write the records of a dataset into other shards, without decoding.
 
-    Classes are merged by name. If several datasets have the same key, the name of the dataset is
-    put in front. If the call is interrupted, the same call continues it.
+    Classes are merged by name. A key that several datasets have gets the name of its dataset as a
+    prefix. If the call is interrupted, the same call continues it.
 
     Raises:
         RecipeError: an option is malformed, or the images of the datasets were fitted differently.
@@ -473,7 +473,7 @@ def init(
 
 
 def sample(directory: str | Path = ".") -> Sample:
-    """Write a small archive like those of Kaggle, and its recipe, to try shardprep offline.
+    """Write a small archive in the layout of a Kaggle competition, and a recipe for it.
 
     Raises:
         SourceError: a file of the same name has other contents, or the folder cannot be written.

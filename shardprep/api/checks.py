@@ -66,7 +66,7 @@ def verify(
 ) -> Verification:
     """Check every byte, record, label and document of a dataset, and return its problems.
 
-    With `repair`, also rebuild damaged files; the result then has the problems that remain.
+    With `repair`, also rebuild damaged files, and return the problems that remain.
 
     Raises:
         DatasetError: the dataset does not exist, or its build is not finished.
@@ -108,7 +108,7 @@ def repair(
 ) -> Verification:
     """Rebuild the damaged files of a dataset from its source, with the same bytes.
 
-    It is `verify` with `repair`, and raises the same errors.
+    The same as `verify` with `repair=True`: returns the remaining problems, raises the same errors.
     """
     return verify(
         dataset,
@@ -124,7 +124,7 @@ def repair(
 def _checked(
     place: DatasetFiles, source: str | None, watch: Watch, *, decode: bool, num_workers: int
 ) -> Verification:
-    """Return the problems of a dataset; with a source, the problems left after a repair."""
+    """Return the problems of a dataset; with `source`, repair it and return those that remain."""
     from shardprep.dataset.locate import locate
     from shardprep.dataset.remote_files import RemoteFiles
     from shardprep.verifier.dataset import verify_dataset
@@ -146,14 +146,14 @@ def _checked(
 
 
 def repairing(found: Verification) -> str:
-    """Return the command that repairs a dataset, with SOURCE if the source is unknown.
+    """Return the command that repairs a dataset, with the word SOURCE for an unknown source.
 
-    A folder that is not NAME/VERSION is first moved to such a folder.
+    If the folder is not called NAME/VERSION, the command first moves it to a folder that is.
     """
     from shardprep.dataset.manifest import load_manifest
 
     location, first = found.location, ""
-    with contextlib.suppress(DatasetError):  # a repair explains a damaged manifest
+    with contextlib.suppress(DatasetError):  # the repair reports a damaged manifest
         manifest = load_manifest(found.path)
         below = Path(manifest.name, manifest.version)
         if not found.address and found.path.absolute().parts[-2:] != below.parts:

@@ -26,7 +26,7 @@ _MOST_NOTICES = 20
 
 @contextlib.contextmanager
 def watched(progress: Show | bool) -> Iterator[Watch]:  # noqa: FBT001 - the option of all commands
-    """Provide a `Watch` for the caller's function, or for a bar if `progress` is True."""
+    """Provide a `Watch` that calls `progress`, shows a bar if it is True, or nothing if False."""
     with contextlib.ExitStack() as stack:
         if callable(progress):
             watch = Watch(progress)
@@ -46,7 +46,7 @@ def _bar() -> contextlib.AbstractContextManager[Show]:
 
 
 class Cell:
-    """Shows progress below a cell: notices, a bar and a line."""
+    """Shows progress below a notebook cell: the last notices, a bar and a line of text."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -93,7 +93,7 @@ class Cell:
 
 
 class Bar:
-    """Shows progress as one bar at a time; leaving the context hides it."""
+    """Shows one bar at a time until the context ends; if not on a terminal, a line every 10 s."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

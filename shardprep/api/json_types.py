@@ -1,8 +1,8 @@
 """Types of the objects that commands print with `--json`, if they differ from the returned value.
 
-docs/json.md is generated from these types and their docstrings. Values may be models, which
-`print_json` converts. The docstring of a `NotRequired` key says when the key is present. The types
-of results are re-exported, so that `cli` imports no package below `api` for them.
+docs/json.md is generated from these types, other result types and their docstrings. Values may be
+models, which `print_json` converts. The docstring of a `NotRequired` key says when the key is
+present. `cli` imports most types of results from here.
 """
 
 from __future__ import annotations

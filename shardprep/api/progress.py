@@ -15,7 +15,7 @@ class Progress:
     """One report: the state of a phase, or a notice."""
 
     what: str = ""
-    """The phase, such as "encoding"; "" for a notice and after the last phase."""
+    """The phase, such as "encoding"; "" for a notice and after the end of a phase."""
     num_done: int = 0
     """Number of images or bytes done, including earlier runs."""
     total: int | None = None
@@ -30,7 +30,7 @@ class Progress:
     """A line of text that the user should see."""
 
     def follows(self, other: Progress) -> bool:
-        """Return True if this is a later report of the same phase."""
+        """Return True if this report is of the phase of `other`, with at least as much done."""
         is_same = (self.what, self.total, self.unit) == (other.what, other.total, other.unit)
         return is_same and self.num_done >= other.num_done
 
@@ -38,7 +38,7 @@ class Progress:
         return (self.num_done - self.num_before) / max(elapsed_s, 1e-9)
 
     def in_words(self, elapsed_s: float) -> str:
-        """Return a line for a log: amount done, rate and remaining time."""
+        """Return a line for a log: amount done, rate and time left, or only the phase's name."""
         rate, left = self.rate(elapsed_s), ""
         if rate > 0 and self.total is not None:
             left = f", {(self.total - self.num_done) / rate:,.0f} s left"
@@ -54,7 +54,7 @@ class Progress:
 
 
 Show = Callable[[Progress], object]
-"""Receives each report, in the thread of the command. An exception ends the command."""
+"""Called with each report in the thread of the command; an exception from it ends the command."""
 
 
 class Watch:
@@ -74,7 +74,7 @@ class Watch:
         self._show(self._now)
 
     def advance(self, number: int, num_rejected: int = 0) -> None:
-        """Add images or bytes; after a negative number, the rate is measured anew."""
+        """Report `number` more images or bytes as done; negative if done work was lost."""
         now = self._now
         num_done = now.num_done + number
         self._now = replace(

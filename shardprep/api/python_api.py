@@ -1,4 +1,4 @@
-"""Wrappers of the commands for Python: errors name keywords, and `help()` lists all options."""
+"""Wrappers of the commands for Python: `help()` lists all options, and no OSError is raised."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _Result = TypeVar("_Result")
 
 
 def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Return a documented wrapper of a command, whose errors name keywords (`max_rejected`).
+    """Return a wrapper of a command. Its docstring and signature list all options of the command.
 
-    An OSError becomes a ShardprepError.
+    The wrapper raises a ShardprepError instead of an OSError.
     """
 
     @functools.wraps(command)
@@ -41,7 +41,6 @@ def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
 
 
 def _with_options(signature: inspect.Signature) -> inspect.Signature:
-    """Return the signature of `build` with the options instead of `**recipe`."""
     given = signature.parameters.values()
     named = [parameter for parameter in given if parameter.kind is not parameter.VAR_KEYWORD]
     kind = inspect.Parameter.KEYWORD_ONLY

@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 _NUM_PICTURES, _NUM_FINDINGS = 24, 3
 _MOST_RECORDS = 100_000
-"""Findings of more records take longer than a second."""
+"""Maximum number of records for findings in `inspect`; more would take longer than a second."""
 _IN_FACTS = {
     "leaks", "duplicates", "rejected", "damaged", "not-used", "unmatched-objects",
     "unlisted-images",
 }  # fmt: skip
 
 _LEAST_ADDRESS_SPACE = 384 << 20
-"""With less, threads of OpenBLAS and Arrow abort the process when allocations fail."""
+"""In bytes. With less, threads of OpenBLAS and Arrow may abort the process."""
 
 _MOST_ORIGINAL = 256 << 20
 _HOSTED = {"KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "COLAB_RELEASE_TAG": "Colab"}
-"""Environment variable → hosted notebook, whose ports browsers cannot reach."""
+"""Environment variable → hosted notebook that sets it. Browsers cannot reach ports there."""
 
 OPTIONS: dict[str, dict[str, Option]] = {
     "inspect": {
@@ -129,9 +129,9 @@ def inspect(
 
 
 def _first_findings(dataset: OpenDataset) -> tuple[str, ...]:
-    """Return the most serious findings without pixels that `Facts` lacks.
+    """Return the most serious findings that need no pixels and are not in `Facts` already.
 
-    Returns () for large datasets, and if documents contradict each other, which `verify` explains.
+    Return () for large datasets, and if documents contradict each other: `verify` reports that.
     """
     from shardprep.reporter.report import make_report
     from shardprep.reporter.report_data import ReportOptions
@@ -216,7 +216,7 @@ def report(
 
 
 def check_listed(name: str, *, no_pixels: bool) -> None:
-    """Raise RecipeError unless this kind of finding has a list of images."""
+    """Raise RecipeError if this finding lists no images, or with `no_pixels` if it needs pixels."""
     from shardprep.reporter.findings.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS
 
     listed = [kind for kind in MEANINGS if kind not in WITHOUT_KEYS]
@@ -268,7 +268,7 @@ def view(
 
 
 def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watch) -> Originals:
-    """Return a reader of originals from a source or from a folder of rejected images."""
+    """Return a function that reads originals from a source or a folder of rejected images."""
     # Imported here because a view without a source does not need them.
     from shardprep.recipe.recipe import outputs
     from shardprep.source.byte_range import MemberError
@@ -315,7 +315,7 @@ def bench(
     plot: str | Path | None = None,
     progress: Show | bool = False,
 ) -> Benchmark:
-    """Compare the reading speed of plain tf.data, tfds and this package's readers.
+    """Measure and return the reading speed of plain tf.data, tfds and this package's readers.
 
     Raises:
         DatasetError: the dataset or the split does not exist.

@@ -1,6 +1,6 @@
 """The archive of `shardprep.sample`: drawn images in the layout of a Kaggle competition.
 
-The same seed gives the same bytes.
+The same seed and version of Pillow give the same bytes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Pair = tuple[float, float]
 
 ARCHIVE_NAME = "shapes.zip"
 
-# A class is only a number of corners. A circle has too many corners to see them.
+# Class → number of corners. A circle is drawn as a polygon with many corners.
 CORNERS = {"circle": 72, "square": 4, "triangle": 3}
 
-# Unusual train images and their kind. Their numbers are low, so the smallest archive has them too.
+# Unusual train image → its kind. The numbers are low, so that the smallest archive has all of them.
 ODD_IMAGES = {
     "train/triangle.2.jpg": "truncated",
     "train/square.4.jpg": "png",
@@ -54,8 +54,8 @@ RECIPE = {
 def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Path:
     """Write the archive and its recipe into `directory`; return the path of the archive.
 
-    Existing files with the same bytes stay. If one has other bytes, for example of another seed or
-    Pillow version, nothing is written (SourceError).
+    Existing files with the same bytes are kept. SourceError, and nothing is written, if a file has
+    other bytes, for example from another seed or Pillow version, or `num_images` is below 40.
     """
     if num_images < MIN_IMAGES:
         what = f"{num_images} images are not enough"
@@ -79,10 +79,10 @@ def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Pa
 
 
 def draw_shape(shape: str, rng: random.Random) -> Image.Image:
-    """Draw an image of a shape of `CORNERS`; everything except the shape is random.
+    """Return an image of a shape in `CORNERS`, 96 to 160 pixels a side; the rest is random.
 
-    The corners are inside the central square, so that a crop keeps the whole shape. Full turns or
-    dark backdrops would need many more images to learn from.
+    The corners are inside the central square, so that a crop keeps the whole shape. A model would
+    need many more images to learn from if shapes were turned freely or backdrops were dark.
     """
     size = (rng.randint(96, 160) * SUPERSAMPLE, rng.randint(96, 160) * SUPERSAMPLE)
     paints = [_colour((0.28, 0.48), rng) for _ in range(3)]
@@ -117,7 +117,7 @@ def _spread(tile: Image.Image, size: tuple[int, int], rng: random.Random) -> Ima
 
 
 def _polygon(num_corners: int, size: tuple[int, int], rng: random.Random) -> list[Pair]:
-    """Return a regular polygon on its base; its area does not depend on the class."""
+    """Return the corners of a tilted regular polygon, whose area does not depend on the class."""
     unit = min(size)
     unit_area = num_corners / 2 * math.sin(2 * math.pi / num_corners)
     radius = unit * rng.uniform(0.36, 0.54) / math.sqrt(unit_area)
@@ -132,7 +132,6 @@ def _polygon(num_corners: int, size: tuple[int, int], rng: random.Random) -> lis
 def _stamp(
     image: Image.Image, polygon: list[Pair], paints: list[Colour], rng: random.Random
 ) -> None:
-    """Fill the polygon with a texture, and outline half of them."""
     fill, outline, _ = paints
     red, green, blue = ((3 * channel + 255) // 4 for channel in fill)
     texture = _two_tone(_spread(_texture(rng), image.size, rng), fill, (red, green, blue))
@@ -179,7 +178,7 @@ def _encoded(image: Image.Image, oddity: str | None, rng: random.Random) -> byte
     if oddity == "cmyk":
         image = image.convert("CMYK")
     elif oddity == "sideways":
-        # Orientation 6 means a quarter turn clockwise, which reverts this rotation.
+        # Viewers turn orientation 6 clockwise by 90°, which reverts this rotation.
         image = image.transpose(Image.Transpose.ROTATE_90)
         options["exif"] = Image.Exif()
         options["exif"][ExifTags.Base.Orientation] = 6
@@ -202,9 +201,9 @@ def _archive(num_images: int, seed: int) -> bytes:
 
 
 def _drawn(shapes: Mapping[str, str], seed: int) -> dict[str, bytes]:
-    """Return an encoded image for each name; "" is a random shape.
+    """Return an encoded image for each name in `shapes`; the shape "" means a random shape.
 
-    Each image has its own generator, so it does not depend on the size of the archive.
+    Each image has its own random generator, so it does not depend on the size of the archive.
     """
     members = {}
     for name, shape in shapes.items():

@@ -186,7 +186,7 @@ def upload(
     check: bool = True,
     progress: Show | bool = False,
 ) -> Upload:
-    """Upload a dataset to Kaggle, as a new dataset or a new version of an existing one.
+    """Upload a dataset to Kaggle as a new dataset, or as a new version if Kaggle has the dataset.
 
     The dataset is verified first. If the upload is interrupted, the same call continues it; files
     that Kaggle already has are not sent again.

@@ -1,5 +1,5 @@
-"""The catalog: members and tables to labelled items, in splits and groups.
+"""The catalog: from members and tables of a source to labelled items with splits and groups.
 
-Only names and tables are read here, never pixels. The same members give the same items in the
-same order.
+Images are not decoded here. Some mask files are, to find out what their values mean. The same
+members and options give the same items in the same order.
 """

@@ -24,7 +24,7 @@ from shardprep.errors import SourceError, counted
 from shardprep.recipe.rules import CsvRule, LabelRule
 
 _MOST_PARTS = 6
-"""Maximum number of sibling folders to try as parts; more are classes or single images."""
+"""Maximum number of sibling folders to try as parts; if there are more, they are classes."""
 _MOST_SHOWN = 3
 
 
@@ -60,7 +60,6 @@ class Candidate:
 
     @property
     def is_likely(self) -> bool:
-        """Whether there are at least two classes, with two images each on average."""
         return are_classes(self.num_classes, self.num_labelled)
 
     @property
@@ -78,7 +77,7 @@ class Candidate:
 
 
 def candidate(labelling: Labelling, **part: str | tuple[str, ...]) -> Candidate:
-    """Return a labelling as a candidate; `part` has the keys `root`, `include` or `exclude`."""
+    """Return a candidate with this labelling; `part` sets `root`, `include` or `exclude`."""
     cells = Counter(cell for cell in labelling.names if cell is not None)
     shown = tuple(str(cell) for cell, _ in cells.most_common(3))
     counts = cells.total(), len(labelling.names), len(cells)
@@ -86,7 +85,7 @@ def candidate(labelling: Labelling, **part: str | tuple[str, ...]) -> Candidate:
 
 
 def path_candidates(index: KeyIndex) -> list[Candidate]:
-    """Return the likely candidates by folders and file names, without masks."""
+    """Return likely candidates by folders and file names, unless mask folders would be classes."""
     masks = find_masks(index.keys).no_classes
     rules = (LabelRule("folder"), LabelRule("folder", depth=2), LabelRule("prefix"))
     found = [candidate(label_keys(index, rule, ())) for rule in rules]
@@ -94,7 +93,7 @@ def path_candidates(index: KeyIndex) -> list[Candidate]:
 
 
 def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
-    """Return candidates by the label column or, if that is unclear, by each column that fits."""
+    """Return a candidate by the label column of a table, or by each likely column if unclear."""
     try:
         return [candidate(label_by_table(index, table, CsvRule((table.name,))))]
     except SourceError:
@@ -116,9 +115,10 @@ def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
 
 
 def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candidate]:
-    """Return the parts of a source that `auto` can label, if it cannot label the whole.
+    """Return candidates for the parts of a source that `auto` can label.
 
-    A part is everything except masks, all folders of splits, or one of a few sibling folders.
+    A part is all images except masks, all folders of splits, or one of a few sibling folders. Call
+    this only if `auto` cannot label the whole source.
     """
     found: list[Candidate] = []
     if masks := find_masks(keys).num_masks:
@@ -138,7 +138,7 @@ def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candid
 
 
 def label_findings(index: KeyIndex, tables: Sequence[Table]) -> list[str]:
-    """Return a line about each candidate, for a source without labels."""
+    """Return a line about each of the first three candidates, and a line about the others."""
     found = [one for table in tables for one in table_candidates(index, table)]
     found += part_candidates(index.keys, tables)
     lines = [f"labels could be {one.flags} ({one.counts})" for one in found[:_MOST_SHOWN]]

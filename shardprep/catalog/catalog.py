@@ -1,6 +1,6 @@
-"""The catalog: every image found in a source, with the target and the split from the source.
+"""The catalog: the wanted images of a source, each with its target and split.
 
-Every other member becomes a `Skipped` with a reason.
+The other members become `Skipped` with a reason, except the annotations and masks of these images.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Catalog:
 def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> Catalog:
     """Return the catalog of the recipe's source.
 
-    `work_dir` holds unpacked archives and must exist as long as the items are used. `notice` is
-    called with one line about slow work.
+    Archives are unpacked in `work_dir`, which must exist as long as the items are used. `notice` is
+    called with a line of text about each slow step.
     """
 
     def check(others: Sequence[Member]) -> None:
@@ -195,7 +195,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
 
 
 def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
-    """Return the reason to leave out each image, or "". A split without any target is kept."""
+    """Return why each image is left out, or "" to keep it. Splits without any target are kept."""
     has_target = targets.are_there
     is_labelled = np.zeros(len(splits.values) + 1, np.bool_)  # the last row means "no split"
     is_labelled[splits.codes[has_target]] = True

@@ -1,4 +1,4 @@
-"""Items: images found, not yet read. A catalog and a plan store them as columns."""
+"""Items: images of a source that are not read yet. Catalogs and plans store them as columns."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ class Item(NamedTuple):
     extent: Extent
     split: str
     target: Target = None
-    """Class index, several of them, a number or a text; None if the source has none."""
+    """Class index, tuple of class indices, number or text; None if the source has no target."""
     strata: tuple[int, ...] = ()
-    """Classes that splits spread evenly."""
+    """Classes of the image, or the bin of its number; a cut spreads them evenly over splits."""
     group: str = ""
-    """Images of one group share a split; "" for an image on its own."""
+    """Group of the image; a cut keeps the images of a group together. "" if there is none."""
     columns: tuple[Value, ...] = ()
-    """Further values of the label table, in the order of `Catalog.columns`."""
+    """Values of the features in `Catalog.columns`, in that order."""
     annotation: Annotation | None = None
-    """Objects of the image; None if the source does not list it."""
+    """Objects of the image; None if no annotation lists the image."""
     masks: tuple[Member, ...] = ()
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the source has a target, objects or masks for the image."""
+        """Whether the image has a target or an annotation."""
         return self.target is not None or self.annotation is not None
 
     @property
     def label(self) -> int:
-        """The class index, −1 without one or for another kind of target."""
+        """The class index, or −1 if the target is not a class index."""
         return self.target if isinstance(self.target, int) else UNLABELLED
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Items(Sequence[Item]):
-    """Items as columns, named as the fields of an `Item`; indexing builds items."""
+    """Items as columns; `members` holds keys and extents. Indexing builds items."""
 
     members: Members
     split: Coded[str]

@@ -1,4 +1,4 @@
-"""Class names of images, from their paths or a table; `targets` turns them into numbers."""
+"""Labels of images as texts, from their paths or a table; `targets` turns them into targets."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from shardprep.source.string_column import Coded, Texts
 Ints = NDArray[np.int64]
 
 _NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
-"""Number and separator at the start of a reversed name; a forward search is quadratic."""
+"""Number at the end of a name, searched in the reversed name: a forward search is quadratic."""
 _WORDS = re.compile(r"[^\W\d_][^\d]*$")
 ENOUGH = 0.9
-"""Minimum share of images that a rule must label for `auto`."""
+"""Share of the images that a rule must label to be used by `auto`."""
 _LABEL_COLUMNS = (
     "label", "class", "target", "category", "breed", "diagnosis", "species", "classname",
     "class_name", "label_name", "category_name", "variety", "labels", "tags", "class_id",
@@ -45,14 +45,14 @@ _MOST_CANDIDATES = 40
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """The label of every image, in the order of the keys."""
+    """The labels of all images, in the order of the keys, and how they were found."""
 
     names: Coded[Cell | None]
-    """A class name, the names of the columns that hold 1, or None."""
+    """For each image a label, or a tuple of the titles of columns that hold 1, or None."""
     how: str
     rows_without_image: tuple[str, ...] = ()
     table_names: frozenset[Cell] = frozenset()
-    """All labels of the table: the class list must not depend on the images in the source."""
+    """All labels in the table, so that classes do not depend on which images the source has."""
     match: TableMatch | None = None
     columns: tuple[str, ...] = ()
     rule: str = "none"
@@ -60,7 +60,7 @@ class Labelling:
 
 
 def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Labelling:
-    """Return the labels by a rule; a csv rule uses the first table, auto any that fits."""
+    """Return the labels by a rule; "csv" reads the first table, "auto" tries all tables."""
     keys = index.keys
     match rule.kind:
         case "folder":
@@ -83,10 +83,10 @@ def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Lab
 
 
 def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
-    """Return the labels of the first rule that fits: table, folder, prefix.
+    """Return the labels by the first rule that fits: table, folder, prefix, otherwise none.
 
     Rules that often fit by accident come last. A rule fits if it labels nine tenths of the images
-    outside test splits, with at least two classes of two images each on average.
+    outside test splits, and the labels look like classes (see `are_classes`).
     """
     keys = index.keys
     is_test = folder_splits(keys).fit(lambda split: split == "test")
@@ -98,12 +98,12 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
         except AmbiguousIdError:
             passed_over = f"; {table.name} is passed over: its ids fit several images each"
             continue
-        except OpenQuoteError:  # the table names images, and rows of it are missing
+        except OpenQuoteError:  # the table names images, but rows are missing
             raise
         except SourceError:
             continue
         is_fit = _fits(labelling.names, considered)
-        if is_fit or are_classes(len(labelling.table_names), len(table.rows)):  # no captions
+        if is_fit or are_classes(len(labelling.table_names), len(table.rows)):  # not captions
             table.check_quotes(*labelling.columns)
         if is_fit:
             return labelling
@@ -131,7 +131,7 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
 def _without_test_names(
     names: Coded[Cell | None], considered: Ints, rule: str
 ) -> tuple[Coded[Cell | None], tuple[str, ...]]:
-    """Return names and remarks; a test split with other classes than the rest gets no names."""
+    """Return names and remarks; a test split with other classes than the rest is unlabelled."""
     known = names.take(considered).counts()
     is_other = np.ones(len(names), bool)
     is_other[considered] = False
@@ -155,7 +155,7 @@ def _fits(names: Coded[Cell | None], considered: Ints) -> bool:
 
 
 def are_classes(num_names: int, num_images: int) -> bool:
-    """Return True if names look like classes: two or more, with two images each on average."""
+    """Return True for two names, or for more with at least two images each on average."""
     return 2 <= num_names <= max(2, num_images // 2)
 
 
@@ -171,7 +171,7 @@ def _folder_names(
 
 
 def _prefix(key: str) -> str | None:
-    """Return the part of a file name before the number at its end, None without a number."""
+    """Return the start of a file name, before the number at its end; None if one is missing."""
     name = key.rpartition("/")[2]
     at = name.rfind(".")
     stem = name[:at] if 0 < at < len(name) - 1 else name
@@ -180,14 +180,14 @@ def _prefix(key: str) -> str | None:
 
 
 def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
-    """Return the labels by a table; columns that the rule does not name are detected."""
+    """Return the labels by a table, and detect the columns that the rule does not name."""
     id_title = find_ids(index, table, rule.id_column)
     _label_titles(table, rule.label_columns, id_title)  # report unclear columns before ids
     return label_by_columns(index.keys, match_table(index, table, id_title), rule)
 
 
 def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> Labelling:
-    """Return the labels by the label columns of a matched table."""
+    """Return the labels by a matched table; SourceError if two rows of an image differ."""
     table = match.table
     titles, cells = _label_cells(table, rule.label_columns, match.id_column)
     rows = np.flatnonzero((match.key_of >= 0) & cells.are_there)
@@ -213,10 +213,10 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
 
 
 def candidate_columns(match: TableMatch) -> list[tuple[str, ...]]:
-    """Return the possible label columns of a table whose header does not name one.
+    """Return the possible label columns of a table whose header does not show the label.
 
-    One-hot columns, which only hold 1 and 0 (or −1), are one candidate together. Others are the
-    first columns with at least two different cells, with two rows each on average.
+    Each candidate is a tuple of titles. All one-hot columns, which only hold 1 and 0 (or −1), are
+    one candidate together. Each other column is a candidate if its cells look like classes.
     """
     flags: list[str] = []
     others: list[str] = []

@@ -1,4 +1,4 @@
-"""Facts from names of files and folders: splits, folders of masks, natural order."""
+"""What names of files and folders mean: splits and masks. Natural order of names."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _MASKS = re.compile(
     r"|gt(fine|coarse)",
     re.IGNORECASE,
 )
-"""Names of folders that hold masks, if they have a sibling folder of images."""
+"""Usual names of folders of masks; `find_masks` decides whether a folder is one."""
 _CITYSCAPES = re.compile(r"_gt(fine|coarse)_[a-z]+$", re.IGNORECASE)
 _CITIES = re.compile(r"gt(fine|coarse)", re.IGNORECASE)
 """Folders of masks in Cityscapes; folders below them are splits or cities, not classes."""
 OF_OBJECTS = re.compile(r"(^|/)(segmentation[-_ ]?)objects?/", re.IGNORECASE)
-"""Folder of masks of numbered objects in Pascal VOC."""
+"""Folder of masks with object numbers, in Pascal VOC."""
 IMAGE_ENDING = re.compile(r"[-_](leftimg8bit|rgb|sat|images?|imgs?|photo)$", re.IGNORECASE)
-"""End of the name of an image that its mask lacks: `1_sat.jpg` with `1_mask.png`."""
+"""End of an image name that is missing in the mask name: `1_sat.jpg` and `1_mask.png`."""
 MASK_ENDING = re.compile(
     r"([-_. ]?(masks?|seg(mentation)?s?|annot(ation)?s?|gt|groundtruth|labels?"
     r"|(gt(fine|coarse)_)?labelids|l))([-_. ]?(?P<number>\d+))?$",
@@ -43,11 +43,11 @@ MASK_ENDING = re.compile(
 )
 """End of the name of a mask, after the name of its image."""
 _MATCHED = 0.5
-"""Minimum share of the files in a folder of masks that have the name of an image."""
+"""Minimum share of files named like images, for a mask folder without sibling images."""
 
 
 def given_split(folders: Iterable[str]) -> str | None:
-    """Return the first split that a folder name means, from the root down, or None."""
+    """Return the split of the first folder that is named like a split, or None."""
     for folder in folders:
         name = without_archive_suffix(folder)
         for split, pattern in _SPLITS.items():
@@ -57,12 +57,12 @@ def given_split(folders: Iterable[str]) -> str | None:
 
 
 def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
-    """Return the split of each key by the names of its folders, or None."""
+    """Return the split of each key by the names of its folders; None if they name no split."""
     return Texts.of(keys).folders.map(lambda folder: given_split(folder.split("/")))
 
 
 def document_split(name: str) -> str | None:
-    """Return the split in the name of a document: "train_labels.csv" → train."""
+    """Return the split in the name of a document, or None: "train_labels.csv" → "train"."""
     match = _TABLE_NAME.search(name.rpartition("/")[2].rpartition(".")[0])
     return given_split([match[2]]) if match else None
 
@@ -79,13 +79,13 @@ def natural_order(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
 
 
 def _by_value(digits: str) -> tuple[int, str]:
-    """Return a sort key equivalent to the number, with any number of digits."""
+    """Return a sort key that orders digits by value; `int` refuses very long ones."""
     stripped = digits.lstrip("0")
     return len(stripped), stripped
 
 
 def stem(key: str) -> str:
-    """Return the name of a file without folders and extension, in form NFC."""
+    """Return a file name in form NFC, without folders and extension; "" if it has no extension."""
     return composed(key.rpartition("/")[2].rpartition(".")[0])
 
 
@@ -93,16 +93,16 @@ class MaskFolders(NamedTuple):
     """The folders of masks in a source, and the folders of their images."""
 
     num_masks: dict[str, int]
-    """Name of a folder of masks → number of images in it."""
+    """Name of folders of masks → number of files in them."""
     no_classes: frozenset[str]
-    """Names of folders of masks and of folders of their images."""
+    """Names that are not classes: folders of masks, of their images, and of cities."""
 
 
 def find_masks(keys: Sequence[str]) -> MaskFolders:
-    """Return the folders of masks, so that `images` and `masks` are not two classes.
+    """Return the folders of masks and of their images, so that they do not become classes.
 
-    They have siblings such as `images`, or `train` for `trainannot`, or at least half of their
-    files have names of images.
+    A folder with a usual name holds masks if it has a sibling such as `images`, or `train` beside
+    `trainannot`, or if at least half of its files are named like images of another folder.
     """
     paths = {key.rpartition("/")[0] for key in keys}
     mask_names = {n for n in {name for p in paths for name in p.split("/")} if _MASKS.fullmatch(n)}
@@ -138,7 +138,7 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
 
 
 def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:
-    """Return the keys of probable masks by the name of their folder."""
+    """Return name of mask folder → keys of the probable masks in it."""
     found: dict[str, list[str]] = {name: [] for name in find_masks(keys).num_masks}
     for key in keys if found else ():
         name = next((part for part in key.split("/")[:-1] if part in found), None)
@@ -148,7 +148,7 @@ def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:
 
 
 def class_files(masks: Iterable[str], keys: Iterable[str]) -> dict[str, str]:
-    """Return, for each mask in SegmentationObject, the key of its file in SegmentationClass."""
+    """Return mask in SegmentationObject → its file in SegmentationClass, where both exist."""
     there = {key.lower(): key for key in keys}
     found: dict[str, str] = {}
     for mask in filter(OF_OBJECTS.search, masks):

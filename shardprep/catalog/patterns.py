@@ -1,8 +1,8 @@
 r"""Patterns of the user, searched in the names of a source in bounded time.
 
 A pattern that can match in many ways (`([a-z]+)*$`) takes exponential time for a long name, and
-`re` has no time limit. So the search runs in its own process, which is stopped when time is up. The
-library `regex` has a time limit, but its `\w` matches other characters, which would change labels.
+`re` has no time limit. So the search runs in its own process, with limited CPU time (but not on
+Windows). The library `regex` has a limit, but its `\w` fits other letters and would change labels.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from shardprep.errors import OptionError, OptionName, shown
 from shardprep.source.names import composed, without_archive_suffix
 
 FREE_S = 10.0
-"""CPU seconds for each pattern, in addition to `S_PER_NAME`."""
+"""CPU seconds for each batch of names, in addition to `S_PER_NAME` for each name."""
 S_PER_NAME = 20e-6
-"""CPU seconds for each name; an ordinary pattern needs a twentieth."""
+"""CPU seconds for each name; an ordinary pattern needs a twentieth of that."""
 ANY_FOLDER = "(?:.*/)?"
 _BATCH = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression, and the option that gave it."""
+    """A regular expression, and the option that it comes from."""
 
     text: str
     option: OptionName
     given: str
     group: str | int | None = None
-    """The wanted group of a match; None to test for a match."""
+    """Group of a match to return; None to return "" for every match."""
     is_whole: bool = False
 
     def search(self, names: Sequence[str]) -> list[str | None]:
-        """Return the group in each name, None without a match, "" if the match lacks the group."""
+        """Return the group in each name: None if it does not match, "" if the group is missing."""
         found: list[str | None] = []
         for start in range(0, len(names), _BATCH):
             batch = list(names[start : start + _BATCH])
@@ -62,7 +62,7 @@ class Pattern:
 
 
 def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
-    """Return whether each key fits globs; inner archives are folders, with or without suffix."""
+    """Return whether each key matches; inner archives in a key match without suffix, too."""
     fits = [found is not None for found in pattern.search(keys)]
     others = {
         i: plain
@@ -77,7 +77,7 @@ def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
 
 
 def matched(keys: Sequence[str], globs: Sequence[str], option: str) -> list[bool]:
-    """Return whether each key fits one of the globs of an option, regardless of case."""
+    """Return whether each key matches one of the globs of an option, regardless of case."""
     if not globs:
         return [False] * len(keys)
     start = "" if option == "root" else ANY_FOLDER

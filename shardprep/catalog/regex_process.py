@@ -1,7 +1,7 @@
-"""The process that searches names by one pattern; `patterns` starts it as a file.
+"""The process that searches names for one pattern; `patterns` runs this file as a script.
 
-It reads an order and writes the answer, both in the format of `marshal`. It imports only the
-standard library, so it starts in 20 ms.
+The input on stdin and the result on stdout are in the format of `marshal`. Only the standard
+library is imported, so the process starts in 20 ms.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable
 
 try:
     import resource
-except ModuleNotFoundError:  # Windows, whose processes have no such clock
+except ModuleNotFoundError:  # Windows has no limit of CPU time
     resource = None  # type: ignore[assignment]
 
 _SPARE_S = 2
-"""Additional CPU seconds after which the system stops a search that missed its signal."""
+"""CPU seconds after the limit until the system stops a search that ignored the signal."""
 
 
 class _OutOfTimeError(Exception):
@@ -28,12 +28,12 @@ class _OutOfTimeError(Exception):
 
 
 def main() -> None:
-    """Answer a list of names with their groups, or with the index of the name that timed out."""
+    """Write the group in each name to stdout, or the index of the name that ran out of time."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = marshal.loads(sys.stdin.buffer.read())  # noqa: S302 - of our own process
     pattern, group, is_whole, limit_s, names = order
     # CPU time, not wall time: other work on the machine must not count. `re` handles signals only
-    # now and then, so the system has a limit, too.
+    # now and then, so the system enforces a limit, too.
     if resource is not None:
         most_s = math.ceil(limit_s) + _SPARE_S
         resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))

@@ -1,6 +1,6 @@
 """The images of a source that a recipe wants, without masks, and their labels.
 
-Images are selected by name: below a root, by globs, not on an exclude list, and each once.
+Images are selected by a root, globs and an exclude list. With `--dedup`, copies are left out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_SHOWN = 160
 
 @dataclass(frozen=True, slots=True)
 class SourceImages:
-    """The wanted images of a source, and the facts from names and tables."""
+    """The wanted images of a source, and what names and tables say about them."""
 
     recipe: Recipe
     documents: Documents
@@ -50,7 +50,7 @@ class SourceImages:
 
 
 def source_images(recipe: Recipe, listing: Listing) -> SourceImages:
-    """Return the images that a recipe wants, and their labels."""
+    """Return the wanted images, their labels, and the recipe with detected boxes or masks."""
     documents = Documents(listing.others, recipe)
     recipe = with_panoptic(recipe, listing.images, documents)
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
@@ -93,7 +93,7 @@ def num_links_outside(listing: Listing) -> int:
 def _select(
     images: Members, recipe: Recipe, excluded: Sequence[str]
 ) -> tuple[Members, list[Skipped]]:
-    """Return the wanted images, and the others with the reason.
+    """Return the wanted images, and the others with the reason why they are left out.
 
     A glob fits the whole key, or an end of it that starts at a folder, regardless of case: `*.png`,
     `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list.
@@ -125,7 +125,7 @@ def _select(
 
 
 def _listed(keys: Sequence[str], texts: Sequence[str]) -> Iterator[int]:
-    """Yield the positions of listed keys; a text that is a whole key does not fit other keys."""
+    """Yield the positions of listed keys. A text equal to a whole key only lists that key."""
     index, whole = KeyIndex(keys), {printable(key): i for i, key in enumerate(keys)}
     alike = {composed(key): i for key, i in whole.items()}
     for text in set(texts):
@@ -147,14 +147,14 @@ def _without(
 
 
 def _copies(images: Members) -> dict[int, str]:
-    """Return the position of each exact copy, and the key of the image that is kept.
+    """Return position of each exact copy → key of the image that is kept.
 
-    Test and validation images are preferred, so that evaluation sets stay whole and are not trained
-    on; otherwise the first by key is kept. Only images of equal size (and CRC-32) are read.
+    A test image is kept first, then a validation image, so that evaluation sets stay whole and are
+    not trained on; then the first key. Only images of equal size and CRC-32 (if known) are read.
     """
     members = images.listed()
     crcs = [m.extent.crc32 if isinstance(m.extent, ZipExtent) else -1 for m in members]
-    if -1 in crcs:  # a folder has no CRCs: sizes alone tell which files to read
+    if -1 in crcs:  # files in folders have no CRC: sizes alone decide which are read
         crcs = [-1] * len(crcs)
     alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for i, member in enumerate(members):
@@ -166,7 +166,7 @@ def _copies(images: Members) -> dict[int, str]:
             try:
                 by_hash[hashlib.sha256(members[i].extent.read()).digest()].append(i)
             except MemberError:
-                continue  # it stays an item, and the build rejects it with the reason
+                continue  # the build rejects it later, with the reason
         for same in by_hash.values():
             first, *others = sorted(same, key=lambda i: _rank(members[i].key))
             copies.update(dict.fromkeys(others, members[first].key))

@@ -1,4 +1,4 @@
-"""Splits that the source gives, and groups of images, which never span two splits.
+"""Splits that the source gives, and groups of images that a cut does not divide.
 
 Splits come from folders, a column, lists or tables. A group can be a patient, a scene or a burst.
 """
@@ -26,14 +26,14 @@ _MOST_CHARACTERS = 160
 
 
 def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
-    """Return True if ratios cut a split. Train is always cut: it has the images without a split."""
+    """Return True if `ratios` cut this split. Train is always cut: it has the other images."""
     return split == "train" or split in ratios
 
 
 def given_splits(
     index: KeyIndex, rule: SplitRule, match: TableMatch | None, documents: Documents
 ) -> Coded[str | None]:
-    """Return the split of each key by the rule, otherwise by its folders; None to leave it out."""
+    """Return the split of each key by the rule, or by its folders; None to leave the key out."""
     if rule.kind == "roots":
         return Coded.of(_root_splits(index.keys, rule))
     if rule.kind == "list":
@@ -62,7 +62,7 @@ def given_splits(
 
 
 def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
-    """Return the split whose glob fits the folders of each key, or None; case matters."""
+    """Return for each key the first split whose glob fits its folders, or None; case matters."""
     splits: list[str | None] = [None] * len(keys)
     for split, glob in rule.places.items():
         left = [i for i, known in enumerate(splits) if known is None]
@@ -116,7 +116,7 @@ def _natural(names: Iterable[str]) -> list[str]:
 
 
 def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -> Coded[str]:
-    """Return the group of each key, "" for an image on its own.
+    """Return the group of each key, or "" if it has none; SourceError if no key has a group.
 
     A regular expression is searched in the file name, then in the whole key.
     """
@@ -141,7 +141,7 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
 
 
 def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list[str]:
-    """Return remarks on the groups; `ratios` are the shares of a cut."""
+    """Return remarks on the groups; `ratios` maps each split of a cut to its share."""
     is_grouped = items.group.fit(bool)
     alone = int((~is_grouped).sum())
     number = len(np.unique(items.group.codes[is_grouped]))

@@ -1,4 +1,4 @@
-"""The survey of a source for `shardprep init`, and the recipe that follows from it."""
+"""The survey of a source for `shardprep init`, and the recipe that it suggests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MOST_COLUMNS = 12
 
 @dataclass(frozen=True, slots=True)
 class TableSurvey:
-    """One CSV, and the images that it names."""
+    """A CSV or TSV, and the images that it names."""
 
     name: str
     num_rows: int
@@ -49,7 +49,7 @@ class TableSurvey:
     id_column: str
     """The column that holds names of images, or ""."""
     num_matched: int
-    """Images that have a row."""
+    """Number of images that have a row."""
     problem: str = ""
     """Reason why its rows cannot be matched to images, or ""."""
 
@@ -64,7 +64,7 @@ class Survey(Card):
     """Size of all images, in bytes."""
     suffixes: dict[str, int]
     splits: dict[str, int]
-    """Images by split, as folders give it."""
+    """Number of images by split, from the names of folders."""
     tables: tuple[TableSurvey, ...]
     rules: tuple[Candidate, ...]
     """The ways to label the source, or a part of it."""
@@ -76,15 +76,15 @@ class Survey(Card):
     """Remarks, one line each."""
     target: TargetKind
     classes: dict[str, int]
-    """Images by class, in label order."""
+    """Number of images by class, in label order."""
     others: dict[str, int]
-    """Members that are not images, by suffix."""
+    """Number of members that are neither images nor tables, by suffix."""
     skipped: dict[str, int]
-    """Skipped members by reason."""
+    """Number of skipped members by reason."""
     follow_links: bool
     """True if links that lead outside were followed."""
     num_doubles: int
-    """Number of images with the same size and CRC-32 as another."""
+    """Number of images in zips with the same size and CRC-32 as another."""
 
     @property
     def taken(self) -> Sign | None:
@@ -117,7 +117,7 @@ def survey_source(
     *,
     follow_links: bool = False,
 ) -> Survey:
-    """Return the content of a source; see `list_source` for arguments and errors."""
+    """Return the survey of a source; see `list_source` for arguments and errors."""
     limits = SourceLimits(follow_links=follow_links)
     listing = list_source(source, work_dir, notice, limits=limits)
     if not listing.images:
@@ -165,7 +165,7 @@ def survey_source(
 
 
 def recipe_text(survey: Survey) -> str:
-    """Return the recipe of a survey as the text of a `shardprep.toml` with comments."""
+    """Return the recipe that a survey suggests: the text of a `shardprep.toml` with comments."""
     given = ", ".join(f"{count:,} {split}" for split, count in survey.splits.items())
     ratios, how = _proposed_cut(survey.splits)
     lines = [
@@ -190,7 +190,7 @@ def recipe_text(survey: Survey) -> str:
     if survey.num_doubles:
         lines += ["", f"# {survey.num_doubles:,} images are there twice."]
         lines += key_lines("dedup", value=True, is_set=False)
-    # Comments may hold names of files; strings are escaped already.
+    # Comments may contain names of files; strings are already escaped.
     return "\n".join(map(printable, lines)) + "\n"
 
 

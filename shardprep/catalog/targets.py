@@ -1,7 +1,7 @@
-"""Targets from the names that `labels` finds or from cells, and the classes of a recipe. Pure.
+"""Targets of images from the labels that `labels` finds, and the class names of a recipe.
 
-A target is the value that a model learns to predict: a class index, several class indices, a number
-or a text; None for an unlabelled image.
+A target is the value that a model learns to predict: a class index, a tuple of class indices, a
+number or a text. The target of an unlabelled image is None.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Cell = str | tuple[str, ...]
 Target = int | tuple[int, ...] | float | str | None
 
 _NO_NAME = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Characters that a class name may not have: they end lines, or have no UTF-8."""
+"""Characters forbidden in class names: control characters, line ends, lone surrogates."""
 _SEPARATORS = ("|", ",", ";", " ")
 _NUM_BINS = 10
 _MANY_VALUES = 20
@@ -41,7 +41,7 @@ _TARGET = OptionName("target")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
-    """The kind of targets that the recipe asks for."""
+    """The kind of targets and the classes that the recipe asks for."""
 
     kind: TargetKind | Literal["auto"] = "auto"
     """"auto" to detect it from the cells."""
@@ -60,11 +60,11 @@ class Targets:
     kind: TargetKind
     values: Coded[Any]
     names: tuple[str, ...]
-    """Class names; targets of classes are indices into them."""
+    """Class names in label order: class index i means `names[i]`."""
     unmapped: tuple[str, ...] = ()
 
     def strata(self) -> Coded[tuple[int, ...]]:
-        """Return the classes, or one of ten bins of a number, which splits spread evenly."""
+        """Return the strata of each image: its classes, or one of ten bins of numbers, or ()."""
         bounds: list[float] = []
         if self.kind == "regression":
             numbers = np.array(self.values.values, np.float64)
@@ -87,7 +87,7 @@ def make_targets(
     spec: TargetSpec,
     all_cells: Iterable[Cell] = (),
 ) -> Targets:
-    """Return the targets in the cells of images; classes in `all_cells` of the table count, too."""
+    """Return the targets in the cells of images; all names in `all_cells` are classes, too."""
     column: Coded[Cell] = Coded.of(cells)  # type: ignore[arg-type] # None is not among its values
     counts = column.counts()
     kind, separator = spec.kind, spec.separator
@@ -131,13 +131,16 @@ class Naming(NamedTuple):
     class_map: Mapping[str, str] = {}
     classes: tuple[str, ...] = ()
     is_of_labels: bool = False
-    """Whether they are the classes of image labels, and maybe not of objects."""
+    """Whether images have labels; then `classes` may name classes of labels, not of objects."""
 
     def of(self, names: Sequence[str]) -> list[str]:
         return [self.class_map.get(name, name) for name in names]
 
     def ordered(self, called: Sequence[str], where: str) -> tuple[str, ...]:
-        """Return the wanted classes, or all found; SourceError if no wanted class is found."""
+        """Return `classes`, or all names in `called` if `classes` are empty or of labels.
+
+        SourceError if no name in `called` is in `classes`.
+        """
         if not self.classes or (self.is_of_labels and not set(self.classes) & set(called)):
             return tuple(dict.fromkeys(called))
         if called and not set(self.classes) & set(called):
@@ -147,7 +150,7 @@ class Naming(NamedTuple):
 
 
 def naming_of(recipe: Recipe, labels: Coded[Cell | None], read: Callable[[str], bytes]) -> Naming:
-    """Return the class names that the recipe asks for; `read` returns the bytes of a file."""
+    """Return the class names that the recipe asks for; `read` is called to read a file."""
     class_map: Mapping[str, str] = {}
     if "=" in recipe.class_map:
         class_map = parse_pairs(recipe.class_map, _CLASS_MAP)
@@ -157,7 +160,7 @@ def naming_of(recipe: Recipe, labels: Coded[Cell | None], read: Callable[[str], 
 
 
 def words_in(cells: Iterable[Cell | None]) -> set[str]:
-    """Return the names that cells hold, whole and split by every separator."""
+    """Return the names in cells: each whole text, and its parts between separators."""
     words: set[str] = set()
     for cell in set(cells):
         for text in (cell,) if isinstance(cell, str) else cell or ():
@@ -166,7 +169,7 @@ def words_in(cells: Iterable[Cell | None]) -> set[str]:
 
 
 def _parsed_map(data: bytes, name: str) -> dict[str, str]:
-    """Return the names in a JSON object, a JSON list (by position) or a CSV of two columns."""
+    """Return old name → new name, by a JSON object, a JSON list or a CSV of two columns."""
     text = decoded(data)
     try:
         document = json.loads(text)
@@ -211,7 +214,7 @@ def _guess(found: Collection[Cell], separator: str) -> tuple[TargetKind, str]:
 
 
 def _separator(texts: Collection[str]) -> str:
-    """Return the separator if each name in a cell also occurs in other cells."""
+    """Return the separator of names that all occur in several cells, or ""."""
     for separator in _SEPARATORS:
         split = [{part.strip() for part in text.split(separator)} - {""} for text in texts]
         if not any(len(parts) > 1 for parts in split):
@@ -224,7 +227,6 @@ def _separator(texts: Collection[str]) -> str:
 
 
 def _commonest_separator(texts: Mapping[str, int]) -> str:
-    """Return the separator that most cells contain, or a space without any."""
     counts: Counter[str] = Counter()
     for text, number in texts.items():
         counts.update({one: number for one in _SEPARATORS if one in text})
@@ -266,7 +268,7 @@ def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[st
 
 
 def class_names(raw: Collection[str]) -> dict[str, str]:
-    """Return each raw name and its class name, in natural order: "1.0" is the class "1"."""
+    """Return raw name → class name in natural order; among whole numbers, "1.0" is class "1"."""
     whole = {name: re.sub(r"\.0+$", "", name) for name in raw}
     if not all(re.fullmatch(r"-?\d+", name) for name in whole.values()):
         whole = {name: name for name in raw}
@@ -276,7 +278,7 @@ def class_names(raw: Collection[str]) -> dict[str, str]:
 def _names(
     raw: Collection[str], renamed: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return raw name → new name, in class order, and names in `renamed` that no class has."""
+    """Return raw name → new name, in class order, and the keys of `renamed` that are not names."""
     whole = class_names(raw)
     ordered = list(whole)
     there = {*raw, *whole.values()}

@@ -30,9 +30,8 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 """Typer's error for invalid arguments, which has no public name."""
 _RESUMABLE = ("build", "finalize", "repack", "export", "download", "upload", "fetch")
 _COMPLETION = "_SHARDPREP_COMPLETE"
-"""Shells set this environment variable to ask for completions."""
 _ENDED_AT_ONCE = {"ray", "shardprep.reporter.viewer.viewer"}
-"""Modules whose cleanup must be skipped; see `_end_at_once`."""
+"""If one of these modules is loaded, the cleanup at exit is skipped; see `_end_at_once`."""
 _log = logging.getLogger("shardprep")
 
 
@@ -45,7 +44,7 @@ def _interrupt(*_: object) -> None:
 
 
 class _WithoutPandas:
-    """Hides pandas: if pyarrow finds it, importing it takes half as long as a small build."""
+    """Hides pandas from pyarrow, whose import of pandas takes half as long as a small build."""
 
     def find_spec(self, name: str, *_: object) -> None:
         if name == "pandas":
@@ -53,13 +52,13 @@ class _WithoutPandas:
 
 
 def main(interrupts: Sequence[int] = ()) -> None:
-    """Run the command line and exit; errors become a line on stderr, with `--json` also an object.
+    """Run the command line and exit. Errors are a line on stderr, with `--json` also an object.
 
-    `interrupts` contains an element for each Ctrl-C until this function handles them.
+    `interrupts` has an element for each Ctrl-C before this function installs its own handler.
     """
     # Nothing here multiplies matrices, and starting numpy's threads takes as long as importing it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Arrow's own allocator keeps freed memory: half the memory of `view`, a fifth of `repack`.
+    # Arrow's own allocator keeps freed memory: half of what `view` uses, a fifth of `repack`'s.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     sys.meta_path.insert(0, _WithoutPandas())
     outlive_readers()
@@ -76,7 +75,7 @@ def main(interrupts: Sequence[int] = ()) -> None:
         except typer.Exit as end:
             code = end.exit_code
         except BuildError as error:
-            if hasattr(error, "draft"):  # a TooManyRejectedError, whose module is heavy
+            if hasattr(error, "draft"):  # a TooManyRejectedError; importing its module is slow
                 from shardprep.cli.summary import show_refused
 
                 show_refused(error)
@@ -103,7 +102,7 @@ def _end_at_once(code: int) -> None:
 
 
 def _command(arguments: Sequence[str]) -> Any:
-    """Return the program with the command of these arguments; print completions and exit."""
+    """Return the program with the named command or all commands; print completions if asked."""
     # Creating one command takes 3 ms, creating all 30 ms; only the program's help needs all.
     is_named = arguments[:1] and arguments[0] in COMMANDS and _COMPLETION not in os.environ
     command = typer.main.get_command(program(arguments[:1] if is_named else COMMANDS))

@@ -35,7 +35,7 @@ def build(call: Call, *, as_json: bool) -> None:
         shardprep build photos.zip --out /shared/tfrecords --part 3/16
         shardprep build /shared/photos.zip --out /shared/tfrecords --engine ray --ray-address auto
     """
-    result = call()  # first: it starts the workers, which import while this process does
+    result = call()  # first, because the workers that it starts import while this process imports
     if call.keywords.get("dry_run"):
         _show_plan(result, as_json=as_json)
         return

@@ -1,9 +1,9 @@
 """The commands of the command line, generated from the functions of `shardprep.api`.
 
-The signature of a function gives the names and defaults of its options, and `OPTIONS` in the same
-module their help and bounds. A function of the same name in a module of `shardprep.cli` prints the
-result; its docstring is the help and the examples of the command. `OPTIONS` there declares the
-options that only the command line has, such as `--open`.
+The signature of a function gives the names and defaults of its options. `OPTIONS` in the same
+module gives their help and bounds. A function of the same name in a module of `shardprep.cli`
+prints the result; its docstring is the help and the examples of the command. `OPTIONS` in that
+module has options that only the command line has, such as `--open`, or declares differently.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from shardprep.recipe.options import (
 
 _EXAMPLES = re.compile(r"\n\n(Examples?:)\n")
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
-"""Brackets that rich would parse as tags."""
+"""Opening brackets that rich would parse as the start of a tag."""
 
 
 def _help_of(option: Option, default: object) -> str:
@@ -47,10 +47,10 @@ def _help_of(option: Option, default: object) -> str:
 
 
 def _parameter(name: str, option: Option, default: object, *, is_key: bool = False) -> Parameter:
-    """Return the parameter of a command for one option; its default None means "not given".
+    """Return a command's parameter for an option; the parameter's default None means "not given".
 
-    `default` is the default in Python, `Parameter.empty` for a required option. A switch that
-    `is_key` of a recipe also gets `--no-…`.
+    `default` is the default in Python, or `Parameter.empty` for a required option. A switch also
+    gets `--no-…` if its default is True or it `is_key` of a recipe.
     """
     flags = option.flags or (f"--{name.rstrip('_').replace('_', '-')}",)
     kind: Any = list[str] if option.is_repeated else str
@@ -90,7 +90,7 @@ Call = partial[Any]
 
 
 def command(name: str) -> Callable[..., None]:
-    """Return the function of a command for typer; its signature has all options."""
+    """Return the function that typer runs for a command; its signature has all options."""
     functions = import_module(f"shardprep.api.{COMMANDS[name]}")
     function, options = getattr(functions, name), functions.OPTIONS[name]
     terminal = import_module(f"shardprep.cli.{COMMANDS[name]}")
@@ -126,7 +126,7 @@ def command(name: str) -> Callable[..., None]:
 
 
 def help_of(function: Callable[..., None]) -> tuple[str, str]:
-    """Return the help and the epilog of a command, from its docstring."""
+    """Return the help of a command and the examples below it, from the function's docstring."""
     text, *examples = _EXAMPLES.split(inspect.getdoc(function) or "")  # no text with python -OO
     lines = [line.strip() for part in examples for line in part.splitlines()]
     return text, "\n\n".join(lines)
@@ -137,11 +137,11 @@ _WORDS = {
     for name, option in BUILD_OPTIONS.items()
     if option.metavar.startswith("[")
 }
-"""Switch → word that may follow it, as in `--dedup near`."""
+"""Switch → the only word that may follow it, as in `--dedup near`."""
 
 
 class _Plain:
-    """Mixin: help shows the names of values instead of Python types."""
+    """Mixin for help that shows metavars such as SOURCE instead of Python types."""
 
     def get_params(self, context: Any) -> list[Any]:
         parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
@@ -155,10 +155,10 @@ class _Plain:
 
 
 class Command(_Plain, TyperCommand):
-    """A command."""
+    """A command whose switches may be followed by a word, see `_WORDS`."""
 
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; a switch in `_WORDS` may be followed by its word."""
+        """Set the parameters in `context`, and return the arguments left over."""
         end = args.index("--") if "--" in args else len(args)
         left: list[str] = []
         words: dict[str, str] = {}
@@ -178,7 +178,7 @@ class Command(_Plain, TyperCommand):
 
 
 class Group(_Plain, TyperGroup):
-    """The program."""
+    """The program: the group of all commands."""
 
 
 OUTPUT = [

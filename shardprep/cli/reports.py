@@ -41,7 +41,7 @@ OPTIONS = {
     },
     "view": {"open_": Option("Open the first page in a browser.")},
 }
-"""Command → options that only the command line has."""
+"""Command → options that only the command line has, or declares differently."""
 
 
 def inspect(call: Call, *, as_json: bool) -> None:

@@ -20,7 +20,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("shardprep")
 
 EXIT_PROBLEMS = 3
-"""Exit code of `verify`, `diff` and others that found problems or differences."""
+"""Exit code if `verify` or `diff` found problems or differences, or `fetch` left files out."""
 
 
 class _Notices(logging.Handler):
@@ -33,7 +33,7 @@ class _Notices(logging.Handler):
 
 
 def start_logging(level: str = "info") -> None:
-    """Show messages of this level and above on stderr. Progress and notices have level info."""
+    """Show log messages of this level and above on stderr; OptionError for an unknown level."""
     if level not in _LEVELS:
         raise OptionError(OptionName("log_level"), value=level, allowed=tuple(_LEVELS))
     if not _log.handlers:
@@ -42,20 +42,20 @@ def start_logging(level: str = "info") -> None:
 
 
 def console(*, stderr: bool = False) -> Terminal:
-    """Return the console of stdout, or of stderr, which is silent below level info."""
+    """Return the console of stdout or stderr. On stderr it is silent if level info is not shown."""
     from shardprep.cli.console import Terminal
 
     return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(logging.INFO))
 
 
 def picked(kind: Any, result: object, **more: Any) -> dict[str, Any]:
-    """Return the keys of a type of `json_types`, from `more` or from attributes of `result`."""
+    """Return the keys of a type of `json_types`, with values from `more` or else `result`."""
     keys = [key for key in kind.__annotations__ if key in more or hasattr(result, key)]
     return {key: more[key] if key in more else getattr(result, key) for key in keys}
 
 
 def print_json(result: Any) -> None:
-    """Print a result as one JSON object; control characters are escaped, Arrow tables are rows."""
+    """Print a result as a JSON object, with control characters escaped and Arrow tables as rows."""
     from pydantic_core import to_jsonable_python
 
     plain = to_jsonable_python(result, inf_nan_mode="null", fallback=lambda rows: rows.to_pylist())
@@ -65,7 +65,7 @@ def print_json(result: Any) -> None:
 
 
 class _Outliving(io.FileIO):
-    """A file descriptor that ignores a closed pipe, and discards data after the first failure."""
+    """A raw file that ignores a closed pipe, and discards all data after a write has failed."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -82,12 +82,12 @@ class _Outliving(io.FileIO):
 def outlive_readers() -> None:
     """Let commands end normally if nobody reads their output, as in `shardprep … | head -1`.
 
-    Characters that the locale cannot encode are escaped.
+    Replaces sys.stdout and sys.stderr. They then escape characters that the locale cannot encode.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if type(stream) is not io.TextIOWrapper:
-            continue  # closed, or replaced by a program that runs this one
+            continue  # closed, or replaced by the program that calls us
         file = io.BufferedWriter(_Outliving(stream.fileno(), "w", closefd=False))
         again = io.TextIOWrapper(
             file,

@@ -44,7 +44,7 @@ ANNOTATE = "annotate"
 WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", ANNOTATE, "frame", "store", "other")
 """Stages in a worker, in order. "frame" makes the record, "store" writes the shard."""
 PARENT_STAGES = ("plan", "wait", "write", "finish")
-"""Stages in the parent process, in order. "wait" waits for the workers."""
+"""Stages in the parent process, in order. In "wait" it waits for the workers."""
 
 
 def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
@@ -109,7 +109,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
 
 
 def show_refused(error: BuildError) -> None:
-    """Print the inputs of a build that rejected too many images on stderr."""
+    """Print on stderr the counts of the inputs of a build that rejected too many images."""
     if isinstance(error, TooManyRejectedError):
         _print_inputs(console(stderr=True), error.manifest, read_examples(error.draft))
 
@@ -350,7 +350,6 @@ def _print_profile(
 
 
 def _print_object_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts | None) -> None:
-    """Print lines about objects and masks; `boxes` is None without a pass over the shards."""
     objects, masks = _objects(manifest), _masks(manifest)
     if objects:
         number = sum(one.num_objects for one in objects.values())

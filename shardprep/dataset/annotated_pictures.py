@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedPicture]:
-    """Yield at most `number` pictures from all over a dataset, preferably with objects or masks."""
+    """Yield at most `number` evenly spread records as pictures; prefer those with annotations."""
     for record in _spread(dataset.record_rows(("num_objects", "mask_pixels")), number):
         payload = dataset.read(record)
         try:
@@ -41,7 +41,7 @@ def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedP
 
 
 def contact_sheet(dataset: OpenDataset, number: int) -> bytes:
-    """Return a PNG with the pictures of `annotated_pictures`."""
+    """Return a PNG that shows at most `number` pictures from `annotated_pictures`."""
     pictures = annotated_pictures(dataset, number)
     legend = legend_of(dataset.schema)
     sheet = draw_contact_sheet(pictures, legend)
@@ -74,7 +74,7 @@ def _evenly(numbers: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Any:
 
 
 def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
-    """Return the image of a record with its boxes and masks; RecordError if it is damaged."""
+    """Return a record's image, boxes and masks; RecordError if the record is damaged."""
     dtypes = schema.dtypes
     values: dict[str, Any] = dict(ExampleDecoder(dtypes, dtypes).decode(payload))
     try:

@@ -1,7 +1,7 @@
-"""Results in a terminal, in a notebook (a card of HTML) and in tables for spreadsheets.
+"""Show results in a terminal, in a notebook (as an HTML card) and in tables for spreadsheets.
 
-Names and reasons come from files of others. Control characters are escaped and HTML is text. A
-spreadsheet runs cells that begin with one of a few characters, so such cells get a leading
+Names and reasons come from untrusted files. Control characters and HTML are escaped. A spreadsheet
+treats cells that begin with certain characters as formulas, so such cells get a leading
 apostrophe, as OWASP recommends (https://owasp.org/www-community/attacks/CSV_Injection).
 """
 
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 _MOST_ROWS = 30
 _MOST_CHARACTERS = 240
 _MOST_HTML = 60_000
-"""Maximum number of characters of a card; further rows are only counted."""
+"""Maximum number of characters of the rows of a card; further rows are only counted."""
 _MOST_BYTES = 100_000
-"""Maximum size in bytes of a card; if it is larger, the pictures are left out."""
+"""Maximum size in bytes of a card with pictures; above it, all pictures are left out."""
 MOST_PICTURES = 8
 _Value = TypeVar("_Value")
-# Apostrophes may precede it: an escaped text must differ from every other escaped text, so that it
-# can be read back.
+# Also matches a formula after apostrophes: each escaped text must differ from all others, so that
+# it can be read back.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|nan)", re.ASCII)
 _CELL = "text-align:left;vertical-align:top;padding:1px 12px 1px 0"
 
 
 class Link(str):
-    """A value that is an address or a file: a link in a notebook."""
+    """The address of a page or a file, shown as a link in a notebook."""
 
     __slots__ = ()
 
 
 class Card:
-    """A result that shows itself in a terminal and in a notebook."""
+    """Base class of results, shown as text in a terminal and as HTML in a notebook."""
 
     __slots__ = ()
 
@@ -53,7 +53,7 @@ class Card:
         return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
 
     def pictures(self) -> Iterable[Pixels]:
-        """Return images to show below, uint8[height, width, 3]."""
+        """Return the images to show below the facts, uint8[height, width, 3]."""
         return ()
 
     def __repr__(self) -> str:
@@ -94,7 +94,7 @@ def _more(values: Any, most: int) -> str:
 
 
 def card(name: str, facts: Mapping[str, Any], pictures: Iterable[Pixels] = ()) -> str:
-    """Return facts as a table of HTML, followed by as many pictures as fit."""
+    """Return an HTML table of facts, with up to `MOST_PICTURES` pictures if the card is small."""
     rows: list[str] = []
     num_characters = 0
     for title, value in facts.items():
@@ -144,12 +144,12 @@ def _html(value: object) -> str:
 
 
 def to_cell(value: _Value) -> _Value | str:
-    """Return a value for a table; text that could be a formula gets a leading `'`."""
+    """Return a value for a spreadsheet; text that could be a formula gets a leading `'`."""
     return f"'{value}" if isinstance(value, str) and _is_formula(value) else value
 
 
 def from_cell(cell: str) -> str:
-    """Return the text that `to_cell` wrote."""
+    """Return the text that `to_cell` turned into this cell."""
     return cell[1:] if cell.startswith("'") and _is_formula(cell[1:]) else cell
 
 

@@ -1,6 +1,6 @@
-"""Facts about a dataset: from its manifest and item table, and about boxes from its shards.
+"""Facts about a dataset, from its manifest and item table; facts about boxes, from its shards.
 
-If images come first in a record, boxes are read without them.
+Boxes are read without the image if the image is the first feature of a record.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 _EXAMPLE_COLUMNS = ("key", "status", "kind", "reason")
 MOST_EXAMPLES = 3
 LACKING = "^(no label|in no split)"
-"""Matches reasons for skipped images that no option asked for."""
+"""Pattern of the reasons of images that were skipped although no option asked for it."""
 TINY, _SMALL = 8, 32
-"""Sides of squares in pixels. COCO calls boxes with less area than the second "small"."""
+"""Sides of squares in pixels. COCO calls boxes "small" if their area is less than 32 x 32."""
 _EDGE = 1e-6
-"""Distance to the edge, as a share of the side, at which a box touches it."""
+"""Maximum distance of a box that touches the edge, as a share of the image's side."""
 _SAME = 0.9
-"""Intersection over union above which two boxes are nearly equal."""
+"""Two boxes are nearly equal if their intersection over union is above this."""
 _MOST_PAIRS = 5_000_000
 """Maximum number of pairs to compare in a shard: a hostile image has a million equal boxes."""
 _WHOLE_BYTES = 8 << 10
-"""Size in bytes up to which a record is read as a whole, with its first feature."""
+"""Maximum size in bytes of a record that is read whole, with its first feature."""
 _HEAD_BYTES = 64
-"""Number of first bytes of a record that state the length of its first feature."""
+"""Bytes at the start of a record that are enough to find the length of its first feature."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Smallest, median and largest of a number."""
+    """Smallest, median and largest of several numbers."""
 
     smallest: float
     median: float
@@ -64,7 +64,7 @@ class ObjectFacts:
     boxes_per_image: Range
     """Number of boxes in an image, images without a box included."""
     shorter_side: Range | None
-    """Shorter side of a box in pixels of the stored image; null without boxes."""
+    """Shorter side of a box in pixels of the stored image; null if there is no box."""
     num_below_8: int
     """Number of boxes with an area of less than 8 x 8 pixels of the stored image."""
     num_below_32: int
@@ -72,8 +72,8 @@ class ObjectFacts:
     num_at_edge: int
     """Number of boxes that touch the edge of the stored image."""
     num_near_duplicates: int
-    """Number of pairs of boxes of one class in one image with an intersection over union above
-    0.9."""
+    """Number of pairs of boxes in one image that have the same class and an intersection over union
+    above 0.9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Example:
 
 
 class LeftOutExamples(TypedDict):
-    """Examples of inputs that were not written: fields of `Facts`."""
+    """Examples of inputs that were not written, as in the fields of `Facts`."""
 
     rejections: dict[str, tuple[Example, ...]]
     skipped: tuple[Example, ...]
@@ -102,21 +102,21 @@ class Facts(Card):
     schema: Schema
     """The dataset's `schema.json`."""
     formats: dict[str, int]
-    """Written images by original format, most frequent first."""
+    """Number of written images by original format, most frequent first."""
     original_width: Range | None
-    """Width of the written originals in pixels; null without any."""
+    """Width of the originals of written images in pixels; null if no image was written."""
     original_height: Range | None
-    """Height of the written originals in pixels; null without any."""
+    """Height of the originals of written images in pixels; null if no image was written."""
     target: Range | None
-    """Range of the target of a regression dataset; otherwise null."""
+    """Range of the target in a regression dataset; null in other datasets."""
     boxes: ObjectFacts | None
-    """Facts about the stored boxes; null without boxes, and in object storage."""
+    """Facts about the stored boxes; null if the dataset has no boxes or is in object storage."""
     rejections: dict[str, tuple[Example, ...]]
-    """A few examples for each kind of rejection."""
+    """A few rejected images by kind of rejection."""
     skipped: tuple[Example, ...]
     """Examples of images that were skipped because the source has no label or no split for them."""
     findings: tuple[str, ...] = ()
-    """The worst findings of `report` that need no pixels and are not in the other facts."""
+    """The worst findings of `report`, without those that need pixels or repeat other facts."""
 
     def facts(self) -> dict[str, Any]:
         lines: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
@@ -158,7 +158,7 @@ def _stored_boxes(dataset: OpenDataset) -> ObjectFacts | None:
 
 
 def read_examples(folder: Path) -> LeftOutExamples:
-    """Return examples of inputs that a folder's item table lists as not written."""
+    """Return examples of the inputs that were not written, from a folder's item table."""
     return _listed(item_table.read_items(folder / ITEMS_FILE, _EXAMPLE_COLUMNS))
 
 
@@ -199,9 +199,9 @@ def _range_of(values: np.ndarray[Any, Any]) -> Range | None:
 
 
 def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectFacts | None:
-    """Return the facts about the boxes of a folder, or None without boxes or image sizes.
+    """Return the facts about the boxes in a folder; None without boxes, image sizes or records.
 
-    RecordError if a record is damaged; checksums are not compared.
+    RecordError if a record cannot be decoded; checksums are not compared.
     """
     is_sized = schema.image_size or {HEIGHT, WIDTH} <= schema.features.keys()
     if BOX not in schema.features or not is_sized:
@@ -230,7 +230,7 @@ def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectF
 def _boxes(
     folder: Path, shard: Shard, schema: Schema, counts: list[int]
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Return image number, label, sides, and image size in pixels of boxes; adds to `counts`."""
+    """Return image, label, sides and image size of each box; append boxes per image to `counts`."""
     first = len(counts)
     labels: list[int] = []
     sides: list[float] = []
@@ -274,7 +274,7 @@ def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[Mapping[st
 
 
 def _without_first(descriptor: int, start: int, size: int) -> bytes:
-    """Return an Example without its first feature, usually the image."""
+    """Return an Example without its first feature, usually the image; b"" if it is damaged."""
     head = read_at(descriptor, _HEAD_BYTES, start)
     try:
         _, at = read_varint(head, 1)
@@ -303,10 +303,10 @@ def _damaged(path: Path, number: int, offset: int, what: str) -> RecordError:
 
 
 def near_duplicates(image: Ints, label: Ints, boxes: Floats) -> Ints:
-    """Return the image of each pair of nearly equal boxes of one image and class.
+    """Return an image number for each pair of nearly equal boxes of one image and class.
 
     `boxes`, float[n, 4], are ymin, xmin, ymax, xmax. A box is compared only with boxes that begin
-    within a tenth of its height: boxes further down overlap too little.
+    within a tenth of its height, because boxes further down overlap too little.
     """
     order = np.lexsort((boxes[:, 0], label, image))
     image, label, boxes = image[order], label[order], boxes[order]

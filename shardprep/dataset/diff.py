@@ -1,9 +1,9 @@
-"""The differences between two datasets, or between a dataset and a source as it is now.
+"""The differences between two datasets, or between a dataset and the current state of a source.
 
-Items are matched by key, targets compared by class name, originals by SHA-256. Shards are read only
-if their SHA-256 differs and the item tables cannot show whether a record is the same: in datasets
-with boxes, masks or further features, and for records of equal length. A source is compared by
-key and SHA-256 alone.
+Items are matched by key. Targets are compared by class name, originals by SHA-256. Records are read
+only if the item tables cannot show whether they are the same: in datasets with boxes, masks or
+further features, or if both have the same length. In equal shards, they are read only if the class
+names of objects or masks differ. A source is compared by key and SHA-256 alone.
 """
 
 from __future__ import annotations
@@ -68,31 +68,31 @@ class ItemChange(NamedTuple):
     """A change of one item."""
 
     key: str
-    """The item."""
+    """Key of the item."""
     kind: Literal[
         "added", "removed", "split", "target", "objects", "mask", "feature", "source", "record"
     ]
-    """Only in the second dataset; only in the first; in another split; with another target; with
-    other objects, another mask or another value of a feature; from other bytes of the source; or
-    from the same bytes and target, but with another stored image."""
+    """`added`: written only in the second dataset. `removed`: written only in the first. `source`:
+    made from other bytes. `record`: another stored image from the same bytes, with the same target.
+    For the other kinds, the split, target, objects, mask or a further feature differs."""
     before: str
-    """The value in the first dataset: split, target, objects that the second lacks, pixels of
-    classes, value of the feature, SHA-256 of the original or bytes of the record. If the item is
-    not written: the reason, or "" if it is not an input."""
+    """Value in the first dataset: split, target, objects that the second lacks, pixels of classes,
+    value of the feature, SHA-256 of the original, or length of the record in bytes. If the item was
+    not written: its status and the reason, or "" if it is not an input."""
     after: str
     """The same for the second dataset."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Difference(Card):
-    """The differences of two datasets. If their records differ, the command exits with 3."""
+    """The differences between two datasets. The command exits with 3 unless they are equal."""
 
     before: str
     """The first dataset: a folder, or an address in object storage."""
     after: str
-    """The second."""
+    """The second dataset, likewise."""
     is_equal: bool
-    """True if both have the same features, classes, splits and shards, byte for byte."""
+    """True if both have the same features, classes and splits, and shards with the same bytes."""
     num_before: int
     """Number of records of the first dataset."""
     num_after: int
@@ -102,15 +102,15 @@ class Difference(Card):
     recipe: tuple[str, ...]
     """Options, versions and inputs that differ, in words: "quality (90, now 95)"."""
     features: tuple[str, ...]
-    """Differing features of the examples, in words."""
+    """Features of the records that differ, in words."""
     classes_added: tuple[str, ...]
     """Class names that only the second has."""
     classes_removed: tuple[str, ...]
     """Class names that only the first has."""
     num_changes: dict[str, int]
-    """Changes by kind; kinds without a change have 0."""
+    """Number of changes by kind; 0 for kinds without a change."""
     changes: Annotated[pa.Table, list[ItemChange]]
-    """Each change, by kind, then in the order of the dataset; in Python a table of them."""
+    """All changes, sorted by kind, then in the order of the dataset; in Python a pyarrow table."""
 
     def facts(self) -> dict[str, Any]:
         lines: dict[str, Any] = {
@@ -244,10 +244,10 @@ def _changes(before: ComparedSide, after: ComparedSide) -> list[pa.Table]:
 def _changes_of_records(
     before: ComparedSide, after: ComparedSide, rows: Rows, others: Rows, is_same_item: Mask
 ) -> dict[str, tuple[Any, Any, Any]]:
-    """Return key, before and after of the changes inside records, by kind.
+    """Return three columns for each kind of change inside records: key, before and after.
 
-    Common items are in `rows` of the first dataset and `others` of the second; `is_same_item` is
-    True for items with equal original and target.
+    `rows` and `others` are the rows of the common items in the first and in the second table.
+    `is_same_item` is True for items with equal original and target.
     """
     sides = [_records(before, rows), _records(after, others)]
     keys, lengths = before.table["key"].take(rows), [side.table["length"] for side in sides]
@@ -329,40 +329,40 @@ SOURCE_MEANINGS = {
 }
 
 ORIGINALS = pa.schema([(name, pa.string()) for name in ("key", "original_sha256", "reason")])
-"""Columns of the originals in a source. SHA-256 is hexadecimal, or null if there is a reason."""
+"""Columns of a table of originals: SHA-256 in hexadecimal, or null and the reason for it."""
 
 
 class SourceChange(NamedTuple):
     """One difference between a dataset and a source."""
 
     key: str
-    """The image; if it moved, its path in the dataset."""
+    """Path of the image; for a moved image, the path in the dataset."""
     kind: Literal["changed", "unreadable", "gone", "moved", "new"]
-    """Other bytes in the source; unreadable in the source; missing in the source; under another
-    path in the source; or only in the source."""
+    """`changed`: other bytes in the source. `unreadable`, `gone`: cannot be read or is missing in
+    the source. `moved`: same bytes under another path. `new`: only in the source."""
     before: str
-    """SHA-256 of the original in the dataset; "" for an image that is new or was unreadable."""
+    """SHA-256 of the original in the dataset, or "" if the image is new or was unreadable."""
     after: str
-    """SHA-256 of the original in the source, or why it cannot be read; the new path of a moved
-    image; "" for an image that is gone."""
+    """SHA-256 of the original in the source, or the reason why it cannot be read; the new path if
+    the image moved; "" if it is gone."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SourceDifference(Card):
-    """The differences between the originals of a dataset and of a source."""
+    """The differences between the originals of a dataset and those in a source."""
 
     source: str
-    """The source: a folder, an archive or an address; for a slug, the archive on this machine."""
+    """The source: a folder, an archive or an address; for a Kaggle slug, its local archive."""
     is_equal: bool
     """True if the source has exactly the images of the dataset, byte for byte."""
     num_before: int
-    """Number of written and rejected images of the dataset."""
+    """Number of images that the dataset wrote or rejected."""
     num_same: int
     """Number of these images that the source has under the same path, byte for byte."""
     num_changes: dict[str, int]
-    """Differences by kind; kinds without a difference have 0."""
+    """Number of differences by kind; 0 for kinds without a difference."""
     changes: Annotated[pa.Table, list[SourceChange]]
-    """Each difference, by kind, then in the order of the dataset; in Python a table of them."""
+    """All differences, sorted by kind, then as in dataset or source; in Python a pyarrow table."""
 
     def facts(self) -> dict[str, Any]:
         lines = {
@@ -380,7 +380,7 @@ def compare_originals(source: str, items: pa.Table, originals: pa.Table) -> Sour
     """Return the differences between the items of a dataset and the originals in a source.
 
     `items` has `key`, `status` and `original_sha256` of all inputs of the dataset. `originals` has
-    the columns `ORIGINALS` of all images in both, and of images that only the source has.
+    the columns `ORIGINALS`, with rows for images that the dataset wrote or rejected, and new ones.
     """
     ours = items.filter(pc.not_equal(items["status"].cast("string"), item_table.SKIPPED))
     place = _places_of(ours["key"], originals["key"], np.ones(len(originals), bool))
@@ -412,7 +412,7 @@ def compare_originals(source: str, items: pa.Table, originals: pa.Table) -> Sour
 
 
 def _unpaired(gone: pa.Table, new: pa.Table) -> list[pa.Table]:
-    """Return the changes of images on one side only; equal bytes mean that an image moved."""
+    """Return tables of the gone, moved and new images; equal bytes mean that an image moved."""
     free: defaultdict[str, deque[int]] = defaultdict(deque)
     for number, sha256 in enumerate(new["original_sha256"].to_pylist() if len(gone) else ()):
         if sha256 is not None:
@@ -437,14 +437,14 @@ _ROWS = pa.schema([(name, pa.string()) for name in ("key", "kind", "before", "af
 
 
 def _places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) -> Rows:
-    """Return the row of each key among the other keys where `is_there`, otherwise -1."""
+    """Return the row of each key in `others`, int64[n]; -1 if no row with `is_there` has it."""
     rows = np.flatnonzero(is_there)
     positions = pc.index_in(keys, others.take(rows))
     return np.append(rows, -1).take(np.asarray(pc.fill_null(positions, -1)))
 
 
 def _differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> Mask:
-    """Return which rows of two columns differ; null equals only null."""
+    """Return whether each row of two columns differs, bool[n]; null equals only null."""
     same = pc.fill_null(pc.equal(one, two), False)  # noqa: FBT003 - the value
     both_null = pc.and_(pc.is_null(one), pc.is_null(two))
     return ~np.asarray(pc.or_(same, both_null))

@@ -1,8 +1,8 @@
-"""The names that the format allows, and the parsing of untrusted JSON documents.
+"""The names that the format allows, and a parser for untrusted JSON documents.
 
 The size of a document is checked before it is parsed. The parser (pydantic) limits the depth of
-nesting to 200 and refuses lone surrogates. Names that the format does not allow never become a
-path, a key or a line on a terminal. Digits are ASCII only.
+nesting to 200 and refuses lone surrogates. Names are checked before they are used in a path or
+printed. Digits are ASCII only.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ Name = Annotated[str, StringConstraints(pattern=f"^{_NAME}$")]
 Version = Annotated[str, StringConstraints(pattern=f"^{_VERSION}$")]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
-"""Number of things or bytes; sums fit into int64."""
+"""Number of things or bytes, less than 2**62; the sum of two fits into int64."""
 
 
 def shard_name(dataset: str, split: str, index: int, count: int) -> str:
-    """Return the file name of a shard by TFDS's default template."""
+    """Return the file name of a shard, in TFDS's default form."""
     return f"{dataset}-{split}.tfrecord-{index:05d}-of-{count:05d}"
 
 
@@ -84,11 +84,11 @@ _Document = TypeVar("_Document", bound=Document)
 
 
 class DocumentError(ValueError):
-    """A document cannot be parsed; the message says why in one line."""
+    """A document cannot be parsed; the message is one line with the reason."""
 
 
 def parse_document(model: type[_Document], data: bytes | str) -> _Document:
-    """Parse a JSON document as an instance of a model; DocumentError states the first faults."""
+    """Return the model parsed from a JSON document; DocumentError names the first faults."""
     check_size(data)
     try:
         return model.model_validate_json(data)

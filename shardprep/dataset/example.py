@@ -1,13 +1,13 @@
-"""The `tf.train.Example` wire format, without protobuf. Values in, bytes out, and back.
+"""Encoder and decoder for the wire format of `tf.train.Example`, without protobuf.
 
 Messages (tensorflow/core/example/{example,feature}.proto): Example{1: Features},
 Features{1: map entry{1: name, 2: Feature}}, Feature{1: BytesList | 2: FloatList | 3: Int64List},
 each list {1: repeated value}, numbers packed. Names are written in sorted order, so that equal
-examples are equal bytes: protobuf itself promises no order for a map.
+examples have equal bytes: protobuf itself promises no order for a map.
 
-`ExampleDecoder` is the fast way back for examples that `encode` wrote: the names of the schema
-appear in order, each with one list of packed numbers, so a few comparisons find each value.
-Any other layout is left to `decode`; both return the same.
+`ExampleDecoder` is a fast decoder for examples that `encode` wrote: the names of the schema appear
+in order, each with one list of packed numbers, so a few comparisons find each value. It passes any
+other layout to `decode`, which gives the same values for all features.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FeatureList = list[bytes] | list[int] | list[float]
 Features = dict[str, FeatureList]
 
 Values = Sequence[bytes] | Sequence[int] | Sequence[float]
-"""Values of a feature, all of one type; float is stored as float32, fastest from array("f")."""
+"""Values of a feature, all of one type; floats are stored as float32, fastest from array("f")."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _BYTES, _FLOAT, _INT64 = 1, 2, 3
@@ -42,7 +42,7 @@ _LISTS = {
 }
 """dtype of a feature → the tag of its list of values."""
 _EMPTY = {dtype: bytes((tag, 0)) for dtype, tag in _LISTS.items()}
-"""dtype → Feature whose list of that type has no values."""
+"""dtype → serialized Feature with an empty list of that type."""
 _MAX_VARINT_BYTES = 10
 _BEYOND_FLOAT32 = 3.4028235677973366e38
 """Smallest number that rounds to infinity as a float32."""
@@ -62,14 +62,17 @@ def encode(
 
 
 def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str, str]) -> bytes:
-    """Return a serialized Example with other values; RecordError if it is not an Example."""
+    """Return an Example with new values for features that it has; further `features` are ignored.
+
+    RecordError if `data` is not a serialized Example.
+    """
     values = decode(data)
     others = {name: feature for name, feature in features.items() if name in values}
     return encode({**values, **others}, dtypes)
 
 
 def of_entries(entries: bytes) -> bytes:
-    """Return the serialized Example with these serialized features."""
+    """Return the serialized Example with these serialized map entries."""
     return b"".join((b"\n", _varint(len(entries)), entries))
 
 
@@ -79,10 +82,10 @@ def is_beyond_float32(value: float) -> bool:
 
 
 def decode(data: bytes) -> Features:
-    """Return the features of a serialized Example, in the order of their bytes.
+    """Return the features of a serialized Example by name, in the order of their first entries.
 
-    Accepts all that protobuf accepts: any order, unpacked numbers, unknown fields and repeated
-    names (the last one counts). RecordError if the bytes are not an Example.
+    It accepts any order, unpacked numbers, unknown fields except groups, and repeated names, of
+    which the last counts. RecordError if the bytes are not an Example.
     """
     features: Features = {}
     try:
@@ -137,7 +140,7 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return the number at an offset, and the offset after it; IndexError if the data are cut."""
+    """Return the uint64 at an offset, and the next offset; IndexError or ValueError if damaged."""
     value = data[at]
     if value < _ONE_BYTE:
         return value, at + 1
@@ -156,7 +159,7 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def read_ints(data: bytes | memoryview, at: int, end: int) -> list[int]:
-    """Return the packed int64 between two offsets; errors as `read_varint`."""
+    """Return the packed int64 numbers between two offsets; errors as in `read_varint`."""
     numbers = []
     while at < end:
         number, at = read_varint(data, at)
@@ -196,7 +199,7 @@ def _submessages(data: bytes, number: int) -> list[bytes]:
 
 
 def _values(feature: bytes) -> FeatureList:
-    """Return the values of a Feature. Lists of one kind are joined; another kind starts over."""
+    """Return the values of a Feature; a list of another type replaces the lists before it."""
     last = 0
     values: FeatureList = []
     for number, kind, block in _fields(feature):
@@ -245,15 +248,15 @@ class _KnownFeature:
     """Bytes between the lengths of the entry and of its Feature."""
     list_tag: int
     short: tuple[bytes, ...]
-    """Length of an entry, below 128 bytes → the bytes before its only value, b"" if impossible."""
+    """At each length of an entry, 0 to 127: the bytes before its only value; b"" if too short."""
     wanted: bool
 
 
 class ExampleDecoder:
-    """Decoder for the examples of one schema."""
+    """Decoder for the examples of one schema, fast for the layout that `encode` writes."""
 
     def __init__(self, dtypes: Mapping[str, str], wanted: Container[str]) -> None:
-        """`dtypes` has every feature of the schema, `wanted` the features to decode."""
+        """`dtypes` has all features of the schema, `wanted` the names of those to decode."""
         self._entries = [
             _known_feature(name, _LISTS[dtypes[name]], wanted=name in wanted)
             for name in sorted(dtypes)
@@ -267,7 +270,7 @@ class ExampleDecoder:
             return None
 
     def decode(self, data: bytes) -> Features:
-        """Return at least the wanted features; RecordError if the bytes are not an Example."""
+        """Return the wanted features, perhaps with others; RecordError if not an Example."""
         features = self.find(data)
         if features is None:
             return decode(data)
@@ -309,7 +312,7 @@ class ExampleDecoder:
 
 def _known_feature(name: str, list_tag: int, *, wanted: bool) -> _KnownFeature:
     raw = name.encode()
-    if len(raw) >= _ONE_BYTE:  # no schema has such a name; with one, nothing is found
+    if len(raw) >= _ONE_BYTE:  # `find` never matches such a name; schemas do not have any
         return _KnownFeature(name, b"", 0, (), wanted)
     head = bytes((_ENTRY, len(raw))) + raw + b"\x12"
     before = len(head) + 5
@@ -325,7 +328,7 @@ def _known_feature(name: str, list_tag: int, *, wanted: bool) -> _KnownFeature:
 
 
 def _long(data: memoryview, at: int, entry: _KnownFeature) -> tuple[int, int] | None:
-    """Return start and end of the values of an entry of any length; bytes include their tags."""
+    """Return start and end of an entry's values, bytes with their tags; None for another layout."""
     size, start = read_varint(data, at + 1)
     end = start + size
     values = start + len(entry.head)

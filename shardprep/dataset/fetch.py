@@ -1,8 +1,8 @@
-"""Copy a dataset from object storage to a folder: complete or absent, and resumable.
+"""Copy a dataset from object storage to a folder; an interrupted copy can be resumed.
 
-The copy is made in `<version>.fetching/`. A shard gets its name there only when all its bytes match
-the manifest, so a later run checks it instead of fetching it again. Files that are missing in a
-finished copy are fetched there too, and then moved into the copy.
+The copy is made in `<version>.fetching/` and renamed when it is complete. A shard gets its name
+there only when all its bytes match the manifest, so a later run checks it instead of fetching it
+again. Missing or damaged files of a finished copy are fetched there too, and then moved into it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from shardprep.storage.space import megabytes, resumable_writes, shortage
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Fetched(Card):
-    """A copy of a dataset, and the work of this run."""
+    """A copy of a dataset, with the files that this run fetched or left out."""
 
     path: Path
     manifest: Manifest
@@ -72,10 +72,10 @@ def fetch_dataset(
     check: bool = False,
     damaged: bool = False,
 ) -> Fetched:
-    """Copy a dataset to `<to>/<name>/<version>/`, or fetch missing files of an existing copy.
+    """Copy a dataset to `<to>/<name>/<version>/`, or fetch what an existing copy lacks.
 
-    `check` hashes every file of an existing copy; otherwise only names and sizes are compared.
-    With `damaged`, files that are damaged or missing in the store are left out, not errors.
+    `check` compares all bytes of an existing copy. Without it, `schema.json` and `items.parquet`
+    are hashed, other files compared by size. `damaged` skips damaged or missing remote files.
     """
     _, manifest = remote.with_manifest()
     folder = DatasetFolder(to, manifest.name, manifest.version)
@@ -119,7 +119,7 @@ class _FetchedFiles:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lacking(self, *, hashed: bool) -> set[str]:
-        """Return the files that are missing or damaged in the finished copy; all without a copy."""
+        """Return the names of files that the finished copy lacks or has damaged."""
         final, names = self.folder.final, [*self.manifest.shards, *self._documents()]
         if not final.exists():
             return set(names)
@@ -144,7 +144,7 @@ class _FetchedFiles:
         return {SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, *indexes, *there} - {MANIFEST_FILE}
 
     def _is_here(self, name: str, *, hashed: bool) -> bool:
-        """Return whether the finished copy has a file, as far as known without fetching."""
+        """Return whether the finished copy has an intact file; see `check` of `fetch_dataset`."""
         path = self.folder.final / name
         if name in self.manifest.shards:
             shard = self.manifest.shards[name]
@@ -208,7 +208,7 @@ class _FetchedFiles:
 
     @contextlib.contextmanager
     def _leaving_out(self) -> Iterator[None]:
-        """Note the error of a bad file if such files are left out; otherwise add a hint to it."""
+        """Collect the error of a bad file if `skips_damaged`; otherwise add a hint to the error."""
         try:
             yield
         except DatasetError as error:
@@ -229,7 +229,7 @@ class _FetchedFiles:
                 (work / name).replace(final / name)
                 sync_folder((final / name).parent)
             _remove_others(work, set())
-            # The lock is moved last: without it, files of the next fetch may come into the folder.
+            # The lock is removed last: without it, another fetch may write into the folder.
             (work / LOCK_FILE).unlink()
             with contextlib.suppress(OSError):
                 work.rmdir()

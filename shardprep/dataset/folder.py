@@ -1,4 +1,4 @@
-"""The folder of a dataset, `<out>/<name>/<version>/`: its path and the names of its files."""
+"""The folder of a dataset, `<out>/<name>/<version>/`: its path, file names and schema."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DOCUMENT_FILES = (SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, MANIFEST_FILE)
 
 @dataclass(frozen=True, slots=True)
 class DatasetFolder:
-    """Folders of a version of a dataset, finished and unfinished."""
+    """The folders of a version of a dataset: finished, and while it is fetched."""
 
     out: Path
     name: str
@@ -49,12 +49,12 @@ class DatasetFolder:
 
 
 def has_manifest(folder: Path) -> bool:
-    """Return whether a folder has a manifest, damaged or not."""
+    """Return whether a folder has a manifest; the manifest may be damaged."""
     return os.path.lexists(folder / MANIFEST_FILE)
 
 
 def read_schema(folder: Path, manifest: Manifest | None = None) -> Schema:
-    """Return the schema of a dataset folder; DatasetError if it differs from the manifest."""
+    """Return the schema in a folder; DatasetError if unreadable or different from the manifest."""
     path = folder / SCHEMA_FILE
     try:
         data = read_regular(path, MAX_DOCUMENT_BYTES)
@@ -79,7 +79,7 @@ def index_name(shard: str) -> str:
 
 
 def inventory(manifest: Manifest, schema: Schema) -> set[str]:
-    """Return the names of all files of a dataset."""
+    """Return the paths of all files of a complete dataset, relative to its folder."""
     return {
         *manifest.shards,
         *map(index_name, manifest.shards),
@@ -89,12 +89,12 @@ def inventory(manifest: Manifest, schema: Schema) -> set[str]:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a file of this name can belong to a dataset."""
+    """Return whether a path below a dataset's folder has the form of a dataset's file."""
     return name in DOCUMENT_FILES or _OWN.fullmatch(name) is not None
 
 
 def belongs(name: str, manifest: Manifest) -> bool:
-    """Return whether a file may belong to the dataset of a manifest."""
+    """Return whether a path is that of a document, or of a shard or index of the manifest."""
     shard = name.removeprefix(f"{INDEX_DIR}/").removesuffix(".idx")
     known = name in DOCUMENT_FILES or _LABELS.fullmatch(name) is not None
     return known or (shard in manifest.shards and name in (shard, index_name(shard)))

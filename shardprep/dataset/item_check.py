@@ -1,7 +1,7 @@
-"""Check of an item table before its numbers are used to count, to index and to copy.
+"""Checks of an item table before its numbers are used to count, to index and to copy.
 
-A changed table can have a valid signature. Code that computes with it checks it first. Report and
-view show it unchecked.
+A table that matches the SHA-256 in the manifest can still be wrong: both may have been changed.
+Diff, repack and export check the table first. Report and view show it unchecked.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _COUNTS = (
     "num_objects", "num_dropped", "num_clipped",
 )  # fmt: skip
 _MOST = 1 << 62
-"""Limit of sums, as in a manifest."""
+"""Every sum must be less than this, as in a manifest."""
 
 
 def check_items(dataset: OpenDataset, table: pa.Table) -> None:
-    """Raise DatasetError if a value is impossible, or written rows are not the records."""
+    """Raise DatasetError if a value is impossible, or contradicts the manifest or the schema."""
     check_values(dataset, table)
     for what in (
         *_other_kinds(table),
@@ -38,7 +38,7 @@ def check_items(dataset: OpenDataset, table: pa.Table) -> None:
 
 
 def check_values(dataset: OpenDataset, table: pa.Table) -> None:
-    """Raise DatasetError if a value is impossible."""
+    """Raise DatasetError if a number is out of range, or a key or status is not valid."""
     wrong_numbers = _wrong_numbers(table, dataset.manifest, dataset.schema)
     for what in (*wrong_numbers, *_wrong_texts(table)):
         raise _error(dataset, what)

@@ -52,11 +52,11 @@ COLUMNS = pa.schema(
         pa.field("original_sha256", pa.string()),
     ],
 )
-"""Rows are in the order of splits, shards and records; skipped inputs come last, by key.
+"""Rows are in the order of splits, shards and records; skipped inputs come last, sorted by key.
 
 `record`, `offset` and `length` (bytes, framing included) give the place of a written item in its
-shard and are null for others. One of `label` (index of a class name), `labels`, `target` and `text`
-is filled, as the schema says; without a target all are null.
+shard and are null for other items. `label` (index of a class name), `labels`, `target` or `text` is
+filled if it is the target of the schema; the others are null.
 """
 
 ANNOTATION_COLUMNS = pa.schema(
@@ -70,18 +70,18 @@ ANNOTATION_COLUMNS = pa.schema(
         pa.field("mask_pixels", pa.map_(pa.int64(), pa.int64())),
     ]
 )
-"""Further columns, last, of a dataset with boxes or masks.
+"""Last columns of the table of a dataset with boxes or masks, null if an item was not written.
 
-For a written item: number and classes of its stored objects; number of dropped objects, and the
-number by reason, sorted; number of clipped objects; key of its first mask file; pixels of its
-stored class mask by value, ascending. Null for other items, and without such features.
+In order: number and classes of the stored objects; number of dropped objects, in all and by sorted
+reason; number of clipped objects; key of the item's first mask file; number of pixels of the stored
+class mask by ascending value. Null for features that the dataset does not have.
 """
 ANNOTATED_COLUMNS = pa.schema([*COLUMNS, *ANNOTATION_COLUMNS])
 
 _MAX_ROWS_A_BYTE = 4
-"""Maximum number of rows per byte of the file; a million numbered names take 1.4."""
+"""Maximum number of rows per byte of the file; a table of a million numbered names has 1.4."""
 _MAX_UNPACKED_RATIO = 1000
-"""Maximum number of unpacked bytes per byte of the file; numbered names take 30."""
+"""Maximum number of unpacked bytes per byte of the file; such a table has 30."""
 _MIN_UNPACKED_BYTES = 64 << 20
 UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, MemoryError, ArithmeticError, pa.ArrowException,
@@ -90,19 +90,19 @@ UNREADABLE = (
 
 
 def index_text(table: pa.Table) -> str:
-    """Return the index of a shard in the format of DALI and `tfrecord2idx`."""
+    """Return the index for the rows of a shard, in the format of DALI and `tfrecord2idx`."""
     places = zip(table["offset"].to_pylist(), table["length"].to_pylist(), strict=True)
     return "".join(f"{offset} {length}\n" for offset, length in places if offset is not None)
 
 
 def columns_of(schema: pa.Schema) -> pa.Schema:
-    """Return the columns that a table with these columns must have."""
+    """Return `ANNOTATED_COLUMNS` if `schema` has all annotation columns, otherwise `COLUMNS`."""
     is_annotated = {*ANNOTATION_COLUMNS.names} <= {*schema.names}
     return ANNOTATED_COLUMNS if is_annotated else COLUMNS
 
 
 def with_annotation_columns(table: pa.Table) -> pa.Table:
-    """Return rows with all annotation columns; missing columns are null."""
+    """Return the table with all annotation columns; added columns are null."""
     missing = [column for column in ANNOTATION_COLUMNS if column.name not in table.column_names]
     for column in missing:
         table = table.append_column(column, pa.nulls(len(table), column.type))
@@ -112,7 +112,7 @@ def with_annotation_columns(table: pa.Table) -> pa.Table:
 def write_items(
     folder: Folder, name: str, tables: Iterable[pa.Table], columns: pa.Schema = COLUMNS
 ) -> None:
-    """Write tables into a parquet file; memory holds one table at a time."""
+    """Write tables into one parquet file, a table at a time."""
     with folder.new_file(name) as file:
         with pq.ParquetWriter(file.stream, columns, compression="zstd") as writer:
             for table in tables:
@@ -121,14 +121,14 @@ def write_items(
 
 
 def read_items(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return some columns of `items.parquet`, or all; DatasetError if it is damaged."""
+    """Return `columns` of an item table, or all; DatasetError if it is missing or damaged."""
     with readable(path), open_regular(path) as raw:
         return bounded_table(parquet_file(raw, path), os.fstat(raw.fileno()).st_size, columns)
 
 
 @contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn the errors of a missing or damaged item table into a DatasetError with its path."""
+    """Raise DatasetError with `path` for errors in the block that a damaged item table causes."""
     try:
         yield
     except FileNotFoundError as error:
@@ -139,7 +139,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def parquet_file(raw: FileIO, path: Path) -> pq.ParquetFile:
-    """Open an item table; DatasetError if it has other columns than a build writes."""
+    """Return an opened item table; DatasetError if its columns are not those of a build."""
     file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
     schema = file.schema_arrow.remove_metadata()
     if not any(schema.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS)):
@@ -153,9 +153,9 @@ def bounded_table(
     columns: Sequence[str] | None = None,
     group: int | None = None,
 ) -> pa.Table:
-    """Return some columns, or all, of one row group, or all, of an untrusted file.
+    """Return `columns` (None for all) of a row group (None for all) of an untrusted file.
 
-    The sizes in the file are checked against its size `num_bytes` before memory is allocated.
+    ValueError, before memory is allocated, if sizes in the file do not fit its size `num_bytes`.
     """
     facts = file.metadata
     groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
@@ -166,8 +166,8 @@ def bounded_table(
     if unpacked > _MIN_UNPACKED_BYTES + _MAX_UNPACKED_RATIO * num_bytes:
         message = f"says that it unpacks to {unpacked:,} bytes"
         raise ValueError(message)
-    # No threads of Arrow (`pre_buffer` has them too): a thread that drops its last buffer while the
-    # interpreter ends aborts the process.
+    # Arrow must not use threads (`pre_buffer` starts them too): a thread that drops its last buffer
+    # while the interpreter ends aborts the process.
     names = columns_of(file.schema_arrow).names if columns is None else list(columns)
     wanted = range(file.num_row_groups) if group is None else [group]
     table = file.read_row_groups([*wanted], columns=names, use_threads=False)
@@ -176,12 +176,12 @@ def bounded_table(
 
 
 def with_status(table: pa.Table, status: str) -> pa.Table:
-    """Return the rows with a status."""
+    """Return the rows that have this status."""
     return table.filter(pc.equal(table["status"].cast("string"), status))
 
 
 def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
-    """Return the rows of each shard, in order, without skipped inputs."""
+    """Return the rows of each shard, by shard name, in order; skipped inputs are left out."""
     shards = table["shard"].cast("string").combine_chunks()
     ends = pc.run_end_encode(shards)
     tables: dict[str, list[pa.Table]] = {}
@@ -195,7 +195,7 @@ def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class ShardRows:
-    """Places and keys of the records of a shard, in order; an index has no keys."""
+    """Offsets, lengths and keys of the records of a shard, in order; no keys if from an index."""
 
     offsets: Sequence[int]
     lengths: Sequence[int]
@@ -204,7 +204,7 @@ class ShardRows:
 
     @classmethod
     def of(cls, written: pa.Table) -> ShardRows:
-        """Return the rows of the records of a shard; missing numbers are -1."""
+        """Return the values from the table of a shard's records; missing numbers become -1."""
         offsets, lengths = (
             pc.fill_null(written[name], -1).to_numpy().tolist() for name in ("offset", "length")
         )
@@ -218,7 +218,7 @@ class ShardRows:
 
 
 class ItemFile:
-    """An open item table, to read single columns and rows; threads may share it."""
+    """An open item table that reads single columns and rows. Threads may share it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -232,7 +232,7 @@ class ItemFile:
         self._ends = np.cumsum(groups, dtype=np.int64)
 
     def close(self) -> None:
-        """Close the file after the read in progress; later reads raise an error."""
+        """Wait for the current read, then close the file; later reads raise an error."""
         self._is_ended = True
         with self._lock:
             self._raw.close()
@@ -241,7 +241,7 @@ class ItemFile:
         return self._read((name,))[name]
 
     def part(self, name: str, row: int) -> tuple[range, pa.ChunkedArray]:
-        """Return the row numbers and the column of a row group, usually all rows of a shard."""
+        """Return the row numbers and the column values of the row group that contains `row`."""
         rows, table = self._row_group((name,), row)
         return rows, table[name]
 
@@ -257,24 +257,24 @@ class ItemFile:
 
     def _read(self, names: Sequence[str] | None, group: int | None = None) -> pa.Table:
         with readable(self._path), self._lock:
-            if self._is_ended:  # `close` does not wait behind others
+            if self._is_ended:  # at once: `close` still waits for the lock
                 self._raw.close()
             num_bytes = os.fstat(self._raw.fileno()).st_size
             return bounded_table(self._file, num_bytes, names, group)
 
 
 _MOST_PARTS = 4
-"""Maximum number of row groups of a column to keep before the whole column is read."""
+"""Maximum number of row groups to keep of a column; then the whole column is read."""
 
 
 class ItemView:
-    """Some rows of an item table; a column is read on first use and kept."""
+    """Rows of an item table where `is_of`, bool[n]. Columns are read on first use and kept."""
 
     def __init__(self, file: ItemFile, is_of: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
         self._file = file
         self._is_of = is_of
         self._number = int(is_of.sum())
-        # From its buffer: for an array, Arrow would import numpy.ma.
+        # Made from a buffer, because Arrow imports numpy.ma to convert an array.
         bits = pa.py_buffer(np.packbits(is_of, bitorder="little"))
         self._bits = pa.BooleanArray.from_buffers(pa.bool_(), len(is_of), [None, bits])
         self._columns: dict[str, pa.ChunkedArray] = {}
@@ -290,7 +290,7 @@ class ItemView:
         return self._columns[name]
 
     def value(self, name: str, number: int) -> Any:
-        """Return a value. Its row group is read, or the whole column after several groups."""
+        """Return a value. Its row group is kept; after `_MOST_PARTS` groups, the whole column."""
         if name in self._columns:
             return self._columns[name][number].as_py()
         row, parts = int(self.numbers[number]), self._parts.setdefault(name, {})
@@ -304,7 +304,7 @@ class ItemView:
         return values[row - rows.start].as_py()
 
     def read(self, name: str) -> pa.ChunkedArray:
-        """Return a column without keeping it; DatasetError if it is damaged."""
+        """Return a column without keeping it; DatasetError if the table is damaged."""
         return self._file.column(name).filter(self._bits)
 
     def anew(self) -> ItemView:

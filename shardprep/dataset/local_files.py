@@ -1,10 +1,9 @@
-"""The files of a dataset in a folder: shards, indexes, and whether they are still its files.
+"""The files of a dataset in a folder, and a check that the dataset was not replaced.
 
 A build with `--overwrite` replaces the folder of a dataset by a rename, so the same path can lead
-to another dataset at any moment. For this reason the manifest is checked after a file was opened:
-if the folder still has the same manifest then, the file belongs to that dataset, and it stays
-readable while it is open. Object storage has ETags for the same purpose. Both raise
-`ChangedError`.
+to another dataset at any moment. Therefore the manifest is checked after a file was opened. If the
+folder still has the same manifest, the file belongs to that dataset and stays readable while it is
+open. Otherwise the check raises `ChangedError`. Object storage has ETags for the same purpose.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from shardprep.storage.store import changed
 ShardIndex = np.ndarray[Any, np.dtype[np.int64]]
 
 _MAX_LINE_BYTES = 41
-"""Bytes of a line of an index: two numbers of 64 bits, a space and the end of the line."""
+"""Maximum bytes of a line of an index: two 64-bit numbers, a space and the end of the line."""
 _NUMERALS = b"0123456789 \n"
 
 
@@ -49,17 +48,17 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class LocalFiles:
-    """The files of one dataset in a folder, known by its manifest. Can be pickled."""
+    """The files of one dataset in a folder, identified by its manifest. Can be pickled."""
 
     folder: Path
     manifest_mark: str
-    """SHA-256 of the manifest's file in hexadecimal, "" if it cannot be read."""
+    """SHA-256 of the manifest's file in hexadecimal, or "" if the file cannot be read."""
     _checked: tuple[int, ...] | None = field(default=None, compare=False)
     is_remote: ClassVar[bool] = False
 
     @classmethod
     def at(cls, folder: Path) -> Self:
-        """Return the files that a folder has now, damaged or not."""
+        """Return the files of the dataset that a folder now has, even without a manifest."""
         files = cls(folder, "")
         files.manifest_mark = files._hash_manifest()
         return files
@@ -72,23 +71,23 @@ class LocalFiles:
         return self.folder
 
     def with_manifest(self) -> tuple[Self, Manifest]:
-        """Return the files and the manifest that they belong to."""
+        """Return new `LocalFiles`, identified by the current manifest, and this manifest."""
         manifest = load_manifest(self.folder)
-        # Reading refuses a manifest whose bytes differ from its `text`.
+        # `load_manifest` refuses a manifest whose bytes differ from its `text`.
         sha256 = hashlib.sha256(manifest.text().encode()).hexdigest()
         return type(self)(self.folder, sha256), manifest
 
     @contextlib.contextmanager
     def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:
-        """Give the folder of documents; ChangedError if the dataset is replaced in the block."""
+        """Give the folder. ChangedError after the block if the dataset was replaced."""
         del manifest, names  # a folder has all documents
         with self.unchanged():
             yield self.folder
 
     def check(self) -> None:
-        """Raise ChangedError if the folder has another dataset now, or none.
+        """Raise ChangedError if the folder now has no manifest, or one with other bytes.
 
-        A manifest with the same bytes means the same dataset.
+        The manifest is read again only if its inode, size or modification time changed.
         """
         with contextlib.suppress(OSError):
             if self._checked == _state(os.lstat(self.folder / MANIFEST_FILE)):
@@ -98,7 +97,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Check after the block, and after its errors, that the dataset was not replaced."""
+        """Raise ChangedError after the block, instead of its error, if the dataset was replaced."""
         try:
             yield
         except (DatasetError, RecordError, OSError):
@@ -126,7 +125,7 @@ class LocalFiles:
                 check_shard(self.folder, shard)
 
     def read(self, shard: str, offset: int, num_bytes: int) -> bytes:
-        """Return bytes of a shard, fewer at its end. Neither number is trusted.
+        """Return `num_bytes` of a shard from `offset`, or fewer if the shard ends before.
 
         ChangedError if the dataset was replaced, DatasetError if the shard cannot be read.
         """
@@ -142,7 +141,7 @@ class LocalFiles:
             raise _unreadable(f"{self.folder}/{shard}", error, self.folder) from error
 
     def blocks(self, shard: Shard, sizes: Sequence[int]) -> Iterator[bytes]:
-        """Yield a shard in blocks of the given sizes, shorter at its end; errors as `read`."""
+        """Yield a shard in blocks of these sizes, shorter at its end. Errors as in `read`."""
         with self.unchanged():
             descriptor = open_shard(self.folder, shard)
         with io.FileIO(descriptor, "rb") as raw, io.BufferedReader(raw) as file:
@@ -157,7 +156,7 @@ class LocalFiles:
 def read_index(folder: Path, shard: Shard) -> ShardIndex:
     """Return offset and length in bytes of every frame of a shard, int64[records, 2].
 
-    DatasetError if frames are not adjacent, or do not end where the shard ends.
+    DatasetError if the index is missing or damaged, or its frames do not cover the whole shard.
     """
     path = f"{folder}/{index_name(shard.name)}"  # a thousand Path objects are slow
     try:
@@ -182,7 +181,7 @@ def _is_chain(frames: ShardIndex, num_bytes: int) -> bool:
     if not len(frames):
         return num_bytes == 0
     offsets, lengths = frames[:, 0], frames[:, 1]
-    # Before any sum: sums of untrusted numbers may exceed 64 bits.
+    # This comes before the sums: sums of untrusted numbers may exceed 64 bits.
     if frames.max() > num_bytes or lengths.min() < FRAME_BYTES:
         return False
     ends = offsets + lengths
@@ -201,7 +200,7 @@ def check_shard(folder: Path, shard: Shard) -> None:
 
 
 def open_shard(folder: Path, shard: Shard) -> int:
-    """Open a shard of the right size for reading; the caller closes the descriptor."""
+    """Return a descriptor for reading a shard; the caller closes it. Errors as in `check_shard`."""
     path = f"{folder}/{shard.name}"
     try:
         descriptor, num_bytes = opened_regular(path)
@@ -228,7 +227,7 @@ def way_out(dataset: Path | str) -> str:
 
 
 def check_size(path: str, actual: int | None, expected: int, dataset: Path) -> None:
-    """Compare sizes in bytes, because a file cut between two records passes every checksum."""
+    """Raise DatasetError if sizes differ: a file cut between two records passes every checksum."""
     if actual != expected:
         what = "is missing" if actual is None else f"has {actual:,} bytes"
         raise DatasetError(path, f"{what}, the manifest says {expected:,}", way_out(dataset))

@@ -1,7 +1,7 @@
-"""Find the dataset, or the unfinished build, that a path or an address refers to.
+"""Find the dataset that a path or an address refers to, and the versions below a folder.
 
-It is the folder itself, otherwise the newest version in it, otherwise the newest version of the
-only dataset in it.
+A folder refers to itself if it is a dataset, otherwise to the newest version in it, otherwise to
+the newest version of the only dataset in it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ VERSION_FOLDER = re.compile(
     rf"(?P<version>{VERSION.pattern})(?P<unfinished>{re.escape(INCOMPLETE_SUFFIX)})?"
 )
 DatasetFiles = LocalFiles | RemoteFiles
-"""The files of a dataset, wherever they are; both have the same methods."""
+"""The files of a dataset, local or remote; `OpenDataset` uses only methods that both have."""
 _LEVELS = 2
-"""Depth of the folders that are searched: versions, or datasets with their versions."""
+"""Number of folder levels to search: versions, or datasets with versions in them."""
 _REMAINS = (ITEMS_FILE, SCHEMA_FILE, *DOCUMENTS[:1])
 
 
@@ -37,10 +37,10 @@ class Version(NamedTuple):
     """A version of a dataset below the searched folder."""
 
     names: tuple[str, ...]
-    """Names of the folders that lead to it, its own (the version) last."""
+    """Path below the searched folder, as folder names; the last is the version."""
     is_finished: bool
     is_unfinished: bool
-    """Whether it has an unfinished build; the same version may also be finished."""
+    """Whether the version has an unfinished build; it may have a finished dataset as well."""
 
 
 @overload
@@ -48,10 +48,10 @@ def locate(place: ObjectUrl, *, damaged: bool = ...) -> RemoteFiles: ...
 @overload
 def locate(place: str | Path | ObjectUrl, *, damaged: bool = ...) -> DatasetFiles: ...
 def locate(place: str | Path | ObjectUrl, *, damaged: bool = False) -> DatasetFiles:
-    """Return the files of the dataset that a path or an address means.
+    """Return the files of the dataset that a path or an address refers to.
 
-    `damaged` also allows a dataset without a manifest. RecipeError if `place` is neither a path nor
-    an address, DatasetError if it has no dataset or several.
+    `damaged` also accepts a dataset without a manifest. RecipeError if `place` is neither a path
+    nor an address; DatasetError if `place` contains no dataset or several.
     """
     root = place if isinstance(place, ObjectUrl) else parse_place(str(place))
     if isinstance(root, ObjectUrl):
@@ -95,21 +95,21 @@ def _newest(root: Path | ObjectUrl, versions: list[Version]) -> tuple[str, ...]:
 
 
 def unfinished_error(work: str | Path) -> DatasetError:
-    """Return the error for the folder of an unfinished build."""
+    """Return the error for a build that is not finished; `work` is its folder."""
     way = "run the same `shardprep build` again: it goes on where it stopped; when all parts of "
     way += f"one in parts are done, run `shardprep finalize {work}`"
     return DatasetError(str(work), "the build is not finished", way)
 
 
 def below(root: Path | ObjectUrl, names: Sequence[str]) -> Path | ObjectUrl:
-    """Return the folder at a relative path."""
+    """Return `root` joined with these folder names."""
     if isinstance(root, ObjectUrl):
         return root / "/".join(names) if names else root
     return root.joinpath(*names)
 
 
 def versions_below(root: Path | ObjectUrl) -> list[Version]:
-    """Return the versions in a folder, or of the datasets in it, oldest first per dataset."""
+    """Return the versions in a folder, or else of the datasets in it; oldest first per dataset."""
     if isinstance(root, ObjectUrl):
         return _versions(_stored_folders(facts.name for facts in objects.listing(root)))
     if not root.is_dir():
@@ -119,7 +119,7 @@ def versions_below(root: Path | ObjectUrl) -> list[Version]:
 
 
 def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
-    """Return the versions of the upper level; a folder is finished if it has a manifest."""
+    """Return the sorted versions at the uppermost level that has any."""
     states_of: defaultdict[tuple[str, ...], set[bool]] = defaultdict(set)
     for names, is_complete in folders:
         match = VERSION_FOLDER.fullmatch(names[-1])

@@ -1,8 +1,8 @@
 """The manifest: the document with the shards, splits, totals and fingerprint of a dataset.
 
-It is written last. Nothing in it depends on time, machine, number of workers or the folder's path,
-so two builds of one recipe have equal manifests. A manifest that is read is not trusted: names are
-checked against the grammar of the format, and its own hash and its sums must hold.
+A build writes it last. Nothing in it depends on the time, the number of workers or the path of a
+build, so builds with the same recipe, inputs and versions have equal manifests. When a manifest is
+read, its names, its own hash and its sums are checked.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Split(Document):
     num_records: Count
     num_bytes: Count
     label_counts: dict[str, Count]
-    """Records by class name, in label order; classes without a record have 0."""
+    """Number of records by class name, in label order; 0 for classes without a record."""
     num_unlabelled: Count
     shards: tuple[Shard, ...] = Field(min_length=1)
 
 
 class Totals(Document):
-    """Outcomes of all inputs: written + rejected + skipped = inputs."""
+    """Counts of all inputs: written + rejected + skipped = inputs."""
 
     num_inputs: Count
     num_written: Count
@@ -61,33 +61,33 @@ class Totals(Document):
     num_copies: Count
     """Number of written images with the same original bytes as an earlier image."""
     num_leaks: Count
-    """Number of copies in another split than an image with the same bytes."""
+    """Sum over all groups of images with the same original bytes: number of splits that have an
+    image of the group, minus 1."""
     num_damaged: Count
-    """Number of damaged or truncated written images; `reason` in the item table describes the
-    damage."""
+    """Number of written images that were damaged; `reason` in the item table says how."""
     num_enlarged: Count
     """Number of written images that were enlarged."""
     original_bytes: Count
-    """Size of the originals of the written images."""
+    """Size in bytes of the originals of all written images."""
     num_bytes: Count
-    """Size of all shards."""
+    """Size in bytes of all shards."""
 
 
 class Labels(Document):
-    """The classes, and the rule that found them."""
+    """The class names, and the rule that gave the images their labels."""
 
     names: tuple[str, ...]
     """Class names; a label is an index into them."""
     found_by: str
     num_rows_without_image: Count
-    """Number of rows of the label table, and images in annotations, without an image in the
-    source."""
+    """Number of rows of the label table, and of image names in annotations, that have no image in
+    the source."""
     rows_without_image: tuple[str, ...]
-    """Ids or names of some of these rows and images."""
+    """Ids of some of these rows, or names of some of these images."""
 
 
 NO_IMAGE, LEFT_OUT, ELSEWHERE = "no image", "image left out", "document of other images"
-"""Reasons why an object has no image. `ELSEWHERE`: the source has no image of its document."""
+"""Reasons why an object has no image. `ELSEWHERE`: no image of its document is in the source."""
 
 
 class ObjectCounts(Document):
@@ -97,77 +97,77 @@ class ObjectCounts(Document):
     num_background: Count
     """Number of records without an object."""
     objects: dict[str, Count]
-    """Objects by class name, in label order; classes without objects have 0."""
+    """Number of objects by class name, in label order; 0 for classes without an object."""
     images: dict[str, Count]
-    """Records with an object of a class, by class name."""
+    """Number of records with an object of the class, by class name."""
 
 
 class MaskCounts(Document):
     """The masks of one split."""
 
     pixels: dict[str, Count]
-    """Pixels of stored masks by class name, in label order; classes without pixels have 0."""
+    """Number of pixels in stored masks by class name, in label order; 0 for unused classes."""
     images: dict[str, Count]
-    """Records with a pixel of a class, by class name."""
+    """Number of records with a pixel of the class, by class name."""
     num_ignored: Count
     """Number of pixels without a class."""
     num_uniform: Count
-    """Masks whose pixels all have one value."""
+    """Number of masks whose pixels all have the same value."""
 
 
 class AnnotationCounts(Document):
-    """The objects and masks of one split, and the reasons for dropped or clipped ones."""
+    """Counts of the objects and masks of one split, and of dropped and clipped objects."""
 
     num_clipped: Count
     """Number of objects whose box was clipped at the edge of the image."""
     dropped: dict[str, Count]
     """Number of dropped objects by reason."""
     objects: ObjectCounts | None
-    """Null without stored boxes."""
+    """Null if the dataset has neither boxes nor masks of objects."""
     masks: MaskCounts | None
-    """Null without stored class masks."""
+    """Null if the dataset has no class masks."""
 
 
 class Unmatched(Document):
-    """Annotations without an image, and images without an annotation; over all splits."""
+    """Counts of annotated objects without an image, and of images without an annotation."""
 
     objects: dict[str, Count]
-    """Annotated objects that belong to no image of the dataset, by reason."""
+    """Number of annotated objects without an image in the dataset, by reason."""
     num_unlisted: Count
-    """Images that no annotation lists and that were planned as images without objects."""
+    """Number of images without an annotation that the build treats as images without objects."""
 
 
 def unmatched_of(objects: Mapping[str, int], num_unlisted: int) -> Unmatched | None:
-    """Return the counts, or None if all are 0."""
+    """Return the counts as a document, sorted by reason, or None if all are 0."""
     if not objects and not num_unlisted:
         return None
     return Unmatched(objects=dict(sorted(objects.items())), num_unlisted=num_unlisted)
 
 
 def united_unmatched(several: Iterable[Unmatched | None]) -> Unmatched | None:
-    """Return the sums of the counts of several sources, or None without any."""
+    """Return the sums of the counts of several datasets, or None if all are 0."""
     known = [counts for counts in several if counts is not None]
     objects = sum((Counter(counts.objects) for counts in known), Counter[str]())
     return unmatched_of(objects, sum(counts.num_unlisted for counts in known))
 
 
 class Fingerprint(Document):
-    """Everything that determines the bytes of a dataset."""
+    """The inputs, options and versions that determine the bytes of a dataset."""
 
     inputs: dict[str, str]
-    """Name of each input → its signature."""
+    """Name of each input → a hash that changes with the input."""
     options: dict[str, Any]
-    """The keys of the recipe that influence the bytes."""
+    """Options of the recipe that influence the bytes."""
     versions: dict[str, str]
     """Versions of the packages and libraries that influence the bytes."""
 
 
 REPACKED = "repack"
-"""Key of `versions` in a repacked dataset: the version of the program that repacked it."""
+"""Key in the `versions` of a repacked dataset; its value is the version of shardprep."""
 
 
 def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
-    """Return the differences in words, such as "quality (90, now 95)"."""
+    """Return the differences between two fingerprints, in words: "quality (90, now 95)"."""
     differences = []
     alone = one.options.keys() ^ two.options.keys()
     if (REPACKED in one.versions) == (REPACKED in two.versions):
@@ -210,17 +210,17 @@ class Manifest(SparseDocument):
     splits: dict[Name, Split] = Field(min_length=1)
     """Splits in the order train, validation, test, then others by name."""
     annotations: dict[Name, AnnotationCounts] = Field(default_factory=dict)
-    """In a dataset with boxes or masks: their counts by split."""
+    """Counts of boxes and masks by split; left out of a dataset without boxes and masks."""
     unmatched: Unmatched | None = None
     """In a dataset with boxes or masks: annotations without an image, and images without an
     annotation; left out if all counts are 0."""
     num_rescaled: Count = 0
-    """Written images of another size than their annotations state, whose boxes and outlines are
-    scaled; left out if 0."""
+    """Number of written images whose boxes and outlines were scaled, because the annotations state
+    another image size; left out if 0."""
     files: dict[str, Sha256] = Field(default_factory=dict)
-    """SHA-256 of `items.parquet` and `schema.json`, hex."""
+    """SHA-256 of `items.parquet` and `schema.json`, in hexadecimal."""
     sha256: str = ""
-    """SHA-256 of this document's text with nothing between these quotes, hex."""
+    """SHA-256, in hexadecimal, of this document with an empty `sha256` and no final newline."""
 
     @property
     def shards(self) -> dict[str, Shard]:
@@ -243,7 +243,7 @@ class Manifest(SparseDocument):
         return {title: value for title, value in lines.items() if value}
 
     def signed(self) -> Manifest:
-        """Return the manifest with a new hash of itself."""
+        """Return a copy with the `sha256` of its current content."""
         unsigned = self.model_copy(update={"sha256": ""}).model_dump_json(indent=2)
         return self.model_copy(update={"sha256": hashlib.sha256(unsigned.encode()).hexdigest()})
 
@@ -255,7 +255,7 @@ class Manifest(SparseDocument):
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a folder; DatasetError if missing, or as `parse_manifest`."""
+    """Return the manifest of a folder; DatasetError if it is missing, damaged or inconsistent."""
     path = folder / MANIFEST_FILE
     try:
         data = read_regular(path, documents.MAX_DOCUMENT_BYTES)
@@ -271,7 +271,7 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def parse_manifest(data: bytes, where: str) -> Manifest:
-    """Parse a manifest; DatasetError if its own hash or its sums are wrong."""
+    """Return the parsed manifest; DatasetError if it is malformed or its hash or sums are wrong."""
     manifest = decode_manifest(data, where)
     for what in contradictions(manifest, data):
         raise DatasetError(where, what, _HINT)
@@ -279,7 +279,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Parse a manifest without checking its hash and sums; DatasetError if it is malformed."""
+    """Return the parsed manifest, its hash and sums unchecked; DatasetError if it is malformed."""
     try:
         manifest = documents.parse_document(Manifest, data)
     except documents.DocumentError as error:
@@ -295,7 +295,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
-    """Yield the contradictions in a manifest; a wrong hash of its own comes first."""
+    """Yield the contradictions in a manifest that was read from `data`, a wrong own hash first."""
     if data != manifest.dumps().encode():
         yield "is not what the build wrote: its own SHA-256 differs"
     for name, split in manifest.splits.items():

@@ -1,7 +1,7 @@
 """The opened dataset: manifest, schema, item table, indexes and records of one version.
 
-A command opens a dataset once and hands it on. All reads are of the version that was opened, in a
-folder or in object storage: if another one takes its place, they raise `ChangedError`.
+A command opens a dataset once and passes it on. All reads are from the dataset that was opened, in
+a folder or in object storage. If another dataset has replaced it, they raise `ChangedError`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 class ManifestMark(NamedTuple):
-    """The state of a manifest when its dataset was opened: small, for other processes."""
+    """The hash or ETag that a manifest had when its dataset was opened. Cheap to pickle."""
 
     location: str
     mark: str
-    """SHA-256 of the manifest's file, ETag of its object."""
+    """SHA-256 of a local manifest in hexadecimal, or ETag of a manifest in object storage."""
 
     def check(self) -> None:
-        """Raise ChangedError if the manifest was replaced; builds replace it before other files."""
+        """Raise ChangedError if the manifest was replaced or removed."""
         if not is_url(self.location):
             LocalFiles(Path(self.location), self.mark).check()
             return
@@ -66,7 +66,7 @@ class OpenDataset:
         return self.files.is_remote
 
     def folder(self, command: str) -> Path:
-        """Return the folder; RecipeError if the dataset is in object storage."""
+        """Return the dataset's folder. RecipeError, naming `command`, for a remote dataset."""
         if isinstance(self.files, LocalFiles):
             return self.files.folder
         what = f"{command} works on this machine's files"
@@ -74,11 +74,11 @@ class OpenDataset:
 
     @property
     def mark(self) -> ManifestMark:
-        """The state of the manifest; its `check` detects that the dataset was replaced."""
+        """Used to detect, also in other processes, that the dataset was replaced."""
         return ManifestMark(str(self), self.files.manifest_mark)
 
     def documents(self, *names: str) -> AbstractContextManager[Path]:
-        """Give a folder with documents; open them in the block, whose errors name the dataset."""
+        """Return a context with a folder of these documents; errors in it name the dataset."""
         return self.files.documents(self.manifest, names)
 
     def item_file(self) -> ItemFile:
@@ -94,9 +94,9 @@ class OpenDataset:
         return [*(ANNOTATED_COLUMNS if self.schema.annotations else COLUMNS).names]
 
     def item_rows(self, columns: Sequence[str] | None = None, *, intact: bool = False) -> pa.Table:
-        """Return columns (None for all) of all inputs, in the order of the item table.
+        """Return `columns` of the item table, or all columns, with a row for every input.
 
-        `intact` checks that the file has the SHA-256 of the manifest.
+        With `intact`, DatasetError if the table's SHA-256 is not the one in the manifest.
         """
         from shardprep.dataset.item_table import read_items
 
@@ -112,7 +112,7 @@ class OpenDataset:
         return table
 
     def record_rows(self, columns: Sequence[str]) -> pa.Table:
-        """Return columns of the rows of all records, in the order of their numbers."""
+        """Return `columns` of the item table for all records, in the order of their numbers."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -147,9 +147,9 @@ class OpenDataset:
         return self._indexes[shard.name]
 
     def read(self, number: int) -> bytes:
-        """Return the payload of a record by its number through all shards.
+        """Return the payload of a record; `number` counts from 0 through all shards in order.
 
-        IndexError if the number is too large, RecordError if the record is damaged.
+        IndexError if there is no such record, RecordError if the record is damaged.
         """
         shard, record = self.place(number)
         offset, length = self.index(shard)[record].tolist()
@@ -160,7 +160,7 @@ class OpenDataset:
             raise self.damaged(number, error.what) from error
 
     def place(self, number: int) -> tuple[Shard, int]:
-        """Return the shard of a record, and its number in the shard."""
+        """Return the shard of a record, and the number of the record in that shard, from 0."""
         record = number
         for shard in self.manifest.shards.values():
             if 0 <= record < shard.num_records:
@@ -175,7 +175,7 @@ class OpenDataset:
 
 
 def open_dataset(place: str | Path | ObjectUrl | DatasetFiles) -> OpenDataset:
-    """Open a dataset by its folder or address, by a folder above it, or by its files.
+    """Return an opened dataset; `place` is its folder or address, a folder above it, or its files.
 
     DatasetError if a document is missing or damaged, ChangedError if the dataset was replaced.
     """

@@ -1,7 +1,7 @@
-"""The differences between records of the same item in two datasets: objects, masks, the rest.
+"""The differences between two records of an item: objects, masks, image and further features.
 
-Records that are equal byte for byte are decoded only if the datasets number their classes
-differently, because classes are compared by name.
+Records with equal bytes are decoded only if the datasets number their classes differently, because
+classes are compared by name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SHOWN_TEXT = 60
 
 
 class ComparedSide(NamedTuple):
-    """One of two datasets, and the items or records of it that are compared."""
+    """One of the two compared datasets, with a table of its compared items or records."""
 
     dataset: OpenDataset
     table: pa.Table
@@ -65,7 +65,7 @@ class RecordChange(NamedTuple):
     """A difference between two records."""
 
     number: int
-    """Position of the record in the compared rows."""
+    """Row of both records in the tables of the compared sides."""
     kind: str
     """`OBJECTS`, `MASK_PIXELS`, `FEATURE` or `RECORD`."""
     before: str
@@ -88,7 +88,7 @@ def has_other_classes(one: ComparedSide, two: ComparedSide) -> bool:
 
 
 def record_changes(one: ComparedSide, two: ComparedSide) -> Iterator[RecordChange]:
-    """Yield the differences between the records of two sides, in order; reads all of them."""
+    """Read all records of two sides and yield their differences, in the order of the rows."""
     lengths = np.maximum(*(np.asarray(side.table["length"]) for side in (one, two)))
     compared, is_any_decoded = _Comparison(one, two), has_other_classes(one, two)
     with ThreadPoolExecutor(_READS_AT_ONCE, "shardprep-diff") as pool:
@@ -100,7 +100,7 @@ def record_changes(one: ComparedSide, two: ComparedSide) -> Iterator[RecordChang
 
 
 def _batches(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[range]:
-    """Yield ranges of records, limited in number and bytes; a larger record has its own range."""
+    """Yield ranges of rows, limited in number and in bytes; a larger record has its own range."""
     start, num_bytes = 0, 0
     for stop, length in enumerate(lengths.tolist()):
         if stop > start and (stop - start == _BATCH_RECORDS or num_bytes + length > _BATCH_BYTES):
@@ -175,7 +175,7 @@ class _Comparison:
         if self._has_mask and (words := self._masks(one, two)):
             yield RecordChange(number, MASK_PIXELS, *words)
         for name in self._further:
-            # NaN differs from itself, but not in words.
+            # NaN is not equal to itself, but its text is.
             if one[name] != two[name] and repr(one[name]) != repr(two[name]):
                 yield RecordChange(
                     number, FEATURE, *(f"{name} {_text(side[name])}" for side in (one, two))
@@ -184,7 +184,7 @@ class _Comparison:
             yield RecordChange(number, RECORD, "", "")
 
     def _objects(self, *values: Values) -> tuple[str, str] | None:
-        """Return the objects of each record that the other lacks, in words, or None without any."""
+        """Return in words the objects that only the first and only the second record has."""
         lists = [
             _objects(one, side.dataset.schema)
             for one, side in zip(values, self._sides, strict=True)
@@ -202,7 +202,7 @@ class _Comparison:
         return before, after
 
     def _masks(self, *values: Values) -> tuple[str, str] | None:
-        """Return the classes with different pixels and their counts, None if all agree."""
+        """Return in words, for each mask, the differing pixel counts; None for equal masks."""
         names = [side.dataset.schema.features[MASK].labels for side in self._sides]
         if names[0] == names[1] and values[0][MASK] == values[1][MASK]:
             return None

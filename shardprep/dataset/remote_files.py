@@ -1,12 +1,12 @@
 """The files of a dataset in object storage, and local copies of its documents.
 
-All later reads rely on the names, sizes and ETags of one listing. A file that is missing, or that
-differs from the listing or the manifest, is a `DatasetError`.
+All reads rely on the names, sizes and ETags of one listing. `DatasetError`: a file is missing, or
+its size or bytes are not the expected ones. `ChangedError`: a file was replaced since the listing.
 
-Objects cannot be renamed, so a dataset that replaces a finished one is first written as a draft:
-its files below a prefix of its own, its manifest last. Then the same manifest is written over the
-old dataset's, and the draft is in force: files are read from the draft, or under the final name if
-the draft lacks them. Afterwards the files are copied to their final names.
+Objects cannot be renamed, so a dataset that replaces a finished one is first written as a draft,
+below its own prefix and with its manifest last. Then this manifest replaces the old manifest, which
+puts the draft in force: files are read from the draft, or if it lacks them, under their final
+names. Afterwards the files of the draft are copied to their final names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from shardprep.storage.shard_cache import RemoteShard
 from shardprep.storage.url import ObjectUrl
 
 _SPARE_ITEM_BYTES = 4 << 30
-"""Bytes by which an item table may be larger than the shards, for inputs that are left out."""
+"""Bytes by which an item table may exceed the shards, for inputs that were not written."""
 _DOCUMENT = re.compile(r"index/[^/]+\.idx|[^/]+\.(json|parquet|txt)")
 _AT_A_TIME = 16
 _UNUSED_S = 30 * 24 * 3600.0
@@ -46,11 +46,11 @@ _UNUSED_S = 30 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class RemoteFiles:
-    """The files of a dataset, as one listing of its objects shows them."""
+    """The files of a dataset in object storage, from one listing. Can be pickled."""
 
     url: ObjectUrl
     objects: Mapping[str, ListedObject]
-    """All objects by their names in the dataset; `ListedObject.name` is the key below `url`."""
+    """Name in the dataset → object, whose `name` is its key below `url`, perhaps in a draft."""
     is_remote: ClassVar[bool] = True
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class RemoteFiles:
         return self.objects[MANIFEST_FILE].etag
 
     def unchanged(self) -> AbstractContextManager[None]:
-        """Do nothing: every read of an object compares its ETag."""
+        """Return a context that checks nothing: each read compares the object's ETag anyway."""
         return contextlib.nullcontext()
 
     def with_manifest(self) -> tuple[Self, Manifest]:
@@ -75,7 +75,7 @@ class RemoteFiles:
 
     @contextlib.contextmanager
     def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:
-        """Give a folder with checked copies of documents. Errors name the originals."""
+        """Give a folder with checked copies of documents; errors in the block name the objects."""
         for name in names:
             if name not in self.objects:
                 raise self._error(name, "is not there")
@@ -87,9 +87,9 @@ class RemoteFiles:
             yield folder
 
     def copies(self, names: Sequence[str] | None = None) -> Path:
-        """Return a local folder with unchecked copies of documents, or of all documents.
+        """Return a local folder with copies of the named documents (None for all), not hashed.
 
-        The folder is named after the ETags of all documents, so a copy is never stale.
+        The name of the folder is a hash of the ETags of all documents, so copies are never stale.
         """
         documents = {name: facts for name, facts in self.objects.items() if is_document(name)}
         state = "\n".join([str(self.url), *(f"{name} {one[:]}" for name, one in documents.items())])
@@ -136,7 +136,7 @@ class RemoteFiles:
 
     @contextlib.contextmanager
     def _named(self, folder: Path) -> Iterator[None]:
-        """Name the originals instead of copies in `folder` in errors of the block."""
+        """In errors of the block, replace the path of `folder` by the address of the dataset."""
         try:
             yield
         except DatasetError as error:
@@ -161,7 +161,7 @@ class RemoteFiles:
         return RemoteShard(self.url / facts.name, facts.etag, shard.num_bytes, shard.sha256)
 
     def read(self, shard: str, offset: int, num_bytes: int) -> bytes:
-        """Return bytes of a shard; DatasetError if it is too short. Neither number is trusted."""
+        """Return bytes of a shard; DatasetError if it is missing or too short."""
         facts = self.objects.get(shard)
         if facts is not None and 0 <= offset <= offset + num_bytes <= facts.num_bytes:
             url = self.url / facts.name
@@ -170,7 +170,7 @@ class RemoteFiles:
         raise DatasetError(f"{self.url}/{shard}", what, way_out(str(self.url)))
 
     def blocks(self, shard: Shard, sizes: Sequence[int]) -> Iterator[bytes]:
-        """Yield a shard in blocks of the given sizes, shorter at its end."""
+        """Yield a shard in blocks of these sizes, shorter at its end."""
         source = self.shard(shard)
         received, data = objects.read_whole(source.url, source.etag), b""
         for size in sizes:
@@ -183,7 +183,7 @@ class RemoteFiles:
             data = data[size:]
 
     def has_unfinished_build(self) -> bool:
-        """Return whether an unfinished build of this version exists; asks the store."""
+        """Ask the store, and return whether an unfinished build of this version exists."""
         return bool(objects.listing(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX)))
 
     def _error(self, name: str, what: str) -> DatasetError:
@@ -192,7 +192,7 @@ class RemoteFiles:
 
 
 def is_document(name: str) -> bool:
-    """Return whether a file of a dataset is not a shard."""
+    """Return whether a path in a dataset has the form of the path of a document or an index."""
     return _DOCUMENT.fullmatch(name) is not None
 
 
@@ -215,21 +215,21 @@ _SEAL = re.compile(rf"{re.escape(DRAFT_PREFIX)}[^/]*/{re.escape(MANIFEST_FILE)}"
 def draft_in_force(
     url: ObjectUrl, listed: Mapping[str, ListedObject]
 ) -> tuple[str, Manifest] | None:
-    """Return prefix and manifest of the draft in force, or None.
+    """Return prefix and manifest of the draft in force, or None if there is none.
 
-    `listed` has all objects below the dataset, by name. StorageError if the manifest changed since
-    they were listed.
+    `listed` has all objects below `url`, by name. ChangedError if a manifest changed since they
+    were listed.
     """
     seals = [name for name in listed if _SEAL.fullmatch(name)]
     if MANIFEST_FILE not in listed or not seals:
         return None
     if listed[MANIFEST_FILE].num_bytes > MAX_DOCUMENT_BYTES:
-        return None  # as below
+        return None  # opening the dataset reports the error
     data = _read(url, listed[MANIFEST_FILE])
     try:
         manifest = parse_manifest(data, str(url / MANIFEST_FILE))
     except DatasetError:
-        return None  # opening it reports the error
+        return None  # likewise
     for seal in seals:
         if listed[seal].num_bytes == len(data) and _read(url, listed[seal]) == data:
             return seal.removesuffix(f"/{MANIFEST_FILE}"), manifest
@@ -237,7 +237,7 @@ def draft_in_force(
 
 
 def in_force(url: ObjectUrl, listed: Mapping[str, ListedObject]) -> Mapping[str, ListedObject]:
-    """Return the files of a dataset by name; a draft in force replaces others."""
+    """Return the objects of a dataset by name, preferring the files of a draft in force."""
     draft = draft_in_force(url, listed)
     if draft is None:
         return listed
@@ -251,7 +251,7 @@ def in_force(url: ObjectUrl, listed: Mapping[str, ListedObject]) -> Mapping[str,
 
 
 def under(prefix: str, listed: Mapping[str, ListedObject]) -> dict[str, ListedObject]:
-    """Return the objects below a prefix, by the rest of their names."""
+    """Return the objects whose names start with `<prefix>/`, by the rest of the name."""
     start = f"{prefix}/"
     return {name.removeprefix(start): f for name, f in listed.items() if name.startswith(start)}
 

@@ -1,4 +1,4 @@
-"""The schema: the features of every example, for writer, dataset and readers.
+"""The schema: the features of every example of a dataset.
 
 The shipped schema files (`schemas/*.json`) are templates: a build fills in the shape and encoding
 of the image and the class names, and writes the result as `schema.json` next to the shards.
@@ -24,14 +24,14 @@ Value: TypeAlias = (
 )
 
 Encoding = Literal["jpeg", "png", "raw", "any"]
-"""How images are stored: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
+"""How images are stored: as JPEG, as PNG, as plain uint8 bytes, or as JPEG or PNG ("any")."""
 MAX_SIDE = 65_500
 """Maximum height or width of an image in pixels: JPEG's own limit."""
 IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "image/width"
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
 UNLABELLED = -1
 OBJECTS = "objects"
-"""TFDS's name for the objects of an example; their features are called `objects/…`."""
+"""TFDS's name for the objects of an example; names of their features start with `objects/`."""
 BOX, BOX_LABEL, CROWD, OBJECT_MASK = (
     f"{OBJECTS}/{name}" for name in ("bbox", "label", "is_crowd", "mask")
 )
@@ -53,12 +53,12 @@ PROVIDED = {
     OBJECT_MASK: ("mask", "bytes"),
     MASK: ("mask", "bytes"),
 }
-"""Kind and dtype of the features that a build can fill; a schema selects some of them."""
+"""Name → kind and dtype of each feature that a build can fill; a schema selects some of them."""
 MASKS = (OBJECT_MASK, MASK)
 ANNOTATIONS = (BOX, BOX_LABEL, CROWD, OBJECT_MASK, MASK)
-"""Features of boxes and masks; only a build with annotations has them."""
+"""Features of boxes and masks."""
 MOST_BYTE_CLASSES = 254
-"""Maximum number of classes of a mask in 8 bits; one value is for ignored pixels."""
+"""Maximum number of classes of an 8-bit mask; its largest value marks ignored pixels."""
 
 _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
@@ -70,8 +70,8 @@ class Feature(SparseDocument):
     sparse_keys: ClassVar[frozenset[str]] = frozenset({"repeated", "labels"})
 
     kind: Literal["image", "label", "labels", "text", "scalar", "bbox", "flag", "mask"]
-    """Meaning: encoded pixels, one or any number of class indices, UTF-8 text, a number, a box
-    (ymin, xmin, ymax, xmax, 0 to 1, of the stored image), 0 or 1, or the PNG of a mask."""
+    """`label`, `labels`: class indices. `scalar`: a number. `text`: UTF-8. `flag`: 0 or 1. `mask`:
+    PNG. `bbox`: ymin, xmin, ymax, xmax as shares (0 to 1) of the stored image."""
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
@@ -83,7 +83,7 @@ class Feature(SparseDocument):
     repeated: bool = False
     """True if an example has one value for each object, in the order of the objects."""
     labels: tuple[str, ...] = ()
-    """Class names of objects, or of the values of a mask; the schema has the classes of images."""
+    """Class names of objects or of mask values; those of images are in the schema's `labels`."""
 
     @property
     def mask_dtype(self) -> Literal["uint8", "uint16"]:
@@ -127,7 +127,7 @@ class Schema(Document):
     doc: str = ""
     features: dict[str, Feature] = Field(min_length=1)
     labels: tuple[str, ...] = ()
-    """Class names of images; a label is an index into them, −1 if unlabelled."""
+    """Class names of images; a label is an index into them, or −1 for an unlabelled image."""
 
     @model_validator(mode="after")
     def _check_features(self) -> Self:
@@ -141,7 +141,7 @@ class Schema(Document):
 
     @property
     def image_size(self) -> tuple[int, int] | None:
-        """Height and width in pixels of all images, None if they differ."""
+        """Height and width of every image in pixels, or None if images differ."""
         height, width = self.image.shape[:2]
         return None if height is None or width is None else (height, width)
 
@@ -151,7 +151,7 @@ class Schema(Document):
 
     @property
     def supervised(self) -> str | None:
-        """TFDS's name of the supervised feature: objects, a mask or the target."""
+        """TFDS's name of the supervised feature: objects, a mask or the target, or None."""
         if BOX in self.features:
             return OBJECTS
         return MASK if MASK in self.features else self.target
@@ -177,10 +177,10 @@ class Schema(Document):
         columns: Mapping[str, str],
         annotations: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> Schema:
-        """Return this schema for one dataset.
+        """Return a copy of this template with the values of one dataset.
 
-        `size` is None if it varies. `columns` are further features by dtype. `annotations` are all
-        wanted features of `ANNOTATIONS`, with their class names or ().
+        `size` is height and width, or None if images differ. `columns` maps names of further
+        features to dtypes, `annotations` wanted names of `ANNOTATIONS` to class names or ().
         """
         shape = size or (None, None)
         image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
@@ -202,7 +202,7 @@ class Schema(Document):
         return self.model_copy(update={"features": features, "labels": labels})
 
     def encode(self, values: Mapping[str, Value]) -> bytes:
-        """Return the serialized Example of an item; further `values` are ignored."""
+        """Return a serialized Example; values of features outside the schema are ignored."""
         picked = {name: values[name] for name in self.features}
         return example.encode(
             {n: one if isinstance(one, tuple | array) else (one,) for n, one in picked.items()},  # type: ignore[misc]
@@ -219,7 +219,7 @@ def _annotation_features() -> dict[str, Feature]:
 
 
 def shipped_schemas() -> dict[str, Path]:
-    """Return the files of the shipped schemas by name, sorted."""
+    """Return the paths of the shipped schema files by schema name, sorted."""
     inside, beside = (Path(__file__).parents[level] / "schemas" for level in (1, 2))
     folder = inside if inside.is_dir() else beside  # in a wheel, in a checkout
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
@@ -228,7 +228,7 @@ def shipped_schemas() -> dict[str, Path]:
 def load_schema(name_or_path: str) -> Schema:
     """Return a shipped schema by its name, or the schema in a JSON file.
 
-    SchemaError if the schema does not exist; for a file it lists all broken rules.
+    SchemaError if it is missing or invalid, or has a feature that a build cannot fill.
     """
     shipped = shipped_schemas()
     try:
@@ -252,7 +252,7 @@ def load_schema(name_or_path: str) -> Schema:
 
 
 def parse_schema(data: bytes | str, where: str) -> Schema:
-    """Parse a schema; SchemaError if it is invalid. Errors call it `where`."""
+    """Return the schema in a JSON text; SchemaError, which names `where`, if it is invalid."""
     try:
         return documents.parse_document(Schema, data)
     except documents.DocumentError as error:

@@ -1,7 +1,7 @@
-"""Limit on the size of stored images: an untrusted record may state a false size.
+"""Limit on the size of stored images and masks, because a record may be hostile.
 
-The size in the header is checked before memory is allocated, wherever an image or a mask of a
-record is decoded. TensorFlow's decoders have their own limit.
+The size in the header is checked before memory is allocated for the pixels. TensorFlow's decoders
+have their own limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PNG_SIZE, _PNG_SIZE_AT = struct.Struct(">II"), 16
 
 
 class TooLargeError(ValueError):
-    """The image of a record has more pixels than the limit."""
+    """The image of a record has more than `MAX_STORED_PIXELS` pixels."""
 
 
 def check_stored_size(height: int, width: int) -> None:
@@ -30,7 +30,7 @@ def check_stored_size(height: int, width: int) -> None:
 
 
 def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
-    """Open an image of a record; only its header is read, and checked as in `check_stored_size`."""
+    """Return an image of a record, with only its header read; TooLargeError if it is too large."""
     try:
         image = Image.open(io.BytesIO(data), formats=formats)
     except Image.DecompressionBombError as error:
@@ -41,14 +41,14 @@ def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
 
 
 def check_stored_png(data: bytes | memoryview) -> None:
-    """Check the size in the header of a PNG; other bytes pass."""
+    """Raise TooLargeError if the header of a PNG states too large a size; accept other bytes."""
     if data[: len(_PNG_START)] == _PNG_START and len(data) >= _PNG_SIZE.size + _PNG_SIZE_AT:
         width, height = _PNG_SIZE.unpack_from(data, _PNG_SIZE_AT)
         check_stored_size(height, width)
 
 
 def check_stored(data: bytes | memoryview) -> None:
-    """Check the size in the header of a JPEG or PNG; errors as `open_stored`."""
+    """Raise TooLargeError for a JPEG or PNG that is too large, another error for other bytes."""
     if bytes(data[:3]) == _JPEG_START:
         check_stored_jpeg(data)
     else:
@@ -56,6 +56,6 @@ def check_stored(data: bytes | memoryview) -> None:
 
 
 def check_stored_jpeg(data: bytes | memoryview) -> None:
-    """Check the size in the header of a JPEG; ValueError if the header is damaged."""
+    """Raise TooLargeError for a JPEG that is too large, ValueError for a damaged header."""
     height, width, *_ = simplejpeg.decode_jpeg_header(data)
     check_stored_size(height, width)

@@ -1,4 +1,4 @@
-"""Counts from item tables for manifests, for all records or for some."""
+"""Count the rows of item tables, for the manifest of all records or of some records."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class AnnotationTally:
     objects: Counter[int] = field(default_factory=Counter)
     """Number of objects by label."""
     object_images: Counter[int] = field(default_factory=Counter)
-    """Number of records by label of their objects."""
+    """Number of records with an object of each label."""
     pixels: Counter[int] = field(default_factory=Counter)
     """Number of pixels by mask value."""
     mask_images: Counter[int] = field(default_factory=Counter)
-    """Number of records by value in their masks."""
+    """Number of records whose mask has each value."""
 
     def add(self, written: pa.Table) -> None:
-        """Count rows of written items, from a table with `ANNOTATION_COLUMNS`."""
+        """Add the counts of written items; the table has `ANNOTATION_COLUMNS`."""
         self.num_clipped += sum(filter(None, written["num_clipped"].to_pylist()))
         for dropped in filter(None, written["dropped"].to_pylist()):
             self.dropped.update(dict(dropped))
@@ -111,16 +111,17 @@ class _SplitTally:
 
 @dataclass(slots=True)
 class Tally:
-    """Running counts of shards, added in order; memory does not grow with their rows."""
+    """Running counts of shards, added in order. It keeps 8 bytes for each written row."""
 
     spec: ImageSpec
     _splits: dict[str, _SplitTally] = field(default_factory=dict)
     _rejected: Counter[str] = field(default_factory=Counter)
     _marks: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = field(default_factory=list)
-    """First 8 bytes of the SHA-256 of each written original, an array per shard."""
+    """For each shard, the first 8 bytes of the SHA-256 of each written original."""
     _places: list[int] = field(default_factory=list)
+    """For each shard, the number of its split."""
     _are_enlarged: dict[tuple[int, int], bool] = field(default_factory=dict)
-    """Whether originals of a height and width have fewer pixels than their stored images."""
+    """(Height, width) of originals → whether their stored images have more pixels."""
     _num_damaged: int = 0
     _num_enlarged: int = 0
     _original_bytes: int = 0
@@ -195,7 +196,7 @@ class Tally:
         )
 
     def _copies(self) -> tuple[int, int]:
-        """Return the number of originals that are copies, and of copies in another split."""
+        """Return the numbers of copies and of leaks, as in `Totals`."""
         marks = np.concatenate(self._marks)
         places = np.repeat(self._places, [len(marks) for marks in self._marks])
         order = np.lexsort((places, marks))
@@ -208,14 +209,14 @@ COLUMNS = (
     "status", "kind", "reason", "shard", "length", "label", "labels", "target", "text",
     "original_width", "original_height", "original_bytes", "original_sha256",
 )  # fmt: skip
-"""Columns of the item table that are counted, in addition to `ANNOTATION_COLUMNS`."""
+"""Columns of the item table that `Tally` reads, in addition to `ANNOTATION_COLUMNS`."""
 
 
 def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:
     """Return a manifest with the counts and sizes of some records, without empty splits and shards.
 
-    Names and hashes refer to whole files. `written` has the rows of the records, in order, with
-    `COLUMNS`.
+    Names and hashes of shards are still those of the whole files. `written` has the rows of the
+    records, in the order of the item table, with `COLUMNS`.
     """
     tally = Tally(ImageSpec(size=None, fit="none"))
     rows = rows_by_shard(written)

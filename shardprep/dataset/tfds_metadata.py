@@ -1,8 +1,8 @@
 """The files that let TensorFlow Datasets open a dataset folder.
 
-Layout and keys as `tfds.builder_from_directory` of 4.9 reads them: proto-JSON of
-tensorflow_datasets.DatasetInfo and .Feature. TFDS refuses unknown keys, and `shardLengths` must be
-exact.
+They are proto-JSON of tensorflow_datasets.DatasetInfo and .Feature, as
+`tfds.builder_from_directory` of TFDS 4.9 reads it. TFDS refuses unknown keys and needs exact
+`shardLengths`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
 def tfds_files(manifest: Manifest, schema: Schema) -> dict[str, str]:
-    """Return the text of each file by its name."""
+    """Return the texts of the files for TFDS, by file name."""
     files = {
         DOCUMENTS[0]: _dumps(_dataset_info(manifest, schema)),
         DOCUMENTS[1]: _dumps(_features(schema)),
@@ -62,7 +62,7 @@ def _dataset_info(manifest: Manifest, schema: Schema) -> dict[str, Any]:
 
 
 def _features(schema: Schema) -> dict[str, Any]:
-    """Return the feature of a whole example; features of objects become one sequence."""
+    """Return the TFDS feature of a whole example; features of objects become one sequence."""
     features: dict[str, Any] = {}
     of_objects: dict[str, Any] = {}
     for name, feature in schema.features.items():

@@ -29,10 +29,10 @@ _BLOCK_BYTES = 16 << 20
 
 
 class Record(NamedTuple):
-    """One framed record."""
+    """A record and the place of its frame."""
 
     offset: int
-    """Start of the frame, in bytes from the beginning of the file."""
+    """Start of the frame in bytes, counted from where reading began."""
     length: int
     """Size in bytes of the whole frame: payload and `FRAME_BYTES`."""
     payload: bytes
@@ -43,12 +43,12 @@ def _masked_crc(data: Bytes) -> int:
 
 
 def _masked(crc: Any) -> Any:
-    """Return a checksum of 32 bits, or a uint64 array of checksums, as stored."""
+    """Return a CRC-32C, or a uint64 array of them, in the masked form that is stored."""
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def frame(payload: bytes) -> bytes:
-    """Return the payload as one framed record."""
+    """Return the framed record with this payload."""
     return b"".join((_header(len(payload)), payload, _CRC.pack(_masked_crc(payload))))
 
 
@@ -58,7 +58,7 @@ def _header(num_bytes: int) -> bytes:
 
 
 def payload_bytes(header: bytes) -> int | None:
-    """Return the payload's length in a record's header, or None if the header is damaged."""
+    """Return the payload length in a record's header, in bytes, or None for a damaged header."""
     if len(header) < HEADER_BYTES:
         return None
     length, crc = struct.unpack("<QI", header)
@@ -66,9 +66,9 @@ def payload_bytes(header: bytes) -> int | None:
 
 
 def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
-    """Yield the records of a stream from its current position to its end; `name` is for errors.
+    """Yield the records of a stream from its current position to its end.
 
-    RecordError if a record is cut or a checksum differs. Offsets count from where reading began.
+    Offsets count from that position. RecordError, with `name`, if a record is cut or damaged.
     """
     offset = 0
     while header := stream.read(HEADER_BYTES):
@@ -88,7 +88,7 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
 
 
 def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
-    """Return the payload of one record from its whole frame; of an array of uint8, a view into it.
+    """Return the payload of one framed record; for a uint8 array, a view into it.
 
     RecordError, with the file `name` and the `offset` of the frame, if the frame is damaged.
     """
@@ -110,7 +110,7 @@ def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
 def are_sound(
     block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which of some adjacent frames `unframe` would accept; `lengths` are in bytes."""
+    """Return which adjacent frames in `block` are intact, bool[n]; `lengths` are in bytes."""
     is_sound = lengths >= FRAME_BYTES
     num_bytes = lengths[is_sound]
     ends = np.cumsum(lengths)[is_sound]
@@ -136,7 +136,7 @@ def are_sound(
 
 
 def _read(stream: BinaryIO, num_bytes: int) -> bytes:
-    """Read at most `num_bytes`; a false length allocates no more than the stream has."""
+    """Return at most `num_bytes`. Blocks limit the memory that a false length can allocate."""
     if num_bytes <= _BLOCK_BYTES:
         return stream.read(num_bytes)
     blocks = []

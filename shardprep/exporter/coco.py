@@ -1,6 +1,6 @@
-"""COCO's annotations: objects of images in pixels, classes from 1.
+"""Write COCO's annotations: objects of images in pixels, classes from 1.
 
-https://cocodataset.org/#format-data. A document is written line by line: memory holds one image.
+https://cocodataset.org/#format-data. A document is written entry by entry, to save memory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
 
 
 def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]:
-    """Return the image of a sample and its annotations, which have no `id` yet."""
+    """Return COCO's `image` of a sample and its `annotations`, which get their `id` later."""
     height, width = sample.size
     image = {"id": image_id, "file_name": file_name, "width": width, "height": height}
     boxes, crowds, masks = pixel_boxes(sample), sample.objects.crowds, run_lengths(sample)
@@ -67,7 +67,7 @@ def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]
 def write_document(
     file: BinaryIO, lines: Iterable[bytes], again: Iterable[bytes], classes: Sequence[str]
 ) -> None:
-    """Write the document of one split. `lines` and `again` both yield the JSON of each `entry`."""
+    """Write the document of one split. `lines` and `again` each yield the JSON of all entries."""
     categories = [{"id": i + 1, "name": name} for i, name in enumerate(classes)]
     file.write(b'{"categories": ' + _json(categories) + b',\n"images": [')
     for i, line in enumerate(lines):

@@ -1,7 +1,7 @@
-"""Export a dataset: complete or absent, and resumable.
+"""Export a dataset. An export is complete or absent, and can be resumed.
 
-Files are written to `<out>.incomplete/`, with its facts in `.export.json`. The same export
-continues after its finished shards. `export.json` is written last; then the folder is renamed.
+Files are written to `<out>.incomplete/`, and what identifies the export to `.export.json`. The same
+export continues after its finished shards. `export.json` comes last; then the folder is renamed.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ LAYOUTS = {
     "coco": "image_folder",
     "yolo": "image_folder",
 }
-"""Layout → the module that writes it, imported on demand."""
+"""Layout → name of the module that writes it, which is imported on demand."""
 _EXPORT_FILE, _STATE_FILE = "export.json", ".export.json"
 _REPLACED = ".replaced"
-"""Folder of the replaced export, until it is removed."""
+"""Folder inside the new export that has the replaced export until this is removed."""
 _MOST_FACTS = 64 << 20
 
 
 class Chosen(NamedTuple):
-    """Some records of a dataset."""
+    """Records of a dataset to export."""
 
     name: str
-    """The split or selection, for messages."""
+    """Name of the split or selection; it is written to `export.json`."""
     numbers: Ints
-    """Record numbers through all shards, int64[records], ascending; at least one."""
+    """Record numbers in the dataset, int64[records], ascending; at least one."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -101,10 +101,10 @@ def export_dataset(
     chosen: Chosen | None = None,
     overwrite: bool = False,
 ) -> Exported:
-    """Write a dataset in another layout to a folder.
+    """Write a dataset, or its `chosen` records, in another layout. Return what was written.
 
-    `out` is `exports/<name>-<version>-<layout>` by default. `watcher` counts bytes of shards.
-    With `overwrite`, the new export replaces another one when it is complete.
+    `out` is `exports/<name>-<version>-<layout>` by default. Progress is in bytes of shards. With
+    `overwrite`, a different export in `out` is replaced when the new one is complete.
     """
     if layout not in LAYOUTS:
         raise OptionError(OptionName("to"), value=layout, allowed=tuple(LAYOUTS))
@@ -139,7 +139,7 @@ class _Source(NamedTuple):
     dataset: OpenDataset
     numbers: Ints | slice = slice(None)
     written: pa.Table | None = None
-    """Item rows of all records; None if not read yet."""
+    """Item rows of all records; None if they have not been read."""
 
 
 def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
@@ -151,7 +151,7 @@ def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
 
 
 def _written(dataset: OpenDataset, columns: Sequence[str] = ()) -> pa.Table:
-    """Return the item rows of all records, with `columns` and the columns needed to read them."""
+    """Return the item rows of all records, with `columns` and those that `_rows` needs."""
     table = dataset.item_rows([*dict.fromkeys((*_COLUMNS, *columns))])
     check_items(dataset, table)
     return with_status(table, WRITTEN)
@@ -177,7 +177,7 @@ def _facts(manifest: Manifest, schema: Schema, chosen: Chosen | None) -> dict[st
 
 
 def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) -> int:
-    """Write the missing shards and the documents. Return the number of shards written."""
+    """Write the missing shards, then the documents. Return the number of shards written."""
     whole = source.dataset.manifest.shards
     places = [place for places in export.places.values() for place in places]
     shards = zip(places, export.manifest.shards, strict=True)
@@ -212,10 +212,10 @@ _NO_ROWS = ShardRows((), ())
 
 
 def _rows(source: _Source, *, dots: bool) -> dict[str, tuple[ShardRows, Sequence[str | None]]]:
-    """Return rows and file names of each shard; the name is None for a record to leave out."""
+    """Return the rows and file names of each shard; a record to leave out has the name None."""
     table = _written(source.dataset) if source.written is None else source.written
     names = np.full(len(table), None, object)
-    # Through numpy, which is faster than `to_pylist`.
+    # numpy is faster than `to_pylist`.
     keys, splits = (
         table[name].cast("string").to_numpy()[source.numbers].tolist() for name in ("key", "split")
     )
@@ -271,7 +271,7 @@ def _check_free(out: Path, *, overwrite: bool) -> None:
 
 
 def _prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
-    """Keep only what an earlier run of the same export finished in the working folder."""
+    """Undo a broken replacement, and keep only what a run of the same export finished in `work`."""
     if (work / _REPLACED).is_dir() and not os.path.lexists(out):
         (work / _REPLACED).rename(out)
     complete, begun = _facts_in(work / _EXPORT_FILE), _facts_in(work / _STATE_FILE)
@@ -310,6 +310,6 @@ def _remove(path: Path) -> None:
 
 
 def _tidy(out: Path) -> None:
-    (out / LOCK_FILE).unlink(missing_ok=True)  # last, because it keeps other runs out
+    (out / LOCK_FILE).unlink(missing_ok=True)  # only now: until here it kept other runs out
     if (out / _REPLACED).is_dir():
         shutil.rmtree(out / _REPLACED)

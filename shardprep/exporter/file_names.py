@@ -1,8 +1,8 @@
-"""File names of keys: safe on any file system, readable if possible, never equal for two keys.
+"""Make file names of keys: safe on any file system, readable if possible, unique in a split.
 
-A name is the last part of a key without its suffix. If two names of one split would be equal, all
-names are whole keys; names that are still equal end in `~` and a hash of the key. No other name
-contains `~`, so no name can be made to look like another.
+A name is the last part of a key without its suffix. If two names of one split would be equal or any
+name too long, all names are whole keys. Names that are still equal or too long end in `~` and a
+hash of the key. No other name contains `~`, so no key can be made to get the name of another.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 _UNSAFE = re.compile(r"[^\w+=@,.-]|^[.-]")
-"""Characters that become `_`: special in shells or on Windows, or a leading dot."""
+"""Characters that become `_`: special in shells or on Windows, or a leading dot or hyphen."""
 _MOST_BYTES = 120
-"""Maximum length of a readable name; file systems allow 255 bytes with the suffix."""
+"""Maximum bytes of a name without hash and suffix; file systems allow 255 in total."""
 _HASH_DIGITS = 32
 
 
 def file_names(keys: Sequence[str], scopes: Sequence[str], *, dots: bool = True) -> list[str]:
-    """Return a unique name without suffix for each key in its scope, ignoring case."""
+    """Return a file name without suffix for each key, unique in its scope, ignoring case."""
     stems = [_without_suffix(key) for key in keys]
     names = [_readable(stem.rpartition("/")[2], dots=dots) for stem in stems]
     if not _repeated(names, scopes) and not any(_is_long(name) for name in names):
@@ -51,7 +51,7 @@ def _is_long(name: str) -> bool:
 
 
 def _repeated(names: Iterable[str], scopes: Sequence[str]) -> set[int]:
-    """Return hashes of the names that occur twice in a scope, ignoring case."""
+    """Return the hash of each pair of scope and name that occurs twice, ignoring case."""
     counts = Counter(
         hash((scope, name.casefold())) for name, scope in zip(names, scopes, strict=True)
     )
@@ -59,7 +59,7 @@ def _repeated(names: Iterable[str], scopes: Sequence[str]) -> set[int]:
 
 
 def _distinct(names: Sequence[str], texts: Sequence[str], scopes: Sequence[str]) -> list[str]:
-    """Return the names; repeated and too long names get a hash of their text."""
+    """Return the names, with a hash of the text added to those that are repeated or too long."""
     repeated = _repeated(names, scopes)
     distinct = []
     for name, text, scope in zip(names, texts, scopes, strict=True):

@@ -1,4 +1,4 @@
-"""Images as files in folders, a table `labels.csv`, COCO or YOLO for objects, and masks as PNG.
+"""Write images and masks to folders, with `labels.csv`, and objects as COCO or YOLO files.
 
 `folder` has `split/class/name.jpg`. `coco` has `images/train/name.jpg` and
 `annotations/instances_train.json`, whose file names are relative to the images of the split, as
@@ -7,10 +7,9 @@ torchvision's CocoDetection and pycocotools expect.
 `yolo` has `images/train/name.jpg`, `labels/train/name.txt` and `data.yaml`, as Ultralytics reads
 them (https://docs.ultralytics.com/datasets/detect/). A label file has a line for each object: its
 class from 0, then the centre, width and height of its box as shares of the image. Images without
-objects have an empty file. YOLO has no notation for crowds; they are counted in the table.
-
-A shard counts as written when its part of the table exists, which is written when its images are on
-the disk. The parts are joined at the end.
+objects have an empty file. YOLO has no notation for crowds: they are left out, and the table has
+their number. A shard counts as written when its part of the table exists. This part is written
+after the images are on the disk. The parts are joined at the end.
 """
 
 from __future__ import annotations
@@ -46,22 +45,22 @@ DATA_FILE = "data.yaml"
 CROWDS_COLUMN = "crowds_left_out"
 _UNLABELLED = "_unlabelled"
 _YOLO_SPLITS = {"train": "train", "validation": "val", "test": "test"}
-"""Split → its key in `data.yaml`."""
+"""Split → key of its folder in `data.yaml`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderNames:
-    """Paths of a layout; `{}` is the split."""
+    """Folders and files of a layout; `{}` is the split. None if the layout has no such file."""
 
     images: str
     masks: str
     object_masks: str | None
     document: str | None
-    """File of COCO's annotations."""
+    """File of COCO's annotations of a split."""
     by_class: bool = False
-    """Whether images are in class folders. COCO's file names then include the class folder."""
+    """Whether images are in folders of their class; COCO's `file_name` then has the folders."""
     columns: tuple[str, ...] = ()
-    """Additional columns of the table, at the end of `ExportSample.columns`."""
+    """Additional columns of the table; samples have them last in `ExportSample.columns`."""
 
 
 def _part(_: Export, place: ShardPlace, suffix: str = "csv") -> str:
@@ -83,7 +82,7 @@ def _write(
         for number, sample in enumerate(samples, place.first + 1):
             is_of_class = len(of_classes) > 1 and isinstance(sample.target, int)
             folder = of_classes[sample.target] if is_of_class else of_classes[0]  # type: ignore[index]
-            if folder not in there:  # ImageFolder rejects empty class folders
+            if folder not in there:  # torchvision's ImageFolder rejects empty class folders
                 (work / folder).mkdir(parents=True, exist_ok=True)
                 there.add(folder)
             path = f"{folder}/{sample.name}.{sample.suffix}"
@@ -105,7 +104,7 @@ def _write(
 
 
 def _class_folders(folders: FolderNames, export: Export, split: str) -> list[str]:
-    """Return the folder of each class of a split, and last the folder of unlabelled images."""
+    """Return the folder of each class, then of unlabelled images; or only that of the split."""
     folder = folders.images.format(split)
     if export.schema.target != LABEL or not folders.by_class:
         return [folder]
@@ -128,7 +127,7 @@ def _write_masks(work: Path, folders: Mapping[str, str], sample: ExportSample) -
 
 
 def _titles(folders: FolderNames, schema: Schema) -> list[str]:
-    """Return the columns of the table. Label table columns with one of our names get `column/`."""
+    """Return the column titles. A label table column whose name is taken starts with `column/`."""
     own = ["file_name", "split", "key", "width", "height"]
     if schema.target is not None:
         own.append(schema.target)
@@ -141,7 +140,7 @@ def _titles(folders: FolderNames, schema: Schema) -> list[str]:
 
 
 def _row(sample: ExportSample, path: str, split: str, schema: Schema) -> list[object]:
-    """Return the row of a sample; several classes are JSON lists of numbers and names."""
+    """Return the cells of a sample; several classes are two JSON lists, of numbers and of names."""
     height, width = sample.size
     row: list[object] = [path, split, sample.key, width, height]
     target = sample.target
@@ -191,7 +190,7 @@ def _write_yolo(
 
 
 def _labelled(folder: Path, samples: Iterable[ExportSample]) -> Iterator[ExportSample]:
-    """Write the label file of each sample, and yield the sample with its number of crowds."""
+    """Write the label file of each sample, and yield the sample with a column for its crowds."""
     for sample in samples:
         (folder / f"{sample.name}.txt").write_text("".join(_yolo_lines(sample.objects)), "ascii")
         columns = {**sample.columns, CROWDS_COLUMN: sum(sample.objects.crowds)}
@@ -220,7 +219,7 @@ def _describe_yolo(export: Export) -> None:
     write_durably(export.work / DATA_FILE, ("\n".join(lines) + "\n").encode())
 
 
-# Split names have no hyphen.
+# Split names have no hyphen, so these cannot be folders of another split.
 _FOLDER = FolderNames("{}", "{}-masks", "{}-object-masks", "{}.coco.json", by_class=True)
 _COCO = FolderNames("images/{}", "masks/{}", None, "annotations/instances_{}.json")
 _YOLO = FolderNames("images/{}", "masks/{}", "object-masks/{}", None, columns=(CROWDS_COLUMN,))

@@ -1,4 +1,4 @@
-"""Parquet files for Hugging Face `datasets`, with its features for images and classes, and a card.
+"""Write Parquet files with the features of Hugging Face `datasets`, and a dataset card.
 
 The schema's metadata has the features as JSON, as `datasets` writes them, so that readers know
 which bytes are images and which numbers are classes. The card is README.md with the YAML of the
@@ -42,10 +42,10 @@ _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000
 _LARGEST = "1M<n<10M"
 _GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 1000
-"""Maximum image bytes and rows of a row group. Viewers read whole groups, up to 300 MB."""
+"""A row group ends at this many image bytes or rows. Viewers read groups of up to 300 MB."""
 _IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 _VALUES = {"int64": "int64", "float32": "float32", "bytes": "string"}
-"""dtype of a feature → its name in `datasets`."""
+"""dtype of a feature → its name in Hugging Face `datasets`."""
 
 
 def _name(_: Export, place: ShardPlace) -> str:
@@ -53,7 +53,7 @@ def _name(_: Export, place: ShardPlace) -> str:
 
 
 def _features(schema: Schema) -> dict[str, Any]:
-    """Return the features in the JSON form of `datasets`."""
+    """Return the features of the columns in the JSON form of `datasets`."""
     columns: dict[str, Any] = {"image": {"_type": "Image"}}
     if schema.target == LABEL:
         columns[LABEL] = _classes(schema.labels)
@@ -130,7 +130,7 @@ def _write(
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
-    """Return the paths of the columns of a file as Parquet names them."""
+    """Return the paths of the leaf columns, as Parquet names them."""
     out = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), out)
     leaves = pq.ParquetFile(pa.BufferReader(out.getvalue())).schema
@@ -164,7 +164,7 @@ def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, An
 
 
 def _image(data: Buffer, path: str) -> dict[str, Any]:
-    """Return an image for `datasets`, as a copy: views would keep many blocks in memory."""
+    """Return an image for `datasets` with its bytes copied: views keep many blocks in memory."""
     return {"bytes": bytes(data), "path": path}
 
 
@@ -222,7 +222,7 @@ def _tasks(schema: Schema) -> list[str]:
 
 
 def _plain(feature: Any) -> dict[str, Any]:
-    """Return a feature in the YAML form of a card."""
+    """Return a feature in the form of a card's YAML."""
     if isinstance(feature, list):
         inner = _plain(feature[0])
         short = next(iter(inner.values())) if list(inner) in (["dtype"], ["struct"]) else inner

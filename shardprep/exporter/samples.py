@@ -1,8 +1,8 @@
 """The samples of an export, and the interface of the layouts that write them.
 
-`read_samples` yields the parsed records of a shard in their order. Every checksum is compared. A
-damaged record ends an export, and the error names all damaged records of its shard: otherwise they
-would be missing without notice.
+`read_samples` yields the parsed records of a shard in order, and compares their checksums. If one
+is damaged, the export ends with an error that names the damaged records of the shard. Otherwise
+they would be missing without notice.
 """
 
 from __future__ import annotations
@@ -54,36 +54,37 @@ _HEAD_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The objects of an image: lists of equal length."""
+    """The objects of an image: lists of equal length, except () for what the dataset lacks."""
 
     boxes: Sequence[tuple[float, float, float, float]] = ()
-    """ymin, xmin, ymax, xmax; 0 to 1, of the stored image."""
+    """ymin, xmin, ymax, xmax as shares of the stored image, 0 to 1."""
     labels: Sequence[int] = ()
     crowds: Sequence[int] = ()
-    """0 or 1; () if the dataset has no such feature."""
+    """0 or 1 for each object: whether it is a crowd; () if the dataset does not say."""
     masks: Sequence[Buffer] = ()
-    """PNG of 0 and 1, as large as the image; () if the dataset has none."""
+    """PNG of 0 and 1 for each object, as large as the image; () if the dataset has none."""
 
 
 class ExportSample(NamedTuple):
-    """A record to write in another layout."""
+    """A parsed record, to write in another layout."""
 
     key: str
     name: str
     """File name without suffix, unique in the split."""
     image: Buffer
-    """JPEG or PNG file: the stored bytes, or a PNG of raw pixels."""
+    """JPEG or PNG file: the stored bytes, or a PNG that was made of raw pixels."""
     encoding: Literal["jpeg", "png"]
     size: tuple[int, int]
     """Height and width in pixels."""
     target: Target
-    """Class index (−1: none), class indices, number (None: none) or text; None without a target."""
+    """Class index (−1 if missing), class indices, number (None if missing) or text. None for a
+    dataset without a target."""
     objects: Objects = Objects()
-    """Empty in a dataset without boxes."""
+    """Empty lists if the dataset has no boxes."""
     mask: Buffer | None = None
-    """Grey PNG of classes."""
+    """Grey PNG of the class of each pixel; None if the dataset has no class masks."""
     columns: Mapping[str, int | float | str | None] = MappingProxyType({})
-    """Columns of the label table by name; None for empty cells, "" for empty texts."""
+    """Cells of the label table by column; None for an empty cell, "" for an empty text."""
 
     @property
     def suffix(self) -> str:
@@ -95,7 +96,7 @@ class Export:
     """An export in progress."""
 
     work: Path
-    """Working folder, which becomes the export."""
+    """Working folder. It is renamed to the folder of the export at the end."""
     manifest: Manifest
     schema: Schema
 
@@ -120,35 +121,35 @@ class ShardPlace:
     count: int
     """Number of shards of the split."""
     first: int
-    """Number of records of the split before this shard."""
+    """Number of the split's records in the shards before this one."""
 
 
 PARTS = ".parts"
-"""Folder in the working folder for files that are joined after the last shard."""
+"""Folder in the working folder, for files that are joined after the last shard."""
 ShardWriter = Callable[[Export, ShardPlace, Iterable[ExportSample]], Callable[[], None]]
-"""Writes one shard, and returns a function that commits it while the next one is written."""
+"""Writes one shard, and returns a function that commits it while the next shard is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """An output format."""
+    """How to write an export in one format."""
 
     write_shard: ShardWriter
     done: Callable[[Export, ShardPlace], str]
-    """File below the working folder that exists only when the whole shard is on the disk."""
+    """Returns the path in `work` of a file that exists only if the whole shard is on the disk."""
     write_documents: Callable[[Export], None] | None
-    """Writes the files of the whole export after all shards."""
+    """Writes files about the whole export after the last shard; None if there are none."""
     record_bytes: int
-    """Maximum bytes of a record in addition to its stored bytes."""
+    """Maximum bytes that a record takes in addition to its stored bytes."""
     dots: bool = True
     """Whether file names may have dots before the suffix."""
     needs_boxes: bool = False
     version: int = 1
-    """Version of the written format. An export of another version is started again."""
+    """Version of what is written. An incomplete export of another version is started again."""
 
 
 def table_columns(schema: Schema) -> dict[str, str]:
-    """Return name → dtype of the label table columns in a dataset."""
+    """Return the name → dtype of each label table column in a dataset."""
     named = {name: dtype for name, dtype in schema.dtypes.items() if name not in PROVIDED}
     return {
         name: dtype
@@ -158,7 +159,7 @@ def table_columns(schema: Schema) -> dict[str, str]:
 
 
 def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
-    """Return a parser of (payload, key, name). Samples keep views of the payload."""
+    """Return a function of (payload, key, name) to a sample, which keeps views of the payload."""
     size, is_raw = schema.image_size, schema.image.encoding == "raw"
     known = {FILENAME} if size is None else {FILENAME, HEIGHT, WIDTH}
     decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)
@@ -266,7 +267,7 @@ def _columns(
 
 
 _BLOCK_BYTES = 1 << 20
-"""Minimum bytes to read at once, in whole records."""
+"""Minimum bytes to read at once, except at the end. Blocks have whole records."""
 
 
 def read_samples(
@@ -276,10 +277,11 @@ def read_samples(
     names: Sequence[str | None],
     moved: Callable[[int], None],
 ) -> Iterator[ExportSample]:
-    """Yield the records of a shard. Memory is limited to one block, and the views in use.
+    """Yield the records of a shard in order. Memory holds one block, and blocks with views in use.
 
-    `names` are the file names without suffix of its records; None leaves a record out. `moved` is
-    called with each number of bytes read. The RecordError for damaged records is raised last.
+    `names` are the file names without suffix of all records; None leaves a record out. `moved` is
+    called with the size of each block. After a damaged record, the others are only checked; then
+    RecordError is raised. DatasetError if `rows` are not those of the shard.
     """
     where, hint = f"{dataset}/{shard.name}", f"run `shardprep verify {dataset}`"
     ends = list(itertools.accumulate(rows.lengths, initial=0))

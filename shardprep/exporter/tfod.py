@@ -1,8 +1,8 @@
 """TFRecords with the keys of TensorFlow's Object Detection API and model garden.
 
 https://github.com/tensorflow/models/blob/master/research/object_detection/core/standard_fields.py
-and official/vision/data/tfrecord_lib.py: corners in four lists, classes from 1, names in
-`label_map.pbtxt`. Features without such a key keep their own name.
+and official/vision/data/tfrecord_lib.py: box edges are four lists, classes count from 1, names are
+in `label_map.pbtxt`. Features for which there is no such key keep their own name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DTYPES = {
     "image/object/mask": "bytes",
     "target": "float32",
 }
-"""dtypes of the lists that can be empty."""
+"""dtype of each list that can be empty."""
 
 
 def _name(export: Export, place: ShardPlace) -> str:
@@ -91,7 +91,7 @@ def _named(prefix: str, labels: Sequence[int], names: Sequence[str]) -> dict[str
 
 
 def _write_label_maps(export: Export) -> None:
-    """Write the label maps of objects, images and masks. Mask classes count from 0, like pixels."""
+    """Write the label maps of objects, images and masks. Mask classes count from 0, as stored."""
     schema = export.schema
     objects = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
     maps = {"label_map.pbtxt": (objects or schema.labels, 1)}
@@ -106,7 +106,7 @@ def _write_label_maps(export: Export) -> None:
 
 
 def _item(number: int, name: str) -> str:
-    """Return an item of a label map; special characters are octal escapes."""
+    """Return an item of a label map; special and non-ASCII characters are octal escapes."""
     plain = "".join(
         chr(byte) if 32 <= byte < 127 and byte not in b"'\"\\" else f"\\{byte:03o}"
         for byte in name.encode()

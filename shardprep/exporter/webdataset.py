@@ -1,7 +1,7 @@
 """WebDataset: a tar for each shard, with the files of each record.
 
 https://github.com/webdataset/webdataset: files of a sample have equal names up to the first dot.
-`.cls` is an integer, `.txt` a text, `.json` the rest. Tars have no times, so their bytes are equal.
+`.cls` is an integer, `.txt` a text, `.json` the rest. Tars have no times, so reruns are equal.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _PADDING, _END = bytes(_BLOCK), bytes(2 * _BLOCK)
 _EMPTY = tarfile.TarInfo().tobuf(tarfile.USTAR_FORMAT)
 _NAME_BYTES = 100
 _LARGEST = 8**11 - 1
-"""Largest file size in bytes that a plain header can state."""
+"""Maximum size in bytes of a file with a plain header."""
 _MODE_TO_GROUP, _TIME, _REST = _EMPTY[100:124], _EMPTY[135:148], _EMPTY[154:]
-"""Bytes around the size (from 124) and the checksum (from 148)."""
+"""Parts of a header: mode to group, time, and all after the digits of the checksum."""
 _SUM = sum(_EMPTY[:124] + _EMPTY[135:148] + 8 * b" " + _EMPTY[156:])
-"""Checksum of a header without name and size; its own field counts as blanks."""
+"""Checksum of a header without name and size; the checksum field counts as blanks."""
 
 
 def _name(export: Export, place: ShardPlace) -> str:
@@ -50,7 +50,7 @@ def _write(
 
 
 def _header(name: str, num_bytes: int) -> bytes:
-    """Return the header of a file; `tarfile` takes ten times as long for the same bytes."""
+    """Return the tar header of a file; `tarfile` takes ten times as long for the same bytes."""
     raw = name.encode()
     if len(raw) > _NAME_BYTES or not raw.isascii() or num_bytes > _LARGEST:
         info = tarfile.TarInfo(name)
@@ -62,7 +62,7 @@ def _header(name: str, num_bytes: int) -> bytes:
 
 @functools.lru_cache(1024)
 def _behind_name(num_bytes: int) -> tuple[bytes, int]:
-    """Return the bytes between name and checksum, and the checksum without the name."""
+    """Return the header between name and checksum, and the checksum of all but the name."""
     size = b"%011o" % num_bytes
     return _MODE_TO_GROUP + size + _TIME, _SUM + sum(size)
 
@@ -85,11 +85,11 @@ def _described(schema: Schema) -> Callable[[ExportSample], str]:
 
     @functools.lru_cache(1024)
     def plain(size: tuple[int, int], value: Target) -> str:
-        """Return the JSON of a record without objects and columns, which many records share."""
+        """Return the JSON of records that have this size and target, and no objects or columns."""
         return _text(_facts(ExportSample("", "", b"", "jpeg", size, value), schema))
 
     def describe(sample: ExportSample) -> str:
-        # 0.0 and -0.0 are one key of a cache, and two texts.
+        # 0.0 and -0.0 are equal keys of a cache, but differ in JSON.
         if has_objects or sample.columns or isinstance(sample.target, float):
             rest = _text(_facts(sample, schema))
         else:
@@ -103,7 +103,7 @@ _text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _facts(sample: ExportSample, schema: Schema) -> dict[str, Any]:
-    """Return the fields of a record's JSON after its key; all records have the same names."""
+    """Return the JSON fields of a record after its key. All records have the same fields."""
     target, labels = schema.target, schema.labels
     height, width = sample.size
     facts: dict[str, Any] = {"height": height, "width": width}

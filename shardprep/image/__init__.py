@@ -1,5 +1,5 @@
-"""From the bytes of an image to the stored bytes, with its boxes and masks.
+"""Convert images, boxes and masks to their stored form; also recognize, hash and draw images.
 
-All functions take values and return values; no file is opened here. A change of the stored bytes
-needs a new version of the image code (see `writer/plan/fingerprint`).
+All functions take bytes or arrays and return them; no file is opened here. A change of the stored
+bytes needs a new version of the image code (see `writer/plan/fingerprint`).
 """

@@ -1,6 +1,6 @@
-/* The loops that vectors make fast: weighted sums of rows, and blocks of bytes transposed.
+/* Loops that vector instructions make fast: weighted sums of rows, and the transposition of bytes.
 
-   Each has a portable form, and the sums are the same bit by bit in all: integers, added exactly. */
+   Each has a portable form too. All forms give equal bytes, because they add integers exactly. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,12 +17,12 @@
 #endif
 
 enum {
-    PRECISION = 22, /* bits of a weight behind the point */
-    LOW_BITS = 15,  /* of a weight, where it is split in two signed halves of 16 */
-    BLOCK = 16,     /* bytes of a vector that every machine has */
+    PRECISION = 22, /* fractional bits of a weight */
+    LOW_BITS = 15,  /* low bits of a weight that is split into two signed halves of 16 */
+    BLOCK = 16,     /* bytes of a vector on any machine */
 };
 
-/* Writes `width` bytes, each the sum of the bytes above one another in `num` rows, times weights. */
+/* Write `width` bytes: each is the weighted sum of the bytes at its place in `num` rows. */
 typedef void Blend(
     uint8_t *out, const uint8_t *row, size_t stride, size_t width, const int32_t *weights, int num);
 
@@ -54,7 +54,7 @@ blend_portable(
 
 #if HAVE_AVX2
 
-/* A weight has 24 bits and the fast multiplication takes 16: it is w = high * 2^15 + low. */
+/* A weight has 24 bits and the fast multiplication takes 16, so it is split: high * 2^15 + low. */
 static void
 split_weights(int32_t *weights, size_t num)
 {
@@ -70,7 +70,7 @@ split_weights(int32_t *weights, size_t num)
 
 #define AVX2 __attribute__((target("avx2")))
 
-/* Sums of 16 columns: the even and the odd eights of them, as unpacking leaves them. */
+/* Sums of 16 columns in the order of unpacking: 0 to 3 and 8 to 11, then 4 to 7 and 12 to 15. */
 typedef struct {
     __m256i high[2];
     __m256i low[2];
@@ -106,7 +106,7 @@ blend_avx2(
     const __m256i half = _mm256_set1_epi32(1 << (PRECISION - 1));
     const __m256i zero = _mm256_setzero_si256();
     for (size_t x = 0; x < width; x += 32) {
-        /* the last blocks overlap those before; a narrow image is one block of its own */
+        /* the last block overlaps the one before; below 32 bytes, the two halves of one overlap */
         if (x + 32 > width && width >= 32)
             x = width - 32;
         size_t right = width >= 32 ? 16 : width - 16;
@@ -128,8 +128,8 @@ blend_avx2(
 
 #endif
 
-/* A block of 16 x 16 bytes becomes its transpose by four rounds of zipping the upper rows with the
-   lower: each round moves one bit of a byte's row number into its column number. */
+/* A block of 16 x 16 bytes is transposed in four rounds. Each zips the upper rows with the lower
+   ones, which moves one bit of a byte's row number into its column number. */
 #if defined(__SSE2__)
 typedef __m128i Line;
 #define LOAD(from) _mm_loadu_si128((const __m128i *)(from))
@@ -182,7 +182,7 @@ transpose(
         return;
     }
     for (size_t i = 0; i < height; i += BLOCK) {
-        size_t y = i + BLOCK > height ? height - BLOCK : i; /* the last ones overlap others */
+        size_t y = i + BLOCK > height ? height - BLOCK : i; /* the last blocks overlap others */
         for (size_t j = 0; j < width; j += BLOCK) {
             size_t x = j + BLOCK > width ? width - BLOCK : j;
             transpose_block(out + x * out_stride + y, out_stride, in + y * in_stride + x, in_stride);

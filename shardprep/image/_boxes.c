@@ -1,6 +1,6 @@
-/* Boxes from the annotated image to the stored one, where nothing is to be decided about any.
+/* Place boxes of the annotated image in the stored one, if none is clipped, dropped or repeated.
 
-   Each operation is one that `boxes.Boxes` does, in its order and in double precision. */
+   The operations are those of `boxes.Boxes`, in the same order and in double precision. */
 
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
@@ -12,7 +12,7 @@ typedef struct {
     double scale, offset, side;
 } Axis;
 
-/* The place on an axis as a share of the stored image. */
+/* Return a place on an axis as a share of the stored image, 0 to 1. */
 static inline float
 share(double at, const Axis *axis)
 {
@@ -21,7 +21,7 @@ share(double at, const Axis *axis)
     return (float)(found < 0.0 ? 0.0 : found > 1.0 ? 1.0 : found);
 }
 
-/* 0 for a box that is not sound, or that may repeat another one. */
+/* Return 0 if a box leaves the image, has no area or may repeat another one; else 1. */
 static int
 place(const double *box, float *out, Py_ssize_t num, double width, double height,
       const Axis *x, const Axis *y)
@@ -30,7 +30,7 @@ place(const double *box, float *out, Py_ssize_t num, double width, double height
         float *found = out + 4 * i;
         const int is_inside = 0.0 <= box[0] && box[0] < box[2] && box[2] <= width &&
                               0.0 <= box[1] && box[1] < box[3] && box[3] <= height;
-        if (!is_inside) /* NaN is not */
+        if (!is_inside) /* also for NaN */
             return 0;
         found[0] = share(box[1], y);
         found[1] = share(box[0], x);
@@ -48,9 +48,9 @@ place(const double *box, float *out, Py_ssize_t num, double width, double height
 PyDoc_STRVAR(
     place_doc,
     "place(boxes, out, size, x, y)\n--\n\n"
-    "Fill float32 out with boxes as shares of the stored image: y, x, y, x. Return whether it is\n"
-    "what they are stored as.\n\n"
-    "boxes are float64 x, y, x, y in an image of that size, height and width; x and y are scale,\n"
+    "Fill float32 out with boxes as shares of the stored image: y, x, y, x. Return False if Boxes\n"
+    "has to place them.\n\n"
+    "boxes are float64 x, y, x, y in an image of size (height, width); x and y are scale,\n"
     "offset and stored side of each axis. Raises ValueError for wrong sizes.");
 
 static PyObject *
@@ -82,7 +82,7 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "shardprep.image._boxes",
-    .m_doc = "The way of sound boxes to the stored image, in C.",
+    .m_doc = "Placement of boxes in the stored image, in C.",
     .m_methods = methods,
 };
 

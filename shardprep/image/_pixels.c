@@ -1,7 +1,7 @@
-/* Loops over the pixels of PNG and WebP: filters undone, palettes looked up, transparency flattened.
+/* Loops over the pixels of PNG and WebP: undo filters, look up palettes, flatten transparency.
 
    The filters are those of the PNG specification, chapter 9: each byte is stored as its difference
-   from a guess by the pixel before it (a), that above it (b), and that above the one before (c). */
+   from a guess, which uses the pixels to the left (a), above (b) and above to the left (c). */
 
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
@@ -30,7 +30,7 @@ paeth(int a, int b, int c)
     return (uint8_t)(from_a <= from_b && from_a <= from_c ? a : b_or_c);
 }
 
-/* One row of any pixels; `step` is the bytes of one. The first row has zeros above it. */
+/* Undo the filter of one row; a pixel has `step` bytes. `above` is zeros for the first row. */
 static inline void
 undo_row(uint8_t *out, const uint8_t *in, const uint8_t *above, size_t num, size_t step, int filter)
 {
@@ -59,7 +59,7 @@ undo_row(uint8_t *out, const uint8_t *in, const uint8_t *above, size_t num, size
 typedef int16_t Lanes __attribute__((vector_size(16)));
 typedef uint8_t Bytes __attribute__((vector_size(8)));
 
-/* The bytes of a pixel, and of the next one where `num` is more. */
+/* Return 3 or 4 bytes as lanes; a pixel of 3 bytes may be loaded with a byte of the next. */
 static inline Lanes
 load(const uint8_t *from, size_t num)
 {
@@ -92,7 +92,7 @@ typedef struct {
     Lanes a, c;
 } Before;
 
-/* One pixel of 3 or 4 bytes, all of them at once; `width` bytes may be read. */
+/* Undo the filter of a pixel of 3 or 4 bytes at once; `width` (3 or 4) bytes are read. */
 static inline void
 undo_pixel(
     Before *before, uint8_t *out, const uint8_t *in, const uint8_t *above, size_t width,
@@ -117,7 +117,7 @@ undo_pixel(
     memcpy(out, &word, step);
 }
 
-/* The same row of such pixels. */
+/* Undo the filter of a row of such pixels, with the result of `undo_row`. */
 static inline void
 undo_pixels(
     uint8_t *out, const uint8_t *in, const uint8_t *above, size_t num, size_t step, int filter)
@@ -148,7 +148,7 @@ undo_wide(uint8_t *out, const uint8_t *in, const uint8_t *above, size_t num, siz
 }
 #endif
 
-/* All rows; 0 for a filter that there is not. */
+/* Undo the filters of all rows; return 0 if a row has an unknown filter, else 1. */
 static int
 undo(uint8_t *out, const uint8_t *in, size_t height, size_t num, size_t step, const uint8_t *zeros)
 {
@@ -176,7 +176,7 @@ undo(uint8_t *out, const uint8_t *in, size_t height, size_t num, size_t step, co
 PyDoc_STRVAR(
     unfilter_doc,
     "unfilter(data, out, row_bytes, step)\n--\n\n"
-    "Fill out with the rows of PNG data, each row_bytes long behind the number of its filter.\n\n"
+    "Fill out with the rows of PNG data, each the number of its filter and row_bytes bytes.\n\n"
     "step is the bytes of a pixel, 1 to 8. Raises ValueError for wrong sizes and filters.");
 
 static PyObject *
@@ -214,7 +214,7 @@ py_unfilter(PyObject *Py_UNUSED(module), PyObject *args)
 PyDoc_STRVAR(
     look_up_doc,
     "look_up(indices, palette, out)\n--\n\n"
-    "Fill RGB out with the colours that indices have in a palette of 256 times RGB.\n\n"
+    "Fill RGB out with the colour of each index in a palette of 256 times RGB.\n\n"
     "Raises ValueError for wrong sizes.");
 
 static PyObject *
@@ -242,7 +242,7 @@ py_look_up(PyObject *Py_UNUSED(module), PyObject *args)
     return answer;
 }
 
-/* A 255th, rounded: Pillow's. */
+/* Divide by 255 and round, as Pillow does. */
 static inline uint8_t
 blend(int above, int below, int alpha)
 {
@@ -254,7 +254,7 @@ PyDoc_STRVAR(
     flatten_doc,
     "flatten(pixels, out, background)\n--\n\n"
     "Fill RGB out with pixels of RGBA, or of grey and alpha, seen over a background (r, g, b).\n\n"
-    "None passes alpha over. Raises ValueError for wrong sizes.");
+    "With None, alpha is ignored. Raises ValueError for wrong sizes.");
 
 static PyObject *
 py_flatten(PyObject *Py_UNUSED(module), PyObject *args)

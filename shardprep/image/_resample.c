@@ -1,9 +1,9 @@
-/* Bicubic resizing of uint8 images: every byte is the one that Pillow's Image.resize gives.
+/* Bicubic resizing of uint8 images: every byte is equal to that of Pillow's Image.resize.
 
-   So the arithmetic is Pillow's: weights in double, made to sum to 1, rounded to 22 bits; exact
-   32-bit sums; one pass into bytes, then the other. What differs is how: both passes are one loop,
-   `blend`, that adds up weighted rows. For the horizontal pass strips of rows are transposed before
-   it and after it. */
+   The arithmetic is therefore Pillow's: weights in double, made to sum to 1, rounded to 22 bits;
+   exact 32-bit sums; one pass into bytes, then the other. Only the loops differ: both passes use
+   `blend`, which adds up weighted rows. The horizontal pass transposes strips of rows before and
+   after it. */
 
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
@@ -18,23 +18,23 @@
 
 enum {
     MAX_CHANNELS = 4,
-    MAX_SIDE = 1 << 24, /* up to here a float holds every pixel's place */
+    MAX_SIDE = 1 << 24, /* a float holds every place of a pixel up to here */
     STRIP = 2 * BLOCK,  /* rows that go through the horizontal pass together */
 };
 
 /* The inputs of one output row or column, and where its weights begin. */
 typedef struct {
-    int first; /* counted from the axis's first */
+    int first; /* counted from Axis.first */
     int num;
     size_t weights;
 } Window;
 
-/* One axis: which inputs every output is made of. */
+/* One axis: the inputs of each output. */
 typedef struct {
     Window *windows;
-    int32_t *weights; /* each window's padded to an even number with a 0 */
+    int32_t *weights; /* of each window, padded to an even number with a 0 */
     size_t num_weights;
-    int first, end; /* the inputs that any window holds */
+    int first, end; /* the range of inputs in all windows */
 } Axis;
 
 /* The cubic convolution kernel of Keys (1981) with a = -1/2. */
@@ -63,8 +63,8 @@ free_axis(Axis *axis)
     free(axis->weights);
 }
 
-/* Fill the axis for resizing low..high of `in_size` pixels to `out_size`; 0 for want of memory.
-   To be freed in either case. */
+/* Fill the axis for resizing low..high of `in_size` pixels to `out_size`; 0 if out of memory.
+   The caller frees the axis in both cases. */
 static int
 make_axis(Axis *axis, int in_size, float low, float high, int out_size)
 {
@@ -124,11 +124,11 @@ choose_blend(Axis *axis, size_t width, int simd)
 
 typedef struct {
     uint8_t *bytes;
-    size_t stride; /* bytes from a row to the next */
+    size_t stride; /* bytes from one row to the next */
     size_t height, width, channels;
 } Image;
 
-/* The vertical pass; 0 for want of memory, as in all that follow. */
+/* The vertical pass. This and the next three functions return 0 if out of memory, else 1. */
 static int
 resize_down(const Image *out, const Image *in, Axis *rows, int simd)
 {
@@ -143,13 +143,13 @@ resize_down(const Image *out, const Image *in, Axis *rows, int simd)
     return 1;
 }
 
-/* The horizontal pass: the vertical one, on its side. */
+/* The horizontal pass: the vertical pass on transposed strips. */
 static int
 resize_across(const Image *out, const Image *in, Axis *columns, int simd)
 {
     const size_t pitch = in->channels * STRIP;
     Blend *blend = choose_blend(columns, pitch, simd);
-    uint8_t *upright = calloc(in->width, pitch); /* zeros below an image of fewer rows */
+    uint8_t *upright = calloc(in->width, pitch); /* zeros if rows are fewer */
     uint8_t *resized = allocate(out->width, pitch);
     int done = upright && resized;
     for (size_t i = 0; done && i < out->height; i += STRIP) {
@@ -173,7 +173,7 @@ resize_across(const Image *out, const Image *in, Axis *columns, int simd)
     return done;
 }
 
-/* Both passes, one after the other. */
+/* Both passes, the vertical one first if `down_first`. */
 static int
 resize_both(const Image *out, const Image *in, Axis *columns, Axis *rows, int down_first, int simd)
 {
@@ -219,7 +219,7 @@ resize(const Image *out, const Image *in, const float box[4], int down_first, in
     return done;
 }
 
-/* Read an array's shape, or say what is wrong with it. */
+/* Fill `image` from an array; or set an error and return 0 if it is of a wrong type or shape. */
 static int
 as_image(Image *image, const Py_buffer *view, const char *name)
 {

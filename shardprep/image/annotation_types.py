@@ -1,4 +1,4 @@
-"""Annotations of one image as the source gives them: boxes, outlines, masks. Plain values.
+"""Types for the annotations of one image as the source gives them, and for how they are stored.
 
 Coordinates refer to the annotated image: x to the right, y down, in pixels from the outer
 corner of the first pixel, or as shares of width and height.
@@ -17,23 +17,23 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 RunOrder = Literal["column", "row", "relative"]
-"""Pixel order of run lengths, counted from 1: down the columns, along the rows, or down the columns
-with each start relative to the end of the previous run."""
+"""Pixel order of run lengths: down the columns or along the rows, with pixels counted from 1; or
+down the columns with each start counted from the end of the previous run (0 for the first)."""
 Frame = Literal["upright", "stored"]
 """Orientation of the annotated image: upright by its EXIF tag, or as stored in the file."""
 IGNORE = 255
 """Value of 8-bit mask pixels without a class; training ignores them."""
 IGNORE_16 = 65_535
-"""The same value in 16-bit masks, which more than 254 classes need."""
+"""The same in 16-bit masks, which are used for more than 254 classes."""
 NO_OUTLINE: Final = "no outline"
-"""Reason to drop an object that has only a box, or whose outline contains no pixel."""
+"""Reason for dropping an object that has only a box, or an outline without a pixel in it."""
 NO_NUMBERS = (0, IGNORE, IGNORE_16)
 """Values that mean "no object" in masks of numbered objects."""
 _MAX_CLASSES_8 = 254
 
 
 class Polygons(NamedTuple):
-    """The parts of one object; its area is their union, without holes."""
+    """An object as polygons. It covers the union of their areas; there are no holes."""
 
     rings: tuple[Floats, ...]
     """x, y of the corners of each part, float64[n, 2]."""
@@ -47,7 +47,7 @@ class Runs(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """A mask as COCO's run-length counts, down the columns, starting with pixels outside."""
+    """A mask as COCO's run lengths down the columns. The first run is outside the object."""
 
     counts: str | tuple[int, ...]
     """COCO's compressed text, or the numbers themselves."""
@@ -56,10 +56,10 @@ class Counts(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """An area of a panoptic mask file, identified by the value of its pixels."""
+    """An object or area of a panoptic mask file, identified by the value of its pixels."""
 
     id: int
-    """R + 256 G + 65536 B."""
+    """R + 256 G + 65536 B of its pixels; or their value, in a mask without colours."""
 
 
 Outline = Polygons | Runs | Counts | Segment | None
@@ -71,11 +71,11 @@ class Annotation:
     """The objects of one image, in the order of the source."""
 
     boxes: Floats = field(default_factory=lambda: np.empty((0, 4)))
-    """x, y of two opposite corners, float64[n, 4]; NaN for an object that has only an outline."""
+    """float64[n, 4]: left, top, right, bottom; NaN for an object that has only an outline."""
     labels: tuple[int, ...] = ()
-    """Class index of each object, or of each mask file."""
+    """Class index of each object; or of each mask file, if there are no boxes."""
     crowds: tuple[bool, ...] = ()
-    """Whether each object is a crowd; () if the source does not say."""
+    """Whether each object is a crowd; () if there are no crowds."""
     outlines: tuple[Outline, ...] = ()
     """Outline of each object; () if the source has only boxes."""
     areas: tuple[tuple[Segment, int], ...] = ()
@@ -90,7 +90,7 @@ class Annotation:
     """Why the annotations of this image cannot be read; "" if they can."""
 
     def of(self, are_kept: Sequence[bool], reason: str) -> Annotation:
-        """Return the annotation with only the objects kept; the others are dropped for `reason`."""
+        """Return the annotation of the flagged objects; the others are dropped for `reason`."""
         number = len(self.labels) - sum(are_kept)
         return replace(
             self,
@@ -104,7 +104,7 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationSpec:
-    """How annotations are read and stored."""
+    """How the annotations of all images are read and stored."""
 
     boxes: bool = False
     masks: Literal["none", "classes", "instances"] = "none"
@@ -112,24 +112,24 @@ class AnnotationSpec:
     crowds: bool = False
     num_classes: int = 1
     values: Mapping[int, int] | Mapping[tuple[int, int, int], int] | None = None
-    """Pixel value or RGB colour in a mask file → class index or `ignore`. None if values are class
-    indices or `ignore` already. Any other value is an error of the mask."""
+    """Pixel value or RGB colour in a mask file → class index or `ignore`. None if the values are
+    class indices or `ignore` already. A mask with any other value is invalid."""
     is_binary: bool = False
-    """Whether mask files hold two values; the object is the one above half."""
+    """Whether mask files have two values, the higher one for the object."""
     is_panoptic: bool = False
     """Whether the mask file of an image holds segment ids of objects and areas."""
     ids_are_values: bool = False
-    """Whether these ids are object numbers: all pixel values except `NO_NUMBERS`."""
+    """Whether the segment ids are object numbers; `NO_NUMBERS` are not objects."""
     background: int = 0
     """Class index of pixels outside all objects, or `ignore`. Padding always gets `ignore`."""
     min_visible: float = 0.1
-    """Least share of an object's area that must be inside the stored image."""
+    """An object is dropped if a crop leaves less than this share of its box's area."""
     frame: Frame | None = None
-    """Frame of all annotations; None to detect it by the annotated size, upright if unclear."""
+    """Frame of all annotations. None to detect it from the annotated size, upright if unclear."""
 
     @property
     def has_objects(self) -> bool:
-        """Whether records hold lists of objects."""
+        """Whether records have lists of objects, with boxes, masks or both."""
         return self.boxes or self.masks == "instances"
 
     @property

@@ -1,7 +1,7 @@
-"""The boxes and masks of one image, in the form that its record stores.
+"""Convert the boxes and masks of one image to the form that its record stores.
 
 Boxes and masks are placed by the same `Placement` as the pixels. A box that cannot be stored is
-dropped and counted by reason; an unreadable mask rejects the image. Masks are drawn one at a time.
+dropped and counted by reason; an invalid mask rejects the image. Masks are drawn one at a time.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from shardprep.image.rasterize import outline_mask
 
 _NONE = np.empty((0, 4), np.float32)
 _MAX_COPY = 16
-"""Maximum ratio of pixels between the annotated copy of an image and the image itself."""
+"""Maximum pixels of the annotated copy of an image, as a multiple of those of the image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedObjects:
-    """The objects of an image as stored in its record: lists of equal length, in source order."""
+    """The objects and class mask of an image as its record stores them, in source order."""
 
     boxes: NDArray[np.float32] = field(default_factory=lambda: _NONE)
     """float32[n, 4]: ymin, xmin, ymax, xmax as shares of the stored image; 0 ≤ min < max ≤ 1."""
@@ -55,13 +55,13 @@ class PlacedObjects:
     crowds: tuple[bool, ...] = ()
     """Whether each object is a crowd; () unless the spec has crowds."""
     masks: tuple[bytes, ...] = ()
-    """A grey PNG of 0 and 1 for each object, of the stored size; () unless the spec has them."""
+    """Grey PNG of 0 and 1 for each object, of the stored size; () unless masks="instances"."""
     segmentation_mask: bytes = b""
-    """Grey PNG of class indices, of the stored size; b"" unless the spec has one."""
+    """Grey PNG of class indices, of the stored size; b"" unless masks="classes"."""
     num_clipped: int = 0
-    """Number of stored boxes that passed the edge of the image by more than a rounding error."""
+    """Number of stored boxes that the source has partly outside the image, beyond rounding."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Number of objects that are not stored, by reason, including those dropped earlier."""
+    """Number of objects that are not stored, by reason, including `Annotation.dropped`."""
     pixels: Mapping[int, int] = field(default_factory=dict)
     """Number of pixels of each class in the segmentation mask, without ignored pixels."""
     num_ignored: int = 0
@@ -71,12 +71,12 @@ class PlacedObjects:
 def place_objects(
     annotation: Annotation, mask_files: Sequence[bytes], placement: Placement, spec: AnnotationSpec
 ) -> PlacedObjects | Rejection:
-    """Return the objects of an image in their stored form, or a rejection. Never raises.
+    """Return the objects of an image in their stored form, or a rejection without `original`.
 
-    If masks of objects are stored, each mask file is an object; otherwise the files are layers of
-    the class mask, and later layers win. `annotation.labels` are the classes of the files unless
-    the annotation has boxes. The mask file of a panoptic set holds the segments of the annotation.
-    The rejection's `original` is empty.
+    If the spec has masks of objects, mask files hold the objects (`MaskFiles.shapes`). Otherwise
+    they are layers of the class mask, and later layers win. `annotation.labels` are the classes of
+    the files unless the annotation has boxes. A panoptic set has one mask file, with the segments
+    of the annotation.
     """
     if annotation.fault:
         return Rejection("bad_annotation", annotation.fault)
@@ -91,7 +91,7 @@ def place_objects(
     labels = () if len(annotation.boxes) else annotation.labels
     files = MaskFiles(mask_files, labels, placement, spec)
     try:
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is dropped
+        with np.errstate(over="ignore", invalid="ignore"):  # boxes that overflow are dropped
             scene = _Scene(annotation, files, placement, spec, frame)
             return scene.place_plain() or scene.place()
     except MaskError as error:
@@ -107,9 +107,9 @@ class _Scene:
     placement: Placement
     spec: AnnotationSpec
     frame: Frame
-    """Frame of the boxes, and of outlines that do not state a size."""
+    """Frame of the boxes, and of outlines that do not state their size."""
     masks: dict[int, bytes] = field(default_factory=dict)
-    """Stored mask by index of the object; b"" if no pixel of it is left."""
+    """Object index → stored mask; b"" if no pixel of the object is stored."""
     ids: tuple[NDArray[np.uint32], Frame] | None = None
 
     def place_plain(self) -> PlacedObjects | None:
@@ -153,7 +153,7 @@ class _Scene:
         )
 
     def _objects(self) -> tuple[Boxes, NDArray[np.float32]]:
-        """Return all objects and their stored boxes; draw the masks of the objects kept."""
+        """Return all objects and their stored boxes, and draw the masks of the objects kept."""
         has_masks = self.spec.masks == "instances"
         if has_masks and self.files.data and not self.spec.is_panoptic:
             objects, shapes = self._of_files()
@@ -175,14 +175,14 @@ class _Scene:
         return objects, shares
 
     def _unlisted(self) -> dict[str, int]:
-        """Return the number of objects in a mask of numbers that are not in the annotation."""
+        """Return how many objects are in the mask of numbers but not in the annotation."""
         ids, _ = self.ids or self.files.ids()
         number = sum(one not in NO_NUMBERS for one in np.unique(ids).tolist())
         listed = len(self.annotation.labels) + sum(self.annotation.dropped.values())
         return {"unknown class": number - listed} if number > listed else {}
 
     def _of_annotation(self) -> Boxes:
-        """Return the annotated objects; an object with only an outline gets the box of its mask."""
+        """Return the annotated objects; an object without a box gets the box of its outline."""
         annotation, has_masks = self.annotation, self.spec.masks == "instances"
         objects = Boxes.unplaced(annotation.labels[: len(annotation.boxes)])
         no_box: list[int] = []
@@ -204,7 +204,7 @@ class _Scene:
         return objects
 
     def _of_files(self) -> tuple[Boxes, list[int]]:
-        """Return the objects of mask files, and for each a number that equal masks share."""
+        """Return the objects of mask files and a number for each, the same for equal masks."""
         labels: list[int] = []
         extents: list[Floats | None] = []
         for i, (label, mask, frame) in enumerate(self.files.shapes()):
@@ -217,7 +217,7 @@ class _Scene:
         return objects, _numbered(self.masks[i] for i in range(len(labels)))
 
     def _shape(self, i: int) -> tuple[Labels, Frame]:
-        """Return the mask of an object, 0 and 1, and its frame."""
+        """Return the mask of an annotated object, 0 and 1, and the frame of the mask."""
         outline = self.annotation.outlines[i] or Polygons(())
         if isinstance(outline, Segment):
             ids, frame_of_ids = self._segments()
@@ -239,7 +239,7 @@ class _Scene:
             return outline_mask(outline, size), frame
 
     def _extent(self, mask: Labels, frame: Frame) -> Floats | None:
-        """Return the placed bounding box of a mask, at the outer pixel edges; None if empty."""
+        """Return the placed box around the pixels of a mask; None if the mask is empty."""
         rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
         if not rows.size:
             return None
@@ -253,7 +253,7 @@ class _Scene:
         self.masks[i] = encode_mask(stored) if stored.any() else b""
 
     def _class_mask(self, dropped: Counter[str]) -> Labels:
-        """Return the class of each stored pixel; later objects and files win."""
+        """Return the class of each stored pixel, that of the last object or file there."""
         spec, labels = self.spec, self.annotation.labels
         if spec.is_panoptic:
             return self._segment_mask()
@@ -274,7 +274,7 @@ class _Scene:
         return mask
 
     def _segment_mask(self) -> Labels:
-        """Return the class of each stored pixel of a panoptic set; crowds keep their class."""
+        """Return the class of each stored pixel in a panoptic set, also in crowds."""
         annotation, spec = self.annotation, self.spec
         parts = [*zip(annotation.outlines, annotation.labels, strict=False), *annotation.areas]
         classes = {
@@ -288,7 +288,7 @@ class _Scene:
         return self.placement.mask(segment_classes(ids, classes, spec), frame, spec.ignore)
 
     def _segments(self) -> tuple[NDArray[np.uint32], Frame]:
-        """Return the segment id of each pixel and the frame of the mask; decodes it once."""
+        """Return the segment id of each pixel and the frame of the mask, decoded once."""
         if self.ids is None:
             ids, frame = self.files.ids()
             parts = [*self.annotation.outlines, *(area for area, _ in self.annotation.areas)]

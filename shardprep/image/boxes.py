@@ -1,4 +1,4 @@
-"""Boxes: from the annotated image to the stored one, and the reasons why a box is dropped."""
+"""Convert boxes from the annotated image to the stored one, and decide which are dropped."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ Reason = Literal[
 ]  # fmt: skip
 """Why an object is dropped; "" if it is stored."""
 SHORTFALLS = ("cut away", "too small")
-"""Reasons that are not errors of the source: too few pixels of the object are stored."""
+"""Reasons due to cropping and resizing, not errors of the source: too few pixels are left."""
 _CODES: dict[Reason, int] = {reason: code for code, reason in enumerate(get_args(Reason))}
 
 _TOLERANCE_PX, _TOLERANCE = 1e-3, 1e-6
-"""A box may pass the edge by this many pixels, or this share of a side, because of rounding."""
+"""A box may pass the edge by the larger of this many pixels and this share of a side."""
 _MIN_SIDE = 1.0
-"""Least side in stored pixels of a box that a crop has cut."""
+"""Minimum side, in stored pixels, of a box that a crop has cut."""
 _Y_FIRST = np.array((1, 0, 3, 2))
 _FEW = 1000
-"""Maximum number of boxes for which a set finds repeats faster than a sort."""
+"""Up to this number of boxes, a set rules out repeats faster than a sort finds them."""
 _MOST_PLAIN = 256
-"""Maximum number of boxes for the fast path, which compares each with all others."""
+"""Maximum number of boxes for the fast path, which compares every two boxes."""
 _CUT = 1 - 1e-6
-"""A box with less than this share of its area left counts as cut."""
+"""A box counts as cut if less than this share of its area is left."""
 
 
 def annotated_size(annotation: Annotation, placement: Placement, frame: Frame) -> tuple[int, int]:
-    """Return height and width of the annotated image in pixels."""
+    """Return the height and width of the annotated image in pixels."""
     size = annotation.size
     return size if size and min(size) > 0 else placement.frame_size(frame)
 
 
 def size_of_boxes(annotation: Annotation, placement: Placement, frame: Frame) -> tuple[int, int]:
-    """Return height and width of the annotated image in the unit of its boxes; 1, 1 for shares."""
+    """Return the height and width of the annotated image in units of its boxes; 1, 1 for shares."""
     return (1, 1) if annotation.is_relative else annotated_size(annotation, placement, frame)
 
 
 def plain_boxes(
     annotation: Annotation, frame: Frame, placement: Placement, spec: AnnotationSpec
 ) -> NDArray[np.float32] | None:
-    """Return the stored boxes, float32[n, 4], of an image that needs none of the steps of `Boxes`.
+    """Return the stored boxes, float32[n, 4], or None if `Boxes` has to place them.
 
-    Gives the result of `Boxes` in a fifth of the time. None if a box is clipped, dropped or
-    possibly repeated, if the image is cropped or turned, or if there are many boxes.
+    Takes a fifth of the time, with the same result. None if a box is clipped, dropped or possibly
+    repeated; if the image is cropped, turned or has masks; for many boxes; and without `_boxes`.
     """
     boxes, labels = np.ascontiguousarray(annotation.boxes, np.float64), annotation.labels
     has_more = annotation.outlines or spec.masks != "none" or not spec.boxes
@@ -85,9 +85,9 @@ class Boxes:
     """float64[n, 4]: x, y, x, y in pixels of the stored image, not clipped."""
     labels: NDArray[np.int64]
     is_clipped: Flags
-    """Whether a box passed the edge of its image by more than a rounding error."""
+    """Whether the box passed the edge of the annotated image by more than a rounding error."""
     reasons: NDArray[np.uint8]
-    """Code of the `Reason` for each object; 0 if it is not dropped."""
+    """Index of the `Reason` of each object; 0 if it is not dropped."""
 
     @classmethod
     def unplaced(cls, labels: Sequence[int]) -> Boxes:
@@ -110,11 +110,11 @@ class Boxes:
         return {reason: n for reason, n in zip(_CODES, counts, strict=False) if reason and n}
 
     def drop(self, which: Flags, reason: Reason) -> None:
-        """Drop objects for a reason; an earlier reason stays."""
+        """Drop the objects whose flag is True; an object that was dropped keeps its reason."""
         self.reasons[which & self.kept] = _CODES[reason]
 
     def set_corners(self, i: int, corners: Floats | None) -> None:
-        """Set the box of an object; None drops it, as its mask is empty."""
+        """Set the box of an object and clear its reason; None (an empty mask) drops the object."""
         self.reasons[i] = _CODES["zero size"] if corners is None else 0
         if corners is not None:
             self.corners[i] = corners
@@ -127,14 +127,14 @@ class Boxes:
     def place(
         self, boxes: Floats, size: tuple[int, int], frame: Frame, placement: Placement
     ) -> None:
-        """Clip boxes to the annotated image and place them; drop boxes without an area in it.
+        """Clip boxes to the annotated image, drop those without an area in it, and set `corners`.
 
         `size` is the height and width of the annotated image in the unit of the boxes.
         """
         height, width = size
         edges = (width, height, width, height)
         clipped = np.minimum(np.maximum(boxes, 0.0), np.array(edges, np.float64))
-        is_inside = _are_all(clipped == boxes)  # NaN is not
+        is_inside = _are_all(clipped == boxes)  # False for NaN
         if not (is_inside and _are_all(clipped[:, 2:] > clipped[:, :2])):
             self.drop(_any(~np.isfinite(boxes)), "not finite")
             self.drop(_any(boxes[:, 2:] <= boxes[:, :2]), "zero size")
@@ -149,7 +149,7 @@ class Boxes:
         self.corners = placement.boxes(clipped, size, frame)
 
     def drop_repeated(self, shapes: Sequence[int] = ()) -> None:
-        """Drop objects with the box, class and shape of an earlier object."""
+        """Drop objects whose box, class and number in `shapes`, if given, occurred before."""
         if len(self.corners) <= _FEW and len(set(map(tuple, self.corners.tolist()))) == len(
             self.corners
         ):
@@ -166,10 +166,10 @@ class Boxes:
             self.reasons[order[1:][is_repeated]] = _CODES["repeated"]
 
     def shares(self, placement: Placement, min_visible: float) -> NDArray[np.float32]:
-        """Return all boxes as shares of the stored image, ymin, xmin, ymax, xmax.
+        """Return all boxes as shares of the stored image: ymin, xmin, ymax, xmax.
 
-        Drops an object if a crop left less than a pixel of a side, or less than `min_visible` of
-        its area.
+        Drops an object if a crop left less than a pixel of a side or less than `min_visible` of its
+        area, or if its box has no area after rounding to float32.
         """
         shares = self.corners.take(_Y_FIRST, axis=1) / np.array(placement.size * 2, np.float64)
         shares = np.minimum(np.maximum(shares, 0.0), 1.0)

@@ -28,10 +28,10 @@ _MODES = {
     "GRAY": ("L", ("L", "LA", "La", "1", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")),
     "CMYK": ("CMYK", ("CMYK",)),
 }
-"""Colour space of a profile → the mode it is applied in, and modes of images that may have it."""
+"""Colour space of a profile → mode of the transform, and modes of images that may have it."""
 _GREYS = ("1", "L")
 _SRGB_TOLERANCE = 2
-"""A profile that changes no colour by more than this counts as sRGB: makers round its curve."""
+"""A profile that changes no level by more than this counts as sRGB, whose curve makers round."""
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _WHITE_IS_ZERO = 0
 
@@ -54,11 +54,11 @@ class _Levels(NamedTuple):
 def eight_bit_pixels(
     image: Image.Image, spec: ImageSpec, transform: SrgbTransform | None
 ) -> Pixels:
-    """Return the pixels of a loaded image of any mode, with the background behind transparency.
+    """Return the pixels of a loaded image of any mode in sRGB, over the background of the spec.
 
-    The result is uint8[height, width, 3], or [height, width, 1] for a grey mode. Values of more
-    than 8 bits are scaled by `spec.depth_range`; Pillow would clip them at 255. The full range of
-    floats is 0..1, or their own range if values are outside of that.
+    The result is uint8[height, width, 3], or [height, width, 1] for grey without transparency or
+    transform. Values of more than 8 bits are scaled by `spec.depth_range`; Pillow would clip them
+    at 255. The full range of floats is 0 to 1, or their own range if any value is outside.
     """
     levels = _levels(image, spec.depth_range)
     is_grey = levels is not None or image.mode in _GREYS
@@ -83,7 +83,7 @@ def eight_bit_pixels(
 
 
 def flattened(pixels: Pixels, background: tuple[int, int, int] | None) -> Pixels:
-    """Return the RGB of RGBA or grey-alpha pixels over a background, byte-equal to Pillow's result.
+    """Return RGBA or grey-alpha pixels as RGB over a background, byte-equal to Pillow's result.
 
     Takes and returns uint8[height, width, channels], C-contiguous. With None, alpha is ignored.
     """
@@ -101,17 +101,16 @@ def flattened(pixels: Pixels, background: tuple[int, int, int] | None) -> Pixels
 
 
 def convert_in_place(pixels: Pixels, transform: SrgbTransform) -> None:
-    """Convert pixels from a profile's RGB or grey to sRGB."""
+    """Convert RGB pixels to sRGB by the transform of their profile."""
     for rows, columns in _tiles(*pixels.shape[:2]):
         tile = Image.fromarray(np.ascontiguousarray(pixels[rows, columns]))
         pixels[rows, columns] = np.asarray(_in_srgb(tile, transform))
 
 
 def srgb_transform(image: Image.Image) -> SrgbTransform | None:
-    """Return the transform of an image's colors to sRGB, or None if it needs none.
+    """Return the transform of an image's colours to sRGB, or None if they stay as they are.
 
-    An image needs none without a profile, with an sRGB profile, and with a profile that is broken
-    or made for another kind of pixels.
+    None without a profile, or with one that is sRGB, broken or made for other kinds of pixels.
     """
     profile = image.info.get("icc_profile")
     if not isinstance(profile, bytes) or not profile:

@@ -1,4 +1,4 @@
-"""Decode image files to upright pixels. Errors of the decoders are raised unchanged."""
+"""Decode image files to upright pixels. Errors of decoders are raised unchanged."""
 
 from __future__ import annotations
 
@@ -44,18 +44,19 @@ class Decoded(NamedTuple):
     pixels: Pixels
     """uint8[height, width, 3], or [height, width, 1] for grey."""
     is_srgb: bool
-    """Whether the image was sRGB already: no color profile was applied."""
+    """Whether no colour profile had to be applied."""
     orientation: int = UPRIGHT
     """EXIF orientation that was applied, 1 to 8."""
     damage: str = ""
-    """Damage that the decoder tolerated; "" for none."""
+    """Damage that the decoder tolerated; "" if there is none."""
 
 
 @stage("decode")
 def open_image(data: bytes) -> Image.Image:
     """Return an image with its header read and no pixels decoded.
 
-    Raises NotAnImageError if an extra is not installed, and any Exception for a broken header.
+    Raises NotAnImageError for a DICOM file without an image or if an extra is not installed, and
+    any Exception for a broken header.
     """
     extra = "dicom" if is_dicom(data) else "heic" if is_heif(data) else ""
     if not extra:
@@ -75,7 +76,7 @@ def open_image(data: bytes) -> Image.Image:
 
 
 def scalable_size(image: Image.Image) -> tuple[int, int] | None:
-    """Return the upright height and width of a JPEG; None for images that cannot be scaled."""
+    """Return the upright height and width of an RGB or grey JPEG; None for other images."""
     if image.format not in _JPEGS or image.mode not in _FAST_MODES:
         return None
     size = image.height, image.width
@@ -84,17 +85,17 @@ def scalable_size(image: Image.Image) -> tuple[int, int] | None:
 
 @stage("decode")
 def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Decoded:
-    """Return the first frame, upright, of `data` and the `image` that `open_image` returned for it.
+    """Return the first frame of `data`, upright. `image` is the result of `open_image(data)`.
 
-    A JPEG is decoded `scale` (1, 2, 4 or 8) times smaller, sides rounded up; a lossless JPEG keeps
-    its size. The spec gives the background of transparent pixels and the range of deep ones. Closes
+    A sound RGB or grey JPEG is decoded `scale` (1, 2, 4 or 8) times smaller, with sides rounded up,
+    unless it is lossless. The spec gives `background`, `depth_range` and `window`. May close
     the image.
     """
     transform = srgb_transform(image)
     damage = ""
     is_jpeg = image.format in _JPEGS and image.mode in _FAST_MODES
     is_lossless = is_jpeg and not is_scalable(data)
-    # Grey with a profile needs RGB, and libjpeg cannot convert lossless grey to it.
+    # Grey with a profile is decoded to RGB, which libjpeg cannot do with lossless grey.
     if is_jpeg and not (is_lossless and transform is not None):
         try:
             scale = 1 if is_lossless else scale
@@ -117,7 +118,7 @@ def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Deco
 
 @stage("decode")
 def recover(data: bytes, spec: ImageSpec) -> Decoded | None:
-    """Return the readable part of a truncated file, or None if nothing can be decoded.
+    """Return the readable part of a truncated file; None if nothing or only one colour was decoded.
 
     Missing pixels are grey in a JPEG, the background in an image with transparency, else black.
     """
@@ -143,9 +144,9 @@ def decode_jpeg(
 ) -> Pixels:
     """Return the pixels of a JPEG of this height and width, decoded by libjpeg-turbo.
 
-    The result is uint8[height, width, 3], or [height, width, 1] if `is_grey`. Library and settings
-    are those of Pillow's decoder, so the pixels are equal (tested), in less time. The decoder reads
-    every bit at any scale, so it finds the same errors, a ValueError, at all scales.
+    The result is uint8[height, width, 3], or [height, width, 1] if `is_grey`. Pillow uses the same
+    library and settings, so the pixels are equal (tested), in less time. Raises ValueError for
+    damaged data; every bit is read at any scale, so all scales find the same errors.
     """
     return simplejpeg.decode_jpeg(  # type: ignore[no-any-return]
         data,
@@ -157,14 +158,14 @@ def decode_jpeg(
 
 
 decode_ordinary = stage("decode")(decode_jpeg)
-"""Like `decode`, for a JPEG that has nothing but pixels."""
+"""`decode_jpeg`, timed as a part of the stage "decode"."""
 
 
 def stored_pixels(data: bytes, raw_size: tuple[int, int] | None, least_side: int = 0) -> Pixels:
     """Return the pixels of a stored image, uint8[height, width, 3].
 
     `raw_size` is the height and width of raw pixels; None for an image file. A JPEG may be decoded
-    smaller, with sides of `least_side` pixels or more; 0 keeps its size.
+    smaller, with sides of at least `least_side` pixels; 0 keeps its size.
     """
     if raw_size is not None:
         return np.frombuffer(data, np.uint8).reshape(*raw_size, 3)
@@ -185,14 +186,14 @@ def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
     if pixels is None:
         image.load()
         pixels = eight_bit_pixels(image, spec, srgb_transform(image))
-    # Only known now: a PNG may state it behind its pixels, and Pillow rotates a TIFF while loading.
+    # Only known now: a PNG may state it after its pixels, and Pillow rotates a TIFF while loading.
     turn = _orientation(image)
     image.close()
     return Decoded(_upright(pixels, turn), is_srgb=False, orientation=before or turn)
 
 
 def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:
-    """Return the first frame, without Pillow's three copies of it; None if Pillow must load it."""
+    """Return the first frame without Pillow's three copies of it; None if Pillow must load it."""
     decoder = getattr(image, "_decoder", None)
     if decoder is None or srgb_transform(image) is not None:
         return None
@@ -207,11 +208,11 @@ def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:
 def is_plain(data: bytes, image: Image.Image) -> bool:
     """Return whether the strictest reader would decode the bytes to the same pixels.
 
-    Assumes that nothing was damaged and no profile applied; the image may be closed.
+    Precondition: the file is sound and no profile was applied. The image may be closed.
     """
     if image.mode != "RGB" or "transparency" in image.info or _orientation(image) != UPRIGHT:
         return False
-    if image.format == "PNG":  # Pillow accepts a missing end and wrong checksums, TensorFlow not
+    if image.format == "PNG":  # unlike TensorFlow, Pillow accepts a missing end and bad checksums
         if not data.endswith(_PNG_END):
             return False
         try:
@@ -238,7 +239,7 @@ def _upright(pixels: Pixels, turn: int) -> Pixels:
 
 
 def _scale_colour_key(image: Image.Image) -> None:
-    """Scale the transparent colour of a PNG to 8 bits, as its pixels will be."""
+    """Scale the transparent colour of a PNG to 8 bits, as Pillow does its pixels."""
     key = image.info.get("transparency")
     tiles = cast("ImageFile.ImageFile", image).tile
     raw = tiles[0].args if tiles else ""

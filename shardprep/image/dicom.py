@@ -1,4 +1,4 @@
-"""DICOM: the first frame of a file as a viewer shows it, in 8 bits. Needs the extra `dicom`.
+"""Decode DICOM: the first frame as a viewer shows it, in 8 bits. Needs the extra `dicom`.
 
 Stored grey values are rescaled and windowed by the rules of PS3.3, C.11; docs/images.md has a row
 for each kind of pixels and each `Window`.
@@ -48,28 +48,28 @@ _TAGS: Final = [
     "PerFrameFunctionalGroupsSequence", "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
     "PixelData", "FloatPixelData", "DoubleFloatPixelData",
 ]  # fmt: skip
-"""Elements that describe the pixels; no other is parsed."""
+"""Elements that hold or describe the pixels; no others are parsed."""
 _PIXELS: Final = {"PixelData", "FloatPixelData", "DoubleFloatPixelData"}
 _FRAME_GROUPS: Final = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
-"""Groups of an enhanced image with elements that others have at the top (PS3.3, C.7.6.16.2)."""
+"""In an enhanced image, groups of elements that others have at the top (PS3.3, C.7.6.16.2)."""
 _TEXT_VRS: Final = "AE AS CS DA DS DT FD FL IS LO LT PN SH SL SS ST TM UC UI UL UR US UT"
-"""Kinds of elements that hold a text or a number (PS3.5, 6.2)."""
+"""Value representations (VR) of elements that hold a text or a number (PS3.5, 6.2)."""
 _TRUNCATED: Final = "image file is truncated"
 _TOO_SHORT: Final = "The number of bytes of pixel data is less than expected"
 _SIZE_MARKER: Final = frozenset({*range(0xC0, 0xD0), 0xF7}) - {0xC4, 0xC8, 0xCC}
-"""Markers of the JPEG segment that has the size (ITU T.81, table B.1; T.87, C.1.1)."""
+"""Markers of the JPEG segment that states the size (ITU T.81, table B.1; T.87, C.1.1)."""
 _JPEG: Final = b"\xff\xd8"
 _CODESTREAM: Final = b"\xff\x4f\xff\x51"
-"""Start of the size of a JPEG 2000 image (ITU T.800, A.5.1)."""
+"""First markers of a JPEG 2000 image; its size follows (ITU T.800, A.5.1)."""
 
 
 class DicomImage(Image.Image):
-    """A DICOM file whose header is read; `pixels` decodes it."""
+    """A DICOM file with its elements read and no pixels decoded; `pixels` decodes them."""
 
     format = "DICOM"
 
     def __init__(self, data: bytes) -> None:
-        """Read the elements. Raises NotAnImageError for a kind of file without pixels."""
+        """Read the elements. Raises NotAnImageError for a DICOM file that has no image."""
         super().__init__()
         self._about = _elements(data)
         self._size = (int(self._about.Columns), int(self._about.Rows))
@@ -78,7 +78,7 @@ class DicomImage(Image.Image):
             self.info["icc_profile"] = self._about.ICCProfile
 
     def pixels(self, window: Window) -> Pixels:
-        """Return the first frame, RGB in the colours of its profile. Grey values are windowed."""
+        """Return the first frame in RGB. Grey values are windowed; the profile is not applied."""
         about = self._about
         values = _first_frame(about)
         photometric = str(about.PhotometricInterpretation)
@@ -95,9 +95,9 @@ class DicomImage(Image.Image):
 
 
 def header_texts(head: bytes, keywords: Sequence[str]) -> list[str]:
-    """Return the texts of elements, given the first bytes of a file; "" for a missing element.
+    """Return the text of each element from the first bytes of a file; "" for a missing element.
 
-    Several values are separated by a backslash, as in the file.
+    Values of one element are joined by a backslash. All are "" if the header cannot be read.
     """
     if is_dicom(head):
         with contextlib.suppress(Exception):  # decoding the image reports the error
@@ -125,13 +125,13 @@ def _elements(data: bytes) -> Dataset:
     if _PIXELS.isdisjoint(about.dir()):
         stored = about.file_meta.get("MediaStorageSOPClassUID", pydicom.uid.UID(""))
         if "Rows" in about or "Image Storage" in stored.name:
-            raise OSError(_TRUNCATED)  # pydicom passes over an element that is cut
+            raise OSError(_TRUNCATED)  # pydicom ignores an element that is cut
         raise NotAnImageError(f"a DICOM file without an image ({stored.name or 'of no class'})")
     return about
 
 
 def _inflated(data: bytes) -> bytes:
-    """Return a file with deflated elements in the plain form, any other file unchanged."""
+    """Return a file with its deflated elements unpacked; any other file unchanged."""
     tag, num_bytes = struct.unpack_from("<I4xI", data, _META_LENGTH)
     end = _META_LENGTH + 12 + num_bytes
     if tag == _META_TAG and end > len(data):
@@ -149,7 +149,7 @@ def _first_frame(about: Dataset) -> Values:
     """Return the stored values of the first frame, [height, width] or [height, width, 3] in RGB."""
     decoder = get_decoder(about.file_meta.TransferSyntaxUID)
     plugin = ""
-    if decoder.UID.is_encapsulated:  # named, as other installed decoders may differ
+    if decoder.UID.is_encapsulated:  # named: other installed decoders may give other pixels
         plugin = "pydicom" if decoder.UID == _RUN_LENGTHS else "pylibjpeg"
         frames = int(about.get("NumberOfFrames") or 1)
         frame = get_frame(about.PixelData, 0, number_of_frames=frames)
@@ -167,9 +167,9 @@ def _first_frame(about: Dataset) -> Values:
 
 
 def _coded_size(frame: bytes) -> tuple[int, int] | None:
-    """Return the height and width in a compressed frame, None if it has none.
+    """Return the height and width that a compressed frame states; None if it states none.
 
-    Decoders allocate memory by this size, while the limit of pixels is checked on the header.
+    Decoders allocate memory by this size, but the limit of pixels is checked on the DICOM header.
     """
     start = -1 if frame.startswith(_JPEG) else frame.find(_CODESTREAM)
     if start >= 0:
@@ -192,7 +192,7 @@ def _high_bytes(values: Values, bits: int) -> Pixels:
 
 
 def _lift_frame_groups(about: Dataset) -> None:
-    """Copy the elements of an enhanced image's first frame to where other images have them."""
+    """Copy elements of the first frame of an enhanced image to the top level."""
     for name in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
         for group in list(about.get(name) or ())[:1]:
             for part in _FRAME_GROUPS:
@@ -201,13 +201,13 @@ def _lift_frame_groups(about: Dataset) -> None:
 
 
 _BAND_PIXELS: Final = 1 << 18
-"""Number of pixels rescaled at a time, in 8 bytes each."""
+"""Number of pixels to rescale at once; takes 8 bytes each."""
 _TAILS: Final = (0.005, 0.995)
-"""Quantiles of black and white if no window is known."""
+"""Quantiles of the values that become black and white if no window is known."""
 
 
 def in_8_bits(values: Values, about: Dataset, window: Window) -> Values:
-    """Return stored grey values, [height, width], as shades of 0 to 255, uint8."""
+    """Return grey levels, uint8[height, width], of stored values, [height, width]."""
     share = _share_of_white(values, about, window)
 
     def shades(stored: Values) -> Values:
@@ -217,7 +217,7 @@ def in_8_bits(values: Values, about: Dataset, window: Window) -> Values:
 
     num_bytes = values.dtype.itemsize
     table = None
-    if num_bytes <= 2 and values.dtype.kind != "f":  # a table of all values that the type has
+    if num_bytes <= 2 and values.dtype.kind != "f":  # look up a table of all values of the type
         unsigned = np.dtype(f"u{num_bytes}")
         table = shades(np.arange(1 << 8 * num_bytes).astype(unsigned).view(values.dtype))
         values = values.view(unsigned)
@@ -253,7 +253,7 @@ def _share_of_white(values: Values, about: Dataset, window: Window) -> Callable[
 
 
 def _own_window(about: Dataset) -> tuple[float, float, str] | None:
-    """Return centre, width and function of the first window in a file, None without one."""
+    """Return centre, width and function of the first window; None if missing or invalid."""
     center, width = (_first(about.get(name)) for name in ("WindowCenter", "WindowWidth"))
     function = str(about.get("VOILUTFunction") or "LINEAR")
     if center is None or width is None:
@@ -263,7 +263,7 @@ def _own_window(about: Dataset) -> tuple[float, float, str] | None:
 
 
 def _windowed(center: float, width: float, function: str, rescaled: Values) -> Values:
-    """Return the shares of white by a window (PS3.3, C.11.2.1.2 and C.11.2.1.3)."""
+    """Map rescaled values to shares of white by a window (PS3.3, C.11.2.1.2 and C.11.2.1.3)."""
     if function == "SIGMOID":
         return 1 / (1 + np.exp(np.clip(-4 * (rescaled - center) / width, -60, 60)))
     if function == "LINEAR_EXACT":
@@ -274,7 +274,7 @@ def _windowed(center: float, width: float, function: str, rescaled: Values) -> V
 
 
 def _tails(values: Values, about: Dataset) -> Values:
-    """Return the stored values at `_TAILS`, without padding."""
+    """Return the stored values at the quantiles `_TAILS`, ignoring padding."""
     padding = about.get("PixelPaddingValue")
     is_meant = np.isfinite(values)
     if padding is not None:
@@ -295,7 +295,7 @@ def _rescaled(stored: Values, about: Dataset) -> Values:
 
 
 def _looked_up(values: Values, table: Dataset) -> Values:
-    """Return the entries of a table for whole numbers; others get the first or last entry."""
+    """Return the table entry of each rounded value; the first or last entry if beyond the table."""
     number, first, _ = table.LUTDescriptor
     entries = table.LUTData
     if isinstance(entries, bytes):

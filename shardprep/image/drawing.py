@@ -23,9 +23,9 @@ _COLOURS = (
 )
 """Colours of the first classes in hexadecimal RGB, from Sasha Trubetskoy's list."""
 _SHADES = ((0, 0.0), (255, 0.45), (0, 0.4), (255, 0.7), (0, 0.65))
-"""Grey level that a colour is mixed with, and the share of that level, for each shade."""
+"""For each shade, the grey level to mix into a colour and the share of that level."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
-"""Turn of the colour wheel between later classes; the golden ratio keeps neighbours apart."""
+"""Step of hue from class to class after `_COLOURS`; the golden ratio keeps hues apart."""
 
 SIDE = 112
 """Default for the longest side of a thumbnail in pixels."""
@@ -44,7 +44,7 @@ class Thumbnail:
 def thumbnail(
     pixels: np.ndarray[Any, np.dtype[np.uint8]], side: int = SIDE, quality: int = _QUALITY
 ) -> Thumbnail:
-    """Return pixels, uint8[height, width, 3], as a WebP of at most `side` pixels a side."""
+    """Return pixels, uint8[height, width, 3], as a WebP whose longer side is at most `side`."""
     image = Image.fromarray(pixels)
     image.thumbnail((side, side), Image.Resampling.BOX)
     out = io.BytesIO()
@@ -59,14 +59,14 @@ _FONT_SIZE = 12
 _OPACITY = 0.45
 _UNPAINTED = frozenset(("background", "_background_"))
 _MOST_BOXES = 1000
-"""Maximum number of boxes drawn into a picture; the largest are drawn."""
+"""Maximum number of boxes drawn into a picture, the largest first."""
 _FEW_BOXES = 15
-"""Maximum number of boxes that are all named; above it, a box is named if its name fits."""
+"""With more boxes than this, only boxes at least as wide as their name are named."""
 _MOST_CLASSES = 60
 
 
 def class_colour(label: int) -> Colour:
-    """Return the RGB colour of a class, the same in every picture and page."""
+    """Return the RGB colour of a class. It is the same in every picture and page."""
     if 0 <= label < len(_COLOURS):
         red, green, blue = bytes.fromhex(_COLOURS[label])
         return red, green, blue
@@ -76,7 +76,7 @@ def class_colour(label: int) -> Colour:
 
 
 def shade(colour: Colour, number: int) -> Colour:
-    """Return a lighter or darker shade of a colour; shade 0 is the colour itself."""
+    """Return a lighter or darker shade of a colour, by number; 0 is the colour itself."""
     level, share = _SHADES[number % len(_SHADES)]
     red, green, blue = (round(part * (1 - share) + level * share) for part in colour)
     return red, green, blue
@@ -84,7 +84,7 @@ def shade(colour: Colour, number: int) -> Colour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotatedPicture:
-    """A stored image with its boxes and masks."""
+    """A stored image to draw, with its boxes and masks."""
 
     title: str
     pixels: Array
@@ -92,18 +92,18 @@ class AnnotatedPicture:
     boxes: Array = field(default_factory=lambda: np.empty((0, 4)))
     """ymin, xmin, ymax, xmax of each object, 0 to 1, [n, 4]."""
     labels: Sequence[int] = ()
-    """Class index of each object; () if objects have no classes."""
+    """Class index of each object; () if the objects have no classes."""
     crowds: Sequence[int] = ()
-    """1 for each object that is a crowd; () if the dataset does not say."""
+    """0 or 1 for each object: whether it is a crowd; () if the dataset does not say."""
     masks: Sequence[bytes] = ()
-    """PNG of 0 and 1 for each object; () without masks of objects."""
+    """PNG of 0 and 1 for each object; () if the dataset has no masks of objects."""
     mask: bytes = b""
-    """PNG of the class of each pixel; b"" without one."""
+    """PNG of the class of each pixel; b"" if the dataset has no class masks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Legend:
-    """The class names of a contact sheet."""
+    """The names of the classes of objects and of the class mask, by class index."""
 
     objects: tuple[str, ...] = ()
     mask: tuple[str, ...] = ()
@@ -112,9 +112,9 @@ class Legend:
 def draw_contact_sheet(
     pictures: Iterable[AnnotatedPicture], legend: Legend, *, columns: int = 6, side: int = 320
 ) -> Image.Image:
-    """Return the pictures as a sheet, row by row, with a legend of the classes below.
+    """Return a sheet of the pictures, row by row, with a legend of the classes below.
 
-    Pictures are taken one at a time. `side` is the longer side of each in pixels.
+    `pictures` is read one picture at a time. `side` is the longer side of each tile in pixels.
     """
     tiles = [_tile(picture, legend, side) for picture in pictures]
     columns = max(1, min(columns, len(tiles)))
@@ -134,14 +134,14 @@ def draw_contact_sheet(
 
 
 def draw_marked(picture: AnnotatedPicture, legend: Legend, side: int) -> tuple[Image.Image, bool]:
-    """Return a picture with its boxes and masks drawn in, and whether its masks can be read.
+    """Return the drawing of a picture with its boxes and masks, and whether its masks can be read.
 
-    `side` is the longer side of the result in pixels.
+    `side` is the longer side of the drawing in pixels.
     """
     height, width = picture.pixels.shape[:2]
     scale = side / max(height, width, 1)
     size = max(1, round(width * scale)), max(1, round(height * scale))
-    # An enlarged picture keeps its pixels visible: they show how well a box fits.
+    # Pixels stay visible in an enlarged picture: they show how well a box fits.
     resampling = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX
     image = Image.fromarray(picture.pixels).resize(size, resampling)
     is_whole = True
@@ -188,11 +188,10 @@ def mask_layers(
 ) -> Iterator[tuple[Array, Colour]]:
     """Yield the pixels that each mask of a picture paints, bool[height, width], and their colour.
 
-    The class mask is used if there is one, else the masks of objects. With several classes an
-    object has a shade of its class's colour, else a colour of its own. `size` is the width and
-    height of the painting.
-
-    Raises ValueError for a mask of another size than its picture, and any error of the decoder.
+    The class mask is used if there is one, else the masks of objects. If there are several
+    classes, an object has a shade of its class's colour, otherwise a colour of its own. `size` is
+    the width and height of the layers in pixels. Raises ValueError for a mask of another size than
+    its picture, and any error of the decoder.
     """
     if picture.mask:
         values = _scaled(picture.mask, picture, size)
@@ -281,13 +280,13 @@ def _legend(legend: Legend, width: int) -> Image.Image:
 
 
 def _name(label: int, names: Sequence[str]) -> str:
-    """Return number and name of a class, or the number alone if that is its name."""
+    """Return the number and name of a class; only the number if the name is equal or unknown."""
     name = _shown(names[label]) if 0 <= label < len(names) else str(label)
     return name if name == str(label) else f"{label} {name}"
 
 
 def _shown(text: str) -> str:
-    """Return a text in one line, with "?" for characters that the font may lack."""
+    """Return at most 200 characters of a text, with "?" for those that the font may lack."""
     return "".join(c if c.isprintable() and ord(c) < 0x250 else "?" for c in text)[:200]
 
 

@@ -1,7 +1,7 @@
-"""Parse the headers of ordinary JPEG files, and tell which coding process a JPEG uses.
+"""Parse the headers of ordinary JPEG files, and recognize the coding process of any JPEG.
 
-An ordinary file has nothing but coded pixels: no EXIF orientation, no profile, no second image.
-Pillow reads the headers of all others.
+An ordinary file has nothing that changes its pixels: no EXIF orientation, no profile, no second
+image. Pillow reads the headers of all other files.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _FRAMES = frozenset((0xC0, 0xC1, 0xC2))
 _ARITHMETIC_FRAMES = frozenset((0xC9, 0xCA))
 """Extended and progressive frames with arithmetic codes."""
 _ALL_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Also lossless (0xC3, 0xCB) and hierarchical frames (0xC5 to 0xC7, 0xCD to 0xCF)."""
+"""These and the lossless (0xC3, 0xCB) and hierarchical frames (0xC5 to 0xC7, 0xCD to 0xCF)."""
 _END = 0xD9
 _BARE = frozenset((0x01, *range(0xD0, 0xD8)))
 """Markers without a segment."""
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xff]", re.DOTALL)
 _PASSED_OVER = frozenset((0xC4, 0xDB, 0xDD, 0xFE))
-"""Huffman and quantization tables, restart interval, comment: the decoder checks them."""
+"""Segments that only the decoder reads: Huffman and quantization tables, restarts, comments."""
 _MARKED = {0xE0: (b"JFIF\0", 16), 0xEE: (b"Adobe", 14)}
-"""Application segments that the decoder understands → their first bytes and least size."""
+"""Application segment that the decoder reads → its first bytes and its least size in bytes."""
 _FRAME = struct.Struct(">HBHHB")
 """Length of the segment, bits per sample, height, width, number of components."""
 
@@ -40,7 +40,7 @@ class OrdinaryJpeg(NamedTuple):
 
 
 def ordinary_jpeg(data: bytes) -> OrdinaryJpeg | None:
-    """Return the header of an ordinary JPEG, None for any other file.
+    """Return the size and components of an ordinary JPEG; None for any other file.
 
     Pillow accepts every header that is accepted here, if the decoder accepts the file.
     """
@@ -66,8 +66,8 @@ def ordinary_jpeg(data: bytes) -> OrdinaryJpeg | None:
 def is_scalable(data: bytes | memoryview) -> bool:
     """Return whether libjpeg-turbo can decode a JPEG at a fraction of its size.
 
-    Its scaled decoder works on the discrete cosine transform. With a lossless frame it writes
-    outside its memory, which ends the process; it does not know the other frames.
+    Its scaled decoder works on the discrete cosine transform. On a lossless frame it writes outside
+    its memory, which ends the process. It does not support hierarchical frames.
     """
     frame = _first_frame(data)
     return frame in _FRAMES or frame in _ARITHMETIC_FRAMES
@@ -79,7 +79,7 @@ def is_common(data: bytes | memoryview) -> bool:
 
 
 def _first_frame(data: bytes | memoryview) -> int:
-    """Return the marker of the first frame header, 0 without one.
+    """Return the marker of the first frame header, or 0 if there is none.
 
     Skips bytes between segments as libjpeg does (`next_marker`), so that both find the same frame.
     """
@@ -96,7 +96,7 @@ def _first_frame(data: bytes | memoryview) -> int:
 
 
 def _says_nothing(marker: int, data: bytes, at: int, num_bytes: int) -> bool:
-    """Return whether a segment is valid and does not change the picture."""
+    """Return whether a segment is one that Pillow need not read."""
     if marker in _PASSED_OVER:
         return True
     start, least = _MARKED.get(marker, (b"", sys.maxsize))
@@ -104,7 +104,7 @@ def _says_nothing(marker: int, data: bytes, at: int, num_bytes: int) -> bool:
 
 
 def _frame(data: bytes, at: int, num_bytes: int) -> OrdinaryJpeg | None:
-    """Return the size in a frame header; None unless it has 8 bits and one or three components."""
+    """Return a frame header; None unless it has 8 bits and one or three components."""
     if num_bytes < _FRAME.size:
         return None
     _, bits, height, width, components = _FRAME.unpack_from(data, at)

@@ -1,6 +1,6 @@
-"""Mask files: decode the class or object numbers of pixels, and combine the files of an image.
+"""Decode the class or object numbers in mask files, and combine the files of an image.
 
-No colour profile, gamma, alpha or palette is applied: these would change the numbers.
+Profile, gamma and alpha are ignored: they change numbers. A palette is used only for colours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shardprep.image.annotation_types import IGNORE, IGNORE_16, AnnotationSpec, 
 from shardprep.image.placement import Labels, Placement
 
 MAX_PIXELS = 1 << 25
-"""Maximum number of pixels of a mask file; a larger image may have a mask of its own size."""
+"""Maximum number of pixels of a mask file; a mask may always be as large as its image."""
 
 _DECODERS = ("PNG", "GIF", "JPEG", "TIFF", "BMP", "WEBP", "PPM", "TGA", "PCX")
 _STRETCHED = re.compile(r"L;([24])")
@@ -37,7 +37,7 @@ class MaskFile(NamedTuple):
     """The decoded pixels of a mask file."""
 
     pixels: Labels
-    """Values or palette indices, [height, width]; or colours, uint8[height, width, 3]."""
+    """[height, width] of values or palette indices, or uint8[height, width, 3] of RGB colours."""
     is_lossy: bool = False
     """Whether the format (JPEG) changes values a little."""
     palette: NDArray[np.uint8] | None = None
@@ -47,8 +47,8 @@ class MaskFile(NamedTuple):
 def decode_mask(data: bytes, max_pixels: int = MAX_PIXELS) -> MaskFile:
     """Return the values, palette indices or colours of a mask file.
 
-    An image whose three channels are equal has values. Only the first frame is read. MaskError if
-    it is unreadable, or has more than `max_pixels` pixels or values that do not fit in 16 bits.
+    An image with three equal channels is read as values. Only the first frame is read. MaskError if
+    the file is unreadable, or has over `max_pixels` pixels, 16-bit colours or values above 65535.
     """
     image, pixels = _decoded(data, max_pixels, _values)
     return MaskFile(pixels, image.format == "JPEG", _palette(image))
@@ -57,7 +57,7 @@ def decode_mask(data: bytes, max_pixels: int = MAX_PIXELS) -> MaskFile:
 def decode_ids(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint32]:
     """Return the segment id of each pixel, R + 256 G + 65536 B, [height, width].
 
-    In an image without colours, values are ids. MaskError as in `decode_mask`, and for a JPEG.
+    Without colours, the values are the ids. MaskError as in `decode_mask`, and for a JPEG.
     """
     image, ids = _decoded(data, max_pixels, _ids)
     if image.format == "JPEG":
@@ -66,10 +66,10 @@ def decode_ids(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint32]:
 
 
 def decode_numbers(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint32]:
-    """Return the object number of each pixel, [height, width]; 0 and `IGNORE` mean no object.
+    """Return the object number of each pixel, [height, width]; `NO_NUMBERS` mean no object.
 
-    Values are numbers. Colours are read by Pascal VOC's palette (VOClabelcolormap.m of its
-    development kit): the bits of a number go to the highest bits of red, green, blue, red, green …
+    Values are numbers. Colours are read by Pascal VOC's palette (VOClabelcolormap.m): the bits of a
+    number, lowest first, are the highest bits of red, green, blue, then their next bits, and so on.
     MaskError as in `decode_mask`, and for a JPEG.
     """
     pixels, is_lossy, _ = decode_mask(data, max_pixels)
@@ -90,7 +90,7 @@ def decode_numbers(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint
 def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
     """Return the class of each pixel, [height, width]; 0 and 1 for a binary mask.
 
-    MaskError for a value or a colour that does not belong to a class.
+    MaskError for a value or colour without a class, and for a JPEG that is not binary.
     """
     pixels = mask.pixels
     if spec.is_binary:
@@ -119,13 +119,13 @@ def value_counts(pixels: Labels) -> NDArray[np.int64]:
     if pixels.dtype == np.uint8:
         return np.array(Image.fromarray(pixels).histogram(), np.int64)
     counts = np.zeros(1 << 16, np.int64)
-    for row in range(0, len(pixels), 256):  # bincount makes 64 bits of every value
+    for row in range(0, len(pixels), 256):  # bincount copies values to 64 bits
         counts += np.bincount(pixels[row : row + 256].ravel(), minlength=1 << 16)
     return counts
 
 
 def encode_mask(pixels: Labels) -> bytes:
-    """Return the values as a grey PNG of 8 or 16 bits."""
+    """Return a grey PNG with these values of 8 or 16 bits."""
     out = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(out, "PNG")
     return out.getvalue()
@@ -134,7 +134,7 @@ def encode_mask(pixels: Labels) -> bytes:
 def segment_classes(
     ids: NDArray[np.uint32], classes: Mapping[int, int], spec: AnnotationSpec
 ) -> Labels:
-    """Return the class of each pixel, [height, width], or `spec.ignore` outside the classes."""
+    """Return the class of each id, [height, width]; `spec.ignore` if it is not in `classes`."""
     return _looked_up(ids, classes, spec)[0]
 
 
@@ -170,7 +170,7 @@ def _ids(image: Image.Image, raw: str) -> NDArray[np.uint32]:
 
 
 def _raw_mode(image: Image.Image) -> str:
-    """Return Pillow's name for the layout of values in the file, "" if it has none."""
+    """Return Pillow's name for the layout of values in the file; "" if Pillow gives none."""
     tiles: Any = getattr(image, "tile", None) or [None]
     args = getattr(tiles[0], "args", "")
     if image.format == "PPM" and isinstance(args, tuple) and len(args) > 1:
@@ -243,8 +243,8 @@ def _checked(pixels: Labels, spec: AnnotationSpec) -> Labels:
 def _looked_up(
     values: NDArray[Any], classes: Mapping[int, int], spec: AnnotationSpec
 ) -> tuple[Labels, NDArray[Any]]:
-    """Return the class of each pixel, `spec.ignore` without one, and the values without one."""
-    # Run by run, as neighbours in a mask are mostly equal.
+    """Return the class of each pixel (or `spec.ignore`) and the values that have no class."""
+    # Look up runs of equal values: neighbours in a mask are mostly equal.
     flat = values.ravel()
     starts = np.concatenate(([0], np.flatnonzero(flat[1:] != flat[:-1]) + 1))
     found, lengths = flat[starts], np.diff(starts, append=flat.size)
@@ -286,12 +286,12 @@ class MaskFiles:
 
     data: Sequence[bytes]
     labels: Sequence[int]
-    """Class index of each file; of another length if files do not have one class each."""
+    """Class index of each file; ignored if its length is not the number of files."""
     placement: Placement
     spec: AnnotationSpec
 
     def paint(self, mask: Labels) -> None:
-        """Paint the classes of all files, except the background, over a stored mask."""
+        """Paint the classes of all files, except the background, into a mask of the stored size."""
         nothing = self.spec.background
         for number in range(len(self.data)):
             classes, frame = self._classes(number)
@@ -304,8 +304,8 @@ class MaskFiles:
     def shapes(self) -> Iterator[tuple[int, Labels, Frame]]:
         """Yield the label, the mask of 0 and 1, and the frame of each object.
 
-        A binary file is one object. A file with a table of values has one object for each class,
-        any other file one for each value except 0 and `IGNORE`.
+        A binary file is one object. With `spec.values`, a file has one object for each class in it;
+        any other file has one for each value except 0 and `IGNORE` (`IGNORE_16` for 16 bits).
         """
         for number in range(len(self.data)):
             label = self._label(number, 0)
@@ -326,7 +326,7 @@ class MaskFiles:
                     yield label, (ids == value).view(np.uint8), frame
 
     def ids(self) -> tuple[NDArray[np.uint32], Frame]:
-        """Return the segment ids in the only file of a panoptic set, and its frame."""
+        """Return the segment ids in the only file of a panoptic set, and the frame of that file."""
         if len(self.data) != 1:
             raise MaskError(f"has {len(self.data)} files, and its segments are in one")
         height, width = self.placement.upright
@@ -378,6 +378,6 @@ def fault_of(name: str) -> Iterator[None]:
 
 
 def size_mismatch(size: tuple[int, int], placement: Placement) -> str:
-    """Return the text of an error: a mask of this size does not fit its image."""
+    """Return the error text for a mask of `size` that does not fit its image."""
     height, width = placement.upright
     return f"of {size[1]}x{size[0]} pixels, and its image has {width}x{height}"

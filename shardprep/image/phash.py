@@ -1,15 +1,15 @@
-"""Perceptual hashes, and the near copies that they find.
+"""Compute perceptual hashes, and find near copies with them.
 
-A hash is 64 bits of the shapes in a picture; the coarse colours are stored with it. Images are
-reduced to one small square first, so that a batch is hashed at once. All sums are of whole numbers
-that floats hold exactly, so every machine computes the same bits: build plans depend on them.
+A hash is 64 bits that describe the shapes in a picture; coarse colours are stored with it. Images
+are reduced to squares of one size first, so that a batch is hashed at once. All sums are of whole
+numbers that floats hold exactly: every machine computes the same bits, as build plans require.
 
 Near copies are images whose hashes differ in at most 4 bits and whose coarse colours agree. Two
 hashes that differ in 4 bits or fewer are equal in at least one of 5 bands (pigeonhole principle),
-so only hashes that share a band are compared. The search is exact and independent of the order of
-the images. Colours are compared because two drawings of one shape may have the same hash; a
-slightly different brightness is allowed, and a grey image is compared by brightness alone. An image
-without contrast has no shapes and is never a near copy.
+so hashes without an equal band need not be compared. The search is exact and independent of the
+order of the images. Colours are compared because two drawings of one shape may have the same hash;
+a slightly different brightness is allowed, and a grey image is compared by brightness alone. An
+image without contrast has no shapes and is never a near copy.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Phashes = np.ndarray[Any, Any]
-"""Array of `PHASH`, or of a type that has its fields."""
+"""Array with the fields of `PHASH`, and possibly others."""
 
 TILE = 56
 """Side in pixels of the square that is hashed."""
 LEAST_SIDE = 112
-"""Least shorter side in pixels to which a stored JPEG may be scaled while it is decoded."""
+"""Minimum of the shorter side, in pixels, when a stored JPEG is decoded at a smaller scale."""
 CELLS = 4
-"""Number of cells along each side, for the coarse colours."""
+"""Number of cells with a coarse colour along each side."""
 PHASH = np.dtype(
     [("hash", "<u8"), ("cells", "u1", (CELLS * CELLS, 3)), ("contrast", "<f4"), ("decoded", "?")]
 )
@@ -44,18 +44,18 @@ green and blue of each cell, row by row; `contrast` is the standard deviation of
 _LUMA = np.array((77, 150, 29), np.uint16)
 """Weights of red, green and blue in grey, in 256ths (ITU-R BT.601)."""
 _LOW = 8
-"""Number of frequencies along each side whose signs are the bits of a hash; 0 is not used."""
+"""Number of frequencies along each side that give the bits of a hash; frequency 0 is not used."""
 _ONE = 1 << 16
-"""Cosines are rounded to 1 / `_ONE`: their sums stay below 2^53, where floats are exact."""
+"""Scale of the whole numbers to which cosines are rounded: sums stay exact, below 2^53."""
 
 
 _ANGLES = np.pi * np.arange(_LOW + 1)[:, None] * (2 * np.arange(TILE // 2) + 1) / TILE
 _DCT = np.rint(_ONE * np.cos(_ANGLES))
-"""Rows 0 to 8 of the discrete cosine transform (DCT-II) of 28 points."""
+"""Rows 0 to 8 of the discrete cosine transform (DCT-II) of 28 points, times `_ONE`."""
 
 
 def tile(pixels: Pixels) -> Pixels:
-    """Return an image, uint8[height, width, 3], reduced to uint8[56, 56, 3] by area means."""
+    """Return the area means of an image, uint8[height, width, 3], as a tile, uint8[56, 56, 3]."""
     image = Image.fromarray(pixels)
     if image.width % TILE == image.height % TILE == 0:  # takes a third of the time
         return np.asarray(image.reduce((image.width // TILE, image.height // TILE)))
@@ -70,7 +70,7 @@ def grey_levels(tiles: Pixels) -> Pixels:
 
 
 def phashes(tiles: Pixels, grey: Pixels) -> np.ndarray[Any, Any]:
-    """Return the `PHASH` of tiles, uint8[n, 56, 56, 3], given their grey levels."""
+    """Return the `PHASH` of each tile, [n], from tiles, uint8[n, 56, 56, 3], and `grey_levels`."""
     found = np.zeros(len(tiles), PHASH)
     if not len(tiles):
         return found
@@ -88,8 +88,8 @@ def phashes(tiles: Pixels, grey: Pixels) -> np.ndarray[Any, Any]:
 def _hashes(grey: Floats) -> Hashes:
     """Return the perceptual hashes (pHash) of grey tiles, from their low frequencies.
 
-    A bit is 1 if a frequency is above the median. Frequencies that are constant along one side are
-    not used: light from one side changes them.
+    A bit is 1 if its frequency is above the median. Frequencies that are constant along one side
+    are not used, because light from one side changes them.
     """
     tall = grey[:, ::2] + grey[:, 1::2]
     half = tall[:, :, ::2] + tall[:, :, 1::2]
@@ -99,17 +99,17 @@ def _hashes(grey: Floats) -> Hashes:
 
 
 NEAR_BITS = 4
-"""Maximum number of different bits between the hashes of near copies."""
+"""Maximum number of bits in which the hashes of near copies differ."""
 _EDGES = (0, 13, 26, 39, 52, 64)
-"""First bit of each band, and the end of the last; there are `NEAR_BITS` + 1 bands."""
+"""First bit of each of the `NEAR_BITS` + 1 bands, and the end of the last band."""
 _LEAST_CONTRAST = 2.0
-"""Least standard deviation of grey, 0 to 255, with which a hash describes a picture."""
+"""Minimum standard deviation of grey, 0 to 255, of an image that can have near copies."""
 _LIKE = 10
 """Maximum mean difference between the coarse colours of near copies, in levels of 255."""
 _GREY = 3
-"""Mean difference between the channels below which an image counts as grey."""
+"""Mean spread of the three channels, in levels of 255, below which an image counts as grey."""
 _LIGHT = 1.25
-"""Maximum ratio of brightness between near copies."""
+"""Maximum factor by which the darker of two images is brightened to compare colours."""
 _AT_ONCE = 1 << 22
 """Number of pairs compared at once; takes 100 MB."""
 _COLOURS_AT_ONCE = 1 << 16
@@ -117,7 +117,7 @@ _COLOURS_AT_ONCE = 1 << 16
 
 
 def near_groups(images: Phashes) -> Ints:
-    """Return the group of each image, int64[n]: images joined by a chain of near copies share one.
+    """Return the group of each image, int64[n]. A chain of near copies is one group.
 
     A group is numbered by the position of its first image. An image without a near copy is a group
     of its own.
@@ -140,8 +140,8 @@ def near_groups(images: Phashes) -> Ints:
     for start, stop in pairwise(_EDGES):
         bits = (hashes >> np.uint64(start)) & np.uint64((1 << (stop - start)) - 1)
         bands = bits.astype(np.uint16)
-        # The frames of a film have billions of near pairs. Comparing each image with those 1, 2,
-        # 4 … places further joins most of them, and pairs of one group are not compared again.
+        # The frames of a film have billions of near pairs. First compare each image with the images
+        # 1, 2, 4 … places further: this joins most pairs, and the pairs below exclude equal groups.
         order = np.lexsort((colours.light, hashes, bands))
         for power in range(len(order).bit_length() - 1):
             root = join(order[: -(1 << power)], order[1 << power :])
@@ -152,7 +152,7 @@ def near_groups(images: Phashes) -> Ints:
 
 
 def _pairs_in_bands(bands: np.ndarray[Any, Any], groups: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Yield pairs of positions with an equal band and different groups, `_AT_ONCE` at a time."""
+    """Yield pairs of positions with equal bands and different groups, `_AT_ONCE` at a time."""
     order = np.lexsort((groups, bands))
     values, groups = bands[order], groups[order]
     is_other = values[1:] != values[:-1]
@@ -177,9 +177,9 @@ def _ends(is_other: Flags) -> Ints:
 
 
 def joined(groups: Ints, pairs: Ints) -> Ints:
-    """Return groups, int64[n], with the groups of each pair, int64[pairs, 2], joined.
+    """Return the groups, int64[n], after joining the groups of each pair of positions.
 
-    A group is numbered by the position of its first member.
+    Pairs are int64[pairs, 2]. A group is numbered by its first member, also in `groups`.
     """
     root = groups
     while True:
@@ -207,10 +207,10 @@ class _Colours:
         self._is_grey = spread.sum(axis=1) < _GREY * cells.shape[1]
 
     def agree(self, one: Ints, two: Ints) -> Flags:
-        """Return whether the colours of each pair of positions agree.
+        """Return whether the colours agree in each pair of positions, bool[pairs].
 
-        The darker image is first scaled to the brightness of the other, up to `_LIGHT`. If one of
-        them is grey, only brightness is compared.
+        The darker image is first scaled to the brightness of the other, at most by `_LIGHT`. If
+        either image is grey, only brightness is compared.
         """
         is_lighter = self.light[one] >= self.light[two]
         most, least = np.where(is_lighter, one, two), np.where(is_lighter, two, one)

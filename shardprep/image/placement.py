@@ -1,21 +1,23 @@
 """Placement: the affine map from an image file to the stored image, for pixels, boxes and masks.
 
-The file is turned upright by its EXIF orientation; a box of it is scaled on each axis and put on
-the canvas. `process` crops and scales pixels by the same numbers, so that points, boxes and masks
-stay on their pixels.
+The image is turned upright by its EXIF orientation. Then a part of it is cut out, scaled on each
+axis and put on the canvas. `process` crops and scales pixels by the same numbers, so that boxes and
+masks stay on their pixels.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.image.annotation_types import Floats, Frame
-from shardprep.image.resample import Box
 from shardprep.image.spec import ImageSpec, fitted_size
+
+if TYPE_CHECKING:
+    from shardprep.image.resample import Box
 
 Labels = NDArray[np.unsignedinteger[Any]]
 
@@ -24,14 +26,14 @@ _Array = TypeVar("_Array", bound="np.ndarray[Any, Any]")
 UPRIGHT = 1
 """EXIF orientation (EXIF 2.32, tag 0x0112) of a file whose first row is the top row."""
 _MIRRORED, _UPSIDE_DOWN = (2, 3, 6, 7), (3, 4, 7, 8)
-"""Orientations that reverse columns, and that reverse rows; 5 to 8 swap rows and columns first."""
+"""Orientations that reverse columns, and those that reverse rows; 5 to 8 first swap both."""
 _SAME_RATIO = 0.01
-"""Maximum relative difference between the aspect ratios of an image and its annotated copy, whose
-sides were rounded."""
+"""Maximum relative difference between the aspect ratios of an image and its annotated copy. The
+sides of a copy are rounded."""
 
 
 class _Axis(NamedTuple):
-    """Affine map of one coordinate: to = from · scale + offset."""
+    """Affine map of one coordinate: stored = annotated · scale + offset."""
 
     scale: float
     offset: float
@@ -39,18 +41,18 @@ class _Axis(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Geometry of one image from its file to the dataset. Sizes are height and width in pixels."""
+    """Map from an image file to the stored image. Sizes are height and width in pixels."""
 
     orientation: int = UPRIGHT
     """EXIF orientation of the file, 1 to 8."""
     upright: tuple[int, int]
-    """Size of the whole upright image."""
+    """Size of the whole image when it is upright."""
     box: Box
-    """The part of the upright image that is stored."""
+    """Part of the upright image that is stored: left, top, right, bottom."""
     fitted: tuple[int, int]
-    """Size of this part in the stored image."""
+    """Size of the part in `box` in the stored image."""
     corner: tuple[int, int]
-    """Row and column of this part in the stored image."""
+    """First row and column of this part in the stored image."""
     size: tuple[int, int]
     """Size of the stored image."""
 
@@ -60,9 +62,9 @@ class Placement:
     ) -> Placement:
         """Return the placement of upright pixels by the size and fit of the spec.
 
-        `whole` is the upright size of the file if the decoder scaled the pixels; `fit="within"`
-        takes the aspect ratio from it, as rounded sides have another one. A crop is cut from the
-        input, not after the resize: fewer pixels are filtered.
+        If the decoder scaled the pixels, `whole` is the upright size of the file: `fit="within"`
+        needs its exact aspect ratio, because scaled sides are rounded. A crop is cut out before the
+        resize, so that fewer pixels are filtered.
         """
         height, width = upright
         if spec.size is None:
@@ -91,7 +93,7 @@ class Placement:
         return cls(upright=size, box=box, fitted=size, corner=(0, 0), size=size)
 
     def of_file(self, upright: tuple[int, int], orientation: int) -> Placement:
-        """Return the placement of the file, from this placement of its decoded pixels.
+        """Return the placement of a file; this placement is that of its decoded, upright pixels.
 
         If the decoder scaled the pixels, with sides rounded up, the whole file is mapped to all
         pixels: the error at the far edge is less than one pixel.
@@ -119,10 +121,10 @@ class Placement:
         return self.upright[::-1] if self._is_swapped(frame) else self.upright
 
     def frame(self, size: tuple[int, int] | None, known: Frame | None = None) -> Frame | None:
-        """Return the frame of annotations made on an image of this size, None if neither fits.
+        """Return the frame of annotations made on an image of this size, or None if no frame fits.
 
         A frame of equal size is preferred, then one with the same aspect ratio within 1% (a resized
-        copy), then upright.
+        copy), upright first. Only `known` is tried if given. Without a size: `known` or upright.
         """
         if size is None or min(size) < 1:
             return known or "upright"
@@ -137,9 +139,9 @@ class Placement:
         return None
 
     def boxes(self, boxes: Floats, size: tuple[int, int], frame: Frame) -> Floats:
-        """Return boxes x, y, x, y, float64[n, 4], as pixels of the stored image, not clipped.
+        """Return boxes, float64[n, 4] of x, y, x, y, in pixels of the stored image, not clipped.
 
-        `size` and `frame` describe the annotated image; size 1, 1 if boxes are shares of its sides.
+        `size` and `frame` are those of the annotated image; size 1, 1 if boxes are shares of it.
         """
         x, y = self.axes(size, frame)
         across, down = ([1, 3], [0, 2]) if self._is_swapped(frame) else ([0, 2], [1, 3])
@@ -151,10 +153,10 @@ class Placement:
         return moved * scale + np.array((x.offset, y.offset, x.offset, y.offset), np.float64)
 
     def mask(self, mask: Labels, frame: Frame, padding: int) -> Labels:
-        """Return a mask of the whole image, resized to the stored image and padded with `padding`.
+        """Return a mask of the whole image as a mask of the stored image, padded with `padding`.
 
-        Takes the pixel at the centre of each stored pixel, as Pillow's NEAREST does with a box. The
-        result may share memory with `mask`.
+        A stored pixel gets the value at its centre, as by Pillow's NEAREST with a box. The result
+        may share memory with `mask`.
         """
         placed = turned(mask, self.orientation) if frame == "stored" else mask
         height, width = placed.shape
@@ -173,14 +175,14 @@ class Placement:
         return canvas
 
     def is_turned(self, frame: Frame) -> bool:
-        """Return whether a frame is rotated or mirrored on the way to the stored image."""
+        """Return whether annotations in this frame must be rotated or mirrored to be upright."""
         return frame == "stored" and self.orientation != UPRIGHT
 
     def _is_swapped(self, frame: Frame) -> bool:
         return frame == "stored" and self.orientation >= 5
 
     def axes(self, size: tuple[int, int], frame: Frame) -> tuple[_Axis, _Axis]:
-        """Return the maps to x and to y of the stored image; sides may be swapped before them."""
+        """Return the maps to stored x and to stored y; orientations 5 to 8 swap x and y before."""
         turn = self.orientation if frame == "stored" else UPRIGHT
         height, width = size[::-1] if self._is_swapped(frame) else size
         full_height, full_width = self.upright
@@ -196,7 +198,7 @@ class Placement:
 
 
 def turned(pixels: _Array, orientation: int) -> _Array:
-    """Return an upright view of pixels with this EXIF orientation."""
+    """Return an upright view of pixels that have this EXIF orientation."""
     if orientation == UPRIGHT:
         return pixels
     if orientation >= 5:
@@ -207,9 +209,9 @@ def turned(pixels: _Array, orientation: int) -> _Array:
 
 
 def _nearest(low: float, high: float, number: int, side: int) -> NDArray[np.intp] | None:
-    """Return the source index of each of `number` pixels; None if nothing changes.
+    """Return the source index of each of `number` pixels; None if the indices are unchanged.
 
-    Pillow's arithmetic: the edges in float32, then steps added one after another in float64.
+    The arithmetic is Pillow's: edges in float32, then steps added one by one in float64.
     """
     if (low, high) == (0.0, side) and number == side:
         return None

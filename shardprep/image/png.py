@@ -1,8 +1,8 @@
-"""Decode ordinary PNG files in a few steps; Pillow decodes all others.
+"""Decode ordinary PNG files faster than Pillow, which decodes all others.
 
-An ordinary file has 8 bits per value, is not interlaced and has nothing but pixels: no EXIF, no
-profile, no animation. It is fast because ISA-L inflates two to three times as fast as zlib, and the
-extension `_pixels` undoes the filters. Without that extension no file counts as ordinary.
+An ordinary file has 8 bits per value, is not interlaced and has nothing that changes its pixels: no
+EXIF, no profile, no animation. ISA-L inflates two to three times as fast as zlib, and the extension
+`_pixels` undoes the filters. Without this extension, no file counts as ordinary.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _PASSED_OVER = {
     b"gAMA": 4, b"cHRM": 32, b"sRGB": 1, b"pHYs": 9, b"tIME": 0, b"bKGD": 0, b"sBIT": 0,
     b"hIST": 0, b"sPLT": 0, b"cICP": 0,
 }  # fmt: skip
-"""Chunks that do not change the picture → least number of bytes that Pillow requires."""
+"""Chunk that does not change the picture → least number of bytes that Pillow requires."""
 _PLAIN_TEXT = re.compile(rb"(?!Raw profile|XML)([A-Z]|date:)[^\0]*\0")
-"""Keys of texts to ignore; other texts may contain EXIF or XMP, which can rotate an image."""
+"""Matches texts to ignore; others may contain EXIF or XMP, which can rotate an image."""
 
 
 class _Chunk(NamedTuple):
@@ -56,16 +56,16 @@ class _Chunk(NamedTuple):
 
 
 class OrdinaryPng(NamedTuple):
-    """Size and compressed pixels of an ordinary PNG."""
+    """Size, compressed pixels and palette of an ordinary PNG."""
 
     height: int
     width: int
     colour_type: int
     compressed: list[_Chunk]
     palette: bytes
-    """Red, green, blue of each colour."""
+    """Red, green and blue of each colour; b"" if the file has no palette."""
     alphas: bytes
-    """Alpha of the first colours of the palette; the others are opaque."""
+    """Alpha of the first colours of the palette; all further colours are opaque."""
 
     @property
     def is_plain(self) -> bool:
@@ -75,9 +75,9 @@ class OrdinaryPng(NamedTuple):
 
     @stage("decode")
     def pixels(self, background: tuple[int, int, int]) -> Pixels:
-        """Return uint8[height, width, 3], or [height, width, 1] for grey, over the background.
+        """Return pixels on a background, uint8[height, width, 3], or [height, width, 1] for grey.
 
-        Raises ValueError for too few or too many pixels, and the inflater's error for damaged ones.
+        Raises ValueError for a wrong size, filter or palette index, and the inflater's errors.
         """
         step = _CHANNELS[self.colour_type]
         rows = _inflated(self.compressed, self.height * (self.width * step + 1))
@@ -102,7 +102,7 @@ class OrdinaryPng(NamedTuple):
 
 
 def ordinary_png(data: bytes) -> OrdinaryPng | None:
-    """Return the header of an ordinary PNG, None for any other file.
+    """Return an ordinary PNG with its pixels still compressed; None for any other file.
 
     Pillow accepts every file that is accepted here, if its pixels can be decoded.
     """
@@ -144,7 +144,7 @@ def _image(header: dict[bytes, bytes], compressed: list[_Chunk]) -> OrdinaryPng 
 
 
 def _chunks(data: bytes) -> list[_Chunk]:
-    """Return the chunks between start and end, or [] if they do not fill the file."""
+    """Return the chunks before IEND; [] if their lengths do not fit the file."""
     chunks: list[_Chunk] = []
     view, at, end = memoryview(data), len(_START), len(data) - len(_END)
     while at < end:
@@ -169,7 +169,7 @@ def _inflated(compressed: list[_Chunk], num_bytes: int) -> bytes:
     pieces = [chunk.data for chunk in compressed]
     unpacker = _inflater.decompressobj()
     whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    data: bytes = unpacker.decompress(whole, num_bytes + 1)  # one more: too many are an error
+    data: bytes = unpacker.decompress(whole, num_bytes + 1)  # one byte more, to notice too many
     if len(data) != num_bytes or not unpacker.eof:
         raise ValueError(f"{len(data):,} bytes of pixels, and not {num_bytes:,}")
     return data

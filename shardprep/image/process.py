@@ -3,9 +3,9 @@
 Bytes in, bytes out; a bad image is a `Rejection`, not an exception. docs/images.md has a row for
 each kind of input.
 
-Ordinary JPEG and PNG files take a short path: their header is parsed here, and they skip Pillow.
-Any other file, and any file on which that path fails, takes the long path by Pillow. The results
-are equal.
+Ordinary JPEG and PNG files take a short path, where shardprep parses the header and Pillow does not
+decode. Any other file, and any file on which the short path fails, takes the long path with Pillow.
+Both paths give equal results.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ RejectionKind = Literal[
 ]  # fmt: skip
 
 _DCT_SCALES = (8, 4, 2)
-"""Scales 1/8, 1/4 and 1/2 are fast in libjpeg-turbo; the scales between them are slower."""
+"""Divisors of the sides that are fast in libjpeg-turbo; the scales between them are slower."""
 _PROOF_SCALE = 8
-"""Scale of a decode that only checks the file: it reads every bit and computes few pixels."""
+"""Divisor of the sides in a decode that only checks a file: every bit is read, few pixels made."""
 _CUT = {
     "reject": "the file ends before its image does; --truncated recover stores what is there",
     "recover": "the file ends before its image does, and nothing of it can be decoded",
 }
 _GRID = 24
-"""Maximum number of rows and columns sampled to decide whether an image is dark."""
+"""Maximum number of rows and of columns that are sampled to decide whether an image is dark."""
 _DEEP_MODES = ("I", "F")
 """Prefixes of Pillow's modes with more than 8 bits, to which `--depth-range` applies."""
 _NEARLY_BLACK = 32
-"""A pixel below this level of 255 is nearly black: 12-bit white read as 16 bits is 16."""
+"""Levels below this, of 255, are nearly black: 12-bit white read as 16 bits is 16."""
 _JPEGS = ("jpeg", "mpo")
 _MEMORY = "the image needs more memory than a worker may use"
 
@@ -69,9 +69,9 @@ class Original:
 
     height: int = 0
     width: int = 0
-    """Pixels as stored, before the EXIF orientation is applied; for a TIFF after it."""
+    """Height and width are pixels before the EXIF orientation is applied; in a TIFF, after it."""
     format: str = ""
-    """Pillow's name, lower case: jpeg, png, webp …"""
+    """Pillow's name of the format in lower case: jpeg, png, webp …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ class ProcessedImage:
     width: int
     original: Original
     placement: Placement
-    """Map from the original to the stored pixels, for boxes and masks."""
+    """Map from the original to the stored pixels, to place boxes and masks."""
     damage: str = ""
-    """Damage of the original that was repaired or ignored; "" for none."""
+    """Damage of the original that was recovered or tolerated; "" if it has none."""
     is_dark: bool = False
-    """Whether a DICOM or a grey image of more than 8 bits has 99% nearly black pixels."""
+    """Whether over 99% of sampled pixels are nearly black, in DICOM or grey of over 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +122,13 @@ def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
 
 
 def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
-    """Return the result of `_process`, or None unless the file is an ordinary JPEG or PNG."""
+    """Return the stored image; None if the file is not ordinary, or its header is rejected."""
     image = ordinary_jpeg(data) or ordinary_png(data)
     if image is None:
         return None
     size = (image.height, image.width)
     original = Original(*size, "png" if isinstance(image, OrdinaryPng) else "jpeg")
-    if _refused(original, spec) is not None:  # by its header; the long path rejects it
+    if _refused(original, spec) is not None:  # the long path returns the rejection
         return None
     if isinstance(image, OrdinaryPng):
         pixels = image.pixels(spec.background)
@@ -148,7 +148,7 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
 def ordinary_placement(data: bytes, spec: ImageSpec) -> Placement | None:
     """Return the placement of an ordinary JPEG from its header; None for any other file.
 
-    It equals the placement that `process_image` returns if the file is not damaged.
+    If the file is sound and is not rejected, `process_image` returns the same placement.
     """
     jpeg = ordinary_jpeg(data)
     if jpeg is None:
@@ -210,7 +210,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 def _words(error: Exception) -> str:
     text = " ".join(str(error).split())
-    if not text or not isinstance(error, OSError | SyntaxError):  # Pillow's own say what is broken
+    if not text or not isinstance(error, OSError | SyntaxError):  # others do not say what is broken
         text = f"{type(error).__name__} {text}".strip()
     return text[:200]
 
@@ -265,7 +265,7 @@ def _is_kept(data: bytes, image: Image.Image, original: Original, spec: ImageSpe
 
 
 def _dct_scale(size: tuple[int, int] | None, spec: ImageSpec) -> int:
-    """Return the largest of 1, 2, 4, 8 that still gives the number of pixels needed."""
+    """Return the largest of 1, 2, 4, 8 by which the sides can be divided and stay large enough."""
     if spec.size is None or size is None:
         return 1
     height, width = size
@@ -285,22 +285,22 @@ def _is_fitted(size: tuple[int, int], spec: ImageSpec) -> bool:
 
 @stage("resize")
 def _fit(pixels: Pixels, placement: Placement, spec: ImageSpec) -> Pixels:
-    """Return the stored pixels, which are the same array if nothing changes."""
+    """Return the stored pixels; the same array if they need no change."""
     if pixels.shape[:2] != placement.fitted:
         pixels = resize(pixels, placement.fitted, placement.box)
     if placement.fitted != placement.size:
         canvas = np.empty((*placement.size, 3), np.uint8)
         canvas[:] = spec.background
-        canvas[placement.inside] = pixels  # grey: in each channel
+        canvas[placement.inside] = pixels  # a grey channel is copied to all three
         return canvas
     return pixels
 
 
 @stage("encode")
 def encode(pixels: Pixels, original_format: str, spec: ImageSpec) -> bytes:
-    """Return pixels, uint8[height, width, 3] or [height, width, 1], in the format of the spec.
+    """Return pixels, uint8[height, width, 3] or [height, width, 1], encoded by `spec.format`.
 
-    RGB is stored in both cases: grey pixels give the same bytes as equal RGB channels.
+    "keep" means JPEG if the original is one, else PNG. Grey gives the bytes of equal RGB channels.
     """
     is_jpeg = spec.format == "jpeg" or (spec.format == "keep" and original_format in _JPEGS)
     if is_jpeg and pixels.shape[2] == 1:
@@ -322,7 +322,7 @@ def encode(pixels: Pixels, original_format: str, spec: ImageSpec) -> bytes:
 
 
 def _encoded_grey(pixels: Pixels, quality: int) -> bytes | None:
-    """Return the JPEG of equal RGB channels; None for odd sides, which planes pad differently."""
+    """Return the JPEG that equal RGB channels give; None for odd sides: planes pad differently."""
     height, width = pixels.shape[:2]
     if height % 2 or width % 2:
         return None

@@ -1,8 +1,8 @@
-"""Outlines: polygons and run lengths to masks.
+"""Convert outlines (polygons and run lengths) to masks.
 
-Texts of strangers are bounded by the image before anything is allocated. Polygons are filled by
-pycocotools, so that their pixels equal those in COCO's evaluation. pycocotools crashes on invalid
-coordinates and counts, so coordinates are checked first, and run lengths are decoded here.
+The size of a text is checked against its image before memory is allocated for it. Polygons are
+filled by pycocotools, so that their pixels equal those in COCO's evaluation. pycocotools crashes on
+invalid coordinates and counts, so coordinates are checked first, and run lengths are decoded here.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from shardprep.image.masks import MaskError
 Ints = NDArray[np.int64]
 
 _MAX_SIDES = 10
-"""Maximum distance of a corner from the image, in sides of the image."""
+"""Maximum coordinate of a corner, positive or negative, in sides of the image."""
 _MAX_BOUNDARY = 1_000_000
-"""Pixels along the edges of an object's polygons; pycocotools takes 80 bytes for each."""
+"""Maximum pixels along the edges of an object's polygons; pycocotools takes 80 bytes each."""
 _MIN_CORNERS = 3
 _NO_RUNS = re.compile(r"[^0-9\s]|[0-9]{13}", re.ASCII)
-"""Characters that no text of run lengths has, and numbers beyond every image."""
+"""Matches characters that are invalid in run lengths, and numbers larger than any image."""
 _FIRST, _LAST = ord("0"), ord("0") + 63
-"""Characters of compressed counts: 6 bits each; the highest bit means that more follow."""
+"""Range of the characters of compressed counts: 6 bits; the highest means "continued"."""
 _MAX_CHARACTERS = 7
-"""Characters of one compressed count: 5 bits each."""
+"""Maximum number of characters of one compressed count, with 5 bits each."""
 _FEW = 64
-"""Pixels for each run from which on it is faster to paint one after another."""
+"""With more pixels per run than this, it is faster to paint the runs one by one."""
 
 
 def outline_mask(outline: Polygons | Runs | Counts, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return the mask of an outline in an image of that height and width, 0 and 1.
+    """Return the mask of an outline, uint8[height, width] of 0 and 1. `size` is height and width.
 
-    Polygons equal pycocotools' `annToMask`; parts with less than three corners have no area.
-    MaskError for coordinates, counts or runs that do not fit such an image.
+    Polygons give the mask of pycocotools' `annToMask`; parts with less than three corners are
+    ignored. MaskError for coordinates, counts or runs that do not fit an image of this size.
     """
     height, width = size
     flat = np.zeros(height * width, np.uint8)
@@ -77,7 +77,7 @@ def _rings(polygons: Polygons, size: tuple[int, int]) -> list[Floats]:
 
 
 def _runs(runs: Runs, num_pixels: int) -> tuple[Ints, Ints]:
-    """Return the first pixel of each run, from 0, and the one behind its last."""
+    """Return the first pixel of each run, counted from 0, and the pixel after its last."""
     numbers = _numbers(runs.text, num_pixels)
     if len(numbers) % 2:
         raise MaskError(f"has {len(numbers):,} run lengths, which are not pairs")
@@ -102,7 +102,7 @@ def _runs(runs: Runs, num_pixels: int) -> tuple[Ints, Ints]:
 def _numbers(text: str, num_pixels: int) -> Ints:
     if _NO_RUNS.search(text):
         raise MaskError("has run lengths that are not whole numbers")
-    most = num_pixels + 2  # pairs with a gap between each
+    most = num_pixels + 2  # start and length of each run, with gaps between runs
     if len(text) > 14 * most:
         raise MaskError(f"has more run lengths than its {num_pixels:,} pixels can have")
     numbers = np.fromstring(text, np.int64, sep=" ")
@@ -114,7 +114,7 @@ def _numbers(text: str, num_pixels: int) -> Ints:
 
 
 def _counts(counts: str | tuple[int, ...], num_pixels: int) -> Ints:
-    """Return COCO's counts of pixels outside, inside, outside …; they add up to `num_pixels`."""
+    """Return COCO's counts of pixels outside, inside, outside …, which must sum to `num_pixels`."""
     if len(counts) > 2 * num_pixels * (_MAX_CHARACTERS if isinstance(counts, str) else 1):
         raise MaskError(f"has more run lengths than its {num_pixels:,} pixels can have")
     try:
@@ -135,8 +135,8 @@ def _counts(counts: str | tuple[int, ...], num_pixels: int) -> Ints:
 def _decompressed(text: str) -> Ints:
     """Return the counts of compressed text (pycocotools, common/maskApi.c, rleFrString).
 
-    Signed LEB128 in groups of 5 bits, the lowest first; from the fourth count on, the difference
-    to the count two places before.
+    A count is signed LEB128 in groups of 5 bits, the lowest first. From the fourth on, the number
+    stored is the difference to the count two places before.
     """
     codes = np.frombuffer(text.encode("ascii"), np.uint8)
     if codes.size and not (codes.min() >= _FIRST and codes.max() <= _LAST):

@@ -1,7 +1,7 @@
 """Resize with Pillow's bicubic filter, byte-equal to Pillow.
 
-The extension `_resample` is several times as fast. It is built if a C compiler is found at
-installation. Without it Pillow does the work, with the same result.
+The extension `_resample` is several times as fast as Pillow. It is built if a C compiler is found
+at installation. Without the extension, Pillow resizes, with the same result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
 """uint8[height, width, channels], row-major."""
 
 Box = tuple[float, float, float, float]
-"""Left, top, right, bottom in pixels; fractions of a pixel count."""
+"""Left, top, right, bottom in pixels; may be fractions."""
 
 BACKEND: Final[Literal["c", "pillow"]] = "pillow" if _fill is None else "c"
 """Implementation of `resize` on this machine."""
@@ -33,11 +33,11 @@ BACKEND: Final[Literal["c", "pillow"]] = "pillow" if _fill is None else "c"
 def resize(
     pixels: Pixels, size: tuple[int, int], box: Box | None = None, out: Pixels | None = None
 ) -> Pixels:
-    """Return a box of the pixels, by default all of them, scaled to a height and width.
+    """Return the pixels in a box, by default all, scaled to `size` (height and width).
 
     The 1 to 4 channels are filtered separately, alpha like the others. As in Pillow, the filter
-    reads beyond the edges of the box where the image continues. The result is C-contiguous and
-    written to `out` if given.
+    reads beyond the edges of the box where the image continues. The result is `out` if given, which
+    must be C-contiguous.
 
     Raises ValueError for pixels of another type or shape, a size below 1, an `out` of another shape
     or a box that is not within the image.
@@ -76,7 +76,7 @@ def resize_by_pillow(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
 def down_first(pixels: Pixels, size: tuple[int, int]) -> bool:
     """Return whether the vertical pass comes first, by the rule of Pillow 13.
 
-    The order matters, as values are rounded between the passes.
+    The order matters, because values are rounded between the passes.
     """
     less_height, less_width = pixels.shape[0] - size[0], pixels.shape[1] - size[1]
     return less_height > max(0, 2 * less_width)
@@ -85,7 +85,7 @@ def down_first(pixels: Pixels, size: tuple[int, int]) -> bool:
 def _by_pillow(image: Image.Image, size: tuple[int, int], box: Box, *, down: bool) -> Image.Image:
     left, top, right, bottom = box
     height, width = size
-    if down:  # in a call of its own, since Pillow 12 would take the other first
+    if down:  # in a call of its own, because Pillow 12 begins with the other
         rows = (0, top, image.width, bottom)
         image = image.resize((image.width, height), Image.Resampling.BICUBIC, box=rows)
         top, bottom = 0, height

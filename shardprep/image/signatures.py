@@ -1,4 +1,4 @@
-"""Kinds of files by their first bytes: images (by suffix as well), archives, and all others."""
+"""Recognize images and archives by their first bytes or suffix, and describe other files."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import re
 
 
 class NotAnImageError(Exception):
-    """No installed decoder accepts the bytes as an image; the message describes them."""
+    """No installed decoder reads the bytes as an image; the message says what they are."""
 
 
 HEAD_BYTES = 512
-"""Number of first bytes that `is_image` and `archive_type` look at."""
+"""Number of first bytes that `is_image` and `archive_type` need."""
 
 _IMAGES = {
     ".jpg .jpeg .jpe .jfif": rb"\xff\xd8\xff",
     ".png": rb"\x89PNG\r\n\x1a\n",
     ".gif": rb"GIF8[79]a",
-    ".bmp": rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0",  # bytes of its second header
+    ".bmp": rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0",  # size of its second header
     ".webp": rb"RIFF.{4}WEBP",
     ".tif .tiff": rb"II\*\0|MM\0\*",
     ".avif .heic .heif": rb".{4}ftyp(avi[fs]|he[iv][cx]|hei[ms]|m[is]f1)",
@@ -26,17 +26,17 @@ _IMAGES = {
     ".dcm .dicom": rb".{128}DICM(?!.{,160}1\.2\.840\.10008\.1\.3\.10(?![.0-9]))",
     ".psd": rb"8BPS",
     ".dds": rb"DDS ",
-    ".sgi": rb"\x01\xda[\0\1][\1\2]\0[\1-\3]",  # storage, bytes a value, dimensions
-    ".pcx": rb"\x0a[\0\2\3\5]\x01[\1\2\4\x08]",  # version, run lengths, bits a value
+    ".sgi": rb"\x01\xda[\0\1][\1\2]\0[\1-\3]",  # storage, bytes per value, dimensions
+    ".pcx": rb"\x0a[\0\2\3\5]\x01[\1\2\4\x08]",  # version, run lengths, bits per value
     ".ppm .pgm .pbm .pnm .pfm": rb"P[1-6f]\s+(#[^\n]*\n\s*)*\d+\s+\d+\s",
     ".xbm": rb"\s*#define[ \t]+\S+_width[ \t]+\d+\s+#define[ \t]+\S+_height[ \t]+\d+",
     ".xpm": rb"/\* XPM \*/",
-    ".ico .tga": rb"(?!)",  # an icon is never read, and nothing marks a TGA
+    ".ico .tga": rb"(?!)",  # icons are never read, and a TGA has no signature
 }
 """Suffixes of each image format, and a pattern of its first bytes."""
 _IMAGE_START = re.compile(b"|".join(b"(?:%s)" % start for start in _IMAGES.values()), re.DOTALL)
 IMAGE_SUFFIXES = frozenset(" ".join(_IMAGES).split())
-"""A member with such a suffix becomes an item, and is rejected if it is not an image."""
+"""A member with one of these suffixes is an item, and is rejected if it is not an image."""
 
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")
 _ARCHIVE_STARTS = {
@@ -83,22 +83,22 @@ _CONTROLS = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 def is_image(head: bytes) -> bool:
-    """Return whether the bytes start like an image."""
+    """Return whether the first bytes of a file are those of an image format."""
     return _IMAGE_START.match(head) is not None
 
 
 def is_dicom(data: bytes) -> bool:
-    """Return whether the bytes are a DICOM file, also if a TIFF at once; a DICOMDIR is not."""
+    """Return whether the bytes are a DICOM file. It may also be a TIFF, but not a DICOMDIR."""
     return _DICOM.match(data) is not None
 
 
 def is_heif(data: bytes) -> bool:
-    """Return whether the bytes are HEIC or HEIF; an AVIF names itself in its brands."""
+    """Return whether the bytes are HEIC or HEIF; False for AVIF, which has its own brands."""
     return _HEIF.match(data) is not None
 
 
 def archive_type(head: bytes) -> str | None:
-    """Return "zip", "tar", "gz", "bz2", "xz", "7z", "rar", or None."""
+    """Return "zip", "tar", "gz", "bz2", "xz", "7z" or "rar"; None if it is not an archive."""
     for start, name in _ARCHIVE_STARTS.items():
         if head.startswith(start):
             return name
@@ -108,7 +108,7 @@ def archive_type(head: bytes) -> str | None:
 
 
 def _is_tar(head: bytes) -> bool:
-    """Return whether the bytes are a tar, by its magic or, in the oldest form, by the checksum."""
+    """Return whether a tar begins here; the oldest form has no magic, only a checksum."""
     if head[_TAR_MAGIC] == b"ustar":
         return True
     if len(head) < HEAD_BYTES or head[:1] == b"\0":
@@ -122,7 +122,7 @@ def _is_tar(head: bytes) -> bool:
 
 
 def description(data: bytes) -> str:
-    """Return a line that describes a file by its first bytes."""
+    """Return one line that describes a file that is not an image, with its first 16 bytes."""
     if not data:
         return "the file is empty"
     return f"{_kind(data[:TEXT_BYTES], data)} (starts with {data[:16]!r})"
@@ -147,7 +147,7 @@ def _text_kind(head: bytes) -> str:
     if _CONTROLS.search(head):
         return ""
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # it may be cut in a character
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the head may end in a character
     except UnicodeDecodeError:
         return ""
     if _HTML.search(head):

@@ -11,8 +11,8 @@ Fit = Literal["crop", "pad", "stretch", "within", "none"]
 Format = Literal["jpeg", "png", "raw", "keep"]
 Truncated = Literal["reject", "recover"]
 DepthRange = Literal["full", "auto"] | tuple[float, float]
-"""Values of black and white in an image of more than 8 bits: the range of its type ("full"), its
-own minimum and maximum ("auto"), or two numbers for all images."""
+"""Values that become black and white in an image of more than 8 bits: the range of its type
+("full"), its own minimum and maximum ("auto"), or two numbers for all images."""
 Window = Literal["auto", "full"] | tuple[float, float]
 """Window of DICOM grey values: the window in the file ("auto"), the range of its type ("full"), or
 centre and width in the file's units, such as Hounsfield units."""
@@ -23,43 +23,43 @@ _JPEG_BYTES_PER_PIXEL = (
     (1, 10, 30, 50, 75, 85, 90, 95, 98, 100),
     (0.02, 0.04, 0.08, 0.11, 0.17, 0.23, 0.29, 0.42, 0.59, 0.82),
 )
-"""JPEG qualities and the bytes per pixel at each, without the header. Means over the photographs
-of four datasets at 224x224."""
+"""JPEG qualities, and the bytes per pixel at each without the header: means over the photographs of
+four datasets at 224x224."""
 _JPEG_HEADER_BYTES = 620
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpec:
-    """Size, fit and format of all stored images, and the limits for input images."""
+    """Size, fit and format of all stored images, how inputs are read, and limits for inputs."""
 
     size: tuple[int, int] | None = (224, 224)
     """Height and width in pixels; None if and only if `fit` is "none"."""
     fit: Fit = "crop"
-    """How an image gets `size`: cropped centrally, letterboxed, distorted, or shrunk to fit in."""
+    """How an image gets `size`: central crop, padding, distortion, or shrinking into it."""
     format: Format = "jpeg"
     quality: int = 90
     """JPEG quality, 1 to 100; chroma is subsampled 4:2:0."""
     background: tuple[int, int, int] = (255, 255, 255)
-    """RGB, 0 to 255: fills transparent pixels and the bars of a letterboxed image."""
+    """RGB, 0 to 255, behind transparent pixels and in the bars of a padded image."""
     depth_range: DepthRange = "full"
     window: Window = "auto"
     max_pixels: int = 100_000_000
-    """Maximum width times height; a larger image is rejected before it is decoded."""
+    """Maximum width times height of an input; a larger one is rejected before it is decoded."""
     min_side: int = 1
-    """Minimum of the shorter side in pixels."""
+    """Minimum of the shorter side of an input in pixels."""
     max_aspect: float = 0.0
-    """Maximum ratio of the longer to the shorter side; 0 for no limit."""
+    """Maximum ratio of the longer to the shorter side of an input; 0 for no limit."""
     truncated: Truncated = "reject"
-    """What to do with a file that ends before its image does."""
+    """Whether a file that ends before its image does is rejected, or stored as far as it goes."""
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:
-        """Height and width of all stored images, None if they differ."""
+        """Height and width of all stored images; None if they may differ."""
         return self.size if self.fit in ("crop", "pad", "stretch") else None
 
 
 def fitted_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
-    """Return the height and width of the whole image after scaling, before crop or pad."""
+    """Return the height and width of the whole scaled image, before it is cropped or padded."""
     if spec.size is None:
         return height, width
     to_height, to_width = spec.size
@@ -73,7 +73,7 @@ def fitted_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
 
 
 def estimated_bytes(spec: ImageSpec, original_bytes: int, num_images: int = 1) -> int:
-    """Return an estimate of the bytes of stored images, given the total bytes of all originals."""
+    """Return the estimated bytes of `num_images` stored images, from the bytes of all originals."""
     if spec.size is None or spec.format == "keep" or spec.fit == "within":
         return original_bytes
     height, width = spec.size

@@ -1,6 +1,6 @@
-"""Detect truncated files: their stated lengths point beyond the end of the file.
+"""Detect truncated files by lengths that they state, by missing ends and by errors of decoders.
 
-A truncated file differs from a corrupt one: another copy of it may be complete.
+A truncated file is not reported as corrupt, because another copy of it may be complete.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ _PILLOW_SAYS = (
     "Reached EOF while reading header",
 )  # fmt: skip
 _JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xda-\xfe]")
-"""Marker of a segment with a length; markers inside a scan have none."""
+"""Marker of a segment that has a length, unlike the markers inside a scan."""
 _STRIPS, _TILES = (273, 279), (324, 325)
 """TIFF tags of offsets and of byte counts."""
 _TIFF_TYPES = {3: "H", 4: "I", 5: "Q", 8: "h", 9: "i", 10: "q", 11: "f", 12: "d"}
-"""Field types (TIFF 6.0, section 2) → letters of `struct`; other types are bytes."""
+"""Field types (TIFF 6.0, section 2) → letters of `struct`; all other types count as bytes."""
 
 
 def is_cut(data: bytes, error: Exception) -> bool:
@@ -31,7 +31,7 @@ def is_cut(data: bytes, error: Exception) -> bool:
 
 
 def without_cut_segment(data: bytes) -> bytes:
-    """Return a truncated JPEG up to its last complete segment, so that a decoder accepts it."""
+    """Return a truncated JPEG without a cut last segment, so that a decoder accepts it."""
     at = 2
     while marker := _JPEG_MARKER.search(data, at):
         at = marker.start()
@@ -68,7 +68,7 @@ def _jpeg_header_is_cut(data: bytes) -> bool:
 
 
 def _boxes_are_cut(data: bytes) -> bool:
-    # ISO/IEC 14496-12, 4.2: size 1 means a 64-bit size follows, size 0 means up to the end.
+    # ISO/IEC 14496-12, 4.2: after size 1 comes a 64-bit size; a box of size 0 ends with the file.
     at = 0
     has_pixels = False
     while at < len(data):
@@ -131,4 +131,4 @@ _FORMATS = (
     (rb"qoif", lambda data: len(data) < 14),
     (rb"\s*#define|/\* XPM", lambda data: b"}" not in data),
 )
-"""Pattern of a format's first bytes, and the test whether a file of it is truncated."""
+"""Pattern of the first bytes of each format, and its test for truncated files."""

@@ -19,7 +19,7 @@ from shardprep.storage.regular_file import read_named
 RECIPE_FILE = "shardprep.toml"
 _MOST_FILE_BYTES = 1 << 20
 _MOST_PARTS = 16
-"""Maximum number of parts of a dotted key. Python's parser takes time quadratic in it."""
+"""Maximum number of parts of a dotted key: Python's parser takes quadratic time."""
 _COMMENT_WIDTH = 97
 _MOST_SHOWN = 200
 _STRINGS = re.compile(
@@ -32,18 +32,18 @@ _BETWEEN_KEYS = re.compile(r"[^\w.\"-]+")
 
 
 def key_lines(key: str, value: object, *, is_set: bool = True) -> list[str]:
-    """Return the lines of a key: its help as comments, then the key (a comment unless `is_set`)."""
+    """Return the lines of a key: its help as comments, then the key (a comment if not `is_set`)."""
     text = textwrap.wrap(BUILD_OPTIONS[key].help, _COMMENT_WIDTH, break_on_hyphens=False)
     return [*(f"# {line}" for line in text), f"{'' if is_set else '# '}{key} = {toml_value(value)}"]
 
 
 def toml_value(value: object) -> str:
-    """Return a string, number, boolean or list as TOML, which has the same escapes as JSON."""
+    """Return a string, number, boolean or list as TOML; TOML has the same escapes as JSON."""
     return printable_json(json.dumps(value, ensure_ascii=False))
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """Return the keys of a recipe file, "-" replaced by "_"; RecipeError if it is invalid."""
+    """Return key → value of a recipe file, with "_" for "-" in keys; RecipeError if invalid."""
     where = str(path)
     try:
         num_bytes = path.stat().st_size
@@ -58,7 +58,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise RecipeError(where, f"has a key of more than {_MOST_PARTS} parts")
     try:
         keys = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits
+    except (ValueError, RecursionError) as error:  # also a number of 5,000 digits
         raise RecipeError(where, f"is not TOML ({shown(str(error), _MOST_SHOWN)})") from error
     options: dict[str, Any] = {}
     for key, value in keys.items():

@@ -1,6 +1,6 @@
 """Types of the keywords of `shardprep.build`.
 
-`recipe.options` declares the options. A type here also allows the other ways to write the value.
+`recipe.options` declares the options. The types here also allow other ways to write a value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from shardprep.image.annotation_types import Frame, RunOrder
 from shardprep.image.spec import DepthRange, Fit, Format, Truncated, Window
 
 Texts = str | list[str] | tuple[str, ...]
-"""Names, in a list or separated by commas."""
+"""A list of texts, or one text; `classes`, `columns` and `null` split it at commas."""
 
 
 class RecipeKeywords(TypedDict, total=False):
@@ -74,7 +74,7 @@ class RecipeKeywords(TypedDict, total=False):
 
 
 class BuildKeywords(RecipeKeywords, total=False):
-    """All keywords of a build, including the options of one run."""
+    """The keywords of a build except `source` and `out`, with the options of one run."""
 
     save_rejected: str | Path | None
     workers: int | None

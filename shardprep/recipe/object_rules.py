@@ -24,7 +24,7 @@ BOX_FORMATS = {
 OUTLINE_FORMATS = ("coco", "yolo", "labelme", "via", "cvat")
 """Box formats that can also contain outlines."""
 BoxForm = Literal["xyxy", "xywh", "center"]
-"""Numbers of a box: two corners; first corner, width, height; or center, width, height."""
+"""Numbers of a box: two corners; first corner and size; or center and size."""
 _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
     "xyxy": (
         "xmin ymin xmax ymax", "x1 y1 x2 y2", "x0 y0 x1 y1", "left top right bottom",
@@ -40,7 +40,7 @@ _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
         "cx cy w h", "cx cy width height", "xc yc w h",
     ),
 }  # fmt: skip
-"""Usual column names, in lower case, without punctuation and prefixes such as "bbox"."""
+"""Usual column names, in lower case, without punctuation or a prefix such as "bbox"."""
 _BOX_WORD = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
 _FORM = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)
 _COLON = re.compile(r":(?![^{}]*\})")
@@ -69,9 +69,9 @@ class BoxTableRule(NamedTuple):
     files: tuple[str, ...] = ()
     id_column: str = ""
     boxes: BoxColumns | None = None
-    """None to find them by their names."""
+    """None to detect the columns."""
     label_column: str = ""
-    """Empty if all boxes have one class, or their cells contain the labels."""
+    """Empty if all boxes have one class, or the cells of boxes contain the labels."""
 
 
 class RunTableRule(NamedTuple):
@@ -89,7 +89,7 @@ _NO_RUN_TABLE = RunTableRule()
 
 @dataclass(frozen=True, slots=True)
 class FormatRule:
-    """A value of `--boxes`, or a value of `--masks` whose outlines are drawn."""
+    """A value of `--boxes`, or of `--masks` for a format whose outlines are drawn."""
 
     kind: str = "none"
     """A key of `BOX_FORMATS`, "auto" or "none"."""
@@ -110,9 +110,9 @@ class PatternField(NamedTuple):
     text: str
     """As written, without braces."""
     letters: slice | None = None
-    """Slice of the name that is compared; None for all."""
+    """Slice of the name that is compared; None for the whole name."""
     expression: str = ""
-    """Regular expression; its first group, or the whole match without groups, is compared."""
+    """Regular expression; the first group is compared, or the whole match if it has no group."""
 
     @property
     def is_part(self) -> bool:
@@ -131,7 +131,7 @@ class MaskPattern:
 
     text: str
     expression: str
-    """Expression for the whole key of a mask, with a group for each field."""
+    """Regular expression of the whole key of a mask, with a group for each field."""
     fields: dict[str, PatternField] = field(default_factory=dict)
     """Name of a group → its field."""
 
@@ -161,7 +161,7 @@ class MaskRule:
 
 
 def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
-    """Parse a `--boxes` value; errors name `option`."""
+    """Return the rule of a `--boxes` value; OptionError, which names `option`, if invalid."""
     name, _, argument = text.partition(":")
     if text in ("", "none", "auto"):
         return FormatRule(text or "none", text)
@@ -182,7 +182,7 @@ def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
 
 
 def parse_mask_rule(text: str) -> MaskRule:
-    """Parse a `--masks` value."""
+    """Return the rule of a `--masks` value; OptionError if it is invalid."""
     kind, _, argument = text.partition(":")
     if text in ("", "none", "auto"):
         return MaskRule("auto" if text == "auto" else "none", text)
@@ -232,7 +232,7 @@ def _files_and_columns(argument: str) -> list[str]:
 
 
 def parse_box_columns(text: str) -> BoxColumns:
-    """Parse the part BOX: one or four columns, plain or in `xywh(…)`, `xyxy(…)` or `center(…)`."""
+    """Return the one or four columns of BOX, such as x,y,w,h, and their form, as in `xywh(…)`."""
     option = OptionName("boxes", "csv")
     match = _FORM.fullmatch(text.strip())
     form = match["form"] if match else None
@@ -249,7 +249,7 @@ def parse_box_columns(text: str) -> BoxColumns:
 
 
 def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
-    """Return four columns with usual names for boxes, or None."""
+    """Return the four columns with usual names for the numbers of a box, or None."""
     by_plain: dict[str, str] = {}
     for name in names:
         by_plain.setdefault(_BOX_WORD.sub("", letters(name)), name)
@@ -267,7 +267,7 @@ def letters(name: str) -> str:
 
 
 def parse_mask_pattern(text: str) -> MaskPattern:
-    """Parse a mask pattern; OptionError unless it says which image a mask belongs to."""
+    """Return the parsed pattern; OptionError if its fields are invalid or do not name an image."""
     plain = composed(text)
     matches = list(_PARTS.finditer(plain))
     parts = [_field(match[1], text) for match in matches if match[1] is not None]
@@ -310,7 +310,7 @@ def _field(text: str, pattern: str) -> PatternField:
     if (is_sliced and name not in NAME_FIELDS) or (expression and name == "dir"):
         what = f"{where}, but only names have parts"
         raise OptionError(_MASKS, what, "take parts of {stem}, {name} or {id}")
-    # Compiled inside a group, because it is used there: flags in the expression are an error then.
+    # Compiled inside a group, where it will be used: there, flags in the expression are an error.
     hint = "write a regular expression, as in {stem:(.+)_rgb}"
     checked_expression(f"(?is)(?:{expression})", f"{where}, whose expression", _MASKS, hint)
     return PatternField(name, text, letters_of(match) if is_sliced else None, expression)

@@ -1,6 +1,6 @@
 """The options of a build, each declared once: name, type, default, help.
 
-The flags and their help, the keys of `shardprep.toml`, the keywords of `shardprep.build`, the error
+The flags and their help, the keys of `shardprep.toml`, the defaults of `shardprep.build`, the error
 texts and the options of a dataset's fingerprint are derived from this module. It imports no heavy
 modules, because `shardprep --help` imports it.
 """
@@ -46,24 +46,23 @@ class Option:
 
     help: str
     panel: str = ""
-    """Heading in `--help`; "" for the default."""
+    """Heading in `--help`; "" for the default heading."""
     metavar: str = ""
     shown: str = ""
     least: float = 0
     most: float = 0
     """Bounds of a number, both included."""
     read: Callable[[object], object] | None = None
-    """Converts a value as users write it (see `values`); its type is checked afterwards."""
+    """Converts a value as users write it (see `values`); then the type of the result is checked."""
     wanted: str = ""
-    """Allowed values in words; "" if the type describes them."""
+    """Allowed values in words, for errors; "" to derive the words from the type."""
     is_repeated: bool = False
-    """Whether the flag may be given several times."""
     flags: tuple[str, ...] = ()
-    """Flags, if they are not made from the name."""
+    """Flags; () to make the flag from the name."""
     shapes_bytes: bool = True
-    """Whether the option can change the shards; then the fingerprint contains it."""
+    """Whether the option can change the shards, so that the fingerprint contains it."""
     is_newer: bool = False
-    """Whether the fingerprint omits the default, so that older datasets keep their fingerprint."""
+    """Whether fingerprints omit the default value, so that those of older datasets stay valid."""
 
     def numbers(self, kind: type) -> str:
         """Return the allowed numbers in words; `kind` is int or float."""
@@ -313,11 +312,11 @@ RUN_OPTIONS = {
         "debug shows where an error was raised.",
         RUN, "LEVEL", shown="info"),
 }  # fmt: skip
-"""Options that do not change the result. A recipe file must not set them: it may be untrusted."""
+"""Options that do not change the result. Recipe files must not set them: they may be untrusted."""
 
 
 class RunOptions(NamedTuple):
-    """The options of one run, except `part` and `dry_run`."""
+    """The options of one run that `shardprep.build` also takes."""
 
     save_rejected: str | Path | None = None
     workers: int | None = None

@@ -1,8 +1,8 @@
 """The recipe: the checked options of a build, from flags and from the keys of `shardprep.toml`.
 
 A flag overrides the same key of the file, and removes keys that contradict it. An error names the
-flag or the file that the option came from. The file may come from an untrusted source: every
-invalid value gives an error, never a traceback.
+flag or the file that the option came from. The file may come from an untrusted source: an invalid
+value must raise a RecipeError and nothing else.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _FILES = (
     "labels", "join", "class_map", "exclude_list", "split", "schema", "boxes", "masks",
     "mask_values",
 )  # fmt: skip
-"""Options that may name a file. Files in object storage are not allowed."""
+"""Options that may name a file. The file must not be in object storage."""
 _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
     "name": (
         lambda name: not name or NAME.fullmatch(name),
@@ -97,12 +97,12 @@ _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
 _MAX_KEY = 60
 _MAX_WHAT = 180
 _MAX_PROBLEMS = 240
-"""Maximum characters of an error: of a key, of one problem, of all problems."""
+"""Maximum number of characters in an error: of a key, of a problem, of all problems."""
 
 Place = Callable[[str], tuple[str | OptionName, str]]
-"""Maps a key to the place of its error, and to the prefix of the problem."""
+"""Takes a key, returns the flag or file to name in its error, and a prefix of the message."""
 _MAX_TEXT = 4096
-"""Maximum characters of a path, an address or a name (PATH_MAX of Linux)."""
+"""Maximum number of characters of a path, an address or a name (PATH_MAX of Linux)."""
 _SCHEME = re.compile(r"(^|[:,=])[A-Za-z][A-Za-z0-9+.-]+://")
 _ONE_SIZE = "use the fit crop, pad or stretch, or the format png"
 _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ...] = (
@@ -127,12 +127,12 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
         "means nothing for the format {other!r}", "leave it out",
     ),
 )  # fmt: skip
-"""Two options, a test whether their values contradict each other, problem, hint."""
+"""Two options, a test that is true if their values contradict each other, problem, hint."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The parsed rules of a recipe. Each rule keeps its text."""
+    """The parsed rules of a recipe."""
 
     labels: LabelRule
     split: SplitRule
@@ -156,7 +156,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 class Recipe(BuildOptions):
     """The checked options of a build; `make_recipe` creates it.
 
-    Its fields include the texts of the rules for the manifest; code uses the parsed `rules`.
+    Fields such as `labels` are texts, for the manifest; code uses the parsed `rules` instead.
     """
 
     rules: Rules = field(repr=False, compare=False)
@@ -167,7 +167,7 @@ class Recipe(BuildOptions):
 
     @property
     def image_spec(self) -> ImageSpec:
-        """Specification of the stored images; fit "auto" is the fit without boxes or masks."""
+        """Specification of the stored images; for fit "auto", without boxes and masks."""
         if self.fit == "auto":
             return self.settled(annotated=False).image_spec
         return self._part(ImageSpec)
@@ -178,17 +178,17 @@ class Recipe(BuildOptions):
 
     @property
     def finds_near(self) -> bool:
-        """Whether the build first searches all pixels for near copies."""
+        """Whether the build first decodes all images to find near copies."""
         return self.rules.group.is_near or self.dedup == "near"
 
     @property
     def may_be_annotated(self) -> bool:
-        """Whether boxes or masks are stored, or would be if the source has some."""
+        """Whether boxes and masks may be detected: the recipe states no labels, boxes or masks."""
         return self.labels == "auto" and not self.boxes and not self.masks
 
     @property
     def named_files(self) -> list[str]:
-        """The files named in options. Each is in the source or on disk."""
+        """The files that options name. Each is in the source or on disk."""
         rules = self.rules
         files = [rule.file for rule in rules.join]
         files += [file for file in (self.class_map, self.exclude_list) if file]
@@ -243,7 +243,7 @@ class Recipe(BuildOptions):
 def make_recipe(
     keys: Mapping[str, Any], where: str, flags: Mapping[str, Any] | None = None
 ) -> Recipe:
-    """Return the recipe of file keys, overridden by flags; one RecipeError names all problems."""
+    """Return the recipe of file keys, overridden by flags; errors name the flag, or `where`."""
     flags = flags or {}
 
     def place(key: str) -> tuple[str | OptionName, str]:
@@ -253,7 +253,7 @@ def make_recipe(
 
 
 def stored_recipe(options: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of recorded options; RecipeError if another version wrote other options."""
+    """Return the recipe recorded in a dataset; RecipeError if this version rejects an option."""
     return _checked(options, lambda key: (key, ""))
 
 
@@ -282,7 +282,7 @@ def _read(key: str, value: object) -> Any:
 
 
 def _choices(kind: object, value: object) -> tuple[object, ...]:
-    """Return the values of a Literal type; for other types, (value,) if it fits, otherwise ()."""
+    """Return the values of a Literal type. For other types, (value,) if it fits, otherwise ()."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     if bool in get_args(kind) and not isinstance(value, bool):
@@ -360,7 +360,7 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
 
 
 def _check(key: str, value: Any, given: object) -> None:
-    """Raise ValueError with the reason if a converted value is not usable; errors quote `given`."""
+    """Raise ValueError with the reason if a converted value is unusable; quote `given` in it."""
     if isinstance(value, str) and key in _NAMES and len(value) > _MAX_TEXT:
         raise ValueError(f"is longer than {_MAX_TEXT:,} characters")
     is_valid, what = _VALID.get(key, (None, ""))
@@ -378,7 +378,7 @@ def _check(key: str, value: Any, given: object) -> None:
 
 
 def _unusable(problems: Sequence[tuple[str, str]], place: Place) -> RecipeError:
-    """Return one error for (key, message) pairs. Messages beyond one line are only counted."""
+    """Return one error for (key, message) pairs; if they are too long, the last are counted."""
     problems = [(key, shown(printable(what), _MAX_WHAT)) for key, what in problems]
     (first, message), *others = dict.fromkeys(problems)
     where, before = place(first)
@@ -407,7 +407,7 @@ def _unknown_key(key: str) -> tuple[str, str]:
 
 
 def outputs(recipe: Recipe) -> tuple[str, ...]:
-    """Return the folders or addresses that a build writes; its source excludes them."""
+    """Return the folders or addresses that a build writes; they are not part of its source."""
     out = recipe.out.rstrip("/") if is_url(recipe.out) else str(Path(recipe.out))
     final = f"{out}/{recipe.dataset_name}/{recipe.version}"
     return out, final, final + INCOMPLETE_SUFFIX, f"{final}.old"

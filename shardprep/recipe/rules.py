@@ -24,7 +24,7 @@ class CsvRule(NamedTuple):
     id_column: str = ""
     """A column, or a path template of several columns; "" to detect the column."""
     label_columns: tuple[str, ...] = ()
-    """One column of names, several columns of 1 and 0, ("*",) for all but the id, () to detect."""
+    """One column of names or several of 1 and 0; ("*",) for all except the id; () to detect."""
 
 
 _NO_TABLE = CsvRule(())
@@ -37,7 +37,7 @@ class LabelRule:
     kind: RuleKind
     text: str = ""
     depth: int = 1
-    """1 is the folder of the image."""
+    """Which folder above the image: 1 is the folder that holds it."""
     pattern: str = ""
     table: CsvRule = _NO_TABLE
 
@@ -49,7 +49,7 @@ class SplitRule:
     kind: Literal["folders", "ratio", "column", "list", "roots", "tables"]
     text: str = ""
     ratios: Mapping[str, float] = field(default_factory=dict)
-    """For kind "ratio": split → share. Shares add up to 1."""
+    """For kind "ratio": split → share. The shares add up to 1."""
     column: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
     """For kind "column": cell → split; for "list": split → file; for "roots": split → glob."""
@@ -65,7 +65,7 @@ class GroupRule:
 
     kind: Literal["none", "column", "folder", "regex"]
     text: str = ""
-    """The rule without `near`."""
+    """The rule without "near,"."""
     is_near: bool = False
     depth: int = 1
     pattern: str = ""
@@ -76,11 +76,11 @@ class JoinRule(NamedTuple):
 
     file: str
     key: str = ""
-    """The column in both tables; "" to detect it."""
+    """The column that both tables have; "" to detect it."""
 
 
 def parse_label_rule(text: str) -> LabelRule:
-    """Parse a `--labels` value."""
+    """Return the rule of a `--labels` value; OptionError if it is invalid."""
     option = OptionName("labels")
     kind, _, argument = text.partition(":")
     match kind:
@@ -103,7 +103,7 @@ def parse_label_rule(text: str) -> LabelRule:
 
 
 def parse_split_rule(text: str) -> SplitRule:
-    """Parse a `--split` value."""
+    """Return the rule of a `--split` value; OptionError if it is invalid."""
     option = OptionName("split")
     kind, colon, rest = text.partition(":")
     if not text:
@@ -128,7 +128,7 @@ def parse_split_rule(text: str) -> SplitRule:
 
 
 def parse_group_rule(text: str) -> GroupRule:
-    """Parse a `--group` value: near, a rule, or `near,RULE`."""
+    """Return the rule of a `--group` value: "near", a rule, or "near,RULE"."""
     option = OptionName("group")
     is_near = text.partition(",")[0] == "near"
     rule = text.removeprefix("near").removeprefix(",") if is_near else text
@@ -144,14 +144,14 @@ def parse_group_rule(text: str) -> GroupRule:
 
 
 def parse_join_rule(text: str) -> JoinRule:
-    """Parse a `--join` value, `FILE[:KEY]`; the path may contain a colon."""
+    """Return the rule of a `--join` value, `FILE[:KEY]`; the path may contain a colon."""
     file, colon, key = text.rpartition(":")
     has_key = colon and not key.lower().endswith(TABLE_SUFFIXES)
     return JoinRule(file, key) if has_key else JoinRule(text)
 
 
 def parse_pairs(text: str, option: OptionName) -> dict[str, str]:
-    """Parse "a=b,c=d"."""
+    """Return {"a": "b", "c": "d"} for "a=b,c=d"; OptionError if a part is not A=B."""
     pairs = {}
     for part in text.split(","):
         left, sign, right = (piece.strip() for piece in part.partition("="))
@@ -162,7 +162,7 @@ def parse_pairs(text: str, option: OptionName) -> dict[str, str]:
 
 
 def letters_of(match: re.Match[str]) -> slice:
-    """Return the slice of a match of `SLICE`: [0] is the first letter, [:-4] all but four."""
+    """Return the slice of a match of `SLICE`: [0] is the first letter, [:-4] all but the last 4."""
     start = int(match["start"]) if match["start"] else None
     if match["colon"]:
         return slice(start, int(match["stop"]) if match["stop"] else None)
@@ -172,7 +172,7 @@ def letters_of(match: re.Match[str]) -> slice:
 def checked_expression(
     pattern: str, where: str, option: OptionName, hint: str = ""
 ) -> re.Pattern[str]:
-    """Return the compiled expression; the OptionError of an invalid one calls it `where`."""
+    """Return the compiled pattern; OptionError if it is invalid. Errors name it by `where`."""
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -202,7 +202,7 @@ def _csv_rule(argument: str) -> CsvRule:
 
 
 def _ratios(text: str, option: OptionName) -> dict[str, float]:
-    """Return the share of each split; "train" gets the rest if it is not named."""
+    """Return the share of each split; "train" gets the rest if it is not in the text."""
     ratios: dict[str, float] = {}
     for part in text.split(","):
         name, sign, number = (piece.strip() for piece in part.partition("="))

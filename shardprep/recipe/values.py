@@ -1,7 +1,7 @@
 """Conversion of option values, which are text in a flag and TOML types in a file.
 
-Each function returns the converted value, or raises ValueError without a message if the option does
-not take the value.
+Each `read_…` function returns the converted value, or raises ValueError without a message if the
+option does not take the value. Some return a value of an unexpected type, which the caller rejects.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from shardprep.errors import printable, shown
 
 _MAX_BITS = 64
 _MOST_DEEP = 1e30
-"""Limit of pixel values: a difference of two still fits in float32."""
+"""Maximum size of a pixel value: the difference of two must fit in float32."""
 _MAX_SHOWN = 60
-"""Maximum characters of a value in an error, and of a number as text."""
+"""Maximum number of characters of a value in an error, and of a number as text."""
 _SIZE = re.compile(r"([0-9]{1,9})(?:\s*[xX\u00d7]\s*([0-9]{1,9}))?")
 _NUM_BYTES = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)\s*(?:([kKmMgGtT])(i?))?[bB]?")
 _COLOUR = re.compile(r"\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*")
@@ -23,7 +23,7 @@ _COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128
 
 
 def read_size(value: object) -> tuple[int, int] | None:
-    """Return (height, width) of "WIDTHxHEIGHT", "SIDE" or [height, width]; None for "none"."""
+    """Return (height, width) for "WIDTHxHEIGHT", "SIDE" or [height, width]; None for "none"."""
     if value in ("none", None):
         return None
     if isinstance(value, str | int) and (match := _SIZE.fullmatch(str(value)[:_MAX_SHOWN].strip())):
@@ -33,7 +33,7 @@ def read_size(value: object) -> tuple[int, int] | None:
 
 
 def read_colour(value: object) -> tuple[int, int, int]:
-    """Return three levels, 0..255, of a name, "#RRGGBB", "R,G,B" or [R, G, B]."""
+    """Return red, green and blue, 0..255, for a name, "#RRGGBB", "R,G,B" or [R, G, B]."""
     if isinstance(value, str):
         text = value.strip().lower()
         if text in _COLOURS:
@@ -49,7 +49,7 @@ def read_colour(value: object) -> tuple[int, int, int]:
 
 
 def read_depth_range(value: object) -> object:
-    """Return "full", "auto", or the two floats of "MIN,MAX" or [MIN, MAX]; MIN < MAX."""
+    """Return "full", "auto", or two floats for "MIN,MAX" or [MIN, MAX]; MIN < MAX."""
     if value in ("full", "auto"):
         return value
     low, high = _two_numbers(value)
@@ -59,7 +59,7 @@ def read_depth_range(value: object) -> object:
 
 
 def read_window(value: object) -> object:
-    """Return "full", "auto", or the two floats of "CENTER,WIDTH" or [CENTER, WIDTH]; WIDTH >= 1."""
+    """Return "full", "auto", or two floats for "CENTER,WIDTH" or [CENTER, WIDTH]; WIDTH ≥ 1."""
     if value in ("full", "auto"):
         return value
     center, width = _two_numbers(value)
@@ -96,7 +96,7 @@ def read_num_bytes(value: object) -> object:
 
 
 def read_share(value: object) -> object:
-    """Return a share: 0.05 for "5%" or 0.05."""
+    """Return a share: 0.05 for "5%", "0.05" or 0.05."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -107,19 +107,19 @@ def read_share(value: object) -> object:
 
 
 def read_ratios(value: object) -> object:
-    """Return ratios as text: "train=0.9,test=0.1"."""
+    """Return a table of ratios as text, such as "train=0.9,test=0.1"; a text is unchanged."""
     if isinstance(value, dict):
         return ",".join(f"{name}={ratio}" for name, ratio in value.items())
     return value
 
 
 def read_names(value: object) -> object:
-    """Return names as a tuple: ("cat", "dog") for "cat,dog"."""
+    """Return names as a tuple: ("cat", "dog") for "cat,dog"; a list is unchanged."""
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
 
 def read_number(value: object, kind: type[int | float], least: float, most: float) -> float:
-    """Return a number within bounds, from a number or its text; 3.0 is a valid int."""
+    """Return a number within bounds, for a number or its text; 3.0 is valid if `kind` is int."""
     try:
         if isinstance(value, str) and len(value) <= _MAX_SHOWN and value.isascii():
             value = kind(value)
@@ -140,7 +140,7 @@ def read_texts(value: object) -> tuple[str, ...]:
 
 
 def texts_in(value: object) -> Collection[str]:
-    """Return the strings in an option's value: itself, or its elements."""
+    """Return the texts in a value: itself, elements of a list, or keys of a table."""
     if isinstance(value, str):
         return (value,)
     parts = value if isinstance(value, list | tuple | dict) else ()
@@ -148,7 +148,7 @@ def texts_in(value: object) -> Collection[str]:
 
 
 def value_shown(value: object) -> str:
-    """Return a value as text for errors: long values shortened, lists and tables only named."""
+    """Return a value as text for errors: shortened if long; "a list" or "a table" for these."""
     if isinstance(value, str):
         return shown(printable(repr(value)), _MAX_SHOWN)
     if isinstance(value, bool):

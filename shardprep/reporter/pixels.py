@@ -1,8 +1,8 @@
 """Stored images by record number, and the pixel pass that measures them.
 
-The pass decodes every image once at a reduced size. Measures come from the same small tiles as the
-perceptual hashes, so values of two images are comparable. The result is cached on this machine
-under the manifest's hash, except with damaged records: a repair does not change the manifest.
+The pass decodes each image at a reduced size, and a sample also in full. Most measures come from
+the tiles of the perceptual hashes, so values of two images are comparable. The result is cached on
+this machine by the manifest's hash, unless records are damaged: a repair keeps that hash.
 """
 
 from __future__ import annotations
@@ -55,11 +55,9 @@ MEASURES = np.dtype(
         ("colour", "<f4"),
     ]
 )
-"""Measures of one image: `PHASH` and more.
-
-`brightness` (mean), `darkest` (5th percentile) and `lightest` (99th) are perceived brightness in
-0..1. `entropy` is in bits of the grey levels. `colour` is the mean distance between channels, 0..1.
-"""
+"""Measures of one image: `PHASH` and more. `brightness` (mean), `darkest` (5th percentile) and
+`lightest` (99th) are perceived brightness in 0..1. `entropy` is in bits of the grey levels.
+`colour` is the mean distance between channels, 0..1. For `sharpness`, see the function."""
 _VERSION = 3
 """Version of the measures. Increase it when the same pixels give other values."""
 _AT_ONCE = 64
@@ -69,17 +67,17 @@ _CACHED = {"measures", "channels", "labels", "counts", "tiles", "boxes"}
 _SQUARES = (np.square(np.arange(256) / 255)[None] * np.array([[0.241], [0.691], [0.068]])).astype(
     np.float32
 )
-"""Contribution of each level of red, green and blue to squared perceived brightness."""
+"""float32[3, 256]: part of each level of red, green and blue in squared perceived brightness."""
 
 
 def open_images(dataset: OpenDataset, split: AnySplit | None = None) -> StoredImages:
-    """Return the images of a split, or of all splits in order; DatasetError for a bad shard."""
+    """Return the images of a split, by default of all; DatasetError if a shard is missing."""
     splits = "+".join(name for name, one in dataset.manifest.splits.items() if one.num_records)
     return StoredImages(open_subset(dataset, split or splits).records, dataset.schema)
 
 
 class StoredImages:
-    """Stored images of `records`, by index into `records`."""
+    """The stored images of `records`. Numbers are indexes into `records`."""
 
     def __init__(self, records: Records, schema: Schema) -> None:
         self._records = records
@@ -101,7 +99,7 @@ class StoredImages:
         return bytes(values[0])
 
     def boxes(self, number: int, payload: Payload) -> np.ndarray[Any, Any]:
-        """Return the `BOXES` of a record; raises RecordError or ValueError if damaged."""
+        """Return the `BOXES` of a record; RecordError or ValueError if the record is damaged."""
         if self._box_decoder is None:
             return np.empty(0, BOXES)
         features: dict[str, Any] = dict(
@@ -122,7 +120,7 @@ class StoredImages:
     def pixels(self, data: bytes, least_side: int = 0) -> Pixels:
         """Return an image as RGB, uint8[height, width, 3].
 
-        With `least_side`, a JPEG is decoded smaller if no side gets shorter than that, in pixels.
+        With `least_side`, a JPEG may be decoded smaller, with sides of at least that many pixels.
         """
         if self._size is None:
             check_stored(data)
@@ -134,10 +132,10 @@ class StoredImages:
 
 
 def sharpness(pixels: Pixels) -> float:
-    """Return the strength of edges of an image uint8[height, width, 3]; 0 without contrast.
+    """Return the strength of edges of an image, uint8[height, width, 3]; 0 without contrast.
 
-    The standard deviation of the Laplacian is divided by that of grey, so mist is not blur. It
-    depends on resolution, so images are first scaled to a shorter side of `LEAST_SIDE`.
+    It is the standard deviation of the Laplacian divided by that of grey, so mist is not blur. It
+    depends on resolution, so larger images are first reduced to a shorter side of `LEAST_SIDE`.
     """
     image = Image.fromarray(pixels).convert("L")
     ratio = LEAST_SIDE / min(image.size)
@@ -161,7 +159,7 @@ def _deviation(values: np.ndarray[Any, np.dtype[np.int16]]) -> float:
 
 
 def measured(tiles: Pixels) -> np.ndarray[Any, Any]:
-    """Return the `MEASURES` of tiles, uint8[n, 56, 56, 3]; sharpness is left at 0."""
+    """Return the `MEASURES` of tiles, uint8[n, 56, 56, 3], except sharpness, which is 0."""
     measures = np.zeros(len(tiles), MEASURES)
     if not len(tiles):
         return measures
@@ -194,7 +192,7 @@ def _percentile(histograms: Ints, share: float) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Exact sums over the pixels of images, by channel (int64[3])."""
+    """Exact sums and sums of squares over the pixels of images, by channel (int64[3])."""
 
     num_images: int = 0
     num_pixels: int = 0
@@ -210,7 +208,7 @@ class Channels:
         )
 
     def mean_std(self) -> tuple[Triple, Triple]:
-        """Return mean and deviation of red, green and blue, for pixels in 0..1."""
+        """Return the means and standard deviations of red, green and blue, for pixels in 0..1."""
         mean = self.sums / self.num_pixels
         std = np.sqrt(np.maximum(self.squares / self.num_pixels - mean**2, 0))
         return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
@@ -233,7 +231,7 @@ class ScanResult:
     measures: np.ndarray[Any, Any]
     """`MEASURES` of each record in `numbers`."""
     tiles: dict[int, tuple[int, Ints]]
-    """Pictured class → number of its images, and sum of their tiles, int64[56, 56, 3]."""
+    """Pictured class → number of its measured images, and sum of their tiles, int64[56, 56, 3]."""
     channels: Channels
     """Sums over a seeded sample of at most `NUM_EXACT` images, at their stored size."""
     boxes: np.ndarray[Any, Any]
@@ -247,11 +245,12 @@ class PassPlan:
     """Records of a pixel pass, determined by the dataset and the options."""
 
     mark: str
-    """Cache key of the records, see `Contents.mark`."""
+    """Identity of the dataset and its scope, see `Contents.mark`."""
     numbers: Ints
     exact: np.ndarray[Any, np.dtype[np.bool_]]
+    """Whether each record is also decoded in full, for the channels."""
     classes: Ints
-    """Class whose tile sum each record is added to, −1 for none."""
+    """Class of each record, if the tiles of that class are summed, otherwise −1."""
 
     @property
     def file(self) -> Path:
@@ -264,7 +263,7 @@ class PassPlan:
 def plan_pass(mark: str, classes: Ints, most: int, seed: int) -> PassPlan:
     """Return the plan to measure all records, or a seeded sample of `most` records.
 
-    `classes` has the class of each record whose tile is summed, −1 for other records.
+    `classes` is the class of each record of the dataset, or −1 if its tile is not summed.
     """
     draw = np.random.default_rng(seed)
     numbers = np.arange(len(classes))
@@ -278,7 +277,7 @@ def plan_pass(mark: str, classes: Ints, most: int, seed: int) -> PassPlan:
 
 
 def measure(plan: PassPlan, images: Callable[[], StoredImages], watcher: Watcher) -> ScanResult:
-    """Return the result of a pixel pass, from the cache if possible."""
+    """Return the cached result of a pixel pass, or run it and cache a result without damage."""
     result = kept(plan)
     if result is None:
         result = _pass(plan, images(), watcher)
@@ -354,7 +353,7 @@ def _measure(plan: PassPlan, images: StoredImages, start: int) -> ScanResult:
 
 
 def kept(plan: PassPlan) -> ScanResult | None:
-    """Return the cached result of a pass, None if missing or incomplete."""
+    """Return the cached result of a pass, or None if it is missing or invalid."""
     arrays = kept_arrays(plan.file)
     if arrays is None or arrays.keys() != _CACHED:
         return None

@@ -1,4 +1,4 @@
-"""Columns of a dataset's records and left-out inputs, from its documents. No shard is read."""
+"""Columns of a dataset's records and left-out inputs, read from its documents, not its shards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 STATUSES = (item_table.WRITTEN, item_table.REJECTED, item_table.SKIPPED)
 _LEFT_OUT = ("key", "status", "kind", "reason")
 _KEPT_FIRST = ("test", "validation", "train")
-"""Splits by preference for keeping a copy, as with `--dedup`."""
+"""Splits in order of preference for the copy to keep, as with `--dedup`."""
 _TRAIN = "train"
 _LARGEST = (1 << 31) - 1
 """Sizes in pixels or bytes are clipped to this, so that width x height fits 64 bits."""
@@ -71,7 +71,7 @@ class Contents:
     """Manifest of the dataset, or the excerpt for the scope."""
     items: ItemFile
     status: np.ndarray[Any, np.dtype[np.int8]]
-    """Index into `STATUSES` for each row; unknown words get the last index."""
+    """Index into `STATUSES` for each row of the item table; an unknown status gets the last one."""
     written: ItemView
     """Rows of the records, in record order."""
     others: ItemView
@@ -122,7 +122,7 @@ class Contents:
 
     @cached_property
     def label(self) -> Ints:
-        """Class number of each record; −1 unless the target is one class."""
+        """Class number of each record, −1 if unlabelled; all −1 if the target is not one class."""
         if self.schema.target != LABEL:
             return np.full(len(self), -1)
         labels = _whole(self.written.read("label"), -1)
@@ -131,7 +131,7 @@ class Contents:
 
     @cached_property
     def target_codes(self) -> Ints:
-        """Code of each record's target, equal for equal targets; −1 without a target."""
+        """A number for each record, equal if the targets are equal; −1 without a target."""
         target = self.schema.target
         if target is None or target == LABEL:
             return self.label
@@ -143,7 +143,7 @@ class Contents:
 
     @cached_property
     def is_spared(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether each record is an unlabelled image outside train; submissions need them all."""
+        """Whether each record is an unlabelled image outside train. Submissions need all these."""
         schema, spared = self.schema, np.zeros(len(self), bool)
         if schema.target is not None or schema.annotations:
             spared = np.array([name != _TRAIN for name in self.splits], bool)[self.split]
@@ -157,7 +157,7 @@ class Contents:
 
     @cached_property
     def original_codes(self) -> Ints:
-        """Code of each record's original, equal for equal bytes; −1 if unknown."""
+        """A number for each record, equal if the originals have equal bytes; −1 if unknown."""
         # Encode all rows, then select: selecting first would copy 70 MB for a million hashes.
         return _codes(self.items.column("original_sha256"))[self.written.numbers]
 
@@ -226,7 +226,7 @@ class Contents:
 
 
 def read_contents(dataset: OpenDataset, split: AnySplit | None = None) -> Contents:
-    """Return the columns of the records of `split`, or of all records, and of left-out inputs."""
+    """Return the columns of the records of `split`, or of all records and the left-out inputs."""
     manifest, items = dataset.manifest, dataset.item_file()
     words, known = coded(items.column("status"))
     places = [STATUSES.index(one) if one in STATUSES else len(STATUSES) - 1 for one in known]
@@ -264,13 +264,13 @@ def _narrowed(contents: Contents, split: AnySplit) -> Contents:
 
 
 def coded(words: pa.ChunkedArray) -> tuple[Ints, list[str | None]]:
-    """Return the dictionary codes and values of a column; code −1 means null."""
+    """Return the codes of a dictionary column, −1 for null, and its values followed by None."""
     found = words.unify_dictionaries().combine_chunks()
     return pc.fill_null(found.indices, -1).to_numpy(), [*found.dictionary.to_pylist(), None]
 
 
 def _codes(values: pa.ChunkedArray) -> Ints:
-    # Sorting needs less memory: dictionary encoding takes 200 MB for a million hashes.
+    # Sort, because dictionary encoding takes 200 MB for a million hashes.
     order = pc.sort_indices(values)
     ranked = values.take(order)
     is_next = pc.fill_null(pc.not_equal(ranked[1:], ranked[:-1]), False)  # noqa: FBT003 - of pyarrow

@@ -44,7 +44,7 @@ class Report(ReportData):
 def make_report(
     dataset: OpenDataset, options: ReportOptions, watcher: Watcher, split: AnySplit | None = None
 ) -> Report:
-    """Return the report on a dataset, or on one split or selection."""
+    """Return the report on a dataset or one of its splits; measure pixels if the options say so."""
     contents = read_contents(dataset, split)
     selection = None if contents.scope is None else contents.scope.selection
 
@@ -60,7 +60,7 @@ def make_report(
 
 
 def known_report(contents: Contents) -> Report:
-    """Return the report from the documents, and from cached measures with default options."""
+    """Return a report without reading shards; pixel measures are included if they are cached."""
     options = ReportOptions()
     measured = pixels.kept(_plan(contents, options)) if len(contents) else None
     return _report(contents, options, measured, None)

@@ -19,7 +19,7 @@ from shardprep.reporter.pixels import Channels, ScanResult, StoredImages
 from shardprep.reporter.record_columns import Contents
 
 MOST_MEASURED = 100_000
-"""Default limit of measured images. Counts from the documents always cover all images."""
+"""Default maximum number of images to measure; counts from the documents cover all images."""
 MOST_PICTURED = 40
 
 
@@ -37,7 +37,7 @@ class ReportOptions:
 
 @dataclass(frozen=True, repr=False)
 class ReportData(Card):
-    """All results of a report. `page.render` draws the page from it."""
+    """All results of a report, from which `page.render` draws the page."""
 
     contents: Contents
     options: ReportOptions
@@ -47,7 +47,7 @@ class ReportData(Card):
     qualities: tuple[Quality, ...]
     measured: ScanResult | None
     pictured: tuple[int, ...]
-    """Classes with pictures on the page, in label order; −1 for images without a class."""
+    """Classes with pictures on the page, in label order; () for a dataset without classes."""
     images: StoredImages | None
 
     @property
@@ -77,7 +77,7 @@ class ReportData(Card):
 
     @property
     def channels(self) -> Channels | None:
-        """Sums over the images decoded in full; None without such images."""
+        """Sums over the images that were decoded in full; None if none was."""
         if self.measured is None or not self.measured.channels.num_pixels:
             return None
         return self.measured.channels
@@ -93,7 +93,7 @@ class ReportData(Card):
         return {"dataset": title, "looked at": looked, **(findings or {"found": "nothing"})}
 
     def pictures(self) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
-        """Yield small images spread evenly over the dataset. Damaged images are skipped."""
+        """Yield small images from all parts of the dataset, uint8[height, width, 3]."""
         if self.images is None:
             return
         numbers = np.unique(np.linspace(0, len(self.contents) - 1, MOST_PICTURES).astype(int))
@@ -104,5 +104,5 @@ class ReportData(Card):
                         yield self.images.pixels(self.images.image(payload), SIDE)
 
     def keys(self, name: str) -> tuple[str, ...]:
-        """Return the keys that a finding lists; empty if nothing was found."""
+        """Return the keys of the finding called `name`; () if that was not found."""
         return next((one.keys for one in self.findings if one.name == name), ())

@@ -1,8 +1,7 @@
-"""Extents: file, offset and compression of one member, with the code that reads it.
+"""Extents: where the bytes of one member are, how they are compressed, and how to read them.
 
-An extent is small and picklable. Workers read members in place; nothing is extracted under a name
-from an archive. Missing, truncated, damaged or encrypted bytes and unknown compression methods
-raise a `MemberError`.
+An extent is small and picklable, so workers can read members in place. A `MemberError` means that
+the bytes are missing, truncated, damaged, encrypted, or compressed with an unknown method.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ UNPACK_ERRORS = (
 )  # fmt: skip
 _BZIP2, _LZMA = 12, 14
 _BLOCK_BYTES = 1 << 20
-"""Bytes read for a head. Larger than a block of bzip2, which is decompressed only as a whole."""
+"""Stored bytes read for the head of a bzip2 or LZMA member: more than one whole bzip2 block."""
 
 MOST_BYTES = 2**63 - 1
-"""Largest size in an item table; archives may state more."""
+"""Largest size that fits in an item table; archives may state larger sizes."""
 
 
 class MemberError(Exception):
-    """The bytes of one member cannot be read. The message is the reason, without the name."""
+    """The bytes of a member cannot be read. The message gives the reason, but no name."""
 
 
 def damaged(error: BaseException) -> MemberError:
@@ -64,7 +63,7 @@ class PlainExtent(range_reads.Span):
 
     @classmethod
     def named(cls, file: str, num_bytes: int) -> PlainExtent:
-        """Return the extent of a file named by the user. Only such a file may be a link."""
+        """Return the extent of a file that the user named; a link is followed."""
         is_link = os.path.islink(file)  # noqa: PTH114 - False for an address
         return cls(os.path.realpath(file) if is_link else file, 0, num_bytes)
 
@@ -86,11 +85,11 @@ class PlainExtent(range_reads.Span):
             buffer[:] = self.read()  # raises the precise error, if any
 
     def read_head(self, num_bytes: int) -> bytes:
-        """Return the first `num_bytes`, fewer if the member is shorter."""
+        """Return the first `num_bytes` bytes, or all if the member is shorter."""
         return self.read_range(0, num_bytes)
 
     def read_range(self, at: int, num_bytes: int) -> bytes:
-        """Return `num_bytes` from offset `at` on, fewer if the member ends earlier."""
+        """Return `num_bytes` bytes from offset `at` on, or fewer if the member ends earlier."""
         left = max(0, self.num_bytes - at)
         return _read_at(self.file, self.offset + at, min(num_bytes, left))
 
@@ -108,7 +107,7 @@ class ZipExtent(NamedTuple):
 
     @property
     def span(self) -> PlainExtent:
-        """The range to read ahead for `read`: stored bytes, with space for their header."""
+        """The range to read ahead: local header (its size is estimated) and stored bytes."""
         return PlainExtent(self.file, self.header_offset, self.stored_bytes + _MOST_HEADER_BYTES)
 
     def read(self) -> bytes:
@@ -150,7 +149,7 @@ class ZipExtent(NamedTuple):
 
 
 class RefusedExtent(NamedTuple):
-    """A member that is rejected without reading it."""
+    """A member that is never read: each attempt raises a `MemberError` with `reason`."""
 
     num_bytes: int
     """Size stated in the archive, at most `MOST_BYTES`."""
@@ -173,7 +172,7 @@ Extent = StoredExtent | RefusedExtent
 
 
 def _inflate(stored: bytes, method: int, num_bytes: int) -> bytes:
-    """Decompress at most `num_bytes` + 1 bytes: a bomb cannot exceed its stated size."""
+    """Return at most `num_bytes` + 1 unpacked bytes, so that a bomb cannot fill the memory."""
     limit = min(num_bytes, sys.maxsize - 1) + 1
     if method == 0:
         return stored
@@ -186,7 +185,7 @@ def _inflate(stored: bytes, method: int, num_bytes: int) -> bytes:
 
 
 def new_unpacker(method: int, head: bytes) -> tuple[Any, int]:
-    """Return a decompressor for a zip method, and the offset of its data after this head."""
+    """Return a decompressor for a zip method, and the offset of its data in the stored bytes."""
     if method == zlib.DEFLATED:
         return zlib.decompressobj(-zlib.MAX_WBITS), 0
     if method == _BZIP2:
@@ -201,7 +200,8 @@ def new_unpacker(method: int, head: bytes) -> tuple[Any, int]:
 
 
 def _lzma_unpacker(head: bytes) -> tuple[Any, int]:
-    """Parse the header: version (2 bytes), properties size (2 bytes), properties of LZMA1."""
+    """Return the decompressor of an LZMA member, and the length of its header."""
+    # The header: version (2 bytes), size of the properties (2 bytes), properties of LZMA1.
     size = struct.unpack("<H", head[2:4])[0]
     properties, dictionary = struct.unpack("<BI", head[4 : 4 + size])
     lzma1 = {

@@ -1,7 +1,7 @@
-"""List the members of one archive, in its order.
+"""List the members of one archive.
 
-The name of a member is never used as a path. Damage raises an error of zipfile or tarfile, or a
-`SourceError` if these libraries do not detect it.
+The name of a member is never used as a path. A damaged archive raises an error of zipfile or
+tarfile, or a `SourceError` if these libraries do not detect the damage.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _LONG_NUMBER = re.compile(rb"\d{64}")
 def entries(
     place: PlainExtent, name: str, kind: str, encoding: str | None, unpacker: Unpacker
 ) -> Iterator[Entry | OrdinaryImages]:
-    """Yield the members of a "zip", "tar" or "7z"; ordinary images come together as columns.
+    """Yield the members of a "zip", "tar" or "7z": for a zip, first the ordinary images as columns.
 
-    Errors name the archive `name`. `encoding` applies to zip names without the UTF-8 flag.
+    `name` is used in errors. `encoding` applies to names in a zip that have no UTF-8 flag.
     """
     if kind == "zip":
         return _zip_entries(place, name, encoding, unpacker.budget)
@@ -82,13 +82,12 @@ def _zip_entries(
 
 
 def _by_zipfile(place: PlainExtent, encoding: str | None) -> tuple[int, ZipEntries]:
-    """Return the offset of the directory and its entries, parsed by `zipfile`."""
     with zipfile.ZipFile(buffered(place), metadata_encoding=encoding) as archive:
         infos = archive.infolist()
         names = Texts.of(info.filename if encoding else _true_name(info) for info in infos)
         places, modes = np.zeros(len(infos), PLACE), np.empty(len(infos), np.uint16)
         for row, info in enumerate(infos):
-            # A size or offset beyond the limit fits nowhere, so the exact value does not matter.
+            # Any number beyond the limit is an error later, so its exact value does not matter.
             places[row] = (
                 ZIP, info.compress_type, info.flag_bits, 0, info.CRC,
                 max(-MOST_OFFSET, min(info.header_offset, MOST_OFFSET)),
@@ -126,7 +125,7 @@ def _zip_entry(path: str, extent: ZipExtent, mode: int) -> Iterator[Entry]:
 
 
 def _true_name(info: zipfile.ZipInfo) -> str:
-    """Return the name decoded as UTF-8 if that is valid: many zips do not set the flag."""
+    """Return the name, decoded as UTF-8 if valid: many zips have such names without the flag."""
     if info.flag_bits & UTF8_FLAG or info.filename.isascii():
         return info.filename
     try:
@@ -136,7 +135,7 @@ def _true_name(info: zipfile.ZipInfo) -> str:
 
 
 class _Headers(io.BufferedReader):
-    """A tar for `tarfile` that rejects large headers, which only malicious archives have."""
+    """A tar for `tarfile`; TarError for large headers and numbers, which only attackers write."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= _MAX_HEADER_BYTES:
@@ -153,7 +152,7 @@ def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
         tarfile.open(fileobj=headers, mode="r:") as archive,
     ):
         for info in archive:
-            # tarfile would keep all members, each with all global headers.
+            # tarfile would keep every member in memory, each with all global headers.
             archive.members.clear()  # type: ignore[attr-defined] # typeshed has no fields
             if len(archive.pax_headers) > _MAX_GLOBAL_HEADERS:
                 raise SourceError(name, "is damaged, or a bomb: it has endless global headers")
@@ -174,7 +173,7 @@ def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
 
 
 def _check_end(place: PlainExtent, at: int, name: str) -> None:
-    """Check that the tar has its end mark: tarfile takes any damage for the end."""
+    """Raise SourceError if the end mark is missing or another tar follows: tarfile ignores both."""
     is_end = False
     while data := place.read_range(at, BLOCK_BYTES):
         blank = len(data) - len(data.lstrip(b"\0"))

@@ -21,11 +21,12 @@ class FoundFile(NamedTuple):
     """A file below a folder or an address."""
 
     path: str
-    """Path or address of the bytes. It is not a link, but folders above it may be links."""
+    """Path or address of the bytes (for a link, of its target). Folders above it may be links."""
     relative: str
+    """Path below the source, with "/"; "" for the source itself."""
     num_bytes: int = 0
     mark: int | str = ""
-    """Modification time in nanoseconds, or ETag of an object. It changes with the content."""
+    """Modification time in nanoseconds, or ETag of an object: shows that the content changed."""
     problem: str = ""
     """Reason not to read the file: `LEADS_OUTSIDE`, or `NOT_REGULAR` (a device, a broken link)."""
 
@@ -33,12 +34,12 @@ class FoundFile(NamedTuple):
 def find_files(
     source: Path | str, leave_out: Iterable[str] = (), *, follow_links: bool = False
 ) -> Iterable[FoundFile]:
-    """Return all files below a folder or an address, or the file itself with `relative` "".
+    """Return the files below a folder or an address, or only the source if it is a file itself.
 
-    Files are sorted within each folder. Links to folders are followed, each once. A link to a
-    target outside the folder is returned with a problem, unless `follow_links` is set: a foreign
-    folder must not decide which other files of this machine are read. Folders or addresses in
-    `leave_out` are ignored, for example a dataset built from the source.
+    Files of a folder are sorted by name. Each folder is visited once, even if links lead to it. A
+    link out of the source has a problem, unless `follow_links` is set: a foreign folder must not
+    decide which other files of this machine are read. `leave_out` has folders or addresses to
+    ignore, such as a dataset built from the source. SourceError if the source does not exist.
     """
     place = parse_place(str(source))
     if isinstance(place, ObjectUrl):

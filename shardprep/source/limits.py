@@ -1,8 +1,8 @@
 """Limits of a source: number of members, sizes, depth. Errors name the flag of the limit.
 
-Only these numbers distinguish a zip bomb from an honest archive. The sizes stated in an archive are
-added up before anything is unpacked. A .gz states no size, so its bytes are counted while it is
-unpacked.
+Only these numbers distinguish a zip bomb from an honest archive. The stated sizes of images and
+tables are added up before any of them is unpacked. The bytes of an inner archive or a .gz are
+counted while it is unpacked.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:  # a download does not need numpy
     Sizes = NDArray[np.int64]
 
 _SMALL_BYTES = 64_000_000
-"""Unpacked bytes up to which any ratio is allowed: a black image of 20 megapixels has 1000."""
+"""Unpacked bytes up to which any ratio is allowed. A black image of 20 megapixels reaches 1,000."""
 _FREE_BYTES = 10_000_000_000
 _FREE_RATIO = 100
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLimits:
-    """The limits of one source. The defaults accept every dataset on Kaggle."""
+    """The limits of one source."""
 
     max_members: int = 10_000_000
-    """Members of all archives together, skipped members included."""
+    """Members of all archives and files of the source together, skipped ones included."""
     max_member_size: int = 2_000_000_000
-    """Bytes of one image or table, which is read into memory whole."""
+    """Bytes of one image or table: it is read into memory as a whole."""
     max_unpacked: int | None = None
-    """Bytes of all members together. None means 10 GB plus 100 times the size of the source."""
+    """Bytes unpacked from all archives. None means 10 GB plus 100 times the size of the source."""
     max_ratio: int = 1000
     """Unpacked bytes per packed byte, for members above 64 MB. Deflate reaches 1,032."""
     max_depth: int = 8
@@ -46,7 +46,7 @@ DEFAULT_LIMITS = SourceLimits()
 
 
 class Budget:
-    """Totals of one source; each method raises a `SourceError` above the limits."""
+    """Counts members and bytes of one source; SourceError if a total is above its limit."""
 
     def __init__(self, limits: SourceLimits) -> None:
         self.limits = limits
@@ -67,13 +67,13 @@ class Budget:
         self.check_members(0, archive)
 
     def check_members(self, num_more: int, archive: str) -> None:
-        """Check the number of members stated in an archive, before they are read."""
+        """Raise SourceError if `num_more` further members of an archive would be too many."""
         if self._num_members + num_more > self.limits.max_members:
             what = f"there are more than {self.limits.max_members:,} members"
             raise _above("max_members", archive, what)
 
     def readable(self, extent: StoredExtent, key: str) -> Extent:
-        """Return the extent, or a `RefusedExtent` if the member is too large."""
+        """Return the extent and count its bytes; a `RefusedExtent` if it is above a limit."""
         packed = extent.stored_bytes if isinstance(extent, ZipExtent) else extent.num_bytes
         largest = max(packed, extent.num_bytes)
         reason = self._bomb(packed, extent.num_bytes)
@@ -87,7 +87,7 @@ class Budget:
         return extent
 
     def readable_all(self, packed: Sizes, sizes: Sizes) -> NDArray[np.bool_]:
-        """Return a mask of images that are surely within the limits, and count their bytes."""
+        """Count the bytes of the images that are within the limits; return their mask, bool[n]."""
         limits = self.limits
         fits = (packed <= limits.max_member_size) & (sizes <= limits.max_member_size)
         fits &= (sizes <= _SMALL_BYTES) | (-(-sizes // limits.max_ratio) <= packed)

@@ -1,8 +1,7 @@
-"""List the members of a folder or an archive, at any reasonable depth.
+"""List the members of a folder or an archive, and of the archives in it.
 
-Zip and tar members are read in place. Archives in archives may be compressed (a deflated zip, the
-tar in a .gz). These, split archives (.zip.001) and 7z archives are unpacked once, into the work
-folder. A member's name never becomes a path.
+Zip and tar members are read in place. Compressed inner archives (a deflated zip, the tar in a .gz),
+split archives (.zip.001) and 7z archives are first unpacked or joined, once, into the work folder.
 """
 
 from __future__ import annotations
@@ -82,12 +81,12 @@ def list_source(  # noqa: PLR0913 - options of the walk and callbacks
     leave_out: Iterable[str] = (),
     check: Callable[[Sequence[Member]], None] = lambda _: None,
 ) -> Listing:
-    """Return all members of the source in key order; SourceError if two have the same key.
+    """Return all members of a source, sorted by key; SourceError if two images have the same key.
 
-    A source is a folder, an archive (recognised by its content), the first volume of a split
-    archive, the address of an archive, or an address with objects below it. The caller removes
-    `work_dir`. `zip_encoding` None means UTF-8 if the names are valid, otherwise cp437. `check` is
-    called with the known `others` before slow unpacking of inner archives; it may raise.
+    A source is a folder, an archive (recognised by its content), a volume of a split archive, the
+    address of an archive, or an address with objects below it. The caller removes `work_dir`.
+    Without `zip_encoding`, a name is UTF-8 if that is valid, otherwise cp437. `check` is called
+    with the `others` found so far, before the slow unpacking of inner archives; it may raise.
     """
     walk = _Walk(Unpacker(work_dir, notice, Budget(limits)), zip_encoding)
     root = str(source) if is_url(str(source)) else Path(source).name
@@ -105,7 +104,7 @@ class _Walk:
         self.budget = unpacker.budget
         self.zip_encoding = zip_encoding
         self.volumes: dict[tuple[str, int], dict[int, StoredExtent]] = defaultdict(dict)
-        self.packed: list[tuple[str, StoredExtent, int]] | None = []  # None: none waits
+        self.packed: list[tuple[str, StoredExtent, int]] | None = []  # None: open at once
         self.images = MembersBuilder()
         self.others: list[Member] = []
         self.skipped: list[Skipped] = []
@@ -145,7 +144,7 @@ class _Walk:
                     self.member(clean_key(file.relative), extent, depth=1)
 
     def file(self, place: str, num_bytes: int) -> None:
-        """Add the members of the source, an archive or the first volume of one."""
+        """Add the members of a source that is an archive, or a volume of a split archive."""
         volume = _VOLUME.fullmatch(place)
         if volume and is_url(place):
             what = "is one volume of a split archive"
@@ -193,7 +192,7 @@ class _Walk:
             self.unnamed(key, extent, depth)
 
     def unnamed(self, key: str, extent: StoredExtent, depth: int) -> None:
-        """Add a member without an image suffix, according to its content."""
+        """Add a member without an image suffix. Its first bytes show what it is."""
         try:
             head = extent.read_head(HEAD_BYTES)
         except MemberError as error:
@@ -214,7 +213,7 @@ class _Walk:
     def archive(
         self, extent: StoredExtent, name: str, prefix: str, depth: int, head: bytes | None = None
     ) -> bool:
-        """Add the members of an archive, or return False. `head` has its first bytes, if known."""
+        """Add the members of an archive that begins with `head`; return False if it is not one."""
         kind = _head_type(extent, name) if head is None else archive_type(head)
         if kind is None and (depth == 1 or name.lower().endswith(_ZIP_SUFFIXES)):
             # A zip may have data in front, such as a self-extractor: its directory is at its end.
@@ -258,14 +257,14 @@ class _Walk:
         return self.archive(inner, name, prefix, depth + (within in _COMPRESSED))
 
     def volume(self, name: str, extent: StoredExtent, depth: int) -> bool:
-        """Store a volume until all are known; return False if the file is not a volume."""
+        """Store a volume for `join_volumes`; return False if `name` is not the name of a volume."""
         match = _VOLUME.fullmatch(name)
         if match is not None:
             self.volumes[match["whole"], depth][int(match["number"])] = extent
         return match is not None
 
     def join_volumes(self) -> None:
-        """Add the members of every split archive, and other numbered files one by one."""
+        """Add the members of every split archive; add other numbered files as single members."""
         while self.volumes:
             name, depth = min(self.volumes)
             volumes = self.volumes.pop((name, depth))

@@ -1,7 +1,7 @@
 """Members of a source as columns: keys in one buffer, places of their bytes as integers.
 
 Most members are images with ordinary names: safe, not junk, and valid keys without changes. One
-pattern over all names finds them a hundred times as fast as `unsafe_name`, `clean_key` and
+pattern finds them in all names, a hundred times as fast as calls of `unsafe_name`, `clean_key` and
 `is_junk` for each name.
 """
 
@@ -34,9 +34,9 @@ PLACE = np.dtype(
         ("offset", "<i8"), ("stored_bytes", "<i8"), ("num_bytes", "<i8"),
     ]
 )  # fmt: skip
-"""An extent as integers. `file` is an index into `Members.files`, for `ODD` into `Members.odd`."""
+"""An extent as integers. `file` is an index into `Members.files`, or `Members.odd` for `ODD`."""
 PLAIN, BELOW, ZIP, ODD = range(4)
-"""Kinds of places: a file, a file whose path ends in the member's key, a zip, any other extent."""
+"""Kinds: bytes of a file, a file whose path ends with its key, a zip member, any other extent."""
 _AT_ONCE = 1 << 12
 
 
@@ -44,19 +44,19 @@ class Member(NamedTuple):
     """One entry of an archive, or one file of a folder."""
 
     key: str
-    """Full path from the root of the source, through all archives. Unique."""
+    """Full path from the root of the source, through all archives. Unique among images."""
     extent: Extent
 
 
 class Entry(NamedTuple):
-    """A member of an archive, as listed in the archive's directory; never a folder."""
+    """A member of an archive that is not a folder, as the archive lists it."""
 
     name: str
     num_bytes: int
     extent: StoredExtent | None
-    """None if there is a problem."""
+    """None if the member has a problem."""
     problem: str
-    """Reason not to use the member, or ""."""
+    """Reason not to use the member; "" for a good member."""
 
 
 class Members(Sequence[Member]):
@@ -154,7 +154,7 @@ class MembersBuilder:
             self._pack()
 
     def add_all(self, keys: Texts, places: Places, file: str) -> None:
-        """Add members of one file; sets the field `file` of their places."""
+        """Add members of one `file` as in `OrdinaryImages`; sets the field `file` of `places`."""
         self._pack()
         places["file"] = self._number(file)
         self._parts.append((keys, places))
@@ -200,9 +200,9 @@ class OrdinaryImages(NamedTuple):
 
     keys: Texts
     places: Places
-    """A `PLACE` for each, without `file`."""
+    """A `PLACE` for each image; the field `file` is not set."""
     file: str
-    """The zip, or the common part of all paths or addresses before the key."""
+    """Path or address of the zip; for a folder, the common part of all paths before the key."""
 
     @property
     def stored_bytes(self) -> NDArray[np.int64]:
@@ -211,14 +211,14 @@ class OrdinaryImages(NamedTuple):
 
 
 def are_ordinary(names: Texts) -> NDArray[np.bool_]:
-    """Return a mask of names that surely belong to ordinary images; the pattern may miss some."""
+    """Return bool[n]: True for names of ordinary images. A few of them may be False."""
     fits = booleans(pc.match_substring_regex(names.array, ORDINARY_IMAGE))
     fits &= integers(pc.binary_length(names.array)) <= MAX_KEY_LENGTH
     return fits & ~booleans(pc.match_substring(names.array, "__MACOSX"))
 
 
 def ordinary_files(files: Sequence[FoundFile]) -> tuple[OrdinaryImages, list[FoundFile]]:
-    """Split files into ordinary images below one folder, and other files."""
+    """Return the ordinary images below the source, and all other files. `files` is not empty."""
     last = files[-1]
     folder = last.path.removesuffix(last.relative)
     keys = Texts.of(file.relative for file in files)

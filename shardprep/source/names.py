@@ -1,4 +1,4 @@
-"""Names of members and archives. A key is a POSIX path on one line of valid Unicode."""
+"""Names of members and archives. A key is a POSIX path without line breaks, in valid Unicode."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import PurePosixPath
 from shardprep.image.signatures import IMAGE_SUFFIXES
 
 MAX_KEY_LENGTH = 4096
-"""Maximum length in characters, as for a path in Linux."""
+"""Maximum length in characters. A path in Linux has at most 4,096 bytes."""
 _JUNK_NAMES = frozenset((".DS_Store", "Thumbs.db", "desktop.ini"))
 _PLAIN_PATH = re.compile(r"(?!\.?/|.*//|.*/\.(/|$)).*[^/]", re.DOTALL)
-"""A path in its shortest form. Other paths are rare, so slow code handles them."""
+"""A path in its shortest form. Other paths are rare, so `clean_key` may be slow for them."""
 _ARCHIVES = r"zip|7z|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|7z)"
 _ARCHIVE_NAME = re.compile(rf".+\.({_ARCHIVES})(\.001)?", re.IGNORECASE)
 _ARCHIVE_SUFFIX = re.compile(
@@ -26,16 +26,16 @@ _SUFFIX = "|".join(
     for suffix in sorted(IMAGE_SUFFIXES)
 )
 ORDINARY_IMAGE = rf"\A(?:[^.{_NO}][^{_NO}]*/)*[^.{_NO}][^{_NO}]*(?:{_SUFFIX})\z"
-"""RE2 pattern for names of images that are valid keys without changes and have no hidden part."""
+"""RE2 pattern for names of images that are valid keys and have no part that begins with a dot."""
 
 
 def composed(text: str) -> str:
-    """Return the text in Unicode form NFC; names from macOS have separate accents."""
+    """Return the text in Unicode form NFC: file names from macOS have separate accents."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def without_archive_suffix(path: str) -> str:
-    """Return "a/train" for "a/train.zip", and "train/a" for "train.tar.gz/a"."""
+    """Return a path without archive suffixes, for example "train/a" for "train.tar.gz/a"."""
     return _ARCHIVE_SUFFIX.sub("", path)
 
 
@@ -45,7 +45,7 @@ def is_archive_name(name: str) -> bool:
 
 
 def unsafe_name(name: str) -> str:
-    """Return the problem of a member's name, or ""."""
+    """Return why a member's name is unsafe, or ""."""
     path = name.replace("\\", "/")
     if path.startswith("/") or _DRIVE.match(path):
         return "absolute path"
@@ -55,7 +55,7 @@ def unsafe_name(name: str) -> str:
 
 
 def is_junk(key: str, name: str) -> bool:
-    """Return True for files that operating systems leave in archives; `name` ends the key."""
+    """Return True for a file that operating systems add. `name` is the last part of `key`."""
     if name in _JUNK_NAMES or name.startswith("._"):
         return True
     return "__MACOSX" in key and "__MACOSX" in key.split("/")

@@ -1,8 +1,8 @@
-"""Range reads of objects: few requests for consecutive small reads, and many parallel requests.
+"""Reads of objects with few requests for small reads, and read-ahead for objects and files.
 
-A few blocks are kept in memory for nearby reads. A worker announces the spans of a chunk. Spans of
-objects are fetched while earlier images are decoded. For spans of files, the operating system is
-asked to read ahead, and the files stay open until they are read. Nothing is written to disk.
+A small read fetches a larger block and keeps it in memory for the next reads. `read_ahead` gets the
+spans of a chunk. It fetches spans of objects in parallel, while the worker decodes earlier images.
+It asks the operating system to read spans of files, and keeps the files open. It writes no files.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from shardprep.storage.regular_file import Descriptor, OpenFiles, regular_descri
 from shardprep.storage.url import ObjectUrl, is_url
 
 _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
-"""Bytes of one request. The size doubles while reads are consecutive."""
+"""Bytes of the first request. The size doubles up to the maximum while reads are consecutive."""
 _KEPT_BYTES = 24 << 20
 _WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 8 << 20, 8, 64
-"""Limits of a read-ahead window. Workers wait for the first, so it is small; spans then double."""
+"""Bytes and spans of a read-ahead window. The first has few spans, because workers wait for it."""
 _WINDOWS_AHEAD = 4
-"""Number of windows fetched in advance: a store may answer more slowly than photos decode."""
+"""Number of windows fetched in advance: a store may be slower than the decoder."""
 _CALL_SPANS, _CALLS_AT_ONCE = 8, 16
-"""Ranges per call, and parallel calls. A thread for each range would cost more."""
+"""Ranges per call, and parallel calls of a window. One thread per range would cost more."""
 _NEAR_BYTES = 128 << 10
 """Largest gap in bytes between two spans that one request fetches."""
 
@@ -45,7 +45,7 @@ _Span = TypeVar("_Span", bound=Span)
 _blocks: dict[tuple[str, int], bytes] = {}
 """(file, offset) → block in memory, oldest first."""
 _at_hand: dict[str, list[tuple[int, bytes]]] = {}
-"""File → offset and bytes of each range fetched ahead."""
+"""Address → offset and bytes of each range of the current window."""
 
 
 class _Open(threading.local):
@@ -57,12 +57,12 @@ _open = _Open()
 
 
 def open_file(file: str) -> Descriptor | None:
-    """Return the descriptor of a file that is open for read-ahead, or None."""
+    """Return the descriptor of a file that `read_ahead` opened in this thread, or None."""
     return _open.files.find(file)
 
 
 def read_at(file: str, offset: int, num_bytes: int) -> bytes:
-    """Return bytes of an object, fewer if it ends earlier. Raises as `objects.get_range`."""
+    """Return bytes of an object, fewer if it ends earlier; FileNotFoundError if it is missing."""
     for start, data in _at_hand.get(file, ()):
         if start <= offset and offset + num_bytes <= start + len(data):
             return data[offset - start : offset - start + num_bytes]
@@ -88,12 +88,12 @@ def _read_block(file: str, offset: int, num_bytes: int) -> bytes:
 
 
 def forget() -> None:
-    """Drop all blocks, so that the next reads ask the store."""
+    """Drop the blocks in memory, so that the next reads ask the store."""
     _blocks.clear()
 
 
 def read_ahead(spans: Sequence[_Span]) -> Generator[_Span]:
-    """Yield the spans, reading ahead. Bytes of objects stay in memory until the next window."""
+    """Yield the spans in order, and read later ones ahead. Read a span before you take the next."""
     if not any(is_url(span.file) for span in spans):
         yield from _read_ahead_by_system(spans)
         return
@@ -187,7 +187,7 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _get_ranges(spans: Sequence[Span]) -> list[tuple[int, bytes]]:
-    """Fetch ranges of one object. Returns [] for a missing object: reading reports it."""
+    """Return offset and bytes of ranges of one object. `read_at` reports a missing object."""
     starts = [span.offset for span in spans]
     lengths = [span.num_bytes for span in spans]
     try:

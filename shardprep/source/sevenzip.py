@@ -1,4 +1,4 @@
-"""List the members of a 7z archive. All are unpacked into one file, never under their names."""
+"""List the members of a 7z archive. They are unpacked into one file, never under their names."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _EntryWriters(WriterFactory):
 def sevenzip_entries(
     place: PlainExtent, name: str, out: UnpackedFile, budget: Budget
 ) -> Iterator[Entry]:
-    """Yield the members of a 7z after unpacking it into `out`: it packs them as one stream."""
+    """Unpack a whole 7z into `out`, and yield its members. They share one packed stream."""
     try:
         with closing(out), py7zr.SevenZipFile(buffered(place)) as archive:
             if archive.needs_password():

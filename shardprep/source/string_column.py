@@ -21,22 +21,22 @@ _Value = TypeVar("_Value")
 _Other = TypeVar("_Other")
 
 _FEW = 4
-"""Up to this number of values, all are pickled: finding the used values would take longer."""
+"""Up to this number of values, pickling does not look for unused ones: that would be slower."""
 
 
 class Coded(Sequence[_Value]):
-    """A sequence of values. Code −1 means None."""
+    """A sequence of values, some of which may be None."""
 
     __slots__ = ("codes", "values")
 
     def __init__(self, codes: NDArray[Any], values: Sequence[_Value]) -> None:
-        """`codes` are positions in `values`; some values may be unused."""
+        """`codes` are positions in `values`, or −1 for None. Some values may be unused."""
         self.codes: Codes = codes
         self.values = values
 
     @classmethod
     def of(cls, column: Iterable[_Value]) -> Coded[_Value]:
-        """Return a column of texts, numbers or tuples of them; equal values are merged."""
+        """Return a column of texts, numbers or tuples, which stores equal values once."""
         if isinstance(column, Coded):
             return column
         places: dict[Hashable, int] = {}
@@ -53,7 +53,7 @@ class Coded(Sequence[_Value]):
 
     @classmethod
     def apart(cls, column: Iterable[_Value]) -> Coded[_Value]:
-        """Return a column without merging equal values."""
+        """Return a column that stores each row's value, even if values are equal."""
         listed = list(column)
         there = np.array([one is not None for one in listed], bool)
         codes = np.where(there, np.cumsum(there) - 1, -1)
@@ -61,7 +61,7 @@ class Coded(Sequence[_Value]):
 
     @classmethod
     def constant(cls, value: _Value, number: int) -> Coded[_Value]:
-        """Return a column with one value in all rows; memory does not grow with `number`."""
+        """Return a column of `number` rows with one value. It uses memory for only one row."""
         code, values = (-1, ()) if value is None else (0, (value,))
         return cls(np.broadcast_to(np.int8(code), number), values)
 
@@ -103,7 +103,7 @@ class Coded(Sequence[_Value]):
         return there
 
     def fit(self, is_one: Callable[[_Value], bool]) -> NDArray[np.bool_]:
-        """Return the condition for each row; False for None."""
+        """Return bool[n]: the result of `is_one` for each row's value, or False for None."""
         return np.array([*map(is_one, self.values), False], bool)[self.codes]
 
     def take(self, rows: NDArray[Any]) -> Coded[_Value]:
@@ -118,26 +118,26 @@ class Coded(Sequence[_Value]):
         return Coded(_small(codes, len(values)), values)
 
     def firsts(self) -> dict[int, _Value]:
-        """Return first row → value for each used value, in order of rows."""
+        """Return a dict in row order: the first row of each used value → that value."""
         codes, rows = np.unique(self.codes, return_index=True)
         pairs = sorted(zip(rows.tolist(), codes.tolist(), strict=True))
         return {row: self.values[code] for row, code in pairs if code >= 0}
 
     def counts(self) -> dict[_Value, int]:
-        """Return value → number of rows, in the order of first rows."""
+        """Return a dict in the order of `firsts`: value → number of its rows."""
         numbers = np.bincount(self.codes[self.are_there], minlength=len(self.values)).tolist()
         firsts = self.firsts()
         return {one: numbers[self.codes[row]] for row, one in firsts.items()}
 
     def mapped(self, new_values: Iterable[_Other]) -> Coded[_Other]:
-        """Return the column with new values, given in the order of `firsts`."""
+        """Return the column with its used values replaced by `new_values`, in `firsts` order."""
         other = Coded.of(new_values)
         codes = np.full(len(self.values) + 1, -1, np.int64)
         codes[self.codes[list(self.firsts())]] = other.codes
         return Coded(_small(codes[self.codes], len(other.values)), other.values)
 
     def map(self, function: Callable[[_Value], _Other]) -> Coded[_Other]:
-        """Apply a function to each value, in the order of `firsts`."""
+        """Return the column with `function` called once for each used value, in `firsts` order."""
         return self.mapped(map(function, self.firsts().values()))
 
 
@@ -153,7 +153,7 @@ _HASHED_AT_ONCE = 1 << 14
 """Texts hashed at a time. Hashing needs 20 bytes of memory for each character."""
 _FOUND_AT_ONCE = 1 << 17
 _WEIGHTS = np.frombuffer(os.urandom(8 * 4096), np.uint64) | np.uint64(1)
-"""Random odd factors for the bytes of a text: nobody can construct names with equal hashes."""
+"""Random odd factors for the bytes of a text, so that nobody can make names with equal hashes."""
 
 
 class Texts(Sequence[str]):
@@ -168,7 +168,7 @@ class Texts(Sequence[str]):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Texts:
-        """Return texts as a column. Lone surrogates are not valid UTF-8 and become escapes."""
+        """Return texts as a column. Lone surrogates, which are not valid UTF-8, become escapes."""
         if isinstance(texts, Texts):
             return texts
         # `pa.array` of a list imports pandas if it is installed, which takes a second.
@@ -235,7 +235,7 @@ class Texts(Sequence[str]):
 
     @property
     def folders(self) -> Coded[str]:
-        """The part of each path before the last "/", or ""."""
+        """The part of each path before the last "/"; "" for a path without folders."""
         if self._folders is None:
             pattern = r"(^|/)[^/]*$"
             self._folders = _coded(
@@ -244,22 +244,23 @@ class Texts(Sequence[str]):
         return self._folders
 
     def composed(self) -> Texts:
-        """Return each text in Unicode form NFC, with combined accents."""
+        """Return each text in Unicode form NFC: a letter and its accent are one character."""
         if booleans(pc.string_is_ascii(self.array)).all():
             return self
         return Texts(pc.utf8_normalize(self.array, form="NFC"))
 
     def ends(self, depth: int) -> Texts:
-        """Return the last part of each path, with up to `depth` folders before it."""
+        """Return the last part of each path with up to `depth` folders before it."""
         pattern = rf"^.*/((?:[^/]*/){{{depth}}}[^/]*)$" if depth else "^.*/"
         return Texts(pc.replace_substring_regex(self.array, pattern, r"\1" if depth else ""))
 
     def stems(self, depth: int) -> Texts:
-        """Return the `ends` without file extension; a name such as ".jpg" does not change."""
+        """Return the `ends` without file extension. A name such as ".jpg" does not change."""
         ends = self.ends(depth).array
         return Texts(pc.replace_substring_regex(ends, r"([^/])\.[^./]*$", r"\1"))
 
     def after(self, prefix: str) -> Texts:
+        """Return each text with `prefix` before it."""
         before, nothing = Texts.of([prefix, ""]).array
         return Texts(pc.binary_join_element_wise(before, self.array, nothing))
 
@@ -267,7 +268,7 @@ class Texts(Sequence[str]):
 def positions(
     texts: Texts, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts
 ) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return each text's first position among parts of others (−1: none), and if it may repeat."""
+    """Return each text's first row in `part(among)`, or −1, and whether more rows may match."""
     hashes = _hashes(among, part)
     order = np.argsort(hashes, kind="stable").astype(np.uint32 if len(among) >> 32 == 0 else int)
     hashes = hashes[order]
@@ -294,12 +295,12 @@ def positions(
 
 
 def release() -> None:
-    """Return freed memory to the system; Arrow would keep as much as its arrays use."""
+    """Return Arrow's freed memory to the system. Otherwise, Arrow keeps it for later arrays."""
     pa.default_memory_pool().release_unused()
 
 
 def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Hashes:
-    """Return a hash of `part` of each text. Hashes differ between processes."""
+    """Return uint64[n]: a hash of `part` of each text, which differs between processes."""
     hashes = np.empty(len(texts), np.uint64)
     for start in range(0, len(texts), _HASHED_AT_ONCE):
         some = part(texts[start : start + _HASHED_AT_ONCE]).array
@@ -328,7 +329,7 @@ def _coded(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -
 
 
 def integers(array: Any) -> NDArray[Any]:
-    """Return an integer Arrow array without nulls. `to_numpy` would import pandas: a second."""
+    """Return an integer Arrow array without nulls as NumPy. `to_numpy` would import pandas."""
     kind = {"int32": np.int32, "int64": np.int64, "uint64": np.uint64, "uint8": np.uint8}
     whole = np.frombuffer(array.buffers()[1] or b"", kind[str(array.type)])
     return whole[array.offset : array.offset + len(array)]

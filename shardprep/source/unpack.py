@@ -1,4 +1,4 @@
-"""Archives as streams for libraries, or unpacked into the work folder under names of our own."""
+"""Open archives as streams, or unpack them into numbered files in the work folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 1 << 20
 _HEADER_BYTES = 64
-"""Bytes read for the header of a packed member; no header is longer."""
+"""Bytes read for the compression header of a member; no header is longer."""
 
 
 class Window(io.RawIOBase):
@@ -85,7 +85,7 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer)
         while not self._unpacker.eof:
-            # zlib returns unused input, the others keep it
+            # zlib returns unused input; the other unpackers keep it.
             packed = getattr(self._unpacker, "unconsumed_tail", b"")
             is_full = not getattr(self._unpacker, "needs_input", True)
             if not packed and not is_full:
@@ -127,7 +127,7 @@ _OPEN: dict[str, Callable[..., Any]] = {"gz": gzip.open, "bz2": bz2.open, "xz": 
 
 
 def decompressed(packed: BinaryIO, kind: str) -> BinaryIO:
-    """Return the uncompressed bytes of a "gz", "bz2" or "xz" stream."""
+    """Return a stream of the uncompressed bytes of a "gz", "bz2" or "xz" stream."""
     return cast("BinaryIO", _OPEN[kind](packed))
 
 
@@ -135,19 +135,20 @@ _LONG_BYTES = 32 << 20
 
 
 class Unpacker:
-    """Unpacks whole archives into a folder, which the caller removes."""
+    """Unpacks whole archives into a folder. The caller removes the folder."""
 
     def __init__(self, folder: Path, notice: Callable[[str], None], budget: Budget) -> None:
-        """`folder` is created when first needed; `notice` is called with a line about slow work."""
+        """`folder` is created when first needed. `notice` gets a line of text before slow work."""
         self._folder = folder
         self._notice = notice
         self.budget = budget
         self._num_files = 0
 
     def in_place(self, extent: StoredExtent, name: str, *, check: bool = False) -> PlainExtent:
-        """Return the uncompressed bytes of a nested archive, unpacked if a zip compresses it.
+        """Return the extent of an archive's bytes, after unpacking it if its zip compresses it.
 
-        With `check`, the CRC-32 is compared even if nothing is unpacked: a tar has no checksum.
+        SourceError if size or CRC-32 are wrong. With `check`, they are also compared if nothing is
+        unpacked, because a tar has no checksum.
         """
         if isinstance(extent, PlainExtent):
             return extent
@@ -185,7 +186,7 @@ class Unpacker:
         return out.place
 
     def new_file(self, name: str, packed_bytes: int, num_bytes: int = 0) -> UnpackedFile:
-        """Return a new file for the unpacked archive `name`; `num_bytes` is 0 if unknown."""
+        """Return a new file for an unpacked archive. `num_bytes` is its size, or 0 if unknown."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._num_files += 1
         path = self._folder / f"{self._num_files:03d}"
@@ -193,10 +194,10 @@ class Unpacker:
 
 
 class UnpackedFile:
-    """A new file that grows within the limits and the free disk space."""
+    """A new file for an unpacked archive; `write` checks the limits and the free disk space."""
 
     def __init__(self, path: Path, name: str, sizes: tuple[int, int], budget: Budget) -> None:
-        """Errors name the archive `name`; `sizes` are its packed and stated size (0: unknown)."""
+        """`sizes`: packed and unpacked bytes of the archive `name` (unpacked is 0 if unknown)."""
         self._path = path
         self._name = name
         self._packed_bytes, self._stated_bytes = sizes
@@ -224,7 +225,7 @@ class UnpackedFile:
 
 
 def _copy(stream: BinaryIO, most: int | None, out: UnpackedFile | None = None) -> tuple[int, int]:
-    """Copy a stream, stopping at most one block after `most` bytes; return size and CRC-32."""
+    """Copy a stream to `out` and return its size and CRC-32; stop soon after `most` bytes."""
     crc = 0
     num_bytes = 0
     while block := stream.read(_BLOCK_BYTES):

@@ -3,12 +3,12 @@
 A zip is read from its end. The last record (`_END`) has the size and offset of the directory, which
 lists the members. Above 65,534 members or 4 GiB, the fields of that record are full. Then a ZIP64
 record (`_END64`) with 64-bit fields and a locator of 20 bytes precede it. Offsets count from the
-start of the zip, not of the file: the position of the end record shows how many bytes precede the
-zip (`End.shift`).
+start of the zip, which may follow other bytes of the file. The position of the end record shows the
+number of these bytes (`End.shift`).
 
-Libraries trust the directory. They silently leave out members that it does not list, such as those
-of the first of two zips in one file. A directory that lists the same bytes many times unpacks to
-any size. So members must not share bytes, and no member may be unlisted.
+Libraries trust the directory. They silently leave out members that it does not list. If a file
+contains two zips, they leave out the members of the first. A directory that lists the same bytes
+many times unpacks to any size. So members must not share bytes, and no member may be unlisted.
 
 The directory of an ordinary zip is read as columns; unusual ones are left to `zipfile`. Entries are
 found by their signature, one block of the directory at a time. They must follow each other to the
@@ -53,8 +53,6 @@ _FULL = 0xFFFFFFFF
 """Marks a size or offset that is in the ZIP64 extra field instead."""
 _ZIP64, _UNICODE_PATH = 1, 0x7075
 _MOST_EXTRAS = 16
-
-
 _LOCAL = struct.Struct("<4s5H3L2H")
 """Signature, version, flags, method, time, date, CRC-32, sizes, two lengths (APPNOTE 4.3.7)."""
 _METHODS = frozenset((0, 1, 2, 3, 4, 5, 6, 8, 9, 12, 14, 93, 95, 96, 97, 98, 99))
@@ -78,7 +76,7 @@ class ZipEntries(NamedTuple):
 
     names: Texts
     places: Places
-    """A `PLACE` for each, without `file`; offsets are relative to the zip."""
+    """A `PLACE` for each entry; the field `file` is not set."""
     modes: NDArray[np.uint16]
     """Unix mode of each file; 0 if unknown."""
 
@@ -88,7 +86,7 @@ class _OddError(Exception):
 
 
 def measured_entries(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
-    """Return the number of entries in a directory, and the length of the longest extra field."""
+    """Return the number of entries in a directory, and the bytes of the longest extra field."""
     num_entries = longest = 0
     for _, _, entries in _blocks(place, at, stop):
         num_entries += len(entries)
@@ -97,7 +95,7 @@ def measured_entries(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
 
 
 def read_entries(place: PlainExtent, at: int, stop: int, number: int) -> ZipEntries | None:
-    """Return the entries between two offsets; None if they are unusual, or not `number` entries."""
+    """Return the entries from `at` to `stop`; None if they are unusual or their number differs."""
     names = _Names(number, stop - at)
     places, modes = np.zeros(number, PLACE), np.empty(number, np.uint16)
     places["kind"] = ZIP
@@ -126,7 +124,7 @@ def _lengths(entries: NDArray[Any]) -> Ints:
 
 
 def _blocks(place: PlainExtent, at: int, stop: int) -> Iterator[tuple[Bytes, Ints, NDArray[Any]]]:
-    """Yield blocks of a directory, the starts of entries in them, and the `_ENTRY` of each.
+    """Yield each block of a directory with the starts of its entries and their `_ENTRY` fields.
 
     Stops at the first gap between entries. Only the last entry may be truncated.
     """
@@ -143,7 +141,7 @@ def _blocks(place: PlainExtent, at: int, stop: int) -> Iterator[tuple[Bytes, Int
 
 
 def _chain(block: Bytes) -> tuple[Ints, NDArray[Any]]:
-    """Return starts and fields of the entries that follow each other from the first byte on."""
+    """Return starts and fields of a block's entries, from its first byte to the first gap."""
     last = len(block) - _ENTRY.itemsize + 1
     none = np.empty(0, np.int64), np.empty(0, _ENTRY)
     if last <= 0:
@@ -250,22 +248,22 @@ def _number(block: Bytes, at: Ints, size: int) -> Ints:
 
 
 class End(NamedTuple):
-    """The record at the end of a zip."""
+    """The end record of a zip, and facts of its directory. Offsets are relative to its extent."""
 
     directory: int
     directory_stop: int
-    """Offset of the directory's end according to this record."""
+    """Offset of the end record, or of its ZIP64 record: the directory ends there."""
     shift: int
-    """Bytes before the zip, not counted in its offsets; negative if the zip is damaged."""
+    """Bytes before the zip, which its offsets do not count; negative if the zip is damaged."""
     stop: int
-    """Offset of the end of the zip, comment included."""
+    """Offset of the end of the zip, after its comment."""
     num_stated: int
     num_listed: int
     longest_extra: int
 
 
 def read_end(place: PlainExtent) -> End | None:
-    """Return the end record as zipfile finds it, or None."""
+    """Return the end record that `zipfile` would use, or None if it is missing."""
     tail_bytes = min(place.num_bytes, _MAX_COMMENT_BYTES + _END.size + 100)
     start = place.num_bytes - tail_bytes
     tail = place.read_range(start, tail_bytes)
@@ -288,7 +286,7 @@ def read_end(place: PlainExtent) -> End | None:
 
 
 def check_end(end: End | None, name: str) -> End:
-    """Check that a zip has a directory that can be read in linear time."""
+    """Return `end`; SourceError if it is None, or if reading the directory would be too slow."""
     if end is None:
         what = "is truncated: the directory at the end of the zip is missing"
         raise SourceError(name, what, _PACK_IT_AGAIN)
@@ -299,7 +297,7 @@ def check_end(end: End | None, name: str) -> End:
 
 
 def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, name: str) -> None:
-    """Check that members do not overlap, and none is unlisted. The directory starts at `stop`."""
+    """Raise SourceError if members are miscounted, overlap or are unlisted. `stop` is their end."""
     # Some programs write only 16 bits of the number.
     num_found = len(found.names)
     if (end.num_stated ^ num_found) & 0xFFFF:

@@ -11,14 +11,14 @@ _PIECE_BYTES = 128 << 10
 """Bytes per write. Larger writes need contiguous memory, and may take ten times as long."""
 
 _BUFFER_BYTES = 64 << 10
-"""Smaller than a piece: a piece that fits into the buffer would be copied."""
+"""Smaller than a piece. Otherwise, each piece would be copied into the buffer."""
 
 
 class DurableFile:
-    """A file that exists under its name only after `commit`; leaving the context abandons it."""
+    """A file that gets its name with `commit`. The context removes an uncommitted file."""
 
     def __init__(self, path: Path, *, is_shared: bool = False, token: str = "") -> None:
-        """Open a hidden temporary file next to `path`, replacing the file of a run that died.
+        """Open a hidden temporary file next to `path`; replace one that a dead process left.
 
         With `is_shared` or a token, its name is unique: several processes may write the same file.
         """
@@ -39,13 +39,13 @@ class DurableFile:
         write_pieces(self.stream, data)
 
     def commit(self) -> None:
-        """Make the file durable, then give it its name atomically."""
+        """Make the file durable, then rename it to `path`, replacing an older file."""
         self._sync()
         self._temporary.replace(self.path)
         sync_folder(self.path.parent)
 
     def hand_over(self) -> Callable[[], None]:
-        """Return a function to call in any thread: it commits, or abandons after an error."""
+        """Return a function to commit the file in any thread. The context then leaves the file."""
         self._is_handed_over = True
 
         def commit() -> None:
@@ -57,7 +57,7 @@ class DurableFile:
         return commit
 
     def commit_new(self) -> bool:
-        """Commit unless the file exists already; return False if it exists."""
+        """Commit and return True, unless `path` exists already; then return False."""
         self._sync()
         try:
             self.path.hardlink_to(self._temporary)
@@ -82,7 +82,7 @@ class DurableFile:
 
 
 def write_pieces(stream: BinaryIO, data: bytes | bytearray | memoryview) -> None:
-    """Write in pieces of `_PIECE_BYTES`."""
+    """Write data to a stream in pieces of `_PIECE_BYTES`."""
     if len(data) <= _PIECE_BYTES:
         stream.write(data)
         return
@@ -92,7 +92,7 @@ def write_pieces(stream: BinaryIO, data: bytes | bytearray | memoryview) -> None
 
 
 def new_token() -> str:
-    """Return a random name part for a temporary file."""
+    """Return a random text for the name of a temporary file."""
     return os.urandom(8).hex()
 
 
@@ -102,7 +102,7 @@ def sibling(path: Path, token: str) -> Path:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a file that is complete or absent."""
+    """Write or replace a file atomically, and sync it."""
     with DurableFile(path) as file:
         file.write(data)
         file.commit()

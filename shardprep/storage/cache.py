@@ -1,4 +1,4 @@
-"""The cache folder of this machine: downloads, documents, shards, and arrays slow to compute."""
+"""The cache folder of this machine: downloads, documents, shards, and arrays for reuse."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _FORGOTTEN_S = 30 * 24 * 3600.0
 
 
 def cache_root() -> Path:
-    """Return SHARDPREP_CACHE, or ~/.cache/shardprep. The folder may not exist yet."""
+    """Return the folder SHARDPREP_CACHE, or ~/.cache/shardprep. It may not exist yet."""
     root = os.environ.get("SHARDPREP_CACHE") or Path.home() / ".cache" / "shardprep"
     return Path(root).expanduser()
 
 
 def make_cache(folder: Path) -> Path:
-    """Create a folder of the cache if it is missing, and return it."""
+    """Create a folder of the cache if it is missing, and return it; StorageError on failure."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -34,12 +34,12 @@ def make_cache(folder: Path) -> Path:
 
 
 def array_file(folder: str, name: str) -> Path:
-    """Return the path of a cached file of arrays."""
+    """Return the path of a file for `keep_arrays` in a folder of the cache."""
     return cache_root() / folder / f"{name}.npz"
 
 
 def kept_arrays(path: Path) -> Arrays | None:
-    """Return the cached arrays by name, or None if the file is missing or damaged."""
+    """Return the arrays of a file by name, or None if it is missing or damaged; mark it as used."""
     import numpy as np  # noqa: PLC0415 - a download does not need it
 
     try:
@@ -53,7 +53,7 @@ def kept_arrays(path: Path) -> Arrays | None:
 
 
 def keep_arrays(path: Path, arrays: Arrays) -> None:
-    """Cache arrays, and remove cached files that were not used for 30 days; ignore disk errors."""
+    """Write arrays; remove files in the folder that were unused for 30 days. Ignore disk errors."""
     import numpy as np  # noqa: PLC0415 - a download does not need it
 
     with contextlib.suppress(OSError, StorageError):

@@ -1,11 +1,11 @@
 """A folder of named files, each complete or absent, on a disk or in object storage.
 
-Names may contain slashes. A folder is a small value that is sent to workers. Each process opens its
-own connections.
+Names may contain slashes. A folder is a small value that can be sent to workers. Each process opens
+its own connections.
 
 On a disk, a file is written under a temporary name and renamed (`DurableFile`). An object needs no
 temporary name: the store shows it only when its upload is complete. Its bytes are collected in a
-local file first (`ObjectFile`), because the client repeats a failed upload from the start.
+local file first (`ObjectFile`), because a failed upload is repeated from the start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardprep.storage.space import shortage
 from shardprep.storage.url import ObjectUrl
 
 _MAX_READ_BYTES = 4 << 30
-"""Largest file that `read` returns, in bytes. The receipts of a build can be large."""
+"""Largest file that `LocalFolder.read` returns. The receipts of a build can be large."""
 
 
 class Written(NamedTuple):
@@ -50,13 +50,13 @@ class LocalFolder:
         return str(self.path / name)
 
     def new_file(self, name: str, token: str = "") -> DurableFile:
-        """Open a file that replaces an existing one. `abandon` removes it by its token."""
+        """Open a new file; `commit` replaces an old one. `abandon` finds the file by its token."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return DurableFile(path, is_shared=True, token=token)
 
     def abandon(self, name: str, token: str) -> None:
-        """Remove the temporary file of a process that died."""
+        """Remove the temporary file that a dead process opened with this token."""
         sibling(self.path / name, token).unlink(missing_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
@@ -65,7 +65,7 @@ class LocalFolder:
             file.commit()
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file unless it exists; return False if it exists."""
+        """Write a file and return True, unless it exists already; then return False."""
         with self.new_file(name) as file:
             file.write(data)
             return file.commit_new()
@@ -93,7 +93,7 @@ class LocalFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def shortage(self, num_bytes: int) -> str:
-        """Return a message if the bytes do not fit on the disk, otherwise ""."""
+        """Return a message if the disk cannot take `num_bytes` more, otherwise ""."""
         return shortage(self.path, num_bytes)
 
 
@@ -115,7 +115,7 @@ class ObjectFolder:
         return ObjectFile(self.url / name)
 
     def abandon(self, _name: str, _token: str) -> None:
-        """Do nothing: unsent bytes vanished with their process."""
+        """Do nothing: the system removed the temporary file of the dead process."""
 
     def write(self, name: str, data: bytes) -> None:
         objects.put(self.url / name, data)
@@ -128,7 +128,7 @@ class ObjectFolder:
         return objects.get(self.below / name) if found is None and self.below else found
 
     def holds(self, name: str, written: Written) -> bool:
-        """Return True if ETag or SHA-256 is equal. The ETag may change with each upload."""
+        """Return True if size and SHA-256 are equal. An equal ETag proves this without reading."""
         facts = objects.head(self._found(name))
         if facts is None or facts.num_bytes != written.num_bytes:
             return False
@@ -155,7 +155,7 @@ Folder = LocalFolder | ObjectFolder
 
 
 class ObjectFile:
-    """Bytes of an object in an unnamed temporary file, so that a failed upload can be repeated."""
+    """A new object, collected in an unnamed temporary file until `commit` uploads it."""
 
     def __init__(self, url: ObjectUrl) -> None:
         self._url = url
@@ -173,7 +173,7 @@ class ObjectFile:
             write_pieces(self.stream, data)
 
     def commit(self) -> str:
-        """Upload the object, which appears only when complete, and return its ETag."""
+        """Upload the object and return its ETag. The store shows only complete objects."""
         with _spooling():
             self.stream.flush()
         mark = objects.put(self._url, self.stream)

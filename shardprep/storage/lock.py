@@ -1,8 +1,8 @@
 """Lock of a folder, exclusive or shared (`flock` on a file in it).
 
 The system releases the lock when the process ends, even if it is killed. After a process opens the
-lock file, the previous owner may remove it, and a third process may lock a new file of that name.
-So `has_name` is checked after the lock is taken.
+lock file, the previous owner may remove that file, and a third process may lock a new file of the
+same name. So `has_name` is checked after the lock is taken.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def locked(
 ) -> Iterator[bool]:
     """Lock a folder until the context ends, and create it if it is missing; BusyError if locked.
 
-    Yields False on a file system without locks, where the work continues unlocked. Errors call the
-    other process `who`, and name `flag` as the option for another folder. The lock file is opened
+    With `alone`, the lock is exclusive. Yields False if the file system has no locks. `who` names
+    the other process in errors, and `flag` the option for another folder. The lock file is opened
     for writing, because only then do network file systems ask the other machines.
     """
     try:
@@ -65,9 +65,10 @@ def locked(
 
 
 def take(descriptor: int, *, alone: bool = True, waits: bool = False) -> bool:
-    """Lock an open file until it is closed; return False if the system or the disk has no locks.
+    """Lock an open file until it is closed; return False if system or file system have no locks.
 
-    Raises BlockingIOError if another process holds the lock and `waits` is False.
+    With `alone`, the lock is exclusive. If another process holds a conflicting lock, wait with
+    `waits`, otherwise raise BlockingIOError.
     """
     if fcntl is None:
         return False
@@ -82,7 +83,7 @@ def take(descriptor: int, *, alone: bool = True, waits: bool = False) -> bool:
 
 
 def has_name(descriptor: int, path: Path) -> bool:
-    """Return True if `path` is still the name of an open file."""
+    """Return True if `path` is still the path of an open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

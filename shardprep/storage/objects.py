@@ -1,7 +1,7 @@
 """Read, write, list and remove objects by their addresses.
 
 A missing object is a FileNotFoundError unless a function says otherwise. `create` and `replace` are
-atomic: the store compares the condition (absent, or this ETag) and writes in one step. Several
+atomic: the store checks the condition (absent, or this ETag) and writes in one step. Several
 builds use this to agree on one winner.
 """
 
@@ -31,9 +31,9 @@ from shardprep.storage.url import ObjectUrl
 
 _STREAM_BYTES = 1 << 20
 _UPLOAD_BYTES = 8 << 20
-"""Bytes of one request of an upload; a smaller object is uploaded in one request."""
+"""Bytes of one request of an upload. An object that is not larger is sent in one request."""
 _UPLOADS_AT_ONCE = 4
-"""Parallel requests of an upload. A slow line must carry all of them within one try."""
+"""Parallel requests of an upload. A slow network must send all of them within one try."""
 _COPY_BYTES = 5 * 10**9
 _REPLACE_PAUSES_S = (0.2, 1, 4, 15)
 
@@ -56,7 +56,7 @@ def get(url: ObjectUrl) -> bytes | None:
 
 
 def get_range(url: ObjectUrl, start: int, num_bytes: int) -> bytes:
-    """Return bytes from an offset on, fewer if the object ends earlier."""
+    """Return `num_bytes` bytes from an offset on, or fewer if the object ends earlier."""
     if num_bytes <= 0:
         return b""
     span = {"start": start, "length": num_bytes}
@@ -64,15 +64,16 @@ def get_range(url: ObjectUrl, start: int, num_bytes: int) -> bytes:
 
 
 def get_ranges(url: ObjectUrl, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-    """Return several ranges, one request for each, in parallel."""
+    """Return the bytes of several ranges. There is one request for each range, in parallel."""
     spans = {"starts": starts, "lengths": lengths, "coalesce": 0}
     return list(map(bytes, asked_again(url, lambda store, _: store.get_ranges(url.key, **spans))))
 
 
 def read_range(url: ObjectUrl, etag: str, start: int, num_bytes: int) -> memoryview:
-    """Return bytes of the object with this ETag, which must have them; ChangedError otherwise.
+    """Return bytes of the object with this ETag ("" for any); ChangedError if it was replaced.
 
-    The result is the client's own buffer: a copy costs more than half as much as the request.
+    The range must be inside the object. The result is the client's own buffer: a copy would cost
+    more than half as much as the request.
     """
     options = {"range": (start, start + num_bytes), **({"if_match": etag} if etag else {})}
     with _found(_gone(url)):
@@ -90,8 +91,8 @@ def read_whole(
 ) -> Iterator[bytes]:
     """Yield all bytes of the object with this ETag ("" for any); ChangedError if it was replaced.
 
-    Reading stops with a StorageError when `is_over` returns True. It is called repeatedly, even
-    while the store is silent.
+    Reading stops with a StorageError when `is_over` returns True. `is_over` is called repeatedly,
+    even while the store is silent.
     """
     with _found(_gone(url)):
         yield from _blocks(url, {"if_match": etag} if etag else {}, is_over)
@@ -122,7 +123,7 @@ def _found(otherwise: StorageError) -> Iterator[None]:
 
 
 def sha256(url: ObjectUrl) -> str:
-    """Return the SHA-256 of an object in hexadecimal. Reads the whole object."""
+    """Read an object, and return its SHA-256 in hexadecimal."""
     digest = hashlib.sha256()
     for block in read_whole(url, ""):
         digest.update(block)
@@ -130,7 +131,7 @@ def sha256(url: ObjectUrl) -> str:
 
 
 def put(url: ObjectUrl, content: bytes | BinaryIO) -> str:
-    """Write or replace an object atomically; return its ETag. A file is sent from its start."""
+    """Write or replace an object atomically, and return its ETag. A file is read from its start."""
     file = io.BytesIO(content) if isinstance(content, bytes) else content
     num_bytes = file.seek(0, io.SEEK_END)
     options = {
@@ -146,8 +147,7 @@ def put(url: ObjectUrl, content: bytes | BinaryIO) -> str:
             yield block
 
     def sent(store: Any, wait: Wait) -> Any:
-        # If the last answer was cut, the client fails with the message that it finds no upload to
-        # abort.
+        # If the last answer was cut, the client fails: it finds no upload to abort. Send it again.
         with contextlib.suppress(FileNotFoundError):
             return store.put(url.key, blocks(wait), **options)
         return store.put(url.key, blocks(wait), **options)
@@ -158,20 +158,20 @@ def put(url: ObjectUrl, content: bytes | BinaryIO) -> str:
 
 
 def create(url: ObjectUrl, content: bytes) -> bool:
-    """Write the object unless it exists; return False if it exists with other content."""
+    """Write the object unless it exists. Return False if it exists with other content."""
     return _exchange(url, None, content)
 
 
 def replace(url: ObjectUrl, old: bytes, new: bytes) -> bool:
-    """Replace the object if it still has the `old` content; return False otherwise."""
+    """Replace the object if it has the content `old`. Return False if it has other content."""
     return _exchange(url, old, new)
 
 
 def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
-    """Write the object if its content is `old` (None: missing).
+    """Write the object if its content is `old` (None: missing). Return False for other content.
 
-    The client does not repeat this request. After a lost answer, the current content shows whether
-    it was executed.
+    The client does not repeat this request. After a lost answer, the object's content shows whether
+    the request was executed.
     """
     begun_s = time.monotonic()
     mode: str | dict[str, str] | None = "create" if old is None else None
@@ -196,7 +196,7 @@ def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
 
 
 def _content(url: ObjectUrl) -> tuple[bytes | None, str | dict[str, str]]:
-    """Return the bytes of an object (None if missing), and the mode that replaces only them."""
+    """Return the content of an object (None if missing), and the mode to replace only this one."""
 
     def read(store: Any, _: Wait) -> tuple[bytes, dict[str, str]]:
         answer = store.get(url.key)
@@ -216,7 +216,7 @@ def _put_once(url: ObjectUrl, content: bytes, mode: str | dict[str, str]) -> Non
 
 
 def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
-    """Copy an object in its bucket; False if it is missing. Large ones go through this machine."""
+    """Copy an object in its bucket; False if it is missing. Above 5 GB, this machine relays it."""
     if num_bytes <= _COPY_BYTES:
         try:
             asked_again(to, lambda store, _: store.copy(source.key, to.key), writing=True)
@@ -242,7 +242,7 @@ def head(url: ObjectUrl) -> ListedObject | None:
 
 
 def listing(url: ObjectUrl) -> list[ListedObject]:
-    """Return all objects below the key, sorted by name."""
+    """Return all objects below the key, sorted by name; StorageError without the bucket."""
     skip = len(url.key) + 1 if url.key else 0
 
     def found(store: Any, wait: Wait) -> Iterator[ListedObject]:
@@ -257,7 +257,7 @@ def listing(url: ObjectUrl) -> list[ListedObject]:
 
 
 def delete(urls: Sequence[ObjectUrl]) -> None:
-    """Remove objects of one bucket; ignore missing objects, although some stores complain."""
+    """Remove objects of one bucket. Missing objects are ignored, even if the store reports them."""
     if not urls:
         return
     with contextlib.suppress(FileNotFoundError):

@@ -1,6 +1,6 @@
 """Open regular files only: a name from an untrusted folder may be a pipe, a device or a link.
 
-Links are not followed and pipes are not waited for. The opened file is checked, not its name.
+A link is not followed, and a pipe does not block. The opened file is checked, not its name.
 
 Readers keep files open. The system limits the file descriptors of a process (`ulimit -n`). All
 readers together may keep half of them open; the rest is for sockets, pipes and other libraries.
@@ -28,7 +28,7 @@ except ModuleNotFoundError:  # Windows
 _MOST_WITHOUT_LIMIT = 512
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _FLAGS = os.O_RDONLY | _NO_LINK
-for _name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):  # Windows has the last alone
+for _name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):  # Windows has only the last
     _FLAGS |= getattr(os, _name, 0)
 _KINDS = {
     stat.S_IFLNK: "a link",
@@ -55,12 +55,12 @@ class Descriptor:
 
 
 def regular_descriptor(path: Path | str) -> int:
-    """Return a descriptor for reading; the caller closes it. OSError if the file is not regular."""
+    """Open a file for reading; return a descriptor to close. OSError if it is not regular."""
     return opened_regular(path)[0]
 
 
 def opened_regular(path: Path | str) -> tuple[int, int]:
-    """Return a descriptor and the file's size in bytes. Raises as `regular_descriptor`."""
+    """Return a descriptor to close, and the file's size in bytes; OSError if it is not regular."""
     if not _NO_LINK:
         _check_regular(path, os.lstat(path))
     try:
@@ -79,7 +79,7 @@ def opened_regular(path: Path | str) -> tuple[int, int]:
 
 
 def open_regular(path: Path | str) -> io.FileIO:
-    """Open a regular file for reading, unbuffered. Raises as `regular_descriptor`."""
+    """Open a file for reading without a buffer; OSError if it is not regular."""
     return io.FileIO(regular_descriptor(path), "rb")
 
 
@@ -91,17 +91,17 @@ def _read_by_seeking(descriptor: int, num_bytes: int, offset: int) -> bytes:
 
 _seeking = threading.Lock()
 read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_by_seeking)
-"""Return bytes of an open file: descriptor, number of bytes, offset. Threads may share the file."""
+"""`read_at(descriptor, num_bytes, offset)` returns bytes of a file that threads may share."""
 
 
 def read_regular(path: Path | str, most_bytes: int) -> bytes:
-    """Return the bytes of a regular file; OSError if it is larger, or not a regular file."""
+    """Return the bytes of a file; OSError if it has more than `most_bytes`, or is not regular."""
     with open_regular(path) as file:
         return read_open(file, most_bytes, path)
 
 
 def read_open(file: io.FileIO, most_bytes: int, path: Path | str = "") -> bytes:
-    """Return the bytes from the position on; OSError about `path` if the file is larger."""
+    """Return the rest of an open file; OSError naming `path` if it has more than `most_bytes`."""
     size = os.fstat(file.fileno()).st_size
     if size > most_bytes:
         what = f"{size:,} bytes, more than the allowed {most_bytes:,}"
@@ -119,13 +119,13 @@ def read_named(path: Path | str, most_bytes: int) -> bytes:
 
 
 def sha256_of(path: Path | str) -> str:
-    """Return the SHA-256 of a regular file in hexadecimal. Raises as `regular_descriptor`."""
+    """Return the SHA-256 of a file in hexadecimal; OSError if it is not regular."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def regular_size(path: Path | str) -> int | None:
-    """Return the size in bytes, or None if the file is missing; OSError if it is not regular."""
+    """Return the size of a file in bytes, or None if it is missing; OSError if not regular."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -152,12 +152,12 @@ class OpenFiles:
     """The open files of one reader, by name. Thread-safe."""
 
     def __init__(self, opened: Callable[[str], int]) -> None:
-        """`opened` returns a new descriptor, which this object closes later."""
+        """`opened` opens a file by name and returns its descriptor, which this object closes."""
         self._opened = opened
         self._names: set[str] = set()
 
     def get(self, name: str) -> Descriptor:
-        """Return the file, opened if necessary. Keep the value while reading from its number."""
+        """Return the file, opened if necessary. Keep the result while you read from its number."""
         file = self.find(name)
         if file is not None:
             return file

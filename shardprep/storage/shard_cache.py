@@ -1,12 +1,12 @@
 """Local cache of remote shards: location, size limit and eviction order.
 
-All processes share the copies. A copy is named by the SHA-256 of its content, which is checked
-first. When the limit is reached, the least recently read copies are removed. On POSIX, a removed
-copy stays readable while it is open.
+All processes share the copies. A copy gets the SHA-256 of its content as its name, after a check.
+When the limit is reached, the least recently read copies are removed. On POSIX, a removed copy
+stays readable while it is open.
 
 Lock order: a process first locks the unfinished copy (`SHA256.part`), without waiting. It then
-waits for `.lock`, which protects the total size, and releases it before it copies. While it holds
-`.lock`, it only tries the locks of other unfinished copies, so no two processes wait for each
+waits for `.lock`, which protects the total size, and releases `.lock` before it copies. While it
+holds `.lock`, it only tries the locks of other unfinished copies, so no two processes wait for each
 other. An unfinished copy already has its final size and counts as used space.
 """
 
@@ -35,11 +35,11 @@ _KEEP_FREE_BYTES = 1 << 30
 _SHARE_OF_FREE = 0.5
 _UNFINISHED = ".part"
 _OPEN_S = 1.0
-"""Unused copies are closed after this time; a removed copy occupies disk space until then."""
+"""Unused copies are closed after this time. Until then, removed copies occupy disk space."""
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 Outcome = Literal["here", "busy", "full", "stopped"]
-"""Results of `stage`: copy exists, another process copies it, no space, stopped by `is_over`."""
+"""Result of `stage`: a copy exists, another process copies it, no space, `is_over` was True."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RemoteShard:
 def copy_shard(
     shard: RemoteShard, write: Callable[[bytes], object], is_over: Callable[[], bool]
 ) -> bool:
-    """Pass the bytes of a shard to `write` and check them; return False if `is_over` stopped it."""
+    """Pass a shard to `write` and check it (DatasetError); return False if `is_over` stopped it."""
     digest, num_bytes = hashlib.sha256(), 0
     for block in objects.read_whole(shard.url, shard.etag, is_over):
         if is_over():
@@ -73,10 +73,10 @@ def copy_shard(
 
 
 class StagedShards:
-    """The copies of shards on this machine."""
+    """The copies of remote shards on this machine."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """`limit` in bytes; None for SHARDPREP_CACHE_BYTES, or half of free space and copies."""
+        """`limit` is in bytes. None: SHARDPREP_CACHE_BYTES, or half of (free space + copies)."""
         self._folder = cache_root() / "shards"
         self._limit = limit
         folder = self._folder  # with `self`, a cycle would keep the files open
@@ -103,7 +103,7 @@ class StagedShards:
         return int((shutil.disk_usage(make_cache(self._folder)).free + held) * _SHARE_OF_FREE)
 
     def read(self, shard: RemoteShard, start: int, num_bytes: int) -> bytes | None:
-        """Return bytes from a local copy, or None without a complete copy."""
+        """Return bytes from a local copy, or None if no complete copy exists."""
         try:
             data = read_at(self._file(shard).number, num_bytes, start)
         except OSError:
@@ -118,7 +118,7 @@ class StagedShards:
         self.path(shard).unlink(missing_ok=True)
 
     def _file(self, shard: RemoteShard) -> Descriptor:
-        """Return the open copy, and store its time of use on the disk. Raises as `os.open`."""
+        """Return the open copy, and store its time of use on the disk. OSError if it is missing."""
         name, now_s = shard.sha256, time.monotonic()
         if now_s - self._since_s.get(name, -_OPEN_S) >= _OPEN_S:
             os.utime(self.path(shard))
@@ -135,7 +135,7 @@ class StagedShards:
     ) -> Outcome:
         """Copy a shard unless a copy exists; OSError if the copy cannot be written.
 
-        Copies with a SHA-256 in `keep` are not evicted. `is_over` is called repeatedly.
+        Copies with a SHA-256 in `keep` are not evicted. Copying stops when `is_over` returns True.
         """
         final = self.path(shard)
         if final.exists():
@@ -156,7 +156,7 @@ class StagedShards:
         return "here"
 
     def _held(self) -> list[tuple[float, int, Path]]:
-        """Return time of last use, bytes and path of all copies, unfinished copies included."""
+        """Return time of last use, size in bytes and path of each copy, also if unfinished."""
         held: list[tuple[float, int, Path]] = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
@@ -197,7 +197,7 @@ def _other(url: ObjectUrl, what: str) -> DatasetError:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[BinaryIO | None]:
-    """Yield a locked file, which is removed unless renamed; None if another process has it."""
+    """Yield a locked file, or None if another process has it. Remove it unless it was renamed."""
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
         if not _taken(file, path):
             yield None
@@ -218,7 +218,7 @@ def _taken(file: BinaryIO, path: Path) -> bool:
 
 
 def _given_up(path: Path) -> bool:
-    """Remove a finished or abandoned copy; return False if a process is writing it."""
+    """Remove a copy and return True; return False if another process is still writing it."""
     if path.suffix != _UNFINISHED:
         path.unlink(missing_ok=True)
         return True

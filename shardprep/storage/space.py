@@ -17,9 +17,9 @@ _MOST_KEPT_BYTES = 64 << 20
 
 
 def shortage(folder: Path, num_bytes: int, num_written: int = 0) -> str:
-    """Return a message if a disk cannot take `num_bytes` more, otherwise "".
+    """Return a message if a disk cannot take `num_bytes` more and a reserve, otherwise "".
 
-    The reserve is a share of all bytes of the work, `num_written` included.
+    `num_written` has the bytes of the same work that are already written: they raise the reserve.
     """
     reserve = (num_written + num_bytes) // _KEPT_SHARE
     reserve = min(max(reserve, _LEAST_KEPT_BYTES), _MOST_KEPT_BYTES)
@@ -33,7 +33,7 @@ def shortage(folder: Path, num_bytes: int, num_written: int = 0) -> str:
 
 
 def megabytes(num_bytes: float) -> str:
-    """Return a size with a decimal unit: "812 kB", "45.5 MB"."""
+    """Return a size with a decimal unit, such as "812 kB" or "45.5 MB"."""
     size, unit = num_bytes, "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 1000:
@@ -45,7 +45,7 @@ def megabytes(num_bytes: float) -> str:
 
 @contextlib.contextmanager
 def resumable_writes(work: Path) -> Iterator[None]:
-    """Turn an OSError into a BuildError that says the finished work is kept."""
+    """Turn an OSError into a BuildError which says that the finished work is kept."""
     try:
         yield
     except OSError as error:

@@ -1,14 +1,13 @@
 """All requests to object storage: the client, its time limits, and its errors.
 
-The client (obstore) repeats requests with back-off after 429, 5xx and broken connections. It does
-so for some seconds until the store has answered once, later for the time in `timeouts`. One thread
-watches all calls of a process, and logs a warning while a store is silent. The workers of a program
-would all log the same warning, so the first one reserves it: it binds a socket whose name contains
-the parent process and the host. Such names need no file, and the system frees them when the process
-ends.
+The client (obstore) repeats requests with back-off after 429, 5xx and broken connections. Its time
+limit (`timeouts`) is short until the store has answered once. One thread watches all calls of a
+process, and logs a warning while a store is silent. The workers of a program would all log the same
+warning, so the first worker reserves it: it binds an abstract socket whose name contains the parent
+process and the host. The system frees the name when the process ends.
 
-Remaining errors become a one-line `StorageError`. It contains only our own words, an HTTP status,
-the store's error code and the host: never credentials, signed addresses or response bodies.
+Except for missing objects, errors become a one-line `StorageError`. Its parts are our own words, an
+HTTP status, the store's error code and the host: never credentials, signed URLs or response bodies.
 """
 
 from __future__ import annotations
@@ -40,19 +39,18 @@ from shardprep.storage.url import ObjectUrl
 TIMEOUT_VARIABLE = "SHARDPREP_STORE_TIMEOUT"
 DEFAULT_TIMEOUT_S = 180.0
 _FIRST_S, _FIRST_RETRY_S = 10.0, 4.0
-"""Limits before the first answer of a store: a wrong address is likelier than an outage then."""
+"""Limits until a store has answered once: a wrong address is then likelier than an outage."""
 _TRY_S = 30.0
-"""Seconds of one try to read; several tries fit into the time limit of a store."""
+"""Seconds of one try to read. Several tries fit into the time limit for a silent store."""
 _MOST_PAUSE_S = 15.0
 _TOLD_AFTER_S, _TOLD_EVERY_S = 5.0, 30.0
 _LOOK_EVERY_S = 0.25
 _LEFT_AFTER_S = 1.5
-"""Wait before a call is abandoned. Bytes that still arrive complete the call."""
+"""Seconds of silence before `is_over` may end a call. A call with arriving bytes goes on."""
 _log = logging.getLogger("shardprep.storage")
 _CONNECT_S = 3
 _PAUSES_S = (0.1, 0.4, 1.6)
 _FIRST_PAUSE_S = 0.1
-"""The client's first pause in seconds; later pauses double."""
 _MOST_CLIENTS = 16
 
 ENDPOINTS = {
@@ -60,7 +58,7 @@ ENDPOINTS = {
     "gs": ("GOOGLE_BASE_URL",),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
-"""Scheme → environment variables that name a server to use instead of the provider's."""
+"""Scheme → environment variables for the address of a server other than the provider's."""
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (profiles are not read: aws configure "
     "export-credentials --format env), or give the machine a role",
@@ -84,7 +82,7 @@ class ChangedError(StorageError):
 
 
 def changed(where: str) -> ChangedError:
-    """Return a `ChangedError` with the next step."""
+    """Return the `ChangedError` for a place in storage."""
     hint = "open the dataset again, or run the command again"
     return ChangedError(where, "has changed since it was found", hint)
 
@@ -116,7 +114,7 @@ def _explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> Storag
     status = f"HTTP {match[1]}" if match else ""
     if code := _CODE.search(text):
         status = f"{status} {code[1]}".strip()
-    # Without credentials, the client asks a host of the machine itself.
+    # Without credentials, the client asks the metadata host of the cloud machine.
     first = text.partition("\n")[0].partition("status code")[0].lower()
     if any(mark in first for mark in _NO_CREDENTIALS):
         what = f"cannot be {verb}: credentials are missing"
@@ -156,13 +154,15 @@ class Timeouts(NamedTuple):
     total_s: float
     """Limit for a silent store, all tries together."""
     answer_s: float
+    """Limit for one try."""
     retry_s: float
     """No new try starts after this time."""
     pause_s: float
+    """Longest pause between two tries."""
 
 
 def timeout_s() -> float:
-    """Return the time limit for a silent store: SHARDPREP_STORE_TIMEOUT, or 180 s."""
+    """Return the time limit for a silent store in seconds: SHARDPREP_STORE_TIMEOUT, or 180."""
     value = os.environ.get(TIMEOUT_VARIABLE) or DEFAULT_TIMEOUT_S
     try:
         seconds = float(value)
@@ -176,14 +176,14 @@ def timeout_s() -> float:
 
 
 def timeouts(*, is_known: bool, writing: bool) -> Timeouts:
-    """Return the limits of a call; `is_known` if the store has answered before."""
+    """Return the time limits of a call. `is_known`: the store has answered before."""
     total = timeout_s()
     if not is_known:
         first = min(total, _FIRST_S)
         return Timeouts(first, first, min(total / 2, _FIRST_RETRY_S), 1)
     # Written data must leave this machine within one try.
     num_tries = 2 if writing else max(2, int(total // _TRY_S))
-    answer = total / num_tries - min(total / 20, 0.7)  # the pauses between the tries
+    answer = total / num_tries - min(total / 20, 0.7)  # leaves time for the pauses
     return Timeouts(total, answer, total - answer, min(total / 12, _MOST_PAUSE_S))
 
 
@@ -192,7 +192,7 @@ class Wait:
     """A call that waits for the store."""
 
     host: Callable[[], str]
-    """Returns the name of the store for messages; called only when needed."""
+    """Returns the host of the store for messages. It is called only when needed."""
     total_s: float
     since_s: float
 
@@ -200,7 +200,7 @@ class Wait:
         self.since_s = time.monotonic()
 
     def is_in_vain(self, is_over: Callable[[], bool], *, is_bounded: bool) -> bool:
-        """Return True if the answer is not needed any more, or the store is silent for too long."""
+        """Return True if the store is silent and `is_over` is True, or after the time limit."""
         silent_s = time.monotonic() - self.since_s
         is_late = is_bounded and silent_s > self.total_s
         return is_late or (silent_s > _LEFT_AFTER_S and is_over())
@@ -263,7 +263,7 @@ _voices: dict[str, socket.socket] = {}
 
 
 def _may_speak(host: str) -> bool:
-    """Return True in one worker per host, so that the warning is logged once."""
+    """Return True in one worker for each host of a store, so that it alone logs the warning."""
     parent = multiprocessing.parent_process()
     if parent is None or host in _voices or not hasattr(socket, "AF_UNIX"):
         return True
@@ -281,7 +281,7 @@ _answered: set[str] = set()
 
 
 def has_answered(url: ObjectUrl) -> bool:
-    """Return True if the store of a bucket has answered this process."""
+    """Return True if the store of a bucket has answered a call of this process."""
     return url.root in _answered
 
 
@@ -292,11 +292,11 @@ def asked(
     writing: bool = False,
     is_over: Callable[[], bool] | None = None,
 ) -> Any:
-    """Return the result of a client call, with a time limit.
+    """Return the result of a client call, which has a time limit.
 
-    In the main thread, signals interrupt the call. With `is_over`, it can be stopped in every
-    thread. FileNotFoundError means that the object or bucket does not exist, `ChangedError` that
-    a condition of the call (absent, this ETag) is false.
+    In the main thread, signals interrupt the call. In any thread, it stops when `is_over` returns
+    True. FileNotFoundError: the object or bucket does not exist. `ChangedError`: a condition of the
+    call (absent, this ETag) is false. `NoAnswerError`: no answer, or stopped by `is_over`.
     """
     exceptions = _obstore().exceptions
     bounds = timeouts(is_known=has_answered(url), writing=writing)
@@ -333,7 +333,8 @@ def asked_again(
     writing: bool = False,
     is_over: Callable[[], bool] | None = None,
 ) -> Any:
-    """Repeat `asked`: the client does not after a partial answer, or if this process was paused."""
+    """Return the result of `asked`, which is repeated while the store does not answer."""
+    # The client itself does not repeat after a partial answer, or if this process was paused.
     begun_s = time.monotonic()
     for pause_s in _PAUSES_S:
         try:
@@ -373,7 +374,7 @@ def _store(url: ObjectUrl, bounds: Timeouts) -> Any:
 
 
 _used_by: set[int] = set()
-"""Process ids, of forked ancestors too."""
+"""Ids of the processes that used a store: this one, and its ancestors if it was forked."""
 
 
 @functools.lru_cache(_MOST_CLIENTS)
@@ -397,7 +398,7 @@ def _store_of(root: str, endpoint: str, bounds: Timeouts) -> Any:
 
 
 class _LeftError(Exception):
-    """The call was abandoned: nobody needs its answer, or it is too late."""
+    """The call was abandoned: its answer is not needed any more, or is too late."""
 
 
 _Calls = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
@@ -405,10 +406,10 @@ _idle: list[_Calls] = []
 
 
 def _apart(call: Callable[[], Any], is_left: Callable[[], bool] | None) -> Any:
-    """Return the result of a call in another thread.
+    """Return the result of a call that runs in another thread.
 
-    The client reacts neither to signals nor to the end of the program. The call is abandoned if a
-    signal handler raises, or if `is_left`, called four times a second, returns True.
+    The client reacts neither to signals nor to the end of the program. So the call is abandoned if
+    a signal handler raises, or if `is_left` returns True. It is called four times a second.
     """
     outcome = Future[Any]()
     try:

@@ -1,4 +1,4 @@
-"""Text files of users: detect the encoding, and read the rows of a CSV."""
+"""Text files from users: detect the encoding, and read the rows of a CSV."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def encoding_of(data: bytes) -> str:
-    """Return the encoding: UTF-8, UTF-16 or UTF-32, with or without a mark, or Windows-1252."""
+    """Return the encoding of a text: UTF-8, UTF-16, UTF-32, or Windows-1252 if it is not UTF-8."""
     wide = json.detect_encoding(data[:4])
     if not wide.startswith("utf-8"):
         return wide
@@ -26,41 +26,41 @@ def encoding_of(data: bytes) -> str:
 
 
 def decoded(data: bytes) -> str:
-    """Return a text without its byte order mark; invalid bytes are replaced."""
+    """Return a text as `str`, without byte order mark. Invalid bytes become U+FFFD."""
     return data.decode(encoding_of(data), errors="replace")
 
 
 def as_utf8(data: bytes) -> bytes:
-    """Return a text in UTF-16 or UTF-32 as UTF-8; other texts are unchanged."""
+    """Return a text in UTF-16 or UTF-32 as UTF-8. Other texts are returned unchanged."""
     wide = json.detect_encoding(data[:4])
     return data if wide.startswith("utf-8") else decoded(data).encode()
 
 
 def text_lines(data: bytes) -> io.TextIOWrapper:
-    """Return the lines of a text, with their own endings."""
+    """Return a stream of the lines of a text. Line endings are not translated."""
     return io.TextIOWrapper(io.BytesIO(data), encoding_of(data), errors="replace", newline="")
 
 
 WHOLE = -1
-"""Column number for a fault of the whole file: rows are missing."""
+"""Column number for a fault of the whole file: an open quote has swallowed rows."""
 
 
 class CsvRows:
     """The rows of a CSV, with the faults of its quotes.
 
     An open quote swallows later rows up to the next quote or the end of the file, and `csv` does
-    not report it. So each row of several lines is parsed again with strict rules, which do.
+    not report this. With strict rules it does, so rows of several lines are parsed again with them.
     """
 
     def __init__(self, lines: Iterable[str], delimiter: str = ",") -> None:
-        """`lines` have their endings, as from `text_lines`."""
+        """`lines` include their line endings, as in `text_lines`."""
         self._lines = lines
         self._form = {"delimiter": delimiter, "skipinitialspace": True}
         self.faults: dict[int, str] = {}
         """Column number (or `WHOLE`) → its first fault in the rows read so far."""
 
     def __iter__(self) -> Iterator[list[str]]:
-        """Yield the rows; csv.Error for a cell that is too large."""
+        """Yield the rows; csv.Error for a cell above 2³⁰ characters. Sets that limit in `csv`."""
         csv.field_size_limit(_MOST_CELL)
         several: list[str] = []
         rows = csv.reader(self._watched(several), **self._form)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ class CsvRows:
             yield row
 
     def fault(self, *columns: int) -> str:
-        """Return the fault of the file or of one of these columns, or ""."""
+        """Return the fault of the file, or of the first of these columns that has one, or ""."""
         return next((self.faults[i] for i in (WHOLE, *columns) if i in self.faults), "")
 
     def _watched(self, several: list[str]) -> Iterator[str]:

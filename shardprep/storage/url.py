@@ -1,6 +1,6 @@
 """Addresses in object storage: `s3://bucket/key`, `gs://bucket/key`, `az://container/key`.
 
-A text with another scheme is an error: nobody means it as the name of a folder.
+Texts with other schemes are errors: nobody means them as names of folders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MEANT = {
     **dict.fromkeys(("file",), "the path alone, as in /data/photos"),
     **dict.fromkeys(("http", "https", "ftp", "hdfs"), ""),
 }
-"""Scheme of another program → the form to write here, or ""."""
+"""Unsupported scheme → the address to write instead, or "" if there is none."""
 
 
 def is_url(text: str) -> bool:
@@ -32,7 +32,7 @@ def is_url(text: str) -> bool:
 
 
 def parse_place(text: str) -> ObjectUrl | Path:
-    """Parse an address or a path; RecipeError for an unknown scheme or an invalid address."""
+    """Return an address or a path; RecipeError for an unknown scheme or an invalid address."""
     if is_url(text):
         return ObjectUrl.parse(text)
     _check_scheme(text)
@@ -42,7 +42,7 @@ def parse_place(text: str) -> ObjectUrl | Path:
 def _check_scheme(text: str) -> None:
     match = _SCHEME.match(text)
     scheme = match[1].lower() if match else ""
-    # Programs that clean paths, such as `pathlib`, turn two slashes into one.
+    # `pathlib` and other programs that clean paths replace two slashes by one.
     if not match or (len(match[2]) == 1 and scheme not in (*SCHEMES, *_MEANT)):
         return
     if match[1] in SCHEMES:
@@ -56,7 +56,7 @@ def _check_scheme(text: str) -> None:
 
 
 def local_path(text: str | Path) -> Path:
-    """Return a path; RecipeError for an address."""
+    """Return a text as a path; RecipeError if it is an address."""
     place = parse_place(str(text))
     if isinstance(place, ObjectUrl):
         raise RecipeError(shown_url(str(text)), "is an address", "give a path of this machine")
@@ -74,7 +74,7 @@ class ObjectUrl(NamedTuple):
     scheme: str
     bucket: str
     key: str
-    """No slashes at its ends; "" for the whole bucket."""
+    """Without slashes at its start and end; "" for the whole bucket."""
 
     @classmethod
     def parse(cls, text: str) -> ObjectUrl:
@@ -92,6 +92,7 @@ class ObjectUrl(NamedTuple):
 
     @classmethod
     def split(cls, address: str) -> ObjectUrl:
+        """Return the parts of a valid address, without checks."""
         scheme, _, rest = address.partition("://")
         bucket, _, key = rest.partition("/")
         return cls(scheme, bucket, "/".join(part for part in key.split("/") if part))

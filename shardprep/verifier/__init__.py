@@ -1,1 +1,1 @@
-"""Verify a dataset against its manifest or against a source, and repair it."""
+"""Verify a dataset against its manifest, compare it with a source, and repair it."""

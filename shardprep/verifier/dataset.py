@@ -1,7 +1,4 @@
-"""Verify a dataset against its manifest, shard by shard on all cores, or against a source.
-
-All problems are reported, not just the first.
-"""
+"""Find all problems of a dataset, in several processes, or compare it with a source."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ if TYPE_CHECKING:
 
 _LABELS = re.compile(r"[^.].*\.labels\.txt")
 _WORKER_BYTES = 128 << 20
-"""Bytes of shards per process; with fewer, starting a process takes longer than reading."""
+"""Minimum bytes of shards per process; with fewer, its start takes longer than the reading."""
 _TICK_S = 0.2
 _ROW_COLUMNS = (
     "key", "status", "offset", "length", "label", "labels", "target", "text", "object_labels",
@@ -63,11 +60,11 @@ _ROW_COLUMNS = (
 def verify_dataset(
     files: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
 ) -> Verification:
-    """Return every problem of a dataset; nothing is changed.
+    """Return every problem of a dataset, without changing anything.
 
-    `decode` also decodes every image. From object storage, each of `num_workers` keeps one shard
-    at a time in the folder for temporary files. DatasetError if the folder does not exist, its
-    build is not finished, or a worker died.
+    `decode` also decodes every image and mask. In object storage, each of `num_workers` copies a
+    shard at a time to the folder for temporary files. DatasetError if the folder does not exist,
+    the build is not finished, or a worker died; ChangedError if the dataset was replaced.
     """
     start = time.monotonic()
     with files.unchanged():
@@ -106,17 +103,17 @@ def verify_dataset(
 
 @dataclass(frozen=True, slots=True)
 class FolderContents:
-    """Documents, files and problems of a dataset, before any shard is read."""
+    """Documents and files of a dataset, and the problems that are known without reading shards."""
 
     documents: CheckedDocuments
     shards: Mapping[str, Path | StoredObject]
     unknown: tuple[str, ...]
-    """Names of all files that no build writes."""
+    """Names of files that no build writes, and of unfinished or old folders next to the dataset."""
     problems: tuple[Problem, ...]
 
 
 def read_contents(stored: DatasetFiles) -> FolderContents:
-    """Return the contents of a dataset and their problems; shards are not opened."""
+    """Return the contents of a dataset; no shard is opened."""
     files: Mapping[str, Path | StoredObject]
     if isinstance(stored, RemoteFiles):
         folder = stored.copies()
@@ -153,7 +150,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _gone(there: set[str], shards: Mapping[str, Shard]) -> list[str]:
-    """Return the missing shards: by the manifest, otherwise by the numbers of other shards."""
+    """Return the names of missing shards, from the manifest or from the counts in file names."""
     if shards:
         return sorted(shards.keys() - there)
     matches = [match for name in there if (match := SHARD.fullmatch(name))]
@@ -166,7 +163,7 @@ def _gone(there: set[str], shards: Mapping[str, Shard]) -> list[str]:
 
 
 def _unknown(files: Iterable[str], shards: set[str]) -> list[str]:
-    """Return the files that do not belong; the draft of a build counts as one file."""
+    """Return the files that no build writes; a draft counts as one file."""
     known = {*DOCUMENT_FILES, INDEX_DIR, *shards, *map(index_name, shards)}
     names = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
     drafts = [
@@ -181,7 +178,7 @@ def _task(
     table, index = documents.rows.get(shard), None
     if table is not None:
         names = [name for name in _ROW_COLUMNS if name in table.schema.names]
-        table = table.select(names).take(list(range(len(table))))  # without the buffers of others
+        table = table.select(names).take(list(range(len(table))))  # pickle only these rows
     else:
         text = read_document(documents.folder, index_name(shard))
         index = None if isinstance(text, Problem) else index_rows(text)
@@ -192,7 +189,7 @@ def _task(
 def _holdings(
     shards: Mapping[str, Shard], reports: Mapping[str, ShardReport]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each file that holds a shard of the manifest under any name, and that shard."""
+    """Yield the name of each file with the bytes of a shard, and the name of that shard."""
     by_hash = {shard.sha256: name for name, shard in shards.items()}
     for name, report in reports.items():
         if name in shards and shards[name].sha256 == report.sha256:
@@ -223,7 +220,7 @@ def _shard_problems(
 
 
 def _in_another(problem: Problem, intact: Mapping[str, str]) -> Problem:
-    """Return the problem of a missing shard, with the file that has its bytes, if any."""
+    """Return the problem; for a missing shard, also name the file that has its bytes, if any."""
     if problem.kind != "missing" or problem.file not in intact:
         return problem
     what = f"is not there; its bytes are in {intact[problem.file]}"
@@ -255,7 +252,7 @@ def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) ->
 
 
 def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
-    """Return the report of each task, from worker processes; DatasetError if a worker dies."""
+    """Check each task in a worker process and return the reports; DatasetError if a worker dies."""
     context = SpawnedContext()
     done = context.Value("Q", 0)
     with ProcessPoolExecutor(num_workers, context, begin_worker, (done,)) as pool:
@@ -288,7 +285,7 @@ def compare_source(
     """Return the differences between a dataset and a source: a folder, an archive or an address.
 
     No shard is read. The options in the manifest select the images of the source. DatasetError if
-    the dataset was repacked from others, SourceError if the source has no selected image.
+    the dataset was repacked, SourceError if the options select no image of the source.
     """
     manifest = dataset.manifest
     if REPACKED in manifest.fingerprint.versions:

@@ -1,4 +1,4 @@
-"""Checks of all documents, each against its source of truth."""
+"""Checks of the documents of a dataset: manifest, schema, item table, indexes, files for TFDS."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ _UNCOUNTABLE = (DatasetError, ValueError, TypeError, KeyError, ArithmeticError, 
 
 
 class CheckedDocuments:
-    """The documents of a folder; `problems` are their faults."""
+    """The documents of a folder, read and checked, and their `problems`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.problems: list[Problem] = []
         self.manifest: Manifest | None = None
-        """None if it cannot be read; `schema` likewise."""
+        """None if the manifest cannot be read. Likewise for `schema`."""
         self.shards: Mapping[str, Shard] = {}
-        """Name → shard of the manifest; empty if the manifest cannot be read."""
+        """Shards of the manifest by name; empty if the manifest cannot be read."""
         self.schema: Schema | None = None
         self.rows: dict[str, pa.Table] = {}
-        """Shard name → rows, in order; empty if `items.parquet` cannot be read."""
+        """Rows of the item table by shard, in order; empty if `items.parquet` cannot be read."""
         self._read_manifest()
         self._read_schema()
         self._read_items()
@@ -66,7 +66,7 @@ class CheckedDocuments:
 
     @property
     def most_shard_bytes(self) -> int | None:
-        """Size in bytes above which a file is not read as a shard, or None."""
+        """Maximum size in bytes of a file to read as a shard; None if there is no manifest."""
         sizes = [shard.num_bytes for shard in self.shards.values()]
         return 2 * max(sizes) + _SPARE_BYTES if sizes else None
 
@@ -145,7 +145,7 @@ class CheckedDocuments:
 
 
 def read_document(folder: Path, name: str, most_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | Problem:
-    """Return the bytes of a file, or the problem that it cannot be read."""
+    """Return the bytes of a file, or the problem that it is missing or cannot be read."""
     return _attempt(name, lambda: read_regular(folder / name, most_bytes))
 
 
@@ -161,7 +161,7 @@ def _attempt(name: str, read: Callable[[], _Result]) -> _Result | Problem:
 def index_problem(
     folder: Path, shard: str, places: Sequence[tuple[int, int]] | None, rows: ShardRows | None
 ) -> Problem | None:
-    """Return the first fault of a shard's index; without `places`, its content is not checked."""
+    """Return the first problem of a shard's index; its content is checked only with `places`."""
     name = index_name(shard)
     expected = "".join(f"{offset} {length}\n" for offset, length in places or ())
     data = read_document(folder, name, 2 * len(expected) + MAX_DOCUMENT_BYTES)
@@ -200,7 +200,7 @@ def _sum_problems(table: pa.Table) -> Iterator[Problem]:
 def _table_problems(
     manifest: Manifest, schema: Schema | None, table: pa.Table, rows: dict[str, pa.Table]
 ) -> Iterator[Problem]:
-    """Yield the contradictions between the rows and all numbers of the manifest."""
+    """Yield rows of unknown shards, repeated keys, and counts that differ from the manifest."""
     for shard in rows:
         if shard not in manifest.shards:
             what = f"has rows of {shard}, which the manifest does not name"
@@ -228,7 +228,7 @@ def _table_problems(
 def _counted(
     manifest: Manifest, schema: Schema | None, table: pa.Table, rows: dict[str, pa.Table]
 ) -> dict[str, object]:
-    """Return the manifest's counts, counted from the rows; objects and masks only with a schema."""
+    """Return counts from the rows, by manifest key; `annotations` only with a schema."""
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(manifest.annotations))
     tally = Tally(recipe.image_spec)
     statuses = (WRITTEN, item_table.REJECTED, item_table.SKIPPED)
@@ -257,13 +257,13 @@ def _counted(
 
 
 def _reason(text: str, known: list[str]) -> str:
-    """Return the reason of a skipped input without the details after it."""
+    """Return the known reason that a skipped input's `text` starts with, or else the whole text."""
     matches = (reason for reason in known if text == reason or text.startswith(f"{reason}: "))
     return next(matches, text)
 
 
 def differences(here: Any, expected: Any, path: str = "") -> Iterator[str]:
-    """Yield the differences between two JSON values: "splits.train.num_records is 3, not 4"."""
+    """Yield how a JSON value differs from the expected one: "totals.num_written is 3, not 4"."""
     if isinstance(here, dict) and isinstance(expected, dict):
         for key in [*expected, *(key for key in here if key not in expected)]:
             where = f"{path}.{key}" if path else str(key)
@@ -281,7 +281,7 @@ def differences(here: Any, expected: Any, path: str = "") -> Iterator[str]:
 
 
 def json_faults(data: bytes, text: str) -> Iterator[str]:
-    """Yield the differences between a JSON document and the expected text."""
+    """Yield why a document is not JSON, or its differences from `text`; none if `text` is empty."""
     try:
         check_size(data)
         here = from_json(data)
@@ -293,7 +293,7 @@ def json_faults(data: bytes, text: str) -> Iterator[str]:
 
 
 def line_faults(data: bytes, text: str) -> Iterator[str]:
-    """Yield the lines of a document that differ from the expected text."""
+    """Yield a description of each line of a document that differs from the expected `text`."""
     here = data.decode(errors="replace").split("\n")
     for number, (line, wanted) in enumerate(zip_longest(here, text.split("\n")), 1):
         if line != wanted:
@@ -301,6 +301,6 @@ def line_faults(data: bytes, text: str) -> Iterator[str]:
 
 
 def quoted(value: object) -> str:
-    """Return a value for an error message, at most 80 characters."""
+    """Return a value as text for an error message, cut to 80 characters."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 80 else f"{text[:79]}…"

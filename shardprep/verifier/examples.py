@@ -1,4 +1,4 @@
-"""Checks of one record against its schema and its row in `items.parquet`, without any file."""
+"""Checks of a record against the schema and its row in `items.parquet`; no file is read here."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ _Size = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class RecordRows(ShardRows):
-    """The expected records of a shard, from the item table."""
+    """The expected records of a shard, from the item table or an index."""
 
     targets: Sequence[object] = ()
-    """Targets as in the records: class index, list of indices, float32 or UTF-8 bytes."""
+    """Target of each record: class index, list of indices, float32 or UTF-8 bytes. May be empty."""
     annotations: Sequence[Mapping[str, Any]] = ()
-    """`object_labels` and `mask_pixels` of the records."""
+    """`object_labels` and `mask_pixels` of each record; empty in a dataset without annotations."""
 
 
 def written_rows(table: pa.Table, target: str | None) -> RecordRows:
-    """Return the written items among the rows of a shard; `target` is the target feature."""
+    """Return the rows of a shard's written items; `target` names the target feature, if any."""
     table = with_status(table, WRITTEN)
     rows = ShardRows.of(table)
     return RecordRows(
@@ -72,7 +72,7 @@ def written_rows(table: pa.Table, target: str | None) -> RecordRows:
 
 
 def index_rows(text: bytes) -> RecordRows | None:
-    """Return the offsets and lengths in the text of an index, None if it is damaged."""
+    """Return the offsets and lengths in the text of an index, or None if the text is damaged."""
     try:
         places = [tuple(map(int, line.split(b" "))) for line in text.splitlines()]
         return RecordRows([offset for offset, _ in places], [length for _, length in places])
@@ -93,10 +93,10 @@ def _targets(table: pa.Table, target: str) -> Sequence[object]:
 
 
 class ExampleCheck:
-    """Checks records against the schema of a dataset."""
+    """Checks of records against the schema of a dataset."""
 
     def __init__(self, schema: Schema | None, *, decode: bool) -> None:
-        """Without a schema, any Example is valid; `decode` also decodes images and masks."""
+        """If `schema` is None, any Example is valid; `decode` also decodes images and masks."""
         features = schema.features if schema else {}
         dtypes = schema.dtypes if schema else {}
         self.target = schema.target if schema else None
@@ -108,14 +108,14 @@ class ExampleCheck:
         self._num_classes = len(schema.labels) if schema else 0
 
     def read(self, payload: bytes) -> Features | Fault:
-        """Return the features of a record, or a fault if it is not an Example."""
+        """Return the features of a record, or a fault if the record is not an Example."""
         try:
             return self._decoder.decode(payload)
         except RecordError as error:
             return Fault("example", error.what)
 
     def faults(self, features: Features, rows: RecordRows | None, record: int) -> Iterator[Fault]:
-        """Yield at most one fault per feature: a record may have a million boxes."""
+        """Yield a record's faults, at most one per feature, because it may have a million boxes."""
         if not self._plain:
             return
         sound: dict[str, Sequence[Any]] = {}
@@ -143,7 +143,7 @@ class ExampleCheck:
         size: _Size | None,
         sound: dict[str, Sequence[Any]],
     ) -> Iterator[Fault]:
-        """Yield the faults of some features, and add the values of the others to `sound`."""
+        """Yield the faults of some features; add the values of intact features to `sound`."""
         for name, feature in expected.items():
             values = features.get(name)
             if values is None:
@@ -213,7 +213,7 @@ class ExampleCheck:
 
 
 def key_of(features: Features) -> str:
-    """Return the key in a record, "" without a key."""
+    """Return the key in a record, or "" if it has none."""
     for value in features.get(FILENAME, ()):
         if isinstance(value, bytes):
             return value.decode(errors="replace")
@@ -231,7 +231,7 @@ def _form_fault(values: Sequence[Any], feature: Feature) -> str:
 
 
 def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault | None:
-    """Return the fault of values of the right type and number, if any."""
+    """Return the fault of the values, or None; their type and number are already checked."""
     if feature.kind == "bbox":
         return _box_fault(values)
     if feature.kind == "text":
@@ -258,7 +258,7 @@ def _box_fault(values: Sequence[float]) -> Fault | None:
         return Fault("objects", f"has {len(values):,} values, which is not 4 for each box")
     boxes = np.array(values).reshape(-1, _SIDES)
     low, high = boxes[:, :2], boxes[:, 2:]
-    # False for NaN and infinities, too.
+    # Also False for NaN and infinities.
     is_box = ((low >= 0) & (low < high) & (high <= 1)).all(axis=1)
     if is_box.all():
         return None
@@ -269,7 +269,7 @@ def _box_fault(values: Sequence[float]) -> Fault | None:
 
 
 def _count_faults(names: Iterable[str], features: Features) -> Iterator[Fault]:
-    """Yield one fault if the features of objects have different numbers of objects."""
+    """Yield one fault if the features of a record have values for different numbers of objects."""
     counts = {
         name: len(features[name]) // (_SIDES if name == BOX else 1)
         for name in names
@@ -295,7 +295,7 @@ def _row_faults(
 
 
 def _outer_fault(data: bytes, image: Feature, size: _Size | None) -> str:
-    """Return the fault of an image's length, first or last bytes, or ""."""
+    """Return the fault in an image's length, or in its first or last bytes, or "" if none."""
     if image.encoding == "raw":
         height, width = size or (0, 0)
         height, width = image.shape[0] or height, image.shape[1] or width
@@ -315,7 +315,7 @@ def _outer_fault(data: bytes, image: Feature, size: _Size | None) -> str:
 
 
 def _pixel_fault(data: bytes, image: Feature, size: _Size | None) -> str:
-    """Return the fault found by decoding an image completely, or ""."""
+    """Decode a whole image, and return the fault in its pixels or size, or "" if none."""
     if image.encoding == "raw":
         return ""  # its length is all that can be wrong
     try:
@@ -341,7 +341,7 @@ def _codec(data: bytes) -> Encoding | None:
 
 
 def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and channels of a JPEG as TensorFlow reads it; raises if damaged."""
+    """Return height, width and channels of a JPEG as TensorFlow reads it; any error if damaged."""
     height, width, space, _ = simplejpeg.decode_jpeg_header(data)
     check_stored_size(height, width)
     simplejpeg.decode_jpeg(data)
@@ -349,7 +349,7 @@ def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
 
 
 def _png_shape(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and channels of a PNG; all checksums and lines are checked."""
+    """Return height, width and channels of a fully checked PNG; any error if damaged."""
     with open_stored(data, "PNG") as image:
         image.verify()
     with open_stored(data, "PNG") as image:
@@ -363,7 +363,7 @@ def _dimensions(shape: tuple[int | None, ...]) -> str:
 
 
 def _mask_header_fault(data: bytes, feature: Feature, size: _Size | None) -> str:
-    """Return the fault of a mask's first and last bytes, or ""; nothing is decoded."""
+    """Return the fault in a mask's first or last bytes, or "" if none; nothing is decoded."""
     if not data.startswith(_PNG) or len(data) < _PNG_HEADER.size:
         return f"is not a PNG (it starts with {data[:8]!r})"
     _, chunk, width, height, bits, colours = _PNG_HEADER.unpack_from(data)
@@ -384,7 +384,7 @@ def _pixel_counts(data: bytes) -> dict[int, int]:
 
 
 def _first(wrong: Sequence[int], what: str, begin: str = "") -> str:
-    """Return the fault of the first wrong values in words, "" without any."""
+    """Return in words the first wrong value and the number of others, or "" if there are none."""
     if not wrong:
         return ""
     more = f", and so are {len(wrong) - 1:,} more" if len(wrong) > 1 else ""

@@ -1,4 +1,4 @@
-"""The problems that verify finds, each with its file and, if any, record, offset and key."""
+"""The problems that `verify` finds, and its result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MEANINGS: Mapping[Kind, str] = {
 
 
 class Fault(NamedTuple):
-    """A fault of one record."""
+    """A problem of a record, without the place of the record."""
 
     kind: Kind
     what: str
@@ -62,9 +62,9 @@ class Problem:
     record: int | None = None
     """Number of the written record in its shard, from 0."""
     offset: int | None = None
-    """Offset in bytes of the record in the file; if it is missing, where it should start."""
+    """Offset of the record in the file, in bytes; for a missing record, where it should start."""
     key: str = ""
-    """Key of the record's image in the source, "" if unknown."""
+    """Key of the record's image in the source, or "" if it is unknown."""
 
     @property
     def meaning(self) -> str:
@@ -72,20 +72,20 @@ class Problem:
 
 
 def hash_problem(file: str, digest: str, expected: str) -> Problem:
-    """Return the problem of a file whose SHA-256 differs from the manifest."""
+    """Return the problem that the SHA-256 of a file, `digest`, is not the expected one."""
     what = f"has SHA-256 {digest[:12]}…, the manifest says {expected[:12]}…"
     return Problem("hash", file, what)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Verification(Card):
-    """The problems of a dataset, and the numbers of shards, records and bytes that were read."""
+    """The problems of a dataset, and how many shards, records and bytes were read."""
 
     path: Path
     problems: tuple[Problem, ...]
-    """Sorted by file, then record; problems of the whole folder come first."""
+    """In order: documents, missing shards, shards by name and offset, indexes."""
     unknown: tuple[str, ...]
-    """Files that do not belong to a dataset and do it no harm."""
+    """Harmless files that no build writes, and old or unfinished folders next to the dataset."""
     num_shards: int
     num_records: int
     num_bytes: int
@@ -96,7 +96,7 @@ class Verification(Card):
     before: Verification | None = None
     """The check before a repair; None if nothing was repaired."""
     against: SourceDifference | None = None
-    """Differences from a source, or None."""
+    """Differences from a source; None if no source was compared."""
 
     @property
     def repaired(self) -> tuple[Problem, ...] | None:

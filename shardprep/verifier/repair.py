@@ -1,4 +1,4 @@
-"""Repair: build a damaged dataset again, with its intact shards and with the same bytes.
+"""Repair a dataset: build it again with the same bytes, using its intact shards.
 
 The damaged dataset stays unchanged until a rebuilt dataset with the same manifest can replace it.
 """
@@ -33,11 +33,11 @@ from shardprep.writer.workspace.repair_input import DamagedDataset, foreign_file
 def repair_dataset(
     verification: Verification, source: str, *, num_workers: int, watcher: Watcher
 ) -> BuildResult:
-    """Write the damaged files of a dataset again, from its source, with the same bytes.
+    """Build a dataset again from its source with the same bytes, and return the result.
 
-    Extra shards are removed, other unknown files stay. DatasetError if the manifest is damaged,
-    the dataset was moved, or it has no source. BuildError if inputs, options, versions or the
-    rebuilt bytes differ; the dataset is not changed then. Other errors as `build_dataset`.
+    Extra shards are removed, other unknown files are kept. DatasetError if the manifest is damaged,
+    or the dataset was moved or repacked. BuildError, without changing the dataset, if inputs,
+    options, versions or the rebuilt bytes differ. Other errors as in `build_dataset`.
     """
     manifest = _trusted_manifest(verification)
     if REPACKED in manifest.fingerprint.versions:
@@ -63,7 +63,7 @@ def repair_dataset(
 
 
 def settle(files: RemoteFiles) -> None:
-    """Finish an interrupted publishing of a dataset in object storage."""
+    """Complete the publishing of a finished dataset in object storage if it was interrupted."""
     workspace = ObjectWorkspace(files.url)
     with contextlib.suppress(DatasetError):  # a damaged manifest: `verify` reports it
         manifest = workspace.finished()
@@ -84,7 +84,7 @@ def _out(verification: Verification, manifest: Manifest) -> str:
 
 
 def _trusted_manifest(verification: Verification) -> Manifest:
-    """Return the manifest if it is intact: only the manifest has the hashes of the shards."""
+    """Return the manifest; DatasetError if damaged: nothing else has the hashes of the shards."""
     if any(problem.file == MANIFEST_FILE for problem in verification.problems):
         raise DatasetError(
             f"{verification.location}/{MANIFEST_FILE}",

@@ -1,10 +1,10 @@
-"""Checks of one shard file: its hash, the frame and the content of every record, in one pass.
+"""Checks of one shard file: its hash, and the frame and content of every record, in one pass.
 
-If a frame is damaged, or not where its row states, the file is searched once more for all intact
-records. After a damaged frame the search goes on at the next place where a record should start, by
-the rows, or shifted by the bytes that the file is too long or too short.
+If a frame is damaged, or is not at the offset in its row, the file is searched for all intact
+records in a second pass. After a damaged frame, the search continues at the next offset in the
+rows. If the file is too long or too short, it tries offsets shifted by the difference as well.
 
-Worker processes import this module, so it imports nothing that reads a dataset's folder.
+Worker processes import this module, so it must not import the writer.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class ShardTask:
 
     file: Path | StoredObject
     expected: Shard | None
-    """The file's entry in the manifest, or None."""
+    """The shard's entry in the manifest, or None if it has none."""
     table: pa.Table | None
-    """Rows of its items, None if `items.parquet` is unreadable."""
+    """Rows of the shard's items, or None if `items.parquet` has none."""
     index: RecordRows | None
-    """Offsets and lengths from its index, used without a table."""
+    """Offsets and lengths from the shard's index, used if `table` is None."""
     check: ExampleCheck
     most_bytes: int | None = None
-    """Size in bytes above which the file is not read, or None."""
+    """Maximum size in bytes of a file to read; None for no limit."""
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ class ShardTask:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the file, 0 if it is missing."""
+        """Size of the file in bytes; 0 if it is missing or not a regular file."""
         if isinstance(self.file, StoredObject):
             return self.file.num_bytes
         with contextlib.suppress(OSError):  # reading the file reports the error
@@ -93,15 +93,15 @@ class ShardReport:
     """The records and the problems of a shard file."""
 
     sha256: str
-    """In hexadecimal, "" if the file cannot be read."""
+    """In hexadecimal, or "" if the file was not read."""
     num_bytes: int
     places: tuple[tuple[int, int], ...]
-    """Offset and length of each record with a sound frame."""
+    """Offset and length in bytes of each record with an intact frame, in file order."""
     problems: tuple[Problem, ...]
 
 
 def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
-    """Return the report of a shard file; `moved` is called with each number of bytes read."""
+    """Return the report of a shard file; after each read, `moved` gets the number of bytes read."""
     if task.most_bytes is not None and task.num_bytes > task.most_bytes:
         what = f"has {task.num_bytes:,} bytes, far more than the manifest says: it is not read"
         return ShardReport("", 0, (), (Problem("size", task.name, what),))
@@ -115,7 +115,7 @@ def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
 
 @contextlib.contextmanager
 def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
-    """Open a file; an object is copied to a temporary file first."""
+    """Give an opened file; an object is copied to a temporary file first."""
     if not isinstance(file, StoredObject):
         with open_regular(file) as stream:
             yield stream
@@ -209,7 +209,7 @@ def _record_problems(
 def _measured(
     task: ShardTask, digest: str, num_bytes: int, num_records: int | None
 ) -> Iterator[Problem]:
-    """Yield differences from the manifest; `num_records` None means that it is not compared."""
+    """Yield differences from the manifest; `num_records` is not compared if it is None."""
     name, expected = task.name, task.expected
     if expected is None:
         return
@@ -227,16 +227,16 @@ _done: Synchronized[int]
 
 
 def begin_worker(done: Synchronized[int]) -> None:
-    """Begin a worker process, which Ctrl-C ends at once and without a message."""
-    global _done  # noqa: PLW0603 - what the pool hands to a process outlives each call
+    """Prepare a worker process: set its counter, and let Ctrl-C end it without a message."""
+    global _done  # noqa: PLW0603 - the pool passes the counter only once, when a process starts
     _done = done
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):  # it was blocked while the process began
+    if hasattr(signal, "pthread_sigmask"):  # SIGINT was blocked when the process started
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def check_in_worker(task: ShardTask) -> ShardReport:
-    """Return the report of a shard file, adding the bytes read to the common counter."""
+    """Return the report of a shard file, and add the bytes read to the shared counter."""
     return check_shard(task, _count)
 
 
@@ -246,7 +246,7 @@ def _count(num_bytes: int) -> None:
 
 
 class _Search:
-    """Search of one damaged file; `problems` is complete after the last record."""
+    """Iterate over the intact records of a damaged file; `problems` is complete at the end."""
 
     def __init__(
         self, task: ShardTask, file: BinaryIO, num_bytes: int, rows: RecordRows | None
@@ -271,7 +271,7 @@ class _Search:
         self._count = 0
 
     def __iter__(self) -> Iterator[tuple[int | None, Record]]:
-        """Yield the records in file order, with their numbers in the original shard, or None."""
+        """Yield each intact record in file order, after its number in the shard (None: unknown)."""
         breaks: list[tuple[int | None, int, Kind, str]] = []
         at = 0
         while at < self._num_bytes:
@@ -297,7 +297,7 @@ class _Search:
         self._add_lost()
 
     def _announced(self, at: int) -> int | None:
-        """Return the size in bytes of the frame at an offset, None without a sound header."""
+        """Return the size in bytes of the frame at an offset; None if its header is damaged."""
         self._file.seek(at)
         size = tfrecord.payload_bytes(self._file.read(HEADER_BYTES))
         return None if size is None else size + tfrecord.FRAME_BYTES
@@ -311,7 +311,7 @@ class _Search:
         return record._replace(offset=at)
 
     def _next(self, at: int, size: int | None) -> int:
-        """Return the offset after a damaged record at which the search continues."""
+        """Return the offset at which the search continues after the damaged frame at `at`."""
         if size is not None:
             after = at + size
             if after == self._num_bytes or self._announced(after) is not None:
@@ -322,7 +322,7 @@ class _Search:
         return self._num_bytes
 
     def _numbered(self, record: Record) -> int | None:
-        """Return the number of a record; a repeated or late record is a problem."""
+        """Return a record's number or None; report a record that is repeated or out of order."""
         if self._rows is None:
             number: int | None = self._count
         else:

@@ -1,6 +1,6 @@
 """Build a dataset, or one part of its shards, from a source.
 
-A part only writes its shards; `finalize` makes a dataset of all parts.
+A part only writes its shards; `finalize` makes a dataset from the shards of all parts.
 """
 
 from __future__ import annotations
@@ -38,18 +38,15 @@ from shardprep.writer.workspace.states import Workspace
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PartResult(Card):
-    """The result of a part whose shards are all written."""
+    """The result of `build_part`, whose shards are all written. Fields are as in `BuildResult`."""
 
     workspace: Workspace
     part: Part
     num_all_shards: int
     num_new_items: int = 0
-    """Items that this run has done; earlier runs may have done others."""
     num_copied: int = 0
-    """Items among them whose stored image was copied from the dataset of `reuse`."""
     elapsed_s: float = 0.0
     was_there: bool = False
-    """Whether the dataset was already finished, with the same inputs and options."""
 
     @property
     def location(self) -> str:
@@ -81,12 +78,13 @@ def build_dataset(
     reuse: OldDataset | None = None,
     damaged: DamagedDataset | None = None,
 ) -> BuildResult:
-    """Build the dataset of a recipe, or finish a build that was begun.
+    """Build the dataset of a recipe, or continue an unfinished build.
 
-    A finished dataset with the same inputs and options only gets its missing files again. A dataset
-    to replace stays readable until the new one is complete. `overwrite` also removes an unfinished
-    build with other inputs or options. Images are copied from `reuse` if they would be the same.
-    A repair gives the `damaged` dataset; the result must have the same manifest.
+    A finished dataset with the same inputs and options is kept; its missing or cut files are built
+    again. Other inputs or options are a BuildError without `overwrite`. With it, an unfinished
+    build is removed, and a finished dataset is replaced when the new one is complete. Images are
+    copied from `reuse` if they would be the same. A repair passes the `damaged` dataset; BuildError
+    is raised if the new manifest differs.
     """
     images = RecipeImages(recipe, make_fingerprint(recipe), workers, reuse)
     workspace = workspace_of(recipe)
@@ -100,7 +98,7 @@ def build_part(
     watcher: Watcher,
     reuse: OldDataset | None = None,
 ) -> PartResult:
-    """Write the shards of one part, as `build_dataset`; `finalize_dataset` joins the parts."""
+    """Write the shards of one part of a build. `finalize_dataset` makes a dataset of all parts."""
     start = time.monotonic()
     workspace, fingerprint = workspace_of(recipe), make_fingerprint(recipe)
 
@@ -110,7 +108,7 @@ def build_part(
             return finished
         try:
             with workspace.held(alone=False):
-                finished = workspace.finished()  # it may have been published since
+                finished = workspace.finished()  # another run may have published it
                 if finished is not None:
                     return finished
                 states.refuse_other_build(workspace, fingerprint)
@@ -136,7 +134,7 @@ def build_part(
 
 @dataclass(frozen=True, slots=True)
 class RecipeImages:
-    """The images of a recipe's source."""
+    """The images of a recipe's source, as `BuildImages`."""
 
     recipe: Recipe
     fingerprint: Fingerprint

@@ -1,6 +1,6 @@
 """The chunk, the unit of parallel work: some items of one shard, and their outcomes.
 
-Processes that encode nothing import this module, so it imports no decoder.
+Processes that do not encode import this module too, so it imports no decoder.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class ImageObjectCounts(NamedTuple):
     """Counts of the objects and the mask of one image, as in `items.parquet`."""
 
     labels: tuple[int, ...] | None
-    """Class index of each stored object, in the order of the record; None without objects."""
+    """Class index of each object in the record, in order; None if the dataset has no objects."""
     num_clipped: int
     dropped: Mapping[str, int]
-    """Number of objects that are not stored, by reason."""
+    """Reason → number of objects that are not stored."""
     pixels: Mapping[int, int] | None
-    """Pixels of a class mask by value, ascending; None without a mask."""
+    """Class mask value, ascending → number of pixels; None if the dataset has no class masks."""
 
     @classmethod
     def of(cls, placed: PlacedObjects, spec: AnnotationSpec) -> ImageObjectCounts:
@@ -43,7 +43,6 @@ class ImageObjectCounts(NamedTuple):
 
 
 UNREADABLE: Final = "unreadable"
-"""Kind of rejection of an item whose bytes the source does not give."""
 
 
 class Outcome(NamedTuple):
@@ -52,19 +51,19 @@ class Outcome(NamedTuple):
     kind: str
     """Kind of rejection; "" for a written item."""
     reason: str
-    """Reason of the rejection, or damage of a written image; may be ""."""
+    """Reason of a rejection; for a written image its damage, or ""."""
     length: int
-    """Bytes of the framed record, 0 for a rejected item."""
+    """Length of the framed record in bytes, or 0 for a rejected item."""
     height: int
     width: int
-    """Height and width of the original in pixels, 0 if its header cannot be read."""
+    """Height and width of the original in pixels, or 0 if its header cannot be read."""
     format: str
     num_bytes: int
     sha256: str
     """SHA-256 of the original in hexadecimal; "" if it cannot be read."""
     is_dark: bool = False
     objects: ImageObjectCounts | None = None
-    """Counts of objects and masks of a written item, None without annotations."""
+    """None for a rejected item, or if the dataset has no annotations."""
     is_copied: bool = False
 
     @classmethod
@@ -79,9 +78,9 @@ class ChunkTask:
     shard: str
     start: int
     items: Sequence[Item]
-    """Items as columns; a few items travel as objects."""
+    """A tuple if there are few items, otherwise `Items`, which are pickled faster."""
     old: pa.Table | None = None
-    """Row of each item's stored record in another dataset; nulls for items without one."""
+    """Item-table row of each item in the dataset of `reuse`, or nulls; None without `reuse`."""
 
     def __str__(self) -> str:
         last = self.start + len(self.items) - 1
@@ -98,10 +97,10 @@ class EncodedChunk:
     """The records and outcomes of a chunk."""
 
     data: bytes | bytearray
-    """Framed records of the written items, in plan order."""
+    """Framed records of the written items in plan order; hashes in a search for near copies."""
     outcomes: tuple[Outcome, ...]
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds by stage, if they are counted."""
+    """Seconds by stage; empty if they are not measured."""
 
     @classmethod
     def joined(cls, pieces: Sequence[EncodedChunk]) -> EncodedChunk:
@@ -116,7 +115,7 @@ class EncodedChunk:
 
 
 Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
-"""Makes the records of a chunk; pickled for every worker. A bad image is an outcome, not an error.
+"""Encodes a chunk; pickled for every worker. A bad image is an outcome, not an error.
 
-The second argument is called before each item, so that an engine can restart its clock.
+An encoder calls its second argument before each item, so that the engine can restart the clock.
 """

@@ -1,4 +1,4 @@
-"""The encoder of a build: items in, framed records and one outcome per item out."""
+"""Encode the items of a build as framed records, with one outcome per item."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from shardprep.writer.chunk import (
 
 @dataclass(frozen=True, slots=True)
 class ChunkEncoder:
-    """Encodes items to records."""
+    """Encodes the items of a chunk; an `Encode`."""
 
     spec: ImageSpec
     schema: Schema
     columns: tuple[str, ...] = ()
     annotations: AnnotationSpec | None = None
-    """Form of boxes and masks, None if none are stored."""
+    """How boxes and masks are stored, or None if the dataset has neither."""
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         records: list[bytes] = []
@@ -68,10 +68,10 @@ def encode_item(
     encoder: ChunkEncoder,
     stored: ProcessedImage | None = None,
 ) -> tuple[bytes, Outcome]:
-    """Return the framed record of an item, b"" if it is rejected, and its outcome.
+    """Return the framed record of an item, or b"" if it is rejected, and the outcome.
 
-    `data` are the bytes of the original, `sha256` their hash in hexadecimal, and `stored` is the
-    result of `process_image` if it is known.
+    `data` is the content of the original and `sha256` its hash in hexadecimal. `stored` is the
+    result of `process_image` if it was copied from another dataset.
     """
     image = stored or process_image(data, encoder.spec)
     original = image.original
@@ -104,7 +104,7 @@ _placed = stage("annotate")(place_objects)
 
 
 def read_item(item: Item | Member) -> bytes | Outcome:
-    """Return the bytes of an item, or its rejection."""
+    """Return the bytes of an item's original, or its rejection if they cannot be read."""
     try:
         return _read(item)
     except MemberError as error:
@@ -134,7 +134,7 @@ def _framed(
         names.FILENAME: item.key.encode(),
         names.HEIGHT: image.height,
         names.WIDTH: image.width,
-        # The feature of every kind of target; the others are empty.
+        # There is a feature for each kind of target; features of other kinds are empty.
         names.LABEL: item.label,
         names.LABELS: target if isinstance(target, tuple) else (),
         names.TARGET: target if isinstance(target, float) else math.nan,

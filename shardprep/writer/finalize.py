@@ -1,4 +1,4 @@
-"""Make a dataset of the shards of a build: tables, documents, manifest, and publishing."""
+"""Make a dataset from the shards of a build: write tables and documents, and publish it."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ if TYPE_CHECKING:
 
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
 _MANY = 0.9
-"""Share of dark images in a split above which a warning is shown."""
+"""Share of nearly black images in a split above which a warning is logged."""
 _log = logging.getLogger("shardprep")
 _NUM_THREADS = 16
 _NUM_INDEXED = 3
-"""Number of indexes to write at a time, with their receipts in memory."""
+"""Number of shard indexes to write at a time, with their receipts in memory."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BuildResult(Card):
-    """A finished dataset, and what this run did for it."""
+    """A finished dataset, and the work of this run."""
 
     location: str
     path: Path
-    """Folder of the dataset; for one in object storage, a copy of all files except shards."""
+    """Folder of the dataset; for object storage, a local copy of all files except shards."""
     manifest: Manifest
     was_there: bool = False
-    """Whether it was already finished, with the same inputs and options."""
+    """Whether the dataset was already finished, with the same inputs and options."""
     num_new_items: int = 0
-    """Items that this run has done; earlier runs may have done others."""
+    """Items that this run has written or rejected, without those of earlier runs."""
     num_copied: int = 0
-    """Items among them whose stored image was copied from the dataset of `reuse`."""
+    """Items of this run whose stored image was copied from the dataset of `reuse`."""
     elapsed_s: float = 0.0
     profile: dict[str, float] | None = None
-    """Seconds by stage, summed over workers; None if they were not counted."""
+    """Seconds by stage, summed over workers; None if they were not measured."""
     notes: tuple[str, ...] = ()
-    """Remarks on the plan, a line each; empty for a dataset that was there."""
+    """Remarks on the plan, a line each; empty if this run made no plan."""
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -84,7 +84,7 @@ class BuildResult(Card):
 
 
 def images_done(num_items: int, num_copied: int) -> str:
-    """Return the number of images as text, and how many of them were copied."""
+    """Return text such as "90 images" or "90 images (60 copied, 30 encoded)"."""
     how = f" ({num_copied:,} copied, {num_items - num_copied:,} encoded)" if num_copied else ""
     return f"{num_items:,} images{how}"
 
@@ -92,11 +92,11 @@ def images_done(num_items: int, num_copied: int) -> str:
 def finalize_dataset(
     workspace: Workspace, *, num_threads: int, max_rejected: float | None = None
 ) -> BuildResult:
-    """Make a dataset of the shards that the parts of a build have written.
+    """Make a dataset from the shards that the parts of a build have written.
 
     Every shard is compared with its receipt. Source and recipe are not needed. A finished dataset
     is not changed. `max_rejected` is the largest accepted share of rejected images, 0 to 1; None
-    uses the share given to the parts.
+    means the share in the recipe of the parts. DatasetError if there is no build or dataset.
     """
     start = time.monotonic()
 
@@ -115,7 +115,7 @@ def finalize_dataset(
                     if manifest is not None:
                         return publish(workspace, manifest, old, start)
                 else:
-                    workspace.discard()  # another process has published it in between
+                    workspace.discard()  # another process published it before the lock was held
         finished = workspace.finished()
         if finished is None:
             what = "no part of a build was written here"
@@ -141,9 +141,9 @@ def publish(
     counts: ItemCounts = NOTHING_DONE,
     notes: tuple[str, ...] = (),
 ) -> BuildResult:
-    """Publish a sealed dataset.
+    """Publish a sealed dataset, and return the result of this run.
 
-    `old` is the manifest that it replaces, `start` the monotonic start time of this run, and
+    `old` is the manifest to replace, or None. `start` is the monotonic start time of this run, and
     `counts` are the items of this run.
     """
     with states.writing(workspace):
@@ -162,14 +162,17 @@ def publish(
 def complete(
     workspace: Workspace, folders: Folders, outline: Outline, expected: Manifest | None = None
 ) -> Manifest:
-    """Write all files except shards, the manifest last; BuildError if it is not `expected`."""
+    """Write all files except shards, and return the manifest, which is written last.
+
+    BuildError if it is not `expected`, or `check_rejections` or `check_dropped` refuses it.
+    """
     with states.writing(workspace):
         folders.check_build()
         manifest = _write_documents(folders, outline).signed()
         if expected is None:
             check_rejections(workspace, folders, manifest, outline.max_rejected)
             check_dropped(folders, manifest, outline.max_dropped)
-        else:  # it was published with as many rejections before
+        else:  # its rejections were accepted when it was first published
             _check_same(workspace, manifest, expected)
         if not workspace.is_exclusive:
             workspace.remove_foreign(manifest, folders.output)
@@ -242,7 +245,7 @@ def _tables(
     num_dark: Counter[str],
     num_rescaled: Counter[str],
 ) -> Iterator[pa.Table]:
-    """Yield the rows of each receipt in order; write its index and update the counts."""
+    """Yield the rows of each shard, then of skipped inputs; write shard indexes, update counts."""
     names = (shard.name for shard in outline.shards)
     with ThreadPoolExecutor(_NUM_INDEXED) as pool:
         coming = deque(pool.submit(_indexed, folders, name) for name in islice(names, _NUM_INDEXED))
@@ -262,7 +265,7 @@ def _tables(
         if outline.dataset_schema.annotations
         else skipped
     )
-    folders.check_build()  # what reads this writes the file next
+    folders.check_build()  # the consumer of these rows writes a file next
 
 
 def _indexed(folders: Folders, shard: str) -> Receipt:
@@ -297,7 +300,7 @@ def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
     if lost:
         again = "`shardprep build`"
         if outline.num_parts > 1:
-            # The shard's number alone tells its part, however the others were cut.
+            # A shard's number and the number of parts determine its part.
             numbers = numbers_of(lost, outline.num_parts)
             again = f"part{'' if numbers.isdecimal() else 's'} {numbers} of {outline.num_parts}"
         raise DisturbedError(
@@ -313,7 +316,7 @@ def _check_same(workspace: Workspace, manifest: Manifest, expected: Manifest) ->
         return
     hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}
     other = [name for name, s in expected.shards.items() if hashes.get(name) != s.sha256]
-    states.forget(workspace, manifest.shards)  # nothing here is worth going on with
+    states.forget(workspace, manifest.shards)  # the shards must be written again
     raise BuildError(
         str(workspace.state),
         f"rebuilt bytes differ from the manifest ({', '.join(other) or 'its documents'})",
@@ -322,11 +325,10 @@ def _check_same(workspace: Workspace, manifest: Manifest, expected: Manifest) ->
 
 
 _NO_FAULTS = (*SHORTFALLS, *NO_FAULTS)
-"""Reasons to leave out an object that are not faults of the source."""
 
 
 class TooManyRejectedError(BuildError):
-    """All images are encoded, but more are rejected than the recipe accepts."""
+    """All shards are written, but more images are rejected than the recipe accepts."""
 
     def __init__(
         self, where: str, what: str, hint: str, *, manifest: Manifest, draft: Path
@@ -358,7 +360,7 @@ def check_rejections(
 
 
 def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
-    """Raise BuildError if the share of bad objects is above `limit`. Cropped ones are not bad."""
+    """Raise BuildError if the share of bad objects is above `limit`. `_NO_FAULTS` are not bad."""
     num_kept, lost = 0, Counter[str]()
     for counts in manifest.annotations.values():
         num_kept += counts.objects.num_objects if counts.objects else 0

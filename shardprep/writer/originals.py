@@ -34,21 +34,20 @@ from shardprep.storage.regular_file import read_regular
 from shardprep.storage.url import is_url
 
 _AT_ONCE = 64
-"""Number of images that a thread reads before it reports them."""
 
 
 _Original = tuple[str, str | None, str]
-"""Values of `ORIGINALS`."""
+"""A row of `ORIGINALS`: key, SHA-256 or None, and why the image cannot be read or ""."""
 
 
 def hash_originals(
     recipe: Recipe, items: pa.Table, *, is_annotated: bool, num_threads: int, watcher: Watcher
 ) -> pa.Table:
-    """Return the `ORIGINALS` of a source: images of a dataset, and new ones.
+    """Return a table of `ORIGINALS`: the source's images that are items of a dataset, or new.
 
-    `recipe` is the recipe of the dataset with the current source. It selects the new images,
-    labelled or not. `items` has `key` and `status` of all inputs of the dataset. `is_annotated`
-    means that the dataset has boxes or masks.
+    Rows are in the order of keys. `recipe` is the recipe of the dataset with the current source. It
+    selects the new images, labelled or not. `items` has `key` and `status` of all inputs of the
+    dataset. `is_annotated` means that the dataset has boxes or masks.
     """
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         members = _members(recipe, items, Path(work), watcher, is_annotated=is_annotated)
@@ -120,19 +119,17 @@ def _original(member: Member) -> _Original:
 LIST_FILE = "rejected.csv"
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 _MOST_NAME = 80
-"""Maximum characters of the key in the name of a copy, after the key's hash."""
 _MOST_BYTES = 256 << 20
-"""Largest copy that is read."""
 
 
 def save_rejected(
     folder: Path, recipe: Recipe, into: Path, notice: Callable[[str], None]
 ) -> tuple[int, int]:
-    """Copy the bytes of every rejected item of a dataset to `into`/<kind>/.
+    """Copy the originals of a dataset's rejected items to `into`/<kind>/; return two counts.
 
-    `rejected.csv` in the same folder has a row for each: key, kind, reason and file. The file is ""
-    if the source no longer gives its bytes. The dataset may be unfinished. Files of an earlier copy
-    are replaced. Returns the number of written files and the number of rejected items.
+    The counts are the number of written files and the number of rejected items. `rejected.csv` in
+    `into` has a row for each item: key, kind, reason and file. The file is "" if the original
+    cannot be read. The dataset may be unfinished. Existing copies are overwritten.
     """
     table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
     table = item_table.with_status(table, item_table.REJECTED)
@@ -163,9 +160,9 @@ def save_rejected(
 
 
 def read_copy(folder: Path, key: str, kind: str) -> bytes:
-    """Return the copy of a rejected item from a folder written by `save_rejected`."""
+    """Return the bytes that `save_rejected` copied of an item; SourceError if they are missing."""
     try:
-        if kind not in get_args(RejectionKind):  # it names a folder, and may come from a request
+        if kind not in get_args(RejectionKind):  # it names a folder and may come from a request
             raise FileNotFoundError
         return read_regular(folder / _copy_name(key, kind), _MOST_BYTES)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Framed records of finished datasets: read in runs, checked, and copied into new shards.
+"""Read and check framed records of finished datasets, and copy them into new shards.
 
 Both `build --reuse` and `repack` read records here. Adjacent records of a shard are read as one
-run. A repack copies several shards at a time. It hashes and writes the bytes of a run unchanged,
-and makes the rows of a shard by column: `ShardWriter` would take several times as long.
+run. A repack copies several shards at a time. It hashes and writes whole batches of records, and
+makes the item rows of a shard by column: `ShardWriter` would take several times as long.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from shardprep.writer.shard import ReceiptFacts, write_receipt
 from shardprep.writer.workspace.files import Folders
 
 _BATCH_BYTES = 1 << 20
-"""Bytes of records to read, hash and write at a time; more for a single larger record."""
+"""Bytes of records to read, hash and write at a time; a single record may be larger."""
 
 
 class RecordRun(NamedTuple):
-    """Adjacent records of a shard, wanted in this order."""
+    """Adjacent records of one shard: `start` to `stop` of a `StoredRecords`."""
 
     start: int
     stop: int
     batch: int
-    """Number of its batch. A batch has about `_BATCH_BYTES`, in one or several runs."""
+    """Number of the batch of the run. A batch has about `_BATCH_BYTES`, in one or several runs."""
     extent: PlainExtent
 
 
@@ -54,7 +54,7 @@ class StoredRecords:
     """Records of finished datasets, in the wanted order."""
 
     def __init__(self, rows: pa.Table, *, have_keys: bool) -> None:
-        """Take item rows with their `file`. With `have_keys`, the records contain item keys."""
+        """`rows` come from `with_files`. With `have_keys`, each record contains its item key."""
         file = rows["file"].unify_dictionaries().combine_chunks()
         self._codes = integers(file.indices)
         self.files: list[str] = file.cast("string").to_pylist()
@@ -86,7 +86,7 @@ class StoredRecords:
         return PlainExtent(self.files[number], int(self.offsets[number]), int(self.lengths[number]))
 
     def are_sound(self, start: int, stop: int, data: bytes | bytearray) -> list[bool]:
-        """Return whether each record from `start` to `stop` in `data` is valid and has its key."""
+        """Return whether each record from `start` to `stop` is valid in `data` and has its key."""
         lengths = self.lengths[start:stop]
         sound: list[bool] = tfrecord.are_sound(np.frombuffer(data, np.uint8), lengths).tolist()
         if self._keys is not None:
@@ -98,7 +98,7 @@ class StoredRecords:
 
 
 def with_files(rows: pa.Table, dataset: OpenDataset) -> pa.Table:
-    """Return rows with `file`, the path or address of the shard, instead of its name."""
+    """Return rows with a column `file`, the path or address of each shard, instead of `shard`."""
     shards = rows["shard"].cast("string").combine_chunks().dictionary_encode()
     names: Sequence[str] = shards.dictionary.to_pylist()
     files = pa.array([dataset.files.location(name) for name in names], pa.string())
@@ -112,9 +112,9 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _COPIES_AT_ONCE = 3
 """Shards to copy at a time: one is read while others are hashed and written."""
 _SHARDS_AT_ONCE = 8
-"""Shards at a time, including the ones being synced: a disk syncs many in half the time."""
+"""Shards in progress, syncs included: a disk syncs many shards at once in half the time."""
 _TRUSTED_BYTES = 64 << 20
-"""Size of a batch above which its records are first read one by one, as sizes may be wrong."""
+"""Larger batches are first checked record by record, as lengths in item tables may be wrong."""
 _LEAVE_S = 10.0
 """Seconds that running copies have to end when another copy fails."""
 _M_ARENA_MAX = -8  # malloc.h of glibc
@@ -123,15 +123,15 @@ _M_ARENA_MAX = -8  # malloc.h of glibc
 def share_heap() -> None:
     """Let all threads of this process use one heap (glibc).
 
-    Else each thread keeps its freed memory: a merge of two sets of 25,000 photos takes 225 MB
-    instead of 150. For the command line only, as threads that allocate much wait for each other.
+    Otherwise each thread keeps its freed memory: a merge of two sets of 25,000 photos takes 225 MB
+    instead of 150. Only the command line calls it: threads that allocate much wait for each other.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class Buffer:
-    """Memory for several batches. With new memory for each batch a merge takes 230 MB, not 150."""
+    """Memory that each batch reuses. With new memory per batch, a merge takes 230 MB, not 150."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -152,23 +152,23 @@ class RecordCopier:
         relabelled: Iterable[str],
         check: Callable[[], None],
     ) -> None:
-        """`relabelled` shards get new class numbers. `check` raises if a dataset was replaced."""
+        """Records of the files `relabelled` get new classes. `check` raises if a parent changed."""
         self.folders, self.schema, self.check = folders, schema, check
         self.relabelled = pa.array([*relabelled], pa.string())
         self.reading = threading.RLock()
-        """Held while a batch is read and checked: threads would compete for the GIL."""
+        """Held while a batch is read and checked, because threads would compete for the GIL."""
         self.waiting: SimpleQueue[ShardPlan] = SimpleQueue()
         self.events: SimpleQueue[ItemCounts | BaseException | None] = SimpleQueue()
-        """Counts, errors, and None from each thread that ends."""
+        """Counts of copied items; when a thread ends, its error or None."""
         self.has_ended = threading.Event()
         """Set when a copy has failed or the program ends."""
         self.buffers: SimpleQueue[tuple[Buffer, Buffer]] = SimpleQueue()
-        """Buffers of running copies. A shard that is synced or sent needs none."""
+        """Free buffers, a pair for each copy. A shard that is being synced or sent needs none."""
         for _ in range(_COPIES_AT_ONCE):
             self.buffers.put((Buffer(), Buffer()))
 
     def copy(self, shards: Sequence[ShardPlan], on_progress: OnProgress) -> None:
-        """Write shards and their receipts, a few at a time. Raises the errors of `check` too."""
+        """Write shards and receipts, a few at a time; RecordError or DatasetError for damage."""
         for shard in shards:
             self.waiting.put(shard)
         # Daemons, because a hanging network read must not block the end of the program.
@@ -232,7 +232,7 @@ class _Copy:
         has_new_label = pc.is_in(records["file"].cast("string"), copier.relabelled)
         self._is_changed = pc.or_(has_new_key, has_new_label).to_numpy()
         self._new_lengths = self._records.lengths.copy()
-        """Bytes of each new record, known after its batch was written."""
+        """Length of each framed record in the new shard; final when its batch is written."""
 
     def write(self) -> None:
         copier, folders, name = self._copier, self._copier.folders, self._plan.name
@@ -271,7 +271,7 @@ class _Copy:
         return ItemCounts(stop - start, stop - start - num_written)
 
     def _batches(self, read: Buffer, renewed: Buffer) -> Iterator[tuple[memoryview, int]]:
-        """Yield batches, and the number of records so far. A batch is valid until the next one."""
+        """Yield each batch and the number of records so far. The next batch reuses the memory."""
         records = self._records
         is_below = (records.offsets < 0) | (records.lengths < 0)
         if is_below.any():
@@ -290,9 +290,10 @@ class _Copy:
     def _read(
         self, batch: Sequence[RecordRun], ahead: Iterator[PlainExtent], buffer: Buffer
     ) -> bytearray:
-        """Read a batch into the front of the buffer and check it; `ahead` yields its extents.
+        """Return the buffer, with a batch at its front that was read and checked.
 
-        If this fails, the records are read one by one, so that the first damage is reported.
+        `ahead` yields the extents of the batch. If the batch cannot be read or is damaged, its
+        records are read one by one, so that an error names the first damaged record.
         """
         start, stop = batch[0].start, batch[-1].stop
         num_bytes = sum(run.extent.num_bytes for run in batch)
@@ -368,7 +369,7 @@ class _Copy:
 def _moved(
     rows: pa.Table, shard: str, keys: pa.Array, lengths: Numbers, columns: pa.Schema
 ) -> pa.Table:
-    """Return rows of parents as rows of the new shard; `lengths` are bytes of framed records."""
+    """Return parents' rows as rows of the new shard, whose framed records have these `lengths`."""
     is_written = rows["kind"].is_null().to_numpy()
     places = {"record": np.arange(len(lengths)), "offset": np.cumsum(lengths) - lengths}
     own: dict[str, Any] = {
@@ -390,7 +391,7 @@ def _moved(
 
 
 def _laid_out(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column as a build lays it out, with dictionary codes in order of appearance."""
+    """Return a column in the layout of a build, with dictionary codes in order of appearance."""
     is_words = pa.types.is_dictionary(kind)
     return (column.cast(pa.string()).dictionary_encode() if is_words else column).cast(kind)
 

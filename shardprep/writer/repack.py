@@ -1,8 +1,8 @@
-"""Make one dataset of the records of finished datasets, its parents, in other shards.
+"""Make one dataset of the records of finished datasets (the parents), in other shards.
 
-Pixels are never touched: a framed record is copied unchanged, or with another key and other class
-numbers around its image. Shards are shuffled and cut as in a build, so repacking one whole dataset
-gives the bytes that a build with this number of shards would have written.
+Images are never changed: a framed record is copied unchanged, or with another key or other class
+numbers. Shards are shuffled and cut as in a build, so repacking one whole dataset gives the shards
+that a build with this seed and number of shards would have written.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 def repack_dataset(
     parents: Sequence[Parent], recipe: Recipe, watcher: Watcher, *, overwrite: bool = False
 ) -> BuildResult:
-    """Make one dataset of the records of others, or finish one that was begun.
+    """Make one dataset of the parents' records, or continue an unfinished one.
 
-    Classes are numbered as in the first parent. `recipe` gives place, name, version, number of
-    shards and seed. With `overwrite`, a finished dataset is replaced when the new one is complete.
+    Classes are numbered as in the first parent; new classes of the others follow. `recipe` gives
+    place, name, version, number of shards and seed. A finished dataset of other parents or options
+    is a BuildError without `overwrite`; with it, it is replaced when the new one is complete.
     """
     check_alike(parents)
     workspace, images = workspace_of(recipe), ParentImages(tuple(parents), recipe)
@@ -73,7 +74,7 @@ def repack_dataset(
 
 @dataclass(frozen=True, slots=True)
 class ParentImages:
-    """The images of finished datasets."""
+    """The images of finished datasets, as `BuildImages`."""
 
     parents: tuple[Parent, ...]
     recipe: Recipe
@@ -169,7 +170,7 @@ class ParentImages:
         try:
             RecordCopier(folders, plan.schema, files, self.check).copy(shards, on_progress)
         except (DatasetError, RecordError):
-            self.check()  # report a replaced parent, not damaged records
+            self.check()  # if a parent was replaced, this raises ChangedError instead
             raise
 
     def check(self) -> None:
@@ -220,13 +221,13 @@ class Parent(NamedTuple):
     rows: pa.Table
     """Item rows to copy, with the `file` of each record."""
     skipped: pa.Table
-    """Rows of the skipped inputs; empty if only some records are copied."""
+    """Item rows of the skipped inputs; empty if only some records are copied."""
     numbers: Numbers | None
-    """Numbers of the records to copy, through all shards, ascending; None for all."""
+    """Ascending numbers of the records to copy, counted through all shards; None for all items."""
 
 
 def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
-    """Return a dataset with the records of these numbers, or with all items if None."""
+    """Check a dataset, and return it with the records of these numbers, or all items if None."""
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(intact=True)
     check_items(dataset, table)
@@ -246,7 +247,7 @@ def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
 
 
 def check_alike(parents: Sequence[Parent]) -> None:
-    """Check that the parents fit into one dataset, and that none is given twice."""
+    """Raise SchemaError or RecipeError if parents do not fit together or one is given twice."""
     first = parents[0]
     for place, other in enumerate(parents[1:], 1):
         if any(other.mark == known.mark for known in parents[:place]):
@@ -276,7 +277,7 @@ def _unnamed(schema: Schema) -> Schema:
 
 
 def united(parents: Sequence[Parent]) -> Schema:
-    """Return the schema of all parents: classes of the first, then new classes of the others."""
+    """Return the joint schema of parents: classes of the first, then new classes of the others."""
     schema = parents[0].schema
     features = dict(schema.features)
     for name, feature in features.items():
@@ -289,7 +290,7 @@ def united(parents: Sequence[Parent]) -> Schema:
 
 
 def relabelled(parent: Parent, schema: Schema) -> tuple[pa.Table, bool]:
-    """Return the rows of a parent with class indexes of `schema`, and whether any index changed."""
+    """Return a parent's rows with class indexes of `schema`, and whether these have changed."""
     images = _places(parent.schema.labels, schema.labels)
     objects: list[int] = []
     if BOX_LABEL in schema.features:
@@ -325,7 +326,8 @@ def _mapped(column: Any, places: Sequence[int]) -> Any:
 def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
     """Return the keys of the items and of the skipped inputs of each parent, as Arrow arrays.
 
-    Shared keys are prefixed with the name of their dataset, or with more if names are equal.
+    A key of several parents gets a prefix: the name of its dataset, with version or number if
+    names are equal. RecipeError if two items still have the same key.
     """
     keys = [
         [
@@ -364,7 +366,7 @@ def _titles(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def skipped_reasons(parent: Parent) -> list[tuple[str, str]]:
-    """Return reason and detail of each skipped input. Reasons are keys of the manifest."""
+    """Return (reason, detail) of each skipped input; `totals` of the manifest has the reasons."""
     known = sorted(parent.manifest.totals.skipped, key=len, reverse=True)
     found = []
     for stored in parent.skipped["reason"].to_pylist():

@@ -1,10 +1,9 @@
-"""Reuse: a build copies images that another dataset has stored.
+"""Copy stored images from another dataset in a build (`reuse`).
 
-An item is found by its key, or by file name and size if it was moved. Its SHA-256 then shows if the
-bytes are the same. If its whole record would be the same, the record is copied. If only key,
+An item is found by key and size, or by file name and size if it was moved. Then the SHA-256 of its
+original must be equal. If its whole record would be the same, the record is copied. If only key,
 label or other features differ, a new record is made around the stored image. Other items, such as
-items with a damaged record, are encoded from their source. So the new dataset has the bytes of a
-build without reuse.
+items with a damaged record, are encoded from their source. So reuse changes no byte of the dataset.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _COLUMNS = (
     "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
 )  # fmt: skip
 _SHAPE_NO_IMAGE = frozenset({"pyarrow", "pycocotools", REPACKED, SPLIT_RATIOS})
-"""Versions that affect only tables, annotations and order, which are always made anew."""
+"""Versions that affect only tables, annotations and order, which are never copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class OldDataset:
     def applied(
         self, encoder: ChunkEncoder, shards: Sequence[ShardPlan]
     ) -> tuple[Encode, Sequence[ShardPlan], str]:
-        """Return the encoder that copies images, shards with `old` rows, and a remark."""
+        """Return an encoder that copies images if possible, shards for it, and a remark."""
         places = self.places(shards)
         remark = self.prospect(encoder.spec, places)
         if self.changes(encoder.spec):
@@ -77,18 +76,19 @@ class OldDataset:
         return ReuseEncoder(encoder, self.mark, self.dtypes), planned, remark
 
     def prospect(self, spec: ImageSpec, places: Rows) -> str:
-        """Return a remark on how many items with these `places` may be copied, or why none."""
+        """Return a remark for the user: how many images may be copied, or why none."""
         if changes := self.changes(spec):
             return f"no image is copied from {self.where}: made with other {', '.join(changes)}"
         num_known = int((places >= 0).sum())
         return f"{num_known:,} of {len(places):,} images may be copied from {self.where}"
 
     def changes(self, spec: ImageSpec) -> list[str]:
-        """Return the options and versions that would make other images for this `spec`."""
+        """Return the changes of options and versions, in words, that would change images."""
         now = versions() | fit_version(spec.fit)
         return fingerprint_differences(self.made_by, _making(spec, now, _formats(self.rows)))
 
     def places(self, shards: Sequence[ShardPlan]) -> Rows:
+        """Return for each item of the shards its position in `rows`, or −1; int64[items]."""
         members = [shard.items.members for shard in shards]
         keys = pa.chunked_array(
             [member.keys.array.cast(pa.string()) for member in members], pa.string()
@@ -104,7 +104,7 @@ class OldDataset:
 
 
 def open_old_dataset(dataset: OpenDataset) -> OldDataset:
-    """Return a dataset to copy images from."""
+    """Return an open dataset as an `OldDataset`; DatasetError if its item table is damaged."""
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(_COLUMNS, intact=True)
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
@@ -139,12 +139,12 @@ def _found(wanted: Any, among: Any) -> Rows:
 
 
 _TABLED = frozenset({IMAGE, FILENAME, HEIGHT, WIDTH, *TARGET_FEATURES.values()})
-"""Features that follow from the image and its item row."""
+"""Features whose values are known from the image and its item row."""
 _FACTS: dict[str, str | int] = {
     "reason": "", "length": 0, "original_height": 0, "original_width": 0, "original_format": "",
     "original_bytes": 0, "original_sha256": "",
 }  # fmt: skip
-"""Column of each `Outcome` field after its kind, and the field's value for null."""
+"""Item-table column of each `Outcome` field after `kind` → value of the field for null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class ReuseEncoder:
     dtypes: tuple[tuple[str, str], ...]
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Return the encoded chunk; ChangedError if the dataset was replaced."""
+        """Return the encoded chunk; ChangedError if the dataset to copy from was replaced."""
         if task.old is None:
             return self.encoder(task, before_item)
         return _ChunkCopy(task, task.old, self).encoded(before_item)
@@ -173,7 +173,7 @@ class _ChunkCopy:
         ]
         have = [name for name, _ in reuse.dtypes]
         self._is_same = [False] * len(items)
-        """Whether each item may get its stored record, if its original is unchanged."""
+        """Whether the stored record of each item can be copied if its original is unchanged."""
         if reuse.encoder.schema.dtypes == dict(reuse.dtypes) and _TABLED.issuperset(have):
             now = ((m.key, target) for m, target in zip(self._members, items.target, strict=True))
             before = zip(old["key"].to_pylist(), targets_of(old), strict=True)
@@ -210,7 +210,7 @@ class _ChunkCopy:
         return EncodedChunk(b"".join(records), tuple(outcomes))
 
     def _spans(self) -> list[PlainExtent]:
-        """Return the ranges to read: each original, then the run that begins with its record."""
+        """Return the ranges to read: each original, and after it a run that begins at its item."""
         spans = []
         for place, member in enumerate(self._members):
             spans.append(member.extent.span)
@@ -220,7 +220,7 @@ class _ChunkCopy:
 
     @stage("read")
     def _read(self, run: RecordRun) -> None:
-        """Read a run, or its records one by one if the run cannot be read, as in a cut shard."""
+        """Read a run, and keep its sound records: one by one if the read fails (a cut shard)."""
         self._sound.clear()
         try:
             self._keep_sound(run.start, run.stop, run.extent.read())
@@ -253,9 +253,9 @@ class _ChunkCopy:
 
     @stage("frame")
     def _image(self, stored: Outcome, record: bytes, data: bytes) -> ProcessedImage | None:
-        """Return the result of `process_image` without decoding, or None if that is impossible.
+        """Return what `process_image` would return, without decoding, or None if impossible.
 
-        Annotations need the placement of the image, which only `ordinary_placement` can give.
+        Annotations need the placement, which is known without decoding only for ordinary JPEGs.
         """
         encoder = self._reuse.encoder
         spec, placement = encoder.spec, None
@@ -290,7 +290,7 @@ def _values(rows: pa.Table, name: str, null: str | int) -> list[Any]:
 
 
 def targets_of(rows: pa.Table) -> list[Target]:
-    """Return the targets of rows, from the one of four target columns that is not empty."""
+    """Return the target of each row, from the one target column with values, or None for each."""
     for name in ("label", "labels", "target", "text"):
         column = rows[name]
         if column.null_count < len(column):

@@ -1,4 +1,4 @@
-"""Make a dataset: begin, plan, make the shards, publish.
+"""Make a dataset: begin, plan, write the shards, publish.
 
 An interrupted run keeps its finished shards. The next equal run checks them and continues.
 """
@@ -31,27 +31,26 @@ from shardprep.writer.workspace.repair_input import DamagedDataset, find_damage
 from shardprep.writer.workspace.states import Workspace
 
 _NUM_THREADS = 16
-"""Number of threads that hash shards, or wait for object storage."""
 _MOST_RETRIES = 3
-"""Maximum number of retries if the source becomes unreadable again."""
+"""Maximum number of times that shards with unreadable images are written again."""
 
 
 class BuildImages(Protocol):
-    """The images of the future dataset: from a source, or from other datasets."""
+    """The images of a new dataset, from a source or from finished datasets."""
 
     @property
     def work(self) -> str:
-        """The phase that writes the shards, such as "encoding"."""
+        """Name of the writing of shards in progress messages, such as "encoding"."""
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Everything that the bytes of the dataset depend on."""
+        """Inputs, options and versions that determine the bytes of the dataset."""
 
     def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
-        """Return the plan; its items may need files in `scratch`."""
+        """Return the plan. Its items may be files that are unpacked in `scratch`."""
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
-        """Return what must be equal on all machines of the build."""
+        """Return the outline of a plan for a build in `num_parts` parts."""
 
     def write(
         self,
@@ -61,15 +60,15 @@ class BuildImages(Protocol):
         on_progress: OnProgress,
         watcher: Watcher,
     ) -> None:
-        """Write shards of the plan and their receipts."""
+        """Write some shards of the plan and their receipts."""
 
     def check(self) -> None:
-        """Raise BuildError or ChangedError if the source or a dataset is no longer as planned."""
+        """Raise BuildError if the source has changed, or ChangedError if a parent dataset has."""
 
 
 @dataclass(frozen=True, slots=True)
 class MadeShards:
-    """Written shards of a build."""
+    """The written shards of a build or part, and the counts of this run."""
 
     folders: Folders
     outline: Outline
@@ -84,7 +83,7 @@ def make_dataset(
     overwrite: bool = False,
     damaged: DamagedDataset | None = None,
 ) -> BuildResult:
-    """Make a dataset, or finish it. The arguments are those of `build_dataset`."""
+    """Make a dataset of `images`, or continue; `overwrite` and `damaged` as in `build_dataset`."""
     start, fingerprint = time.monotonic(), images.fingerprint
 
     def attempt(replaced: bytes | None) -> BuildResult:
@@ -119,7 +118,10 @@ def make_dataset(
 def make_shards(
     workspace: Workspace, images: BuildImages, part: Part, replaced: bytes | None, watcher: Watcher
 ) -> MadeShards:
-    """Plan the dataset and write missing shards of a part. `replaced` is the old manifest."""
+    """Plan the dataset, and write the missing shards of a part. `replaced` is the old manifest.
+
+    If the source changed in the meantime, the receipts are removed and an error is raised.
+    """
     with workspace.scratch() as scratch:
         plan = images.plan(scratch, watcher)
         outline = images.outline(plan, part.count)
@@ -183,7 +185,7 @@ def _retry_unreadable(
     images: BuildImages,
     watcher: Watcher,
 ) -> None:
-    """Write shards with unreadable images again if a disk or network share is back now."""
+    """Write shards with unreadable images again if some of these images can now be read."""
     for _ in range(_MOST_RETRIES):
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             unread = list(pool.map(partial(_unreadable_items, folders), shards))
@@ -193,8 +195,7 @@ def _retry_unreadable(
             return
         what = "1 shard is" if len(shards) == 1 else f"{len(shards):,} shards are"
         watcher.notice(f"{what} written again: images that could not be read are back")
-        # The items are counted already.
-        images.write(folders, plan, shards, lambda _: None, watcher)
+        images.write(folders, plan, shards, lambda _: None, watcher)  # already counted
 
 
 def _unreadable_items(folders: Folders, shard: ShardPlan) -> list[Item]:

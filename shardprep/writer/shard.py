@@ -1,8 +1,8 @@
-"""The shard, which is the unit of commit, and its receipt.
+"""Write shards, the unit of commit, and their receipts.
 
-A shard file under its final name is complete. The receipt has the rows of its items, and the length
-and hash of the file; it is kept until the dataset is published. A shard is done only if both are
-there and agree. A build that another build has taken over commits nothing more.
+A shard file under its final name is complete. Its receipt has the rows of its items, and the length
+and hash of the file, and is kept until the dataset is published. A shard is written only if file
+and receipt exist and agree. A build commits no shard after another build has taken its place.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from shardprep.writer.workspace.files import SKIPPED_FILE, Folders, receipt_name
 _FACTS = b"shardprep"
 _SHA256 = r"^[0-9a-f]{64}\z"
 RETRIED = ("unreadable", "crashed", "timeout")
-"""Rejections that the machine may have caused. The next run tries these images again."""
+"""Kinds of rejection that the machine may have caused. The next run tries such images again."""
 
 
 class ReceiptFacts(BaseModel):
@@ -56,20 +56,20 @@ class ReceiptFacts(BaseModel):
 
 
 class Receipt(NamedTuple):
-    """A written shard, and the rows of its items."""
+    """Facts about a written shard, and the rows of its items."""
 
     facts: ReceiptFacts
     table: pa.Table
 
 
 class ShardHead(NamedTuple):
-    """Facts that the writer of a shard needs before it has the items."""
+    """Facts that a `ShardWriter` needs before the first items."""
 
     name: str
     split: str
     num_items: int
     token: str = ""
-    """Part of the temporary file's name, so that other processes can remove the file."""
+    """Part of the temporary file's name, by which other processes can find and remove it."""
 
 
 class ShardWriter:
@@ -87,7 +87,7 @@ class ShardWriter:
         self._columns = ANNOTATED_COLUMNS if is_annotated else COLUMNS
         self._tables = [self._columns.empty_table()]
         self._rows: defaultdict[str, list[Any]] = defaultdict(list)
-        """Columns of the rows that are not in a table yet. A new table has a fixed cost."""
+        """Columns of the rows that are not in a table yet: making a table has a fixed cost."""
 
     @property
     def is_full(self) -> bool:
@@ -141,7 +141,7 @@ class ShardWriter:
         hashed.result()
 
     def commit(self) -> None:
-        """Rename the shard, then write its receipt; BuildError if another build has taken over."""
+        """Rename the shard, then write its receipt; BuildError if the build was replaced."""
         try:
             self._folders.check_build()
             mark = self._file.commit() or ""
@@ -160,7 +160,7 @@ class ShardWriter:
             num_dark=self._num_dark,
             num_rescaled=self._num_rescaled,
         )
-        # Dictionaries are unified so that rows are laid out alike however they were added.
+        # With unified dictionaries the layout does not depend on the chunks.
         table = pa.concat_tables(self._tables).unify_dictionaries()
         write_receipt(self._folders.state, facts, table)
 
@@ -170,7 +170,7 @@ class ShardWriter:
 
 
 def _is_rescaled(annotation: Annotation | None, outcome: Outcome) -> bool:
-    """Return whether the image differs in size from its annotation; sides may be swapped."""
+    """Return whether the annotation states another image size; swapped sides count as equal."""
     if annotation is None or annotation.size is None or annotation.is_relative or outcome.kind:
         return False
     has_shapes = bool(annotation.labels or annotation.areas) and min(annotation.size) > 0
@@ -218,7 +218,7 @@ def write_skipped(state: Folder, skipped: Sequence[Skipped]) -> None:
 
 
 def read_skipped(state: Folder) -> pa.Table | None:
-    """Return the rows of skipped inputs, None if they are missing or damaged."""
+    """Return the rows of skipped inputs, or None if their file is missing or damaged."""
     content = _read(state, SKIPPED_FILE)
     return None if content is None else content[0]
 
@@ -229,7 +229,7 @@ def write_receipt(state: Folder, facts: ReceiptFacts, table: pa.Table) -> None:
 
 
 def read_receipt(folders: Folders, shard: str) -> Receipt | None:
-    """Return the receipt of a shard, None if it is missing, damaged or of another build."""
+    """Return the receipt of a shard, or None if it is missing, damaged or of another build."""
     content = _read(folders.state, receipt_name(shard))
     if content is None:
         return None
@@ -245,7 +245,7 @@ def read_receipt(folders: Folders, shard: str) -> Receipt | None:
 
 
 def written_receipt(folders: Folders, shard: str) -> Receipt | None:
-    """Return the receipt of a shard if its file exists and matches it, else None."""
+    """Return the receipt of a shard, or None if there is none or the shard file does not match."""
     receipt = read_receipt(folders, shard)
     if receipt is None:
         return None
@@ -255,7 +255,7 @@ def written_receipt(folders: Folders, shard: str) -> Receipt | None:
 
 
 def done_receipt(folders: Folders, shard: str) -> Receipt | None:
-    """Return the receipt of a written shard if none of its rejections is worth a retry."""
+    """Return the receipt of a written shard, or None if it must be written (again)."""
     receipt = written_receipt(folders, shard)
     if receipt is None or set(receipt.table["kind"].cast("string").to_pylist()) & {*RETRIED}:
         return None
@@ -282,7 +282,7 @@ def _read(state: Folder, name: str) -> tuple[pa.Table, bytes] | None:
 
 
 def _are_rows_of(table: pa.Table, shard: Shard) -> bool:
-    """Return whether `ShardWriter` may have written this table for a shard."""
+    """Return whether the rows are valid and describe exactly the records of the shard."""
     statuses = table["status"].cast("string")
     needed = ("key", "record", "offset", "length", "original_width", "original_height")
     written = table.select([*needed, "original_sha256"]).filter(pc.equal(statuses, WRITTEN))

@@ -1,4 +1,4 @@
-"""The objects of all images: boxes and masks of every form joined, and classes chosen."""
+"""The objects of all images: boxes and masks of all formats combined, with wanted classes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from shardprep.source.members import Member
 _BOXES, _MASKS, _CLASSES = OptionName("boxes"), OptionName("masks"), OptionName("classes")
 _INSTANCES, _MASK_VALUES = OptionName("instances"), OptionName("mask_values")
 NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
-"""Reasons to leave out an image in a split that has annotations."""
+"""Reasons to leave out an image of a split in which other images are annotated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class AnnotationFacts:
     unmatched: Unmatched | None = None
     documents: frozenset[str] = frozenset()
     num_objects: dict[str, int] = field(default_factory=dict)
-    """Objects by class, in class order, as far as known before masks are read."""
+    """Number of objects by class, in class order, as far as known without decoding masks."""
     num_background: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
 
@@ -66,18 +66,18 @@ class Annotated:
     annotations: list[Annotation | None]
     masks: list[tuple[Member, ...]]
     lacks: list[str]
-    """Reason to leave out each image without an annotation, otherwise ""."""
+    """Reason to leave out each image, or "" if the image is annotated."""
     is_background: bool
-    """Whether unlisted images have no objects, if others of their split are listed."""
+    """Whether unlisted images count as images without objects, in splits with listed images."""
     strata: list[tuple[int, ...]]
-    """The classes in each image, as far as known."""
+    """Class indices in each image, as far as known without decoding masks."""
     splits: list[str | None] | None = None
     unmapped: tuple[str, ...] = ()
     findings: list[str] = field(default_factory=list)
 
     @property
     def has_background(self) -> bool:
-        """True if images without objects can be stored: their masks need a background class."""
+        """Whether images without objects can be stored; class masks need a background for that."""
         spec = self.facts.spec
         return spec.masks != "classes" or spec.background != spec.ignore
 
@@ -85,7 +85,7 @@ class Annotated:
 class _Read(NamedTuple):
     boxes: Found | None
     shapes: Found | None
-    """Objects whose outlines are drawn; the same value as `boxes` if one document has both."""
+    """Objects with masks that are drawn or numbered; same as `boxes` if one document has both."""
     files: FileMasks
     is_numbered: bool
 
@@ -208,7 +208,7 @@ def _classed(
 def _renamed(
     found: Found, naming: Naming, before: tuple[str, ...]
 ) -> tuple[list[Annotation | None], tuple[str, ...]]:
-    """Return the annotations with wanted classes only, and all class names, `before` first."""
+    """Return the annotations of wanted classes, and the class names, which start with `before`."""
     called = naming.of(found.names)
     if found.names == (ONE_CLASS,) and len(naming.classes) == 1 and not naming.is_of_labels:
         called = list(naming.classes)
@@ -223,7 +223,7 @@ def _renamed(
 
 
 def _relabelled(one: Annotation, number: Sequence[int]) -> Annotation:
-    """Return an annotation with other class indices; objects of class `NONE` are dropped."""
+    """Return `one` with label i replaced by `number[i]`; objects that get `NONE` are dropped."""
     labels = tuple(number[label] for label in one.labels)
     areas = tuple((area, number[at]) for area, at in one.areas if number[at] != NONE)
     known = replace(one, labels=labels, areas=areas)
@@ -271,7 +271,7 @@ def _check_boxes(
     recipe: Recipe, images: SourceImages, boxes: Found | None, shapes: Found | None
 ) -> None:
     def size_of(image: int) -> tuple[int, int] | None:
-        is_shown = recipe.annotated != "stored"  # heads state the size of the displayed image
+        is_shown = recipe.annotated != "stored"  # `image_size` is of the displayed image
         return image_size(images.members[image].extent) if is_shown else None
 
     named = [(OptionName("boxes", recipe.boxes), boxes)]
@@ -325,10 +325,10 @@ def _lacks(
 
 
 def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) -> Annotated:
-    """Return the annotations, once the split of each image is known.
+    """Return the annotations with unlisted images resolved, now that their splits are known.
 
-    A split without any annotation is unlabelled. In other splits, unlisted images are background,
-    or keep their entry in `lacks`.
+    Images of a split without any annotation are unlabelled. In other splits, unlisted images become
+    background, or keep their reason in `lacks`. SourceError if "auto" makes too many background.
     """
     listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if not lack}
     nothing = Annotation()
@@ -383,7 +383,7 @@ def _outlined(one: Annotation) -> Annotation:
 
 
 def _unmatched(objects: Found | None, left_out: Collection[str]) -> Counter[str]:
-    """Count the objects without an image by reason; the recipe excludes the keys `left_out`."""
+    """Return the number of objects without an image by reason; `left_out` are excluded keys."""
     found: Counter[str] = Counter()
     if objects is not None:
         names = {key.rpartition("/")[2] for key in left_out if objects.without_image}

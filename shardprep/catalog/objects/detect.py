@@ -1,4 +1,4 @@
-"""Detection of boxes and masks, by names and by a look into some files."""
+"""Detection of boxes and masks, from file names and the content of a sample of files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _BOXES = {
 
 
 def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) -> list[Sign]:
-    """Return all boxes and masks that a source has; `images` may include masks."""
+    """Return a sign for each kind of boxes and masks in a source; `images` may include masks."""
     folders = masks_by_folder([member.key for member in images])
     masks = {key for keys in folders.values() for key in keys}
     if masks and (rest := [key for key in index.keys if key not in masks]):
@@ -63,10 +63,10 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
 
 
 def usual(signs: Sequence[Sign]) -> list[Sign]:
-    """Return the signs that are used automatically; if there are several, the user must choose.
+    """Return the signs that can be used automatically; if there are several, the user must choose.
 
-    Mask files precede run lengths, which hold the same masks. Panoptic masks count only if there
-    is nothing else.
+    Run lengths are left out if there are mask files, which hold the same masks. Panoptic masks are
+    left out if there is any other sign.
     """
     is_panoptic = [one.key == "masks" and one.option.startswith("coco:") for one in signs]
     signs = [one for one, is_out in zip(signs, is_panoptic, strict=True) if not is_out] or signs
@@ -77,7 +77,10 @@ def usual(signs: Sequence[Sign]) -> list[Sign]:
 def recognised(
     recipe: Recipe, index: KeyIndex, documents: Documents, images: Sequence[Member]
 ) -> Recipe:
-    """Return the recipe with the boxes or masks that are detected, if there are any."""
+    """Return the recipe with the detected boxes or masks, or `recipe` itself if there are none.
+
+    SourceError if the user must choose, or if nothing is detected for an option that is "auto".
+    """
     wanted = [key for key in ("boxes", "masks") if getattr(recipe, key) == "auto"]
     keys = wanted or ["boxes", "masks"]
     found = find_signs(index, documents, images)
@@ -112,7 +115,7 @@ def _mask_signs(
     others: Collection[str],
     documents: Documents,
 ) -> list[Sign]:
-    """Return the sign of the first pattern that fits, for each folder or suffix of masks."""
+    """Return a sign for each set of masks: the first pattern that fits its folder or names."""
     by_key = {member.key: member for member in images}
     taken: set[str] = set()
     found: list[Sign] = []
@@ -159,7 +162,7 @@ class _ImageNames(NamedTuple):
 
 
 def _image_names(images: Sequence[str]) -> Iterator[_ImageNames]:
-    """Yield the whole names of images, then the names without their most frequent ending."""
+    """Yield all image names; then those with the most frequent ending, without this ending."""
     stems = [stem(key) for key in images]
     yield _ImageNames("{stem}", set(stems))
     ends = Counter(match[0] for name in stems if (match := IMAGE_ENDING.search(name)))
@@ -211,7 +214,7 @@ def _ending(keys: Sequence[str]) -> str:
 
 
 def annotation_findings(keys: Sequence[str], documents: Documents) -> list[str]:
-    """Return a line about each kind of annotations among the images and the other files."""
+    """Return a line about each kind of annotation that images or other files look like."""
     found = []
     if masks := find_masks(keys).num_masks:
         globs = " ".join(f"{OptionName('exclude')} '{name}/*'" for name in masks)

@@ -1,4 +1,4 @@
-"""The formats of boxes: how each is read and recognised."""
+"""The formats of boxes, and how each is read and detected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardprep.recipe.object_rules import FormatRule
 
 
 class Format(NamedTuple):
-    """One format of boxes."""
+    """How a format of boxes is read and detected."""
 
     read: Callable[[FormatRule, AnnotatedSource], Found]
     recognise: Callable[[AnnotatedSource], list[Sign]]
@@ -29,15 +29,15 @@ FORMATS = {
     "via": Format(via.read, via.recognise),
     "cvat": Format(cvat.read, cvat.recognise),
 }
-"""Format by the first word of `--boxes`, in the order of recognition."""
+"""First word of `--boxes` → format, in the order of detection."""
 
 
 def read_boxes(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the boxes of all images, by a rule other than none and auto."""
+    """Return the boxes of all images by a rule whose kind is a key of `FORMATS`."""
     with np.errstate(over="ignore", invalid="ignore"):  # numbers that overflow are dropped later
         return FORMATS[rule.kind].read(rule, source)
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the detected formats, in the order of `FORMATS`."""
+    """Return the signs of all detected formats, in the order of `FORMATS`."""
     return [sign for one in FORMATS.values() for sign in one.recognise(source)]

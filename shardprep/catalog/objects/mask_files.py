@@ -40,7 +40,7 @@ class MaskFiles:
 
 
 class MasksBeside(NamedTuple):
-    """The images of a source, and separately their masks."""
+    """The images of a source without the masks, and the masks of each image."""
 
     images: Members
     files: MaskFiles | None = None
@@ -48,7 +48,7 @@ class MasksBeside(NamedTuple):
     skipped: list[Skipped] = []  # noqa: RUF012 - never changed
     segments: Mapping[str, SegmentMasks] = {}
     classes: Mapping[str, Member] = {}
-    """Key of a mask of object numbers → file with the classes of its pixels."""
+    """Key of a mask with object numbers → mask file with the classes of the same pixels."""
 
     def of(self, image: str) -> list[Member]:
         keys = self.files.of_image.get(image, ()) if self.files is not None else ()
@@ -56,11 +56,10 @@ class MasksBeside(NamedTuple):
 
     @property
     def class_of(self) -> Mapping[str, str]:
-        """Key of a mask → name of its class; {} unless the pattern has `{class}`."""
         return {} if self.files is None else self.files.class_of
 
     def unused(self, images: Collection[str], masks: Collection[str]) -> list[Skipped]:
-        """Return masks of images that were left out, and panoptic masks that are not stored."""
+        """Return the masks whose image is not in `images`, and panoptic masks not in `masks`."""
         segments = {m.key: m for several in self.segments.values() for m in several.members}
         idle = [skipped(m, "a mask that is not stored") for m in segments.values()]
         idle = [one for one in idle if one.key not in masks]
@@ -78,10 +77,10 @@ def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
 
 
 def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> MasksBeside:
-    """Return the images among the members, and the masks by the recipe or by their folders.
+    """Return the images among the members, and the masks that the recipe names.
 
-    Without a pattern, folders that look like masks are images, or are left out if boxes are
-    stored. `--exclude` applies to masks, too.
+    Without a pattern, files in folders that look like masks are images, or are left out if the
+    recipe stores boxes or masks. `--exclude` applies to masks, too.
     """
     rule = recipe.rules.masks
     segments = segment_masks(recipe, members, documents)
@@ -120,14 +119,14 @@ def skipped(member: Member, reason: str, detail: str = "") -> Skipped:
 def pair_masks(
     keys: Sequence[str], pattern: MaskPattern, no_images: Collection[str] = ()
 ) -> MaskFiles:
-    """Return the keys of masks, and the image of each.
+    """Return the masks of each image; SourceError if no key is a mask, or no mask has an image.
 
     Every key whose end fits the pattern, regardless of case, is a mask and not an image. `{stem}`
-    is the name of the image without its extension, `{name}` with it, `{id}` the same or the name of
-    a folder that holds one image, `{dir}` the path of the image's folder, `{class}` the name of a
-    class; * is anything within a name, ** also any folders. `{stem[:-4]}` is the name without its
-    last four letters, `{stem:(.+)_rgb}` the group of a regular expression in it. If several images
-    have the name, `Pairing` finds the nearest. `no_images` are other masks.
+    is the image name without its extension, `{name}` with it, `{id}` either, or the name of a
+    folder that holds only this image. `{dir}` is the path of the image's folder, `{class}` a class
+    name. `*` fits anything within a name, `**` also folders. `{stem[:-4]}` is the stem without its
+    last four letters, `{stem:(.+)_rgb}` the group of a regular expression in the stem. If several
+    images have the name, `Pairing` finds the nearest. `no_images` are keys of other masks.
     """
     masks = _matches(keys, pattern)
     if not masks:
@@ -169,7 +168,7 @@ def _matches(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, s
 
 class _Search:
     def __init__(self, images: Sequence[str], pattern: MaskPattern) -> None:
-        """Index images by the fields of the pattern; images without a field are never found."""
+        """Index images by the fields of the pattern; images that lack a field are never found."""
         self._images, fields = images, pattern.fields
         named = sorted(
             (group for group, field in fields.items() if field.name in NAME_FIELDS),
@@ -194,7 +193,7 @@ class _Search:
         self._pairing = Pairing(KeyIndex(keys))
 
     def image_of(self, mask: str, values: Mapping[str, str]) -> int | None:
-        """Return the position of a mask's image; SourceError if several fit equally well."""
+        """Return the position of a mask's image, or None; SourceError if several images fit."""
         name = "|".join(values[group] for group in self._named)
         folder = values.get("dir")
         if not name:
@@ -219,7 +218,7 @@ class _Search:
         return SourceError(shown(mask, _MOST_SHOWN), what, hint)
 
     def _only(self, folder: str, mask: str, *, is_deep: bool) -> int | None:
-        """Return the only image in a folder (with `is_deep`, also below it), or None."""
+        """Return the only image in a folder (or below it, if `is_deep`); SourceError if several."""
         if self._below is None:
             below: defaultdict[str, list[int]] = defaultdict(list)
             for i, key in enumerate(self._images):

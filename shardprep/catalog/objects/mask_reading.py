@@ -1,8 +1,8 @@
 """Masks in files: the masks of each image, their classes, and the meaning of their values.
 
 Masks in `SegmentationObject`, a folder of Pascal VOC, hold object numbers. The number of an object
-is its place in the XML of the image. Without XML, the class of its pixels is in the file of the
-same name in `SegmentationClass`.
+is its position, from 1, in the XML of the image. Without XML, the mask of the same name in
+`SegmentationClass` holds the class of its pixels.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class FileMasks(NamedTuple):
 
 
 def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> FileMasks:
-    """Return the masks of all images, and the meaning of their values."""
+    """Return the mask files of all images, with their classes and the meaning of their values."""
     keys, beside = images.index.keys, images.beside
     of_image = [beside.of(key) for key in keys]
     used = [member for members in of_image for member in members]
@@ -151,7 +151,7 @@ def _by_file(
 
 
 def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
-    """Return True if masks are in SegmentationObject, and objects are kept apart."""
+    """Return True if masks in SegmentationObject are stored as one mask for each object."""
     is_apart = recipe.instances and not beside.class_of
     return is_apart and any(map(OF_OBJECTS.search, beside.members))
 
@@ -159,9 +159,8 @@ def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
 def numbered_objects(recipe: Recipe, images: SourceImages) -> Found | None:
     """Return the objects of masks with object numbers, each with its class and segment.
 
-    XML has the names of classes. Without XML, or with `--mask-values`, class files are decoded.
-    Return None if there are neither: all objects then have one class. Boxes are NaN unless the
-    recipe asks for them.
+    Classes are read from XML; without XML, or with `--mask-values`, from class masks. None if there
+    are neither: then all objects have one class. Boxes are NaN unless the recipe stores boxes.
     """
     if recipe.rules.boxes.is_given:
         return _numbered_boxes(images)
@@ -229,7 +228,7 @@ class _ClassReader:
         self.names = tuple(values.names[i] for i in kept)
 
     def annotation(self, pair: _Pair) -> Annotation:
-        """Return the objects of a mask, with the most frequent class of their pixels."""
+        """Return the objects of a mask, each with the most frequent class except background."""
         try:
             numbers = decode_numbers(pair.objects.extent.read(), self._max_pixels)
             pixels = decode_mask(pair.classes.extent.read(), self._max_pixels)

@@ -1,4 +1,4 @@
-"""The meaning of the values of mask files: stated by a table, or detected from the masks."""
+"""What the values of mask files mean: stated by `--mask-values`, or detected from the masks."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _BINARY = ({0, 1}, {0, 255}, {0, 65_535})
 """Values of masks that only separate objects from background."""
 _SAMPLE = 64
 _DARK, _LIGHT, _BLURRED = 32, 223, 0.01
-"""JPEG values below and above which a pixel is black or white, and the share between them."""
+"""Limits of black and of white in JPEG masks, and maximum share of pixels between the limits."""
 _MOST_CLASSES = 1024
-"""Maximum number of classes without a table; more are ids of objects, or depths."""
+"""Maximum number of detected classes; larger values are ids of objects, or depths."""
 _MOST_VALUES = 64
 _SHOWN_COLOURS = 8
 _NAME_FILE = re.compile(
@@ -49,7 +49,7 @@ _COLOUR = re.compile(r"#([0-9a-fA-F]{6})|(\d{1,3})[ ,]+(\d{1,3})[ ,]+(\d{1,3})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskValues:
-    """The classes of mask files, and the value of each."""
+    """The classes of mask files, and which values mean them."""
 
     names: tuple[str, ...]
     values: Mapping[int, int] | Mapping[Colour, int] | None = None
@@ -57,17 +57,17 @@ class MaskValues:
     is_binary: bool = False
     how: str = ""
     present: list[tuple[int, ...]] = field(default_factory=list)
-    """Classes in each mask; [] if unknown."""
+    """Class indices in each mask; [] if unknown."""
     findings: tuple[str, ...] = ()
 
     @property
     def background(self) -> int:
-        """Class index of the background; `NONE` if no class has such a name."""
+        """Class index of the background, or `NONE` if no class has such a name."""
         found = (i for i, name in enumerate(self.names) if _BACKGROUNDS.fullmatch(name))
         return next(found, NONE)
 
     def renamed(self, names: Mapping[str, str], classes: Sequence[str]) -> MaskValues:
-        """Return the values with new names and only the given classes, in their order."""
+        """Return the values with classes renamed by `names`, and only `classes` if not empty."""
         called = [names.get(name, name) for name in self.names]
         if self.is_binary and len(classes) == 1:
             classes = (BACKGROUND, *classes)
@@ -94,7 +94,7 @@ class MaskValues:
         return replace(self, names=ordered, values=new, present=present, findings=findings)
 
     def stored(self, ignore: int) -> Mapping[Any, int] | None:
-        """Return the values with `AnnotationSpec.ignore` instead of `NONE`."""
+        """Return `values` with `ignore` instead of `NONE`, as in `AnnotationSpec`."""
         if self.values is None:
             return None
         return {value: ignore if at == NONE else at for value, at in self.values.items()}
@@ -105,10 +105,10 @@ class MaskValues:
 
 
 def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
-    """Return the meaning of values that `--mask-values` states as pairs or as a file.
+    """Return the meaning of values that `--mask-values` states as pairs or in a file.
 
-    The file is a CSV of name, r, g, b or of value, name; it has lines name:r,g,b; or it is a YAML
-    whose names or classes are a list or a map. Pixels of a class "ignore" have no class.
+    The file is a CSV of name, r, g, b or of value, name, a text with lines name:r,g,b, or a YAML
+    with `names` or `classes` as a list or map. Values that are called "ignore" have no class.
     """
     findings: list[str] = []
     pairs: Sequence[tuple[int | Colour, str]]
@@ -138,11 +138,11 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
 
 NUMBERED = "values are 1 to n in each and n differs: numbers of objects"
 _MOST_CLASSES_IN_TURN = 2
-"""Highest value of masks that are not object numbers: an organ, and a tumour in some masks."""
+"""If masks have values 1 to n: maximum n that means classes (1 an organ, 2 its tumour)."""
 
 
 def are_numbers(masks: Iterable[Collection[int]]) -> bool:
-    """Return True if masks look like object numbers: 1 to n in each mask, and n differs."""
+    """Return True if the values of masks look like object numbers: 1 to n in each, n differs."""
     highest: set[int] = set()
     for mask in masks:
         number = _highest_number(mask)
@@ -153,7 +153,7 @@ def are_numbers(masks: Iterable[Collection[int]]) -> bool:
 
 
 def _highest_number(mask: Collection[int]) -> int | None:
-    """Return n if the values of a mask are 1 to n, 0 if it is empty, otherwise None."""
+    """Return n if the values of a mask are 1 to n; 0 if it is empty; otherwise None."""
     values = sorted(set(mask) - {0})
     if values and values[-1] in (_NO_VALUE, _NO_WIDE_VALUE) and values[-1] != len(values):
         values.pop()
@@ -163,7 +163,7 @@ def _highest_number(mask: Collection[int]) -> int | None:
 
 
 def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents) -> bool:
-    """Return True if 64 masks hold object numbers, and no document names them as classes."""
+    """Return True if up to 64 sampled masks hold object numbers, which no document names."""
     seen = []
     for mask in masks[:: max(1, -(-len(masks) // _SAMPLE))]:
         one = _look(mask, max_pixels)
@@ -179,7 +179,7 @@ def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents)
 
 
 def naming_files(found: MaskValues, documents: Documents) -> list[str]:
-    """Return the documents for `--mask-values` that name every value in the masks."""
+    """Return the keys of documents, for `--mask-values`, that name every value in the masks."""
     present = {value for one in found.present for value in one}
     members = documents.members(".yaml", ".yml", ".csv", ".txt")
     likely = [one for one in members if _NAME_FILE.search(one.key)]
@@ -240,10 +240,10 @@ class _Seen(NamedTuple):
 def detected_values(
     masks: Sequence[Member], max_pixels: int, *, instances: bool = False
 ) -> MaskValues:
-    """Return the meaning of values, detected from the masks.
+    """Return the meaning of values, detected from the masks; SourceError if it is unclear.
 
-    If 64 masks have only two values, masks are binary. Otherwise, values are object numbers for
-    `instances`, or class indices, and all masks are decoded to find the highest.
+    If a sample of up to 64 masks is black and white, masks are binary. Otherwise, with `instances`,
+    values are object numbers; without, class indices, and all masks are read to find the highest.
     """
     step = max(1, -(-len(masks) // _SAMPLE))
     sample = {m.key: seen for m in masks[::step] if (seen := _look(m, max_pixels)) is not None}
@@ -282,7 +282,7 @@ def detected_values(
 
 
 def _look(mask: Member, max_pixels: int) -> _Seen | None:
-    """Return the values of a mask; None if it is damaged, which the build reports later."""
+    """Return the values of a mask. None if it cannot be decoded; the build reports that later."""
     try:
         pixels, is_lossy, _ = decode_mask(mask.extent.read(), max_pixels)
     except (MemberError, MaskError, MemoryError):

@@ -1,6 +1,6 @@
 """Objects of all images: a table that the formats fill, and the annotations made from it.
 
-Each object is a row of flat arrays. A million boxes take 50 MB, a tenth of Python lists and dicts.
+Each object is a row of flat arrays. A million boxes take 50 MB, lists and dicts ten times as much.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ NO_FAULTS = (NOT_ASKED_FOR, LEFT_OUT, ELSEWHERE)
 """Reasons that do not count against `--max-dropped`."""
 MOST_SIDE = 1 << 31
 NO_OBJECT = -2
-"""Label of a class that has only areas: sky, grass."""
+"""Label of a class without objects, which only has areas: sky, grass."""
 NO_BOX = (np.nan,) * 4
 """Box of an object that has only an outline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Annotations by image, and other facts in their documents."""
+    """The annotations of all images, and other facts in the documents of a format."""
 
     annotations: list[Annotation | None]
     names: tuple[str, ...]
@@ -46,7 +46,7 @@ class Found:
     without_image: Mapping[str, int] = field(default_factory=dict)
     """Name of each annotated image that the source lacks → number of its objects."""
     num_elsewhere: int = 0
-    """Objects of documents without any image in the source; not in `without_image`."""
+    """Number of objects in documents whose images are all missing; not in `without_image`."""
     splits: list[str | None] | None = None
     """Split of each image, if the format has splits."""
     notation: BoxColumns | None = None
@@ -56,12 +56,12 @@ class Found:
     is_complete: bool = False
     """Whether an image that is not listed has no objects, as in YOLO."""
     segments: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    """Position of an image → panoptic document, and name of the mask file with its segments."""
+    """Position of an image → key of its panoptic document, and name of its mask file."""
     findings: list[str] = field(default_factory=list)
 
 
 class ObjectTable:
-    """The objects of a source, in reading order, and the images that the source lacks."""
+    """The objects of a source, in reading order, and the annotated images that it lacks."""
 
     def __init__(self, num_images: int, *, outlines: bool = True) -> None:
         self._has_outlines = outlines
@@ -70,7 +70,6 @@ class ObjectTable:
         self.has_crowds = False
         self.is_relative = False
         self.missing: Counter[str] = Counter()
-        """Name of each image that the source lacks → number of its objects."""
         self.listed: set[int] = set()
         self._num_elsewhere = 0
         self._num_images = num_images
@@ -87,7 +86,7 @@ class ObjectTable:
         return len(self._images)
 
     def list_image(self, image: int, size: tuple[int, int] | None = None) -> None:
-        """Note that an image is annotated; an impossible height or width is ignored."""
+        """Record an image as annotated; `size`, height and width, is ignored if impossible."""
         self.listed.add(image)
         if size is not None and all(0 < side < MOST_SIDE for side in size):
             self._sizes[image] = size
@@ -101,7 +100,7 @@ class ObjectTable:
         is_crowd: bool = False,
         outline: Outline = None,
     ) -> None:
-        """Add an object; TypeError, ValueError or OverflowError if the box is not four numbers."""
+        """Add an object; TypeError, ValueError or OverflowError unless `box` is four numbers."""
         first, second, third, fourth = box
         self._boxes.fromlist([first, second, third, fourth])
         self._images.append(image)
@@ -111,7 +110,7 @@ class ObjectTable:
             self._outlines[len(self._images) - 1] = outline
 
     def extend(self, images: list[int], boxes: Floats, numbers: list[int]) -> None:
-        """Add objects without outlines, none of them a crowd, with boxes float64[n, 4]."""
+        """Add objects that are not crowds and have no outlines; boxes are float64[n, 4]."""
         self._boxes.frombytes(boxes.tobytes())
         self._images.fromlist(images)
         self._classes.fromlist(numbers)
@@ -133,14 +132,14 @@ class ObjectTable:
         self._faults.setdefault(image, reason)
 
     def miss(self, counts: Mapping[str, int], *, is_elsewhere: bool) -> None:
-        """Count objects of missing images by name; `is_elsewhere` if all images are missing."""
+        """Count objects of missing images; `is_elsewhere` if the document has no other images."""
         if is_elsewhere:
             self._num_elsewhere += sum(counts.values())
             counts = dict.fromkeys(counts, 0)
         self.missing.update(counts)
 
     def renumber(self, start: int, images: Sequence[int], classes: Sequence[int]) -> None:
-        """Replace image and class numbers from row `start` on by list entries; −1 is unknown."""
+        """Replace image i by `images[i]`, class i by `classes[i]`, in the rows from `start`."""
         for column, table in ((self._images, images), (self._classes, classes)):
             numbers = np.frombuffer(column, np.int64)[start:]
             if numbers.size:
@@ -159,9 +158,9 @@ class ObjectTable:
     ) -> Found:
         """Return the annotations of all images.
 
-        `classes` are all names and the label of each name read; None for natural order. An object
-        whose class has no label is dropped and counted. An object with the label `NO_OBJECT` is
-        left out, or becomes an area if its class has a label in `areas_of`.
+        `classes` is all class names, and class name as read → label; None for natural order. An
+        object whose class has no label is dropped and counted. An object with the label `NO_OBJECT`
+        is left out, or becomes an area if its class has a label in `areas_of`.
         """
         names, labels_of = self._natural_names() if classes is None else classes
         return Found(
@@ -215,7 +214,7 @@ class ObjectTable:
         return lookup[np.frombuffer(self._classes, np.int64)]
 
     def _areas(self, labels_of: Mapping[str, int]) -> dict[int, list[tuple[Segment, int]]]:
-        """Return the segments of classes that have only areas, and their labels, by image."""
+        """Return position of an image → segments that are areas, and their labels."""
         labels, images = self._labels(labels_of), np.frombuffer(self._images, np.int64)
         found: defaultdict[int, list[tuple[Segment, int]]] = defaultdict(list)
         for row in np.flatnonzero((labels >= 0) & (images >= 0)).tolist():

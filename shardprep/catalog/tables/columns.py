@@ -38,16 +38,16 @@ _FLOAT = re.compile(
 """A number with a point or an exponent; other spellings of whole numbers are texts (ids)."""
 
 DICOM = "dicom/"
-"""Prefix of a column of DICOM headers, before a keyword of the standard (PS3.6)."""
+"""Prefix of the name of a DICOM column, before a keyword of the DICOM standard (PS3.6)."""
 _HEAD_BYTES = 256 << 10
 _PRESENT = "/present"
-"""Suffix of the feature that marks missing cells of a column of whole numbers."""
+"""Suffix of the feature that is 0 for empty cells of a whole-number column, otherwise 1."""
 _COLUMNS = OptionName("columns")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A feature and the type of its values; an empty cell is −1, NaN or ""."""
+    """A feature and the type of its values. An empty cell is stored as −1, NaN or ""."""
 
     name: str
     dtype: DType
@@ -56,7 +56,7 @@ class Column:
 def make_columns(
     names: Sequence[str], match: TableMatch | None, wanted: Sequence[bool] | NDArray[np.bool_]
 ) -> tuple[tuple[Column, ...], tuple[Coded[Value], ...]]:
-    """Return the features of the columns, and the values of each for all keys.
+    """Return the features of the columns, and the values of each feature for all keys.
 
     A column is int64 if all cells are whole numbers of at most 18 digits, float32 if all are
     numbers, otherwise text. Other spellings of whole numbers (007, 1_000, +1) are texts, because
@@ -112,7 +112,7 @@ def _check_range(numbers: Coded[Value], column: str, table: str) -> None:
 def with_headers(
     match: TableMatch | None, members: Sequence[Member], names: Sequence[str]
 ) -> TableMatch | None:
-    """Return the rows of the images with DICOM elements as columns, "" where one is missing."""
+    """Return `match` with the DICOM elements in `names` as columns; "" if an image lacks one."""
     asked = dict.fromkeys(name for name in names if name.startswith(DICOM))
     if not asked:
         return match

@@ -22,7 +22,7 @@ from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import as_utf8, decoded
 
 _NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")
-"""Line of a list as ImageNet has it: a path, and labels as numbers."""
+"""Line of a list in the style of ImageNet: a path, then labels as numbers."""
 
 
 class Documents:
@@ -81,7 +81,10 @@ class Documents:
         return self.find(file)[1]
 
     def find(self, file: str) -> tuple[str, bytes]:
-        """Return key and bytes of the member whose key ends in `file`, or of a file on disk."""
+        """Return key and bytes of the member whose key ends in `file`, or of a file on disk.
+
+        JSON is returned as UTF-8. SourceError if several members fit, or if there is no file.
+        """
         found, is_json = self._members(file), file.lower().endswith(".json")
         if len(found) == 1:
             data = _read(found[0])
@@ -100,7 +103,7 @@ class Documents:
         return file, as_utf8(data) if is_json else data
 
     def members(self, *suffixes: str) -> list[Member]:
-        """Return the members that are not images and end in a suffix, regardless of case."""
+        """Return the members that are not images and whose key, in lower case, ends in a suffix."""
         return [member for member in self._others if member.key.lower().endswith(suffixes)]
 
     def table(self, files: Sequence[str]) -> Table:
@@ -138,7 +141,7 @@ class Documents:
 
 
 def read_table(file: str, most_bytes: int) -> bytes:
-    """Return the bytes of a file on disk; FileNotFoundError for a pipe, which would never end."""
+    """Return the bytes of a regular file; FileNotFoundError for others: a pipe may never end."""
     if not Path(file).is_file():
         raise FileNotFoundError
     if Path(file).stat().st_size > most_bytes:

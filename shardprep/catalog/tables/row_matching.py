@@ -1,4 +1,4 @@
-"""Table rows to images: an id is a name or a path, with or without its extension."""
+"""Match table rows to images by id: a name or a path, with or without its extension."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Ints = NDArray[np.int64]
 
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
 _MOST_FOLDERS = 16
-"""Maximum number of folders in ids that are searched together."""
+"""Maximum number of folders in an id; ids with more are searched one by one."""
 _SAMPLE_ROWS = 500
-"""Approximate number of rows that decide the column of ids."""
+"""Approximate number of rows to search in order to detect the column of ids."""
 
 
 class AmbiguousIdError(SourceError):
@@ -42,10 +42,10 @@ class KeyIndex:
         self._by_folder: dict[tuple[str, int], dict[str, list[int]]] = {}
 
     def find(self, text: str) -> Sequence[int]:
-        """Return the positions of all keys that the id fits; a path must be the end of the key.
+        """Return the positions of all keys that end in the id, with or without extension.
 
-        Keys in a training set precede keys of the same name in a test set. If keys differ only in
-        the form of their accents, the key in the form of the id fits.
+        Keys in test splits count only if no other key fits. If keys differ only in the Unicode form
+        of their accents, only the key in the form of the id fits.
         """
         path = text.replace("\\", "/").removeprefix("./").lstrip("/")
         found = self._find(composed(path))
@@ -76,7 +76,7 @@ class KeyIndex:
         return self._by_folder[name, depth].get(folder, ())
 
     def find_all(self, texts: Texts, where: str) -> Ints:
-        """Return the position of the only key that each id fits, or −1; see `find_one`."""
+        """Return the position of the key of each id, or −1; errors are those of `find_one`."""
         found, is_odd = self._find_names(texts)
         for row in np.flatnonzero(is_odd).tolist():
             position = self.find_one(texts[row], where)
@@ -89,7 +89,7 @@ class KeyIndex:
         return int((found >= 0).sum()) + sum(bool(self.find(texts[row])) for row in odd)
 
     def _find_names(self, texts: Texts) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return the position of each id's key, or −1, and True for ids that need `find`."""
+        """Return the position of each id's key or −1, and whether the id needs `find`."""
         texts = texts.composed()
         found = np.full(len(texts), -1, np.int64)
         is_odd = pc.match_substring_regex(texts.array, r"\\|^\.?/")
@@ -101,7 +101,7 @@ class KeyIndex:
             wanted = texts.where(is_one)
             first, is_many = positions(wanted, self._names, partial(Texts.ends, depth=depth))
             lost = first < 0
-            if depth and lost.any():  # an image of exactly this name elsewhere precedes stems
+            if depth and lost.any():  # no stem, if this name is in another folder
                 names = wanted.where(lost).ends(0)
                 lost[lost] = positions(names, self._names, partial(Texts.ends, depth=0))[0] < 0
             if lost.any():
@@ -114,7 +114,7 @@ class KeyIndex:
         return found, is_odd
 
     def find_one(self, text: str, where: str) -> int | None:
-        """Return the position of the id's key, or None; AmbiguousIdError if several keys fit."""
+        """Return the position of the key that fits, or None; AmbiguousIdError if several do."""
         found = self.find(text)
         if len(found) > 1:
             one, two = self.keys[found[0]], self.keys[found[1]]
@@ -143,7 +143,7 @@ class KeyIndex:
         return list(folder_splits(self.keys))
 
     def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:
-        """Group positions by their last `depth` folders, without test splits if others fit."""
+        """Return last `depth` folders → positions, without test splits if there are others."""
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for i in positions:
             *folders, _ = self._names[i].rsplit("/", depth + 1)
@@ -156,7 +156,7 @@ class KeyIndex:
 
 
 def _add(positions: dict[str, int | list[int]], name: str, position: int) -> None:
-    """Add a position; single positions are not in lists, because a million lists are slow."""
+    """Add a position. A single one is stored without a list: a million lists are slow."""
     known = positions.setdefault(name, position)
     if isinstance(known, list):
         known.append(position)
@@ -170,21 +170,21 @@ class TableMatch:
 
     table: Table
     row_of: Ints
-    """First row of each key, −1 without a row."""
+    """First row of each key, or −1 if it has no row."""
     key_of: Ints
     id_column: str
-    """The column, or the template over several, that identifies rows."""
+    """The column of ids, or the path template that makes ids of several columns."""
     rows_without_image: tuple[str, ...]
 
     def cells(self, column: str) -> Coded[str]:
-        """Return a column's cell for each key, "" without a row."""
+        """Return the cell of a column for each key, or "" if the key has no row."""
         cells = self.table.cells(self.table.column(column)).coded()
         codes = np.append(cells.codes, -1)[self.row_of]  # −1 is the last row
         return Coded(codes, cells.values).filled("")
 
 
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
-    """Return the images of a table's rows; `id_column` "" means to detect it."""
+    """Match the rows of a table to images; `id_column` "" means to detect the column."""
     title, ids = row_ids(table, find_ids(index, table, id_column))
     key_of = index.find_all(ids, table.name)
     row_of = np.full(len(index.keys), -1, np.int64)
@@ -195,7 +195,7 @@ def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatc
 
 
 def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
-    """Return the given column or template, or the column with the most names of images."""
+    """Return the title of `column`, or if it is "", of the column that names the most images."""
     if column:
         return row_ids(table, column)[0]
     step = max(1, len(table.rows) // _SAMPLE_ROWS)
@@ -208,7 +208,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
 
 
 def row_ids(table: Table, column: str) -> tuple[str, Texts]:
-    """Return the name of a table's ids, and the id of each row.
+    """Return the title of the column of ids (or the template), and the id of each row.
 
     `column` is a column, or a path template: {id} means the cell of the column `id`, {id[0]} its
     first letter and {id[0:2]} its first two letters.

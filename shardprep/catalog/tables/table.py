@@ -65,7 +65,7 @@ class Rows(Sequence[list[str]]):
 
 
 class OpenQuoteError(SourceError):
-    """A quote is not closed: a cell of ids or classes spans lines, or rows are missing."""
+    """A quote is not closed, so that a cell of ids or classes spans lines, or rows are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,12 @@ class Table:
     name: str
     header: tuple[str, ...]
     rows: Sequence[list[str]]
-    """Converted to `Rows`."""
     num_joined: int = 0
     """Number of columns at the end that come from joined tables."""
     parts: tuple[tuple[str, int], ...] = ()
     """Name and number of rows of each stacked table; () for a single table."""
     faults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Column → file, and the cell that spans lines; "" → file, and the quote that is not closed."""
+    """Column → file and problem, if a cell spans lines; "" → the same, if a quote is open."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", Rows.of(self.rows, len(self.header)))
@@ -90,7 +89,7 @@ class Table:
         return cast("Rows", self.rows).columns[place]
 
     def checked_cells(self, place: int) -> Texts:
-        """Return the cells of a column; OpenQuoteError if rows are missing, or one spans lines."""
+        """Return the cells of a column; OpenQuoteError if rows are missing or cells span lines."""
         self.check_quotes(self.header[place])
         return self.cells(place)
 
@@ -101,7 +100,7 @@ class Table:
         return Coded(np.repeat(np.arange(len(numbers)), numbers), [name for name, _ in self.parts])
 
     def column(self, name: str) -> int:
-        """Return the index of a column, by its exact name or regardless of case."""
+        """Return the index of a column, by its exact name or regardless of case; or SourceError."""
         lowered = [title.lower() for title in self.header]
         if name in self.header:
             return self.header.index(name)
@@ -156,8 +155,8 @@ def _fitted(rows: Iterable[list[str]], width: int, null: Collection[str]) -> Ite
 def parse_json_table(data: bytes, name: str, *, null: Collection[str] = ()) -> Table:
     """Return the table in a list of JSON objects, or in a COCO document.
 
-    A COCO row is an annotation with the keys of its image, and the name of its category as
-    `category`. Nested values are left out.
+    An annotation of COCO is a row. It also has the keys of its image, and `category`, the name of
+    its category. Values that are lists or objects are left out.
     """
     try:
         document = json.loads(decoded(data))
@@ -195,7 +194,7 @@ def _cell(value: object) -> str:
 
 
 def stacked(tables: list[Table]) -> Table:
-    """Return the rows of all tables as one table, with all columns and "" in the gaps."""
+    """Return the rows of all tables as one table; cells of columns that a table lacks are ""."""
     if len(tables) == 1:
         return tables[0]
     header = tuple(dict.fromkeys(title for table in tables for title in table.header))
@@ -214,10 +213,10 @@ def stacked(tables: list[Table]) -> Table:
 
 
 def joined(table: Table, other: Table, key: str) -> Table:
-    """Return the table with the columns of another, joined by the column `key`.
+    """Return `table` with the additional columns of `other`, joined by the column `key`.
 
-    `key` "" means the only column that both have. Every row of `table` stays. Of several rows of
-    a key in `other`, the first counts.
+    `key` "" means the only column that both have. All rows of `table` are kept. If `other` has
+    several rows for a key, the first is used.
     """
     if not key:
         shared = [title for title in table.header if title in other.header]

@@ -1,1 +1,1 @@
-"""What a report finds: copies, quality, imbalance, objects."""
+"""The findings of a report, about copies, labels, objects and image quality."""

@@ -40,7 +40,7 @@ class Copies:
     numbers: tuple[int, ...]
     """Record numbers: first the record that deduplication keeps, then the others ascending."""
     bits: tuple[int, ...]
-    """Hash distance of each image to the first, in bits; 0 for exact copies."""
+    """Distance of each image's hash from the hash of the first, in bits; 0 for exact copies."""
     splits: tuple[str, ...]
     is_conflict: bool
 
@@ -50,7 +50,7 @@ class Copies:
 
     @property
     def finding(self) -> str:
-        """The kind of finding, a key of `_SEVERITIES`."""
+        """Name of the finding about this group, a key of `_SEVERITIES`."""
         name = "leaks" if self.is_leak else "duplicates"
         return name if self.kind == "exact" else f"near-{name}"
 
@@ -66,7 +66,7 @@ class Copies:
 
 
 def exact_copies(contents: Contents) -> tuple[Copies, ...]:
-    """Return the groups of images whose originals have the same bytes."""
+    """Return the groups of images whose originals have the same bytes, by lowest record number."""
     codes = contents.original_codes
     known = np.flatnonzero(codes >= 0)
     groups = _groups(known, codes[known])
@@ -74,7 +74,7 @@ def exact_copies(contents: Contents) -> tuple[Copies, ...]:
 
 
 def near_copies(contents: Contents, measured: ScanResult) -> tuple[Copies, ...]:
-    """Return the groups of near copies, except groups of exact copies only."""
+    """Return the groups of near copies that are not all exact copies, by lowest record number."""
     numbers, measures = measured.numbers, measured.measures
     codes, groups = near_groups(measures), []
     for group in _groups(np.arange(len(codes)), codes):
@@ -89,7 +89,7 @@ def near_copies(contents: Contents, measured: ScanResult) -> tuple[Copies, ...]:
 
 
 def _groups(numbers: Ints, codes: Ints) -> Iterator[list[int]]:
-    """Yield groups of at least two records with equal codes, by first record."""
+    """Yield the groups of at least two `numbers` with equal `codes`, ordered by lowest number."""
     order = np.lexsort((numbers, codes))
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
     counts = np.diff(starts, append=len(order))
@@ -115,7 +115,7 @@ def _copies(contents: Contents, kind: Kind, numbers: Sequence[int], bits: Sequen
 def copy_findings(
     contents: Contents, copies: Sequence[Copies], num_measured: int
 ) -> Iterator[Finding]:
-    """Yield the findings about copies; `copies` has the exact groups first."""
+    """Yield the findings about copies; `num_measured` is the number of images with a hash."""
     left_out: dict[Kind, tuple[str, Sequence[int]]] = {
         "exact": ("--dedup", _left_out(contents, [one for one in copies if one.kind == "exact"])),
         "near": ("--dedup near", _left_out(contents, copies)),
@@ -155,7 +155,7 @@ def copy_findings(
 
 
 def _left_out(contents: Contents, copies: Sequence[Copies]) -> list[int]:
-    """Return the records that `--dedup` leaves out: all except one of each joined group."""
+    """Return the records that `--dedup` leaves out: all but one of each group of linked copies."""
     pairs = [(one.numbers[0], other) for one in copies for other in one.numbers[1:]]
     numbers = np.arange(len(contents))
     groups = _groups(numbers, joined(numbers, np.array(pairs, np.int64).reshape(-1, 2)))

@@ -63,7 +63,7 @@ OF_ANNOTATIONS = (
 """Kinds that only datasets with boxes or masks can have."""
 
 _PROPERTY = 1 / 3
-"""A note about at least this share of the images describes the dataset, not single images."""
+"""A note about at least this share of the images is taken as a property of the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,10 @@ def leaving_out(
     numbers: Sequence[int],
     option: tuple[str, Sequence[int]] | None = None,
 ) -> Finding:
-    """Return a finding with the keys of the images to leave out, and the option that does it.
+    """Return a finding with the keys of the images to leave out, and the build option to do so.
 
-    `option` is a build option without a list, and the records that it leaves out. It is not used if
-    it would leave out an unlabelled image outside train.
+    `option`, with the records that it leaves out, is preferred to `--exclude-list`, unless one of
+    its records is an unlabelled image outside train. A property of the dataset gets no option.
     """
     listed = [number for number in numbers if not contents.is_spared[number]]
     finding = replace(finding, keys=contents.keys_of(listed))
@@ -131,7 +131,7 @@ def _is_of_the_set(finding: Finding) -> bool:
 
 
 def of_the_set(finding: Finding) -> Finding:
-    """Mark a note about at least a third of the images as a property of the dataset."""
+    """Return the finding; a note about at least a third of the images becomes one about the set."""
     if not _is_of_the_set(finding):
         return finding
     what = f"{finding.what}: a third or more, so it is a property of this set"

@@ -25,9 +25,8 @@ TRAIN = "train"
 _IMBALANCE = 10
 """Ratio of the largest to the smallest class from which imbalance is a finding."""
 _TELLING = 0.9
-"""An image of a revealed class has more (or less) of a property than an image of another class
-with at least this probability; 0.5 is chance.
-"""
+"""Probability from which a property reveals a class: that an image of the class has more (or less)
+of the property than an image of another class. 0.5 is chance."""
 _LEAST_IMAGES = 20
 _DRIFT = 0.15
 """Distance of two distributions (0..1) from which two splits differ."""
@@ -39,7 +38,7 @@ _AT_ONCE = 1 << 10
 
 
 def input_findings(contents: Contents) -> Iterator[Finding]:
-    """Yield findings about rejected, unused and partly damaged inputs."""
+    """Yield findings about inputs that were rejected, not used, or written although damaged."""
     totals = contents.manifest.totals
     if totals.num_rejected:
         number, of_all = totals.num_rejected, totals.num_written + totals.num_rejected
@@ -322,7 +321,7 @@ def _boxes(contents: Contents, measured: ScanResult) -> Iterator[Finding]:
 
 
 def twice(boxes: Boxes) -> Ints:
-    """Return the record number of each pair of nearly equal boxes of one class."""
+    """Return the record of each pair of nearly equal boxes of one class, once for each pair."""
     blocks = boxes["record"] // _AT_ONCE
     return np.concatenate(
         [
@@ -333,13 +332,13 @@ def twice(boxes: Boxes) -> Ints:
 
 
 def lengths(boxes: Boxes) -> Numbers:
-    """Return height and width of boxes in pixels of the stored image, float[n, 2]."""
+    """Return the height and width of `BOXES` in pixels of the stored image, float[n, 2]."""
     corners = boxes["corners"].astype(np.float64)
     sides: Numbers = (corners[:, 2:] - corners[:, :2]) * boxes["size"]
     return sides
 
 
 def is_tiny(boxes: Boxes) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return whether each box has less than `TINY` x `TINY` pixels of its stored image."""
+    """Return whether each box has less area than 8 x 8 stored pixels, bool[n]; False if unknown."""
     is_small: np.ndarray[Any, np.dtype[np.bool_]] = lengths(boxes).prod(axis=1) < TINY**2
     return is_small & (boxes["size"] > 0).all(axis=1)

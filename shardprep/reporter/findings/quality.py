@@ -1,7 +1,7 @@
 """Quality of images: a measured value per image, a threshold, and the images beyond it.
 
 Thresholds follow CleanVision (https://github.com/cleanlab/cleanvision) where it defines one. They
-are opinions, so the page also shows the histogram and the images nearest to the threshold.
+are opinions, so the page also shows the histogram and the images with the worst values.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 NUM_BINS = 40
 _COLOURED = 0.03
-"""A dataset is coloured if the median distance between channels (0..1) reaches this."""
+"""Median distance between channels (0..1) from which a dataset counts as coloured."""
 _ORDINARY = 1.5
-"""The threshold applies if the dataset's lower quartile is at least this multiple of it.
-
-Photographs reach 2 to 3 times each threshold. Microscopy of glowing cells on black does not.
-"""
+"""A threshold applies if the lower quartile of the values is at least this multiple of it.
+Photographs reach 2 to 3 times each threshold. Microscopy of glowing cells on black does not."""
 _ELSEWHERE = 1 / 8
-"""Factor of the threshold for other datasets: only black, white or blank images remain."""
+"""Factor of the threshold for other datasets: only black, white or blank images are found."""
 _ODD_ASPECT = 3
 """Ratio of the longer to the shorter side from which an original is odd."""
 
@@ -70,7 +68,7 @@ _PIXEL_RULES: tuple[tuple[str, str, str, float, bool, float, float], ...] = (
     ("blurry", "sharpness", "fine detail: edges by contrast", 0.15, True, 0, 2),
     ("grey", "colour", "distance between channels", 0.01, True, 0, 0.5),
 )
-"""Finding, measure, description, threshold, `is_below`, low and high end of the histogram."""
+"""Finding, its measure, description, threshold, `is_below`, and both ends of the histogram."""
 
 
 def pixel_qualities(contents: Contents, measured: ScanResult) -> Iterator[Quality]:
@@ -94,7 +92,7 @@ def _in_set(values: Numbers, threshold: float, *, is_below: bool) -> float:
 
 
 def original_qualities(contents: Contents) -> Iterator[Quality]:
-    """Yield the properties of the originals, without pixels."""
+    """Yield the properties of the originals that the documents give: aspect and enlargement."""
     known = np.flatnonzero((contents.height > 0) & (contents.width > 0))
     if not len(known):
         return
@@ -153,7 +151,7 @@ def histogram(
     bounds: tuple[float, float],
     num_bins: int = NUM_BINS,
 ) -> Histogram:
-    """Return the histogram of the values of the records `numbers`, by split."""
+    """Return a histogram of `values` by split; `numbers` are their records, `bounds` its ends."""
     low, high = bounds
     bins = np.clip(((values - low) / (high - low) * num_bins).astype(np.int64), 0, num_bins - 1)
     split = contents.split[numbers]

@@ -1,4 +1,4 @@
-"""Charts as inline SVG, without a library or a script. Colours come from the page's style sheet."""
+"""Charts as inline SVG, without a library or a script. CSS classes give the colours of splits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_ROWS = 10
 
 
 def split_class(splits: Sequence[str], name: str) -> str:
-    """Return the CSS class of a split, the same on the whole page."""
+    """Return the CSS class that gives a split its colour, the same on the whole page."""
     known = {"train": 0, "validation": 1, "test": 2}
     others = [one for one in splits if one not in known]
     return f"s{known[name] if name in known else 3 + others.index(name) % 3}"
@@ -31,7 +31,7 @@ def legend(splits: Sequence[str]) -> Html:
 
 
 def hex_colour(label: int) -> str:
-    """Return the colour of a class as on a contact sheet; −1 means no class."""
+    """Return the colour of a class as "#rrggbb", as on contact sheets; −1 means no class."""
     red, green, blue = class_colour(label) if label >= 0 else INK
     return f"#{red:02x}{green:02x}{blue:02x}"
 
@@ -45,7 +45,7 @@ def chip(label: int) -> Html:
 def stacked_bar(
     counts: Mapping[str, int], most: int, splits: Sequence[str], label: str, height: int = 12
 ) -> Html:
-    """Return a bar with one part per split. A total of `most` fills the width."""
+    """Return a bar with one part per split; if the counts add up to `most`, it fills the width."""
     at, parts = 0.0, []
     for name, count in counts.items():
         width = count / max(most, 1) * 100
@@ -72,7 +72,7 @@ def histogram_chart(
     splits: Sequence[str],
     threshold: tuple[float, bool] | None = None,
 ) -> Html:
-    """Return a histogram of shares by split. `threshold`: value, and True if findings are below."""
+    """Return a histogram of shares by split. `threshold`: a value, and if findings are below it."""
     shares = {
         name: [count / max(sum(counts), 1) for count in counts]
         for name, counts in histogram.counts.items()
@@ -143,7 +143,8 @@ def grid(
 ) -> Html:
     """Return a heat map: higher counts are darker, and row 0 is at the bottom.
 
-    `labels` are the ends of the x axis, then of the y axis. `marks` are drawn on top, in cells.
+    `labels` are the texts at both ends of the x axis, then of the y axis. `marks` are drawn on top,
+    with the side of a cell as unit.
     """
     rows, columns = len(counts), len(counts[0])
     most = max(map(max, counts), default=0) or 1

@@ -24,7 +24,7 @@ _FIRST, _LAST = 30, 10
 _MOST_CLASSES = 50
 _MOST_LISTED = 2_000
 _MOST_SPELLED = 8
-"""Maximum number of classes whose co-occurrence is a table instead of a chart."""
+"""Maximum number of classes to show co-occurrence as a table; for more, it is a chart."""
 _MOST_TOGETHER = 30
 _CELLS = 32
 _LEAST_LIMIT = 16
@@ -32,7 +32,7 @@ _LEAST_LIMIT = 16
 
 
 def targets(report: ReportData) -> Html | None:
-    """Return the section on targets, or None without targets."""
+    """Return the section on targets, or None if the dataset has no target."""
     contents = report.contents
     target = contents.schema.target
     if target is None:
@@ -80,7 +80,7 @@ def class_table(
     *,
     has_colours: bool = False,
 ) -> list[Html]:
-    """Return a table of classes, largest first. `counts` has a row per class."""
+    """Return a legend, a table by falling class size, and notes. `counts` is [class][split]."""
     totals = [sum(row) for row in counts]
     order = sorted(range(len(names)), key=lambda i: (-totals[i], i))
     even = sum(totals) / max(sum(map(bool, totals)), 1)
@@ -181,7 +181,7 @@ def _distribution(contents: Contents, values: Numbers, what: str) -> list[Html]:
 
 
 def boxes(report: ReportData) -> Html | None:
-    """Return the section on objects: counts, sizes, centres. None without objects."""
+    """Return the section on counts, sizes and centres of objects, or None without objects."""
     contents = report.contents
     schema, annotations = contents.schema, contents.manifest.annotations
     if not any(name.startswith(f"{OBJECTS}/") for name in schema.annotations):
@@ -248,7 +248,7 @@ def _titled(title: str, chart: Html, caption: str) -> Html:
 
 
 def masks(report: ReportData) -> Html | None:
-    """Return the section on masks: pixels of each class. None without class masks."""
+    """Return the section on the pixels of each class in masks; None without class masks."""
     contents = report.contents
     feature = contents.schema.features.get(MASK)
     counts = {name: one.masks for name, one in contents.manifest.annotations.items()}

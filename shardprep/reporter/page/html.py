@@ -1,4 +1,4 @@
-"""HTML as strings. All text that is not `Html` is escaped, so that no name can become a tag."""
+"""HTML as strings. Text is escaped unless it is `Html`, so that no name can become a tag."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from shardprep.errors import printable, shown
 
 _MOST_SHOWN = 240
-"""Maximum length of a text on the page; longer texts keep both ends."""
+"""Maximum length of a text on the page; a longer text is cut in the middle."""
 _VOID = frozenset(("br", "img", "input", "link", "meta"))
 _SHAPES = frozenset(("line", "path", "rect"))
 """SVG elements without children. They must be self-closing, or the next element would nest."""
@@ -22,7 +22,7 @@ class Html(str):
 
 
 def text(value: str | int) -> Html:
-    """Return text as escaped and shortened markup without control characters; `Html` unchanged."""
+    """Return `Html` unchanged; shorten other text, and escape its markup and control characters."""
     if isinstance(value, Html):
         return value
     return _escaped(shown(str(value), _MOST_SHOWN))
@@ -33,7 +33,7 @@ def _escaped(value: str) -> Html:
 
 
 def tag(name: str, /, *children: str | int, **attributes: str | float | None) -> Html:
-    """Return an element. `class_` means class, `_` in names becomes `-`, and None is omitted."""
+    """Return an element. Attribute `class_` means class, `_` means `-`, and None is omitted."""
     parts = [f"<{name}"]
     for key, value in attributes.items():
         if value is not None:
@@ -48,7 +48,7 @@ def tag(name: str, /, *children: str | int, **attributes: str | float | None) ->
 
 
 def joined(*children: str | int) -> Html:
-    """Return the pieces concatenated."""
+    """Return the children as one piece of markup; texts are escaped."""
     return Html("".join(text(child) for child in children))
 
 
@@ -68,13 +68,13 @@ def code(value: str) -> Html:
 
 
 def block(value: str) -> Html:
-    """Return a block of code, not shortened."""
+    """Return a block of code; unlike other text, it is not shortened."""
     lines = Html(html.escape("\n".join(map(printable, value.split("\n"))), quote=True))
     return tag("pre", tag("code", lines), tabindex=0)
 
 
 def picture(data: bytes, alt: str, side: int, class_: str | None = None) -> Html:
-    """Return an embedded WebP image of `side` CSS pixels."""
+    """Return an embedded WebP image, `side` CSS pixels wide and high."""
     return Html(
         f'<img src="data:image/webp;base64,{base64.b64encode(data).decode()}" alt="{text(alt)}"'
         f' width="{side}" height="{side}"{f" class={class_!r}" if class_ else ""}>'
@@ -87,7 +87,7 @@ def table(
     left: int = 1,
     class_: str | None = None,
 ) -> Html:
-    """Return a table. The first `left` columns are text, the others numbers."""
+    """Return a table. The first `left` columns are aligned as text, the others as numbers."""
 
     def class_of(column: int) -> str | None:
         return None if column < left else "n"
@@ -106,7 +106,7 @@ def table(
 
 
 def pairs(facts: Iterable[tuple[str, str]]) -> Html:
-    """Return a list of titles and texts."""
+    """Return a description list of titles and texts."""
     return tag("dl", *(joined(tag("dt", name), tag("dd", value)) for name, value in facts))
 
 

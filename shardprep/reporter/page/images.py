@@ -39,7 +39,7 @@ _CELLS = 32
 
 
 def gallery(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section with some images of every class, and the mean of all its images."""
+    """Return the section with some images and the mean of each pictured class; None without any."""
     if not any(drawn.gallery.values()):
         return None
     names = report.contents.schema.labels
@@ -118,7 +118,7 @@ def _group(report: ReportData, drawn: Pictures, group: Copies) -> Html:
 
 
 def quality(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section with the histogram and the worst images of each pixel property."""
+    """Return the section with histograms and worst images by pixel property; None without any."""
     shown = [one for one in report.qualities if one.name not in OF_ORIGINALS]
     if not shown:
         return None
@@ -150,7 +150,7 @@ def _property(report: ReportData, drawn: Pictures, one: Quality) -> Html:
 
 
 def originals(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section on sizes, aspects and formats of the originals."""
+    """Return the section on sizes, aspects and formats of the originals; None if unknown."""
     contents = report.contents
     known = np.flatnonzero((contents.height > 0) & (contents.width > 0))
     if not len(known):

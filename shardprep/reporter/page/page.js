@@ -1,5 +1,5 @@
 "use strict";
-// Comfort alone: the page says all that it says without this.
+// Convenience only: the page is complete without this script.
 for (const pre of document.querySelectorAll("pre")) {
   if (!navigator.clipboard) break;
   const button = document.createElement("button");

@@ -1,7 +1,7 @@
 """The whole page: a report and its pictures as one HTML file.
 
-Each section is a function of the report and its pictures. It returns None if it does not apply.
-The last sections are here: left-out inputs, channels, provenance.
+A function makes each section from the report, some also from its pictures, or returns None if the
+section does not apply. The last sections are here: left-out inputs, channels, provenance.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from shardprep.reporter.report_data import ReportData
 
 _MOST_KEYS = 20
 _ABSOLUTE = re.compile(r"(?:(?<![\w.])[/~]|\b[A-Za-z]:[\\/])[^:,=]*[\\/]")
-"""Folders of an absolute path, which describe the machine and not the dataset."""
+"""Matches the folders of an absolute path: they describe the machine, not the dataset."""
 
 
 def render(report: ReportData) -> bytes:
-    """Return the page in ASCII. Equal datasets and options give equal bytes."""
+    """Return the page as ASCII bytes. Equal datasets and options give equal bytes."""
     pictures = draw_pictures(report)
     sections = {
         "Findings": summary.findings(report),
@@ -104,7 +104,7 @@ def _left_out(report: ReportData) -> Html:
         of_status = with_status(rows, status)
         values = [f"{one}: " for one in of_status[column].cast("string").to_pylist()]
         for kind, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])):
-            # A reason is the kind, or the kind with a detail.
+            # The text is the kind, or the kind, a colon and a detail.
             places = [i for i, one in enumerate(values) if one.startswith(f"{kind}: ")]
             parts.append(more(f"{title}, {kind}: {count:,}", _inputs(of_status, places)))
     return section("left-out", "Rejected and skipped", *parts)

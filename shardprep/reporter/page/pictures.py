@@ -1,6 +1,6 @@
 """Pictures of a page, within a byte budget: selection, thumbnails and overlays.
 
-An overlay has the boxes and masks of a record. Page and viewer draw it over the image.
+An overlay has the boxes and masks of a record. Page and viewer draw it over the picture.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BOX_BYTES = 20
 """Estimated size of a drawn box, for the budget."""
 _AT_ONCE = 16
 _NO_CLASS_TIMES = 4
-"""A dataset without classes shows this many times the pictures of one class."""
+"""Without classes, the gallery has this many times as many pictures as for one class."""
 _MOST_NAMES, _MOST_LETTERS = 5, 40
 """Maximum number of classes named for a picture, and maximum length of a name."""
 _MOST_LEGEND = 30
@@ -51,16 +51,16 @@ _MOST_LEGEND = 30
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """Boxes and masks of a record, drawn over its thumbnail."""
+    """Boxes and masks of a record, to draw over its thumbnail or image."""
 
     labels: tuple[int, ...]
-    """Class of each object, −1 without a class."""
+    """Class of each object; −1 for an object without a class."""
     boxes: tuple[tuple[int, tuple[float, ...]], ...]
     """Class, and ymin, xmin, ymax, xmax in pixels, largest first; empty if objects have masks."""
     mask: bytes
-    """WebP of the mask colours, transparent elsewhere; b"" without masks."""
+    """WebP of the masks in colour, transparent elsewhere; b"" without masks."""
     size: tuple[int, int]
-    """Width and height in pixels."""
+    """Width and height of the overlay in pixels."""
 
     @property
     def num_bytes(self) -> int:
@@ -81,7 +81,7 @@ class Pictures:
 
 
 def draw_pictures(report: ReportData) -> Pictures:
-    """Return the pictures of a report within the budget, or none if it has no images."""
+    """Return the pictures of a report, as far as the budget allows; empty if it has no images."""
     if report.images is None:
         return Pictures({}, {}, {}, {})
     gallery = _gallery(report)
@@ -138,7 +138,7 @@ def _overlay(images: StoredImages, payload: Payload) -> Overlay:
 
 
 def draw_overlay(picture: AnnotatedPicture, schema: Schema, side: int = SIDE) -> Overlay:
-    """Return the overlay of a picture scaled down to at most `side` pixels."""
+    """Return the overlay of a picture; its longer side is at most `side` pixels."""
     height, width = picture.pixels.shape[:2]
     scale = min(1, side / max(height, width))
     size = max(1, round(width * scale)), max(1, round(height * scale))
@@ -199,7 +199,7 @@ def _means(report: ReportData) -> dict[int, Thumbnail]:
 
 
 def classes_of(contents: Contents, number: int, marked: Overlay) -> frozenset[int]:
-    """Return the classes of the objects and the mask of a record, −1 for ignored pixels."""
+    """Return the classes of a record's objects and mask; −1 means ignored pixels of the mask."""
     schema = contents.schema
     classes = {label for label in marked.labels if label >= 0}
     if MASK in schema.features:
@@ -210,7 +210,7 @@ def classes_of(contents: Contents, number: int, marked: Overlay) -> frozenset[in
 
 
 def switch(schema: Schema, classes: frozenset[int] | None = None) -> Html:
-    """Return the checkbox that shows overlays, and a legend of `classes`, or all if None."""
+    """Return the checkbox that shows overlays, and a legend of `classes` (None: all classes)."""
     words = {
         "boxes": BOX in schema.features and OBJECT_MASK not in schema.features,
         "masks": any(one.kind == "mask" for one in schema.annotations.values()),
@@ -232,7 +232,7 @@ def switch(schema: Schema, classes: frozenset[int] | None = None) -> Html:
 def overlay(
     contents: Contents, number: int, marked: Overlay, thumbnail: Thumbnail
 ) -> Iterator[Html]:
-    """Yield the overlays of a record's picture: masks, then boxes."""
+    """Yield what is drawn over a record's thumbnail: an image of the masks, then boxes as SVG."""
     schema, size = contents.schema, (thumbnail.width, thumbnail.height)
     if marked.mask:
         is_of_classes = MASK in schema.features
@@ -243,7 +243,7 @@ def overlay(
 
 
 def drawn_boxes(schema: Schema, marked: Overlay, size: tuple[int, int]) -> Html:
-    """Return the boxes of a record as SVG, for a picture of this width and height in pixels."""
+    """Return the boxes of a record as SVG, for a picture whose width and height are `size`."""
     paths: dict[int, list[str]] = {}
     for label, (top, left, bottom, right) in marked.boxes:
         corner, side = f"M{left:g} {top:g}", f"{right - left:.4g}"
@@ -259,7 +259,7 @@ def drawn_boxes(schema: Schema, marked: Overlay, size: tuple[int, int]) -> Html:
 def facts(
     contents: Contents, number: int, marked: Overlay | None, size: tuple[str, str] | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield titles and texts on a record; `size` is the title and text on the size of its image."""
+    """Yield the title and text of each fact on a record; `size` is the fact on its image's size."""
     schema, place = contents.schema, contents.place(number)
     yield "split", place.split
     if schema.target:
@@ -277,14 +277,14 @@ def facts(
 
 
 def copy_facts(contents: Contents, group: Copies, i: int) -> Html:
-    """Return split, target and hash distance of the `i`-th image of a group of copies."""
+    """Return the split, target and hash distance of the image `i` of a group of copies as HTML."""
     place = contents.place(group.numbers[i])
     label = f" · {place.label}" if place.label else ""
     return joined(tag("span", place.split, class_="split"), label, group.distance(i))
 
 
 def copy_group(group: Copies, shown: Html, most: int) -> Html:
-    """Return a group of copies of which at most `most` images are shown."""
+    """Return a group of copies: title, the images `shown`, and how many exceed the limit `most`."""
     rest = len(group.numbers) - most
     last = [tag("p", f"and {rest:,} more", class_="dim")] if rest > 0 else []
     class_ = "group leak" if group.is_leak else "group"

@@ -48,7 +48,7 @@ SECTION_OF = {
     "blurry": "quality", "grey": "quality", "odd-aspect": "originals", "enlarged": "originals",
     **dict.fromkeys(OF_BOXES, "boxes"), **dict.fromkeys(OF_MASKS, "masks"),
 }  # fmt: skip
-"""Kind of finding → the section that shows it."""
+"""Kind of finding → anchor of the section that shows it."""
 
 
 def head(report: ReportData) -> Html:
@@ -64,7 +64,7 @@ def head(report: ReportData) -> Html:
 
 
 def dataset_line(contents: Contents) -> str:
-    """Return a one-line summary: images, splits, image format, size and shards."""
+    """Return a one-line summary of a dataset: images, splits, image format, size and shards."""
     manifest, totals = contents.manifest, contents.manifest.totals
     size = contents.schema.image_size
     encoding = {"any": "JPEG or PNG", "jpeg": "JPEG", "png": "PNG", "raw": "raw uint8"}
@@ -137,7 +137,7 @@ def _finding(finding: Finding, contents: Contents) -> Html:
 
 
 def lines_of(finding: Finding, contents: Contents, name: str) -> list[Html]:
-    """Return severity and name of a finding, what was found, and the commands that resolve it."""
+    """Return paragraphs on a finding: severity and name, sentence, and commands to resolve it."""
     badge = tag("span", SIGNS[finding.severity], class_="badge")
     what = tag("p", f"{capitalized(finding.what)}.")
     return [tag("p", badge, " · ", name), what, *_remedy(finding, contents)]

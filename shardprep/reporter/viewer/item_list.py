@@ -1,8 +1,8 @@
 """The items of a dataset by number, its findings, and the items that match a filter.
 
 Records have the first numbers, in record order. Rejected and skipped inputs follow, in the order of
-the item table. The mask of each filter condition is cached for other pages. Findings are computed
-in a thread while the first pages are shown.
+the item table. Masks of recent filter conditions are cached for other pages. Findings are
+computed in a thread while the first pages are shown.
 """
 
 from __future__ import annotations
@@ -37,21 +37,20 @@ Made = TypeVar("Made")
 NO_CLASS = "none"
 """Value of `label` for images without a class."""
 _MOST_CONDITIONS, _MOST_SELECTIONS = 16, 4
-"""Number of masks (1 byte per item) and selections (4 bytes per item) to cache."""
+"""Maximum number of masks (1 byte per item) and of selections (4 bytes per item) to cache."""
 _END_S = 0.5
-"""Time that `BackgroundFindings.close` waits for the thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions that items must match; "" matches all items."""
+    """Conditions, all of which an item must meet. The condition "" is met by all items."""
 
     split: str = ""
     status: str = ""
     label: str = ""
     """Class number, or `NO_CLASS`."""
     object: str = ""
-    """Class number of objects or mask values."""
+    """Number of a class of objects or mask values."""
     finding: str = ""
     key: str = ""
 
@@ -60,7 +59,7 @@ class Filter:
         return cls(**{one.name: query.get(one.name, "") for one in fields(cls)})
 
     def fits(self, schema: Schema) -> bool:
-        """Return whether the dataset has the classes or annotations that the filter needs."""
+        """Return whether a dataset of this schema has the classes that the filter names."""
         return not (self.label and not schema.labels) and not (
             self.object and not schema.annotation_labels
         )
@@ -77,16 +76,16 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class FindingIndex:
-    """Findings of a dataset."""
+    """Findings of a dataset, and the items of each finding."""
 
     findings: tuple[Finding, ...]
     """Findings without keys, most harmful first."""
     numbers: dict[str, Ints]
-    """Kind of finding → its items: copies by group, other findings worst first."""
+    """Kind of finding → its items: copies by group, quality worst first, others ascending."""
     copies: tuple[Copies, ...]
     num_measured: int
     groups: dict[int, tuple[int, ...]]
-    """Record → indices into `copies` of its groups."""
+    """Record → its groups, as indexes into `copies`."""
     problem: str = ""
     """Error if the findings could not be computed, else ""."""
 
@@ -101,14 +100,14 @@ class BackgroundFindings:
         self._work: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start the thread once, after the first page is ready."""
+        """Start the thread, unless it was started. Call it when the first page is ready."""
         with self._lock:
             if self._work is None:
                 self._work = threading.Thread(target=self._make, name="shardprep-findings")
                 self._work.start()
 
     def close(self) -> None:
-        """Wait shortly for the thread, which stops when it reads its next column."""
+        """Wait at most 0.5 s for the thread, which ends at its next read of a closed table."""
         if self._work is not None:
             self._work.join(_END_S)
 
@@ -117,9 +116,9 @@ class BackgroundFindings:
             # Imported late, so that the first page does not wait for it.
             from shardprep.reporter.report import known_report
 
-            # A copy of the contents, so that columns which only findings need are freed again.
+            # With a copy of the contents, columns that only findings need are freed afterwards.
             known = _known(known_report(self._contents.anew()))
-        except Exception as error:  # contradictory documents: pages are shown all the same
+        except Exception as error:  # contradictory documents; pages are shown without findings
             known = FindingIndex((), {}, (), 0, {}, str(error) or type(error).__name__)
         self._made.set_result(known)
 
@@ -128,12 +127,12 @@ class BackgroundFindings:
         return self._made.done()
 
     def get(self) -> FindingIndex:
-        """Return the findings; blocks until they are ready."""
+        """Return the findings; start the thread if needed, and wait until they are ready."""
         self.begin()
         return self._made.result()
 
     def numbers(self, name: str) -> Ints:
-        """Return the items of a kind of finding; empty if not found."""
+        """Return the items of the finding called `name`; empty if there is no such finding."""
         return self.get().numbers.get(name, np.empty(0, np.int64))
 
 
@@ -204,7 +203,7 @@ class ItemList:
 
     @cached_property
     def split(self) -> Ints:
-        """Index of each item's split, −1 without a split."""
+        """Index into `Contents.splits` for each item; −1 for an item without a split."""
         codes, names = coded(self.contents.others.read("split"))
         places = {name: i for i, name in enumerate(self.contents.splits)}
         of_name = np.array([places.get(name or "", -1) for name in names], np.int16)
@@ -253,15 +252,15 @@ class ItemList:
         return _distinct(numbers, column.keys.to_numpy()[: len(numbers)], number)
 
     def selected(self, wanted: Filter) -> Ints:
-        """Return the matching items, int32, ascending or in the order of the finding."""
+        """Return the matching items, int32: ascending, or with a finding in its order."""
         return self._alone(self._selections, wanted)
 
     def counts(self, wanted: Filter) -> dict[str, Counter[str]]:
-        """Return the number of items per condition and value, given the other conditions."""
+        """Return, for each condition, the number of items by value if the others hold."""
         return self._alone(self._tallies, wanted)
 
     def _alone(self, work: Callable[[Filter], Made], wanted: Filter) -> Made:
-        """Return `work(wanted)`, one call at a time, to limit the memory for masks."""
+        """Return `work(wanted)`. Only one call runs at a time, to limit the memory for masks."""
         if wanted.finding:
             self.findings.get()  # waits here, without the lock
         with self._lock:
@@ -325,14 +324,14 @@ def _counted(mask: Mask, pairs: tuple[Ints, Ints]) -> Counter[str]:
 
 
 def _pairs(lists: pa.ChunkedArray) -> tuple[Ints, Ints]:
-    """Return list index and value of each value in a column of lists."""
+    """Return the row and the value of each value in a column of lists."""
     column = lists.combine_chunks()
     values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
     return pc.list_parent_indices(column).to_numpy(), values
 
 
 def _distinct(numbers: Ints, classes: Ints, number: int) -> tuple[Ints, Ints]:
-    """Return distinct pairs of item and class, int32; classes are in 0..`number` − 1."""
+    """Return the distinct pairs of item and class, int32, with classes in 0..`number` − 1."""
     known = (classes >= 0) & (classes < number)
     single = np.unique(numbers[known].astype(np.int64) * number + classes[known])
     return (single // max(number, 1)).astype(np.int32), (single % max(number, 1)).astype(np.int32)

@@ -37,7 +37,7 @@ from shardprep.reporter.viewer.list_page import PAGE_ITEMS, document, list_addre
 from shardprep.reporter.viewer.pictures import Drawing, RecordContent, RecordPictures
 
 _LEAST_SIDE = 512
-"""Smaller pictures are enlarged until the longer side has about this many CSS pixels."""
+"""Smaller pictures are enlarged so that the longer side has about this many CSS pixels."""
 _PIXELATED = 4
 """Scale factor from which a picture is drawn with sharp pixels."""
 _MOST_VALUES, _MOST_OBJECTS, _MOST_COPIES = 12, 300, 24
@@ -45,7 +45,7 @@ _MOST_VALUES, _MOST_OBJECTS, _MOST_COPIES = 12, 300, 24
 
 
 def item_page(items: ItemList, pictures: RecordPictures, number: int, wanted: Filter) -> Html:
-    """Return the page of an item, with links to its neighbours that match the filter."""
+    """Return the page of an item, with links to the previous and next item of the filter."""
     name = items.key(number)
     parts = [_ways(items, number, wanted), tag("h2", key(name), class_="name")]
     if number < items.num_records:

@@ -1,4 +1,4 @@
-"""The frame of all pages of the viewer, and two of them: the item list and the findings."""
+"""The frame of all pages of the viewer, the page of the item list, and the page of findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE_ITEMS = 60
 
 
 def document(contents: Contents, current: str, body: Html) -> Html:
-    """Return a whole page. `current` is a name in `_PAGES`, or a title."""
+    """Return a whole page. `current` is its name in `_PAGES`, or the title of another page."""
     manifest = contents.manifest
     links = [
         tag("li", tag("a", name, href=path, aria_current="page" if name == current else None))
@@ -50,7 +50,7 @@ def _facts_line(contents: Contents) -> Html:
 
 
 def list_page(items: ItemList, wanted: Filter, page: int) -> Html:
-    """Return a page of the items that match a filter; `page` counts from 1."""
+    """Return a page of the items that match a filter. `page` counts from 1; too high means last."""
     selected = items.selected(wanted)
     num_pages = max(1, -(-len(selected) // PAGE_ITEMS))
     page = min(page, num_pages)
@@ -70,7 +70,10 @@ def list_page(items: ItemList, wanted: Filter, page: int) -> Html:
 
 
 def tile(items: ItemList, number: int, address: str, caption: str | Html, *, picture: str) -> Html:
-    """Return a tile with the image at the address `picture`, or with the reason if that is ""."""
+    """Return a tile that links to `address`.
+
+    It shows the image at `picture`, or if that is "", why the item was left out.
+    """
     name = items.key(number)
     if picture:
         shown = tag("img", src=picture, alt=name, width=160, height=160, loading="lazy")
@@ -151,7 +154,7 @@ def _findings(items: ItemList, wanted: Filter) -> Html:
 
 
 def list_address(wanted: Filter, page: int) -> str:
-    """Return the address of a page of the list."""
+    """Return the address of page `page` of the items that match a filter."""
     return wanted.address("/", **({"page": page} if page > 1 else {}))
 
 
@@ -180,7 +183,7 @@ def _pager(wanted: Filter, page: int, num_pages: int, where: str) -> Html:
 
 
 def findings_page(items: ItemList) -> Html:
-    """Return the findings, most harmful first, with links to their items."""
+    """Return the page of the findings, most harmful first, with links to their items."""
     known, number = items.findings.get(), items.num_records
     rows = []
     for finding in known.findings:

@@ -1,7 +1,7 @@
 """Pictures of records by number: tiles, stored images and overlays.
 
-A shard is opened at the first request for its records, so a missing shard affects only them. A
-damaged record gives a ShardprepError, and other records are shown.
+A shard is opened at the first request for one of its records, so a missing shard affects only its
+own records. A damaged record gives a ShardprepError and does not affect other records.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _MOST_OPEN, _MOST_TILES = 64, 2_000
 _END_S = 0.5
 _NUM_THREADS = 8
 _RUN = 15
-"""Number of records of a page that are read from object storage together."""
+"""Maximum number of records of a shard that are read together."""
 _JPEG_START, _PNG_START = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 
 
 class Drawing(NamedTuple):
-    """Size of a record's image, and its overlay."""
+    """The size of a record's image, and the overlay."""
 
     size: tuple[int, int]
     """Width and height of the image in pixels."""
@@ -60,7 +60,7 @@ class RecordContent(NamedTuple):
     """None if the record is not a valid Example."""
     drawing: Drawing | None
     problem: str
-    """Error of the image or its masks; "" if they are valid."""
+    """What is wrong with the image or its masks; "" if nothing."""
 
 
 class RecordPictures:
@@ -76,7 +76,7 @@ class RecordPictures:
         self._pool = ThreadPoolExecutor(_NUM_THREADS, "shardprep-view")
 
     def close(self) -> None:
-        """Stop the threads and close the shards. Callers waiting for a tile get an error."""
+        """Stop the threads and close the shards. Threads that wait for a tile get an error."""
         with self._lock:
             for tile in self._tiles.values():
                 tile.cancel()
@@ -85,10 +85,10 @@ class RecordPictures:
         end.start()
         end.join(_END_S)
         self._images.cache_clear()
-        self._tiles.clear()  # exceptions keep their frames alive
+        self._tiles.clear()  # their exceptions keep frames, and so shards, alive
 
     def _place(self, number: int) -> tuple[int, int]:
-        """Return a record's shard index through all splits, and its index in the shard."""
+        """Return the index of a record's shard in the dataset, and of the record in the shard."""
         shard = int(np.searchsorted(self._ends, number, "right"))
         return shard, number - int(self._ends[shard]) + self._shards[shard].num_records
 
@@ -97,7 +97,7 @@ class RecordPictures:
         return f"{self._shards[shard].sha256[:32]}-{record}"
 
     def image(self, number: int) -> tuple[bytes, str]:
-        """Return the stored image and its media type. Images browsers cannot show become PNG."""
+        """Return an image and its media type: as stored, or PNG if browsers cannot show that."""
         images, payload, record = self._payload(number)
         try:
             data = images.image(payload)
@@ -114,7 +114,7 @@ class RecordPictures:
             raise images.damaged(record, error) from error
 
     def record(self, number: int) -> RecordContent:
-        """Return the content of a record; raises RecordError if it is not a valid Example."""
+        """Return the content of a record; RecordError if the record is not a valid Example."""
         images, payload, record = self._payload(number)
         features = example.decode(bytes(payload))
         try:
@@ -131,7 +131,7 @@ class RecordPictures:
         return self.request_tiles((number,))[0].result()
 
     def request_tiles(self, numbers: Sequence[int]) -> list[Future[bytes]]:
-        """Start to read tiles together; return them in order."""
+        """Return futures of WebP tiles in the order of `numbers`; start to read missing tiles."""
         tiles, new = [], []
         with self._lock:
             for number in numbers:
@@ -180,7 +180,7 @@ class RecordPictures:
         """Return the images of one shard; DatasetError if it is missing or replaced."""
         contents = self._contents
         places = Places.whole(self._shards[number])
-        # Without staging, the shard is not copied to the local disk.
+        # staging_bytes=0: do not copy the shard to the local disk.
         records = open_records(contents.dataset, places, staging_bytes=0)
         return StoredImages(records, contents.schema)
 

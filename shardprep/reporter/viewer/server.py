@@ -2,8 +2,8 @@
 
 The server listens on loopback. The Host header must name this machine, which stops DNS rebinding by
 other websites. Other users of the machine also reach loopback, so requests need a cookie. The
-browser gets the cookie from the printed address, which contains a secret token. Only GET and HEAD
-are answered, so nothing can be changed.
+browser gets the cookie from the printed address, which contains a secret token. Methods other than
+GET and HEAD are refused, so nothing can be changed.
 
 A connection without the cookie is closed after one answer. At the connection limit, a new
 connection replaces the oldest connection without the cookie. So clients without the cookie cannot
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 MOST_CONNECTIONS = 100
-"""Connection limit; above it a new connection replaces the oldest one without the cookie."""
+"""Connection limit; at the limit, a new connection replaces the oldest without the cookie."""
 _REQUEST_S = 10.0
 """Timeout from one answer to the end of the next request."""
 _MOST_LINE = 1 << 14
@@ -72,7 +72,7 @@ class Answer:
 
 
 def plain(status: HTTPStatus, said: str, **headers: str) -> Answer:
-    """Return a one-line text answer."""
+    """Return an answer of one line of text: the status code and `said`."""
     return Answer(f"{status.value} {said}\n".encode(), TEXT, status, headers)
 
 
@@ -80,20 +80,20 @@ def plain(status: HTTPStatus, said: str, **headers: str) -> Answer:
 class _Connection:
     thread: threading.Thread
     may_end: bool = True
-    """Whether a newer connection may replace it, because it has not sent the cookie."""
+    """True until the connection sends the cookie: a newer connection may replace it."""
 
 
 class Server(TCPServer):
     """A server on 127.0.0.1 with one thread per connection.
 
-    It does not use `HTTPServer`, which first looks up the name of this machine in the network.
+    It is not an `HTTPServer`, because that first looks up the name of this machine in the network.
     """
 
     allow_reuse_address = True
     request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, port: int, answer: Callable[[PageRequest], Answer]) -> None:
-        """Listen on a port, or on a free port if 0. Raises OSError if the port is taken."""
+        """Listen on a port; 0 means any free port. OSError if the port is taken."""
         super().__init__(("127.0.0.1", port), _Handler)
         self.answer = answer
         self.request_s = _REQUEST_S
@@ -123,18 +123,18 @@ class Server(TCPServer):
         return any(_same(one.strip(), self.cookie) for one in cookies.split(";"))
 
     def trust(self, connection: socket.socket) -> None:
-        """Protect a connection that sent the cookie from replacement."""
+        """Never replace this connection by a newer one. Call it after the cookie was checked."""
         self._open[connection].may_end = False
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start the thread of a connection. At the limit, close an older connection or this one."""
+        """Start a thread for a connection; at the limit, close an older connection or this one."""
         self._open = {one: at for one, at in self._open.items() if at.thread.is_alive()}
         if len(self._open) >= MOST_CONNECTIONS:
             oldest = next((one for one, at in self._open.items() if at.may_end), None)
             if oldest is None or len(self._open) >= 2 * MOST_CONNECTIONS:
                 self.shutdown_request(request)
                 return
-            self._open[oldest].may_end = False  # its thread ends soon
+            self._open[oldest].may_end = False  # not to be cut again; its thread ends soon
             _cut(oldest)
         thread = threading.Thread(
             target=self._serve, args=(request, client_address), name="shardprep-answer"
@@ -151,7 +151,7 @@ class Server(TCPServer):
             self.shutdown_request(request)
 
     def close(self) -> None:
-        """Stop accepting connections and cut open ones. Threads may still finish answers."""
+        """Accept no more connections, and cut the open ones. Their threads may still be at work."""
         self.is_closed = True
         self.shutdown()
         self.server_close()
@@ -165,7 +165,7 @@ class Server(TCPServer):
                 connection.thread.join(max(0.0, deadline - time.monotonic()))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log the error at debug level: a client that disconnects is normal."""
+        """Log the error at debug level only, because clients may disconnect at any time."""
         del request, client_address
         _log.debug("a connection ended", exc_info=True)
 
@@ -226,7 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _flush(self) -> None:
-        """Send the buffered answer. The timeout applies to each part, so slow networks work."""
+        """Send the buffered answer, with a timeout for each part, so that slow networks work."""
         left = self.wfile.getbuffer()
         self.wfile = io.BytesIO()
         self.connection.settimeout(self.server.request_s)
@@ -302,5 +302,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _home(headers: Mapping[str, str] | None = None) -> Answer:
-    """Redirect to the first page, so that the address no longer shows the token."""
+    """Return a redirect to the first page, so that the browser no longer shows the token."""
     return Answer(b"", TEXT, HTTPStatus.SEE_OTHER, {"Location": "/", **(headers or {})})

@@ -1,5 +1,5 @@
 "use strict";
-// Comfort alone: every page works without this.
+// Convenience only: every page works without this script.
 document.addEventListener("keydown", (event) => {
   if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
   if (event.target.closest("input, select, textarea, [tabindex]")) return;

@@ -1,4 +1,4 @@
-"""The viewer of a dataset: start and stop it, and answer its addresses."""
+"""The viewer of a dataset: start it, stop it, and answer its requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from shardprep.reporter.viewer.pictures import RecordPictures
 
 Originals = Callable[[str, str], bytes]
-"""Returns an original by key and kind of rejection, or ""; ShardprepError or OSError on failure."""
+"""Returns the bytes of an original by key and kind of rejection ("" if written), or raises
+ShardprepError or OSError."""
 _NUMBERED = re.compile(r"/(item|tile|image|mask|original)/([0-9]{1,12})", re.ASCII)
 _PAGE = re.compile("[1-9][0-9]{0,8}", re.ASCII)
 _TYPES = {
@@ -60,7 +61,7 @@ _END_S = 0.5
 class Viewer(Card):
     """A running viewer, which serves a dataset to browsers on this machine until `close`.
 
-    It is also a context manager that closes itself.
+    As a context manager, it closes itself at the end of the context.
     """
 
     url: str
@@ -93,10 +94,10 @@ class Viewer(Card):
 def serve(
     dataset: OpenDataset, port: int, originals: Originals | None, ending: ExitStack
 ) -> Viewer:
-    """Start a viewer in a thread of this process; port 0 means a free port.
+    """Start and return a viewer in a thread of this process; port 0 means any free port.
 
-    The viewer takes over `ending`, the callbacks to run when it is closed. Without `originals`, the
-    source is unknown.
+    The viewer takes over `ending` and runs its callbacks when it is closed. Without `originals`, it
+    shows no originals. RecipeError if the port is taken.
     """
     contents = read_contents(dataset)
     site = Site(contents, originals)
@@ -123,7 +124,7 @@ def serve(
 
 
 class Site:
-    """Pages and pictures of one dataset. Safe to use from many threads."""
+    """Answers requests for pages and pictures of one dataset. Safe to use from many threads."""
 
     def __init__(self, contents: Contents, originals: Originals | None = None) -> None:
         self.items = ItemList(contents, has_originals=originals is not None)
@@ -133,7 +134,7 @@ class Site:
         self._assets = {f"/static/{name}": _asset(name) for name in _ASSETS}
 
     def close(self) -> None:
-        """Stop all threads. The thread for findings stops when it reads its next column."""
+        """Stop all threads. The thread for findings stops at its next read of the item table."""
         self.items.contents.items.close()
         self.items.findings.close()
         if self._made is not None:
@@ -141,7 +142,7 @@ class Site:
 
     @property
     def _pictures(self) -> RecordPictures:
-        """Pictures, imported at the first use, so that the first page is fast."""
+        """The pictures; their module is imported at the first use, so the first page is fast."""
         with self._lock:
             if self._made is None:
                 from shardprep.reporter.viewer.pictures import RecordPictures
@@ -176,7 +177,7 @@ class Site:
             return _nothing()
         first = (int(page) - 1) * PAGE_ITEMS
         numbers = self.items.selected(wanted)[first : first + PAGE_ITEMS]
-        if self.items.contents.dataset.is_remote:  # read tiles together, not one after the other
+        if self.items.contents.dataset.is_remote:  # read all tiles of the page together
             self._pictures.request_tiles(numbers[numbers < self.items.num_records].tolist())
         answer = _page(list_page(self.items, wanted, int(page)))
         self.items.findings.begin()

@@ -1,4 +1,4 @@
-"""Check a downloaded archive: verify every checksum in it, or compare every byte.
+"""Check a downloaded archive: verify the checksums in it, or compare its files with their SHA-256.
 
 The size proves nothing: kaggle 2.2.4 can leave a file of the right size with wrong bytes.
 """
@@ -24,9 +24,10 @@ _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError
 
 
 def damage(path: Path, watcher: Watcher) -> str:
-    """Return the problem of an archive, or "" if every checksum is correct.
+    """Return the problem of an archive, or "" if its checksums are correct.
 
-    A tar has checksums only for its headers. Of 7z and rar, only the signature is checked.
+    Only the headers of a tar and the signatures of 7z and rar are checked. A notice counts the zip
+    members that cannot be checked: they are encrypted, or packed with an unknown method.
     """
     with path.open("rb") as file:
         kind = archive_type(file.read(HEAD_BYTES))
@@ -75,7 +76,7 @@ def _read_all(stream: IO[bytes], file: BinaryIO, watcher: Watcher) -> None:
 
 
 def differences(path: Path, expected: Mapping[str, str], watcher: Watcher) -> list[str]:
-    """Return the missing files, and those with another SHA-256 (in hexadecimal) than `expected`."""
+    """Return a line for each missing or different file. `expected` is path → SHA-256 in hex."""
     if not zipfile.is_zipfile(path):
         return ["it is not a zip"]
     problems = []
@@ -98,6 +99,6 @@ def differences(path: Path, expected: Mapping[str, str], watcher: Watcher) -> li
 
 
 def is_page(path: Path) -> bool:
-    """Return True for a web page, which Kaggle may send instead of an archive."""
+    """Return True if a file is a web page. Kaggle may send one instead of an archive."""
     with path.open("rb") as file:
         return file.read(HEAD_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_PAGE_STARTS)

@@ -1,10 +1,9 @@
-"""The child process of one order, run as `python -P -m`: the unmodified kaggle client.
+"""The child process (`python -P -m`) that runs one order with the kaggle client.
 
 The child reports to the parent (`client_process`) in lines of JSON on the pipe that was its stdout:
 {"alive": …}, {"size": …}, {"sent": …}, {"arrived": …}, {"state": …}, then {"done": …} or
 {"fault": …}. The fault has the fields of a `ClientError`. `kaggle` prints, exits and reads settings
-when it is imported, so it is imported only after stdout is replaced: below `main`, here and in
-`client_upload`.
+when it is imported. So `main` first replaces stdout, and functions import `kaggle` later.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ _Say = Callable[..., None]
 """Sends its keyword arguments to the parent as a line of JSON."""
 
 _CHUNK_BYTES = 1 << 16
-"""Bytes per write; with the client's 1 MiB, a slow download may show no progress for minutes."""
+"""Bytes per write. With the client's 1 MiB, a slow download may show no progress for minutes."""
 
 
 def main(arguments: list[str]) -> None:
     """Run one order in the child process, and report on the pipe that was stdout.
 
-    `arguments` are "login" or "anonymous", then: download KIND SLUG FOLDER, state SLUG POLL_S,
-    create FOLDER TEMPORARY PUBLIC, or version FOLDER TEMPORARY MESSAGE.
+    `arguments` are "login" or "anonymous", then one order: download KIND SLUG FOLDER, state SLUG
+    POLL_S, create FOLDER TEMPORARY PUBLIC, or version FOLDER TEMPORARY MESSAGE.
     """
     say = _take_stdout()
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -53,7 +52,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _take_stdout() -> _Say:
-    """Return a function that writes to the pipe; other output to stdout is discarded."""
+    """Return a function that writes to the pipe. All other output to stdout is discarded."""
     pipe = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -67,7 +66,7 @@ def _take_stdout() -> _Say:
 
 
 def _end_with_parent() -> None:
-    """Exit when the parent dies, which closes our stdin."""
+    """Exit when stdin is closed, because then the parent has died."""
     while os.read(0, 1):
         pass
     os._exit(1)
@@ -81,7 +80,7 @@ def _download(say: _Say, login: str, kind: str, slug: str, folder: str) -> None:
     say(alive="imported")
 
     class Api(KaggleApi):  # type: ignore[misc]
-        """The client without its own retries, which use a signed URL after it has expired."""
+        """The client without its own retries, which use signed URLs that have expired."""
 
         def download_file(self, response: Any, *args: Any, **kwargs: Any) -> None:
             length = response.headers.get("Content-Length")
@@ -99,7 +98,7 @@ def _download(say: _Say, login: str, kind: str, slug: str, folder: str) -> None:
 
 
 def _fault_of(error: Exception) -> dict[str, Any]:
-    """Describe an error, without its text if that may contain a signed URL."""
+    """Return the fields of a `ClientError`, without a text that may contain a signed URL."""
     if isinstance(error, ImportError):
         return {"kind": "import", "message": str(error)}
     if isinstance(error, ClientError):  # of `client_upload`
@@ -139,7 +138,7 @@ def _http_fault(response: Any) -> dict[str, Any]:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Return the innermost error, of the operating system; outer errors add a URL."""
+    """Return the innermost cause of an error. The texts of outer errors contain a URL."""
     while inner := error.__cause__ or error.__context__:
         error = inner
     return error

@@ -38,23 +38,21 @@ class ClientError(Exception):
 
     @property
     def spoils_file(self) -> bool:
-        """True if the file on disk may have other content than the server sent.
-
-        kaggle 2.2.4 writes the body of an error over the partial file, and later continues it.
-        """
+        """True if the partial file may be damaged: kaggle 2.2.4 writes error messages into it."""
         return self.in_body and self.kind in ("http", "client")
 
 
 @dataclass(frozen=True, slots=True)
 class RetryLimits:
-    """Attempts, and waiting times in seconds, of a download or upload."""
+    """Limits of a download or upload. Times are in seconds."""
 
     silence_s: float = 60.0
     attempts: int = 5
+    """Maximum number of attempts in a row without progress."""
     backoff_s: float = 2.0
     """Pause before the second attempt. It doubles for each further attempt."""
     longest_wait_s: float = 300.0
-    """Longest pause that a server may request."""
+    """Longest pause. If a server requests a longer one, there is no further attempt."""
 
     def pause(
         self,
@@ -65,9 +63,9 @@ class RetryLimits:
         *,
         has_answered: bool,
     ) -> None:
-        """Wait before the next attempt, or raise `error` after the last.
+        """Wait before the next attempt; raise `error` after the last one or a permanent fault.
 
-        If Kaggle has answered this run before, an unresolved name is a passing fault.
+        An unresolved host name is not permanent if Kaggle has answered this run before.
         """
         wait_s = self.backoff_s * 2 ** (failures - 1)
         if fault.retry_after_s is not None:
@@ -94,7 +92,7 @@ def explained(ref: KaggleRef, fault: ClientError, *, upload: bool = False) -> So
 
 
 def _upload_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str] | None:
-    """Return problem and next step of an upload, or None if a download has the same."""
+    """Return problem and next step, or None if they are the same as for a download."""
     said = f"{fault.status}: {fault.message}" if fault.status else fault.message
     if fault.status == 403:
         why = f"is {ref.owner} you, or an organisation of yours? Is the phone number verified?"

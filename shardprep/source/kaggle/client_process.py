@@ -1,7 +1,7 @@
 """Run the client in a child process, so that its output, exits and hangs stay there.
 
 The child reports in lines of JSON. The client has no timeouts, so the parent ends a child that
-sends no report and no byte for too long. The child exits by itself when the parent dies.
+makes no report and no progress for too long. The child exits by itself when the parent dies.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def client_reports(
     lock: int | None = None,
     progress: Callable[[], object] = lambda: None,
 ) -> Iterator[Iterator[dict[str, Any]]]:
-    """Run an order of `client` in a child that ends with the context; yield its reports.
+    """Start a child for an order of `client`, yield its reports, and kill it after the context.
 
-    A report is empty while the child is silent. The last report has "done". A `ClientError` means
-    that the child failed, died, or was silent for `silence_s` seconds while `progress` returned the
-    same value. The child inherits `lock`, the descriptor of a locked file.
+    The iterator of reports yields {} while the child is silent, and ends after a report with
+    "done". It raises ClientError if the child failed, died, or was silent for `silence_s` seconds
+    while `progress` returned the same value. The child inherits `lock`, a file descriptor.
     """
     known = credentials()
     command = [sys.executable, "-P", "-m", client.__name__]
@@ -72,10 +72,10 @@ def client_reports(
 
 
 def receive(ref: KaggleRef, folder: Path, watcher: Watcher, *, lock: int, silence_s: float) -> None:
-    """Download an archive with the client, which continues a partial file that still matches.
+    """Download an archive into `folder` with the client, which can continue a partial file.
 
-    `folder` contains only files of the client. Raises as `client_reports`, and SourceError if the
-    archive does not fit on the disk.
+    `folder` contains only files of the client. `lock` is for the child, as in `client_reports`.
+    Raises ClientError, or SourceError if the archive does not fit on the disk.
     """
     order = ["download", ref.kind, ref.slug, str(folder)]
     num_bytes = bytes_in(folder)
@@ -105,13 +105,13 @@ def bytes_in(folder: Path) -> int:
 
 
 def arrived(folder: Path) -> list[Path]:
-    """Return the files that the client wrote, complete or not."""
+    """Return the downloaded files, complete or not, without the client's markers."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     return [path for path in paths if path.suffix != _PARTIAL_SUFFIX]
 
 
 def check_space(folder: Path, name: str, num_bytes: int) -> None:
-    """Raise SourceError if a folder has no space for the missing bytes."""
+    """Raise SourceError about `name` if `num_bytes` more do not fit on the disk of a folder."""
     if lacking := shortage(folder, num_bytes):
         hint = f"free some space, or choose another {OptionName('to')} or SHARDPREP_CACHE"
         raise SourceError(name, f"does not fit {folder}: {lacking}", hint)
@@ -137,7 +137,7 @@ def _reports(
 
 
 def _lines(pipe: int) -> Iterator[dict[str, Any]]:
-    """Yield the reports of the child; {} for each moment of silence."""
+    """Yield the reports of the child, and {} after every `_POLL_S` seconds of silence."""
     text = b""
     while True:
         if not connection.wait([pipe], _POLL_S):

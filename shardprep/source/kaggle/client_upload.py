@@ -1,8 +1,8 @@
-"""Uploads in the child process, by the unmodified client with full error reports.
+"""Uploads in the child process: the client, with every failure as an error.
 
 By itself, the client skips a file that the server rejects and creates a dataset from the others. It
-retries silently for minutes, and never requests a new address for an expired one. Here each of
-these ends the run, and the next run continues.
+retries silently for minutes, and never replaces an upload address that has expired. Here, each such
+failure ends the run, and the next run continues the upload.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from shardprep.source.kaggle.client_error import ClientError
 
 _REPORT_S = 0.2
 _ABSENT = (403, 404)
-"""HTTP status for a missing dataset, and for datasets of others."""
+"""HTTP status for a missing dataset, or for a dataset of another user."""
 
 
 class UploadApi(KaggleApi):  # type: ignore[misc]
-    """The client with one attempt for each run, and an error for each rejection."""
+    """The client with only one attempt for each request, and an error for each rejection."""
 
     MAX_UPLOAD_RESUME_ATTEMPTS = 1
 
@@ -45,7 +45,7 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
         requests.Session = lambda: _Session(self)  # type: ignore[assignment,misc] # here alone
 
     def with_retry(self, func: Callable[[Any], Any], *_: Any, **__: Any) -> Callable[[Any], Any]:
-        """Call once: a rejection ends the run, and the sent files stay recorded."""
+        """Return a function that calls `func` once, and raises ClientError for a rejection."""
 
         def called(request: Any) -> Any:
             self.say(alive="asking")
@@ -54,12 +54,12 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
         return called
 
     def upload_files(self, *args: Any, **kwargs: Any) -> None:
-        """Send all files, and report it before Kaggle is asked to create the version."""
+        """Send all files. Their arrival is reported before the version is requested."""
         super().upload_files(*args, **kwargs)
         self.say(arrived=True)
 
     def upload_complete(self, path: str, url: str, quiet: bool, resume: bool = False) -> int:  # noqa: FBT001 - the client's own
-        """Send a file or its rest; raise the errors that the client only prints."""
+        """Send a file or its rest; raise an error where the client would only print it."""
         self.answer = None
         result: int = super().upload_complete(path, url, quiet, resume)
         if result == ResumableUploadResult.COMPLETE:
@@ -74,7 +74,7 @@ class UploadApi(KaggleApi):  # type: ignore[misc]
         raise requests.HTTPError(answer.reason, response=answer)
 
     def _upload_blob(self, path: str, quiet: bool, kind: Any, context: Any, *more: Any) -> Any:  # noqa: FBT001 - the client's own
-        """Send a file, and forget its address if the server accepts no more data there."""
+        """Send a file; after a permanent error, delete the client's note of its upload address."""
         try:
             token = super()._upload_blob(path, quiet, kind, context, *more)
         except (requests.HTTPError, ClientError):
@@ -108,7 +108,7 @@ class _Session(requests.Session):
 
 
 class _Meter:
-    """Replaces the client's progress bar, and reports the bytes read from the file."""
+    """Reports the number of sent bytes. It replaces the client's progress bar."""
 
     def __init__(self, say: Callable[..., None], num_bytes: int) -> None:
         self._say, self._num_bytes, self._said_s = say, num_bytes, 0.0
@@ -121,26 +121,26 @@ class _Meter:
 
 
 def state(api: UploadApi, slug: str, poll_s: str) -> None:
-    """Report the state of a dataset forever: after 1, 2, 4 seconds …, then every `poll_s`."""
+    """Report the state of a dataset forever: at once, after 1, 2, 4 … s, then every `poll_s` s."""
     for i in itertools.count():
         api.say(state=_state(api, slug))
         time.sleep(min(2.0**i, float(poll_s)))
 
 
 def create(api: UploadApi, folder: str, temporary: str, public: str) -> None:
-    """Create a dataset from a folder with `dataset-metadata.json`."""
+    """Create a "public" or "private" dataset from a folder with `dataset-metadata.json`."""
     _enter(folder, temporary)
     _granted(api.dataset_create_new(".", public=public == "public", quiet=True, dir_mode="zip"))
 
 
 def version(api: UploadApi, folder: str, temporary: str, message: str) -> None:
-    """Create a version from a folder with `dataset-metadata.json`."""
+    """Create a new version of a dataset from a folder with `dataset-metadata.json`."""
     _enter(folder, temporary)
     _granted(api.dataset_create_version(".", message, quiet=True, dir_mode="zip"))
 
 
 def _enter(folder: str, temporary: str) -> None:
-    """Enter the folder, so that the client's notes in `temporary` name files without a path."""
+    """Make `folder` current: the client's notes in `temporary` then name files without a path."""
     tempfile.tempdir = temporary
     os.chdir(folder)
 
@@ -162,7 +162,7 @@ def _state(api: UploadApi, slug: str) -> dict[str, Any]:
 
 
 def _granted(answer: Any) -> Any:
-    """Return the answer; ClientError for a rejection, which may have HTTP status 200."""
+    """Return the answer; ClientError if it is a rejection, even with HTTP status 200."""
     if (getattr(answer, "status", None) or "ok").lower() != "ok":
         raise ClientError("refused", answer.error or answer.status)
     return answer

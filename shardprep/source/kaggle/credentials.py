@@ -1,6 +1,6 @@
-"""The Kaggle credentials of this machine, in the client's places and order.
+"""The Kaggle credentials of this machine, in the order in which the client looks for them.
 
-They are only named in errors and masked in messages. The client reads them itself.
+Errors name their files or variables. Messages mask their values. The client reads them itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Credential:
 
 
 def credentials() -> list[Credential]:
-    """Return the credentials in the client's order; it uses only the first."""
+    """Return the credentials in the client's order. The client uses only the first."""
     return [*_tokens(), *_key_pairs(), *_logins()]
 
 
@@ -46,7 +46,7 @@ def _token_file(path: str, source: str) -> Iterator[Credential]:
 
 
 def _key_pairs() -> Iterator[Credential]:
-    """User name and key may have different sources; each variable overrides the file."""
+    """Yield pairs of user name and key. Each may be in a variable, which overrides the file."""
     user, key = os.environ.get("KAGGLE_USERNAME"), os.environ.get("KAGGLE_KEY")
     if user and key:
         yield Credential("KAGGLE_USERNAME and KAGGLE_KEY", (key,))

@@ -1,8 +1,8 @@
 """Download an archive, with retries, until it is complete and checked; find downloaded archives.
 
-A download goes to a hidden folder next to its final place, one process at a time. The archive gets
-its name after it is checked. A note records size and time of the checked archive, so that later
-runs send no request. In a Kaggle notebook, archives are mounted.
+One process at a time downloads into a hidden folder below the final one. The archive is moved out
+after it is checked. A note records size and time of the checked archive, so that later runs send no
+request. In a Kaggle notebook, archives are mounted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOUNT_PARENTS = ("competitions", "datasets", "models")
 
 
 def mounted(ref: KaggleRef) -> Path | None:
-    """Return Kaggle's mount of an archive, or None. The version of a mount is unknown."""
+    """Return the folder where Kaggle has mounted an archive, or None. Its version is unknown."""
     places = [MOUNT_ROOT / "competitions" / ref.name]
     if ref.kind == "dataset":
         places = [MOUNT_ROOT / "datasets" / ref.owner / ref.name]
@@ -51,7 +51,7 @@ def cached_archive(ref: KaggleRef) -> Path | None:
 
 
 class ArchiveFolder:
-    """The folder of an archive, with its notes in `.shardprep`."""
+    """A folder for the archive `ref`. Its note, lock and partial files are in `.shardprep`."""
 
     def __init__(self, folder: Path, ref: KaggleRef) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class ArchiveFolder:
         self._noted_at_start = self._noted_at()
 
     def checked(self) -> Path | None:
-        """Return the archive if its size and time match the note."""
+        """Return the archive if its size and time match the note, otherwise None."""
         try:
             note = json.loads(self._note.read_text())
             path = self.folder / note["file"]
@@ -71,12 +71,12 @@ class ArchiveFolder:
         return path if path.is_file() and self._describe(path) == note else None
 
     def archive_since_start(self, *, refresh: bool) -> Path | None:
-        """Return an archive that another process downloaded while this one waited for the lock."""
+        """Return the checked archive or None. With `refresh`, it must be newer than this object."""
         is_news = self._noted_at() != self._noted_at_start
         return self.checked() if is_news or not refresh else None
 
     def refuse_to_replace(self) -> None:
-        """Raise SourceError if the file to write exists: it may belong to the user."""
+        """Raise SourceError if the archive's path exists: the file may belong to the user."""
         path = self.folder / f"{self.ref.name}.zip"
         if path.exists():
             what = f"exists already, and is not a checked download of {self.ref}"
@@ -96,10 +96,11 @@ class ArchiveFolder:
             yield lock.fileno()
 
     def keep(self, archive: Path) -> Path:
-        """Give a checked archive its name. The note is written first: alone it proves nothing."""
+        """Move a checked archive into the folder, and return its new path."""
         with archive.open("rb") as file:
             os.fsync(file.fileno())
         path = self.folder / archive.name
+        # First the note: it has no effect without the file that it describes.
         write_durably(self._note, json.dumps(self._describe(archive)).encode())
         archive.replace(path)
         sync_folder(self.folder)
@@ -127,10 +128,11 @@ def download(
     watcher: Watcher,
     retries: RetryLimits | None = None,
 ) -> Path:
-    """Return the checked archive, downloading it if necessary into `to` or the cache.
+    """Return the checked archive in `to` or the cache, after downloading it if necessary.
 
-    An interrupted download is continued. A second process waits for the first and uses its archive.
-    With `refresh`, the archive is downloaded again; the old one stays until the new is complete.
+    An archive in the cache is copied to `to`. An interrupted download is continued. A second
+    process waits for the first and uses its archive. With `refresh`, the archive is downloaded
+    again, and replaces the old one after the check. SourceError if the download fails.
     """
     archives = ArchiveFolder(to or cache_folder(ref), ref)
     if not refresh and (archive := archives.checked()):
@@ -166,7 +168,7 @@ def _copied(archive: Path, folder: Path, watcher: Watcher) -> Path:
 
 
 def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryLimits) -> Path:
-    """Download and check the archive; if it is damaged, once more from the start."""
+    """Download the archive, check it and return it; repeat once from the start if it is damaged."""
     ref = archives.ref
     found = ""
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""References to archives of Kaggle, parsed from text, without requests."""
+"""References to archives on Kaggle, parsed from texts without requests."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class KaggleRef:
-    """An archive on Kaggle. `str` returns the form that users write."""
+    """An archive on Kaggle. `str` returns the form that users write, such as `kaggle:NAME`."""
 
     kind: Literal["competition", "dataset"]
     owner: str
     """Owner of a dataset; "" for a competition."""
     name: str
     version: int | None = None
-    """Version of a dataset; None for the newest."""
+    """Version of a dataset; None for its newest version, or for a competition."""
 
     def __str__(self) -> str:
         return SCHEME + self.slug
@@ -61,12 +61,12 @@ class KaggleRef:
 
 
 def is_ref(source: str) -> bool:
-    """Return True for `kaggle:…` or an address of kaggle.com."""
+    """Return True for a text that begins with `kaggle:`, and for a URL on kaggle.com."""
     return source.startswith(SCHEME) or _host(source) in _HOSTS
 
 
 def parse_ref(text: str) -> KaggleRef:
-    """Parse `[kaggle:]NAME`, `[kaggle:]OWNER/NAME[/VERSION]`, or the URL of a page."""
+    """Parse `[kaggle:]NAME`, `[kaggle:]OWNER/NAME[/VERSION]` or a URL; RecipeError for others."""
     path = text.removeprefix(SCHEME)
     is_page = _host(path) in _HOSTS
     parts = (urlsplit(path).path if is_page else path).split("/")

@@ -42,12 +42,12 @@ _FAILED = ("failed", "deleted")
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits(RetryLimits):
-    """Limits of the requests of an upload, and of Kaggle's processing, in seconds."""
+    """Limits of an upload. The added times, in seconds, are about Kaggle's processing."""
 
     processing_s: float = 7200.0
     """Longest time without a change of Kaggle's state."""
     poll_s: float = 10.0
-    """Interval of later polls; the first polls are more frequent."""
+    """Longest interval between two polls. The first intervals are shorter."""
     listing_s: float = 60.0
     """Time during which Kaggle may still report the state of the previous version."""
 
@@ -57,7 +57,7 @@ class KaggleState(NamedTuple):
 
     user: str = ""
     status: str | None = None
-    """Kaggle's word for the state of the newest version; None without a dataset."""
+    """Kaggle's word for the state of the newest version; None if the dataset does not exist."""
     version: int | None = None
     """Newest finished version, or None."""
     is_private: bool | None = None
@@ -71,7 +71,7 @@ class KaggleState(NamedTuple):
         return (self.status or "not there yet").replace("_", " ")
 
     def is_settled(self, version: int) -> bool:
-        """Return True if Kaggle has finished that version (0: any or none)."""
+        """Return True if `version` is ready; for 0, if Kaggle is not processing the dataset."""
         if not version:
             return self.status in (None, "ready", *_FAILED)
         return self.status == "ready" and (self.version or 0) >= version
@@ -83,16 +83,16 @@ class Note:
 
     fingerprint: str = ""
     after: int = 0
-    """Newest version on Kaggle at the start, or 0."""
+    """Newest version on Kaggle before the upload, or 0."""
     is_asked_for: bool = False
     """True if all files were sent and the version was requested."""
     version: int | None = None
-    """Created version; None while unknown."""
+    """The version that the upload created; None while it is unknown."""
     is_checked: bool = False
 
 
 class UploadFolder:
-    """Notes of this machine about uploads to one Kaggle dataset."""
+    """The cache folder for uploads to one dataset; see the head of this module."""
 
     def __init__(self, ref: KaggleRef) -> None:
         self.path = cache_root() / "kaggle" / "uploads" / ref.owner / ref.name
@@ -102,7 +102,7 @@ class UploadFolder:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Create the folder, readable only for its owner, and lock it."""
+        """Create the folder, readable only for its owner, and lock it for the context."""
         make_cache(self.path).chmod(0o700)  # notes contain upload addresses
         with locked(self.path, who="upload", flag="SHARDPREP_CACHE"):
             yield
@@ -115,13 +115,13 @@ class UploadFolder:
             return Note()
 
     def write_note(self, note: Note) -> None:
-        """Write the note; forget the sent files of another upload."""
+        """Write the note. Delete the client's notes if they are about other files."""
         if note.fingerprint != self.note.fingerprint:
             self._forget_sent()
         write_durably(self._note, json.dumps(asdict(note)).encode())
 
     def forget(self) -> None:
-        """Make the next run send everything."""
+        """Remove everything and the note, so that the next run sends all files."""
         self._note.unlink(missing_ok=True)
         self.clear()
 
@@ -136,7 +136,7 @@ class UploadFolder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def link(self, dataset: Path, paths: Iterable[str], metadata: dict[str, object]) -> None:
-        """Fill the folder to send with links; the dataset's own folder stays unchanged."""
+        """Fill `files` with links and `metadata`. The dataset's own folder stays unchanged."""
         shutil.rmtree(self.files, ignore_errors=True)
         for path in paths:
             link = self.files / path
@@ -146,13 +146,13 @@ class UploadFolder:
 
 
 class KaggleVersion(NamedTuple):
-    """A version on Kaggle."""
+    """The version that an upload created."""
 
     version: int
     was_there: bool
-    """True if an earlier upload had created it, so that nothing was sent."""
+    """True if an earlier run had created the version, so that this one sent nothing."""
     is_checked: bool
-    """True if it was downloaded and every byte is equal."""
+    """True if the version was downloaded and every byte is equal."""
     is_private: bool | None
     """None if Kaggle does not say."""
 
@@ -165,11 +165,11 @@ def upload(
     watcher: Watcher,
     limits: UploadLimits | None = None,
 ) -> KaggleVersion:
-    """Upload a dataset as a new dataset or version, continuing an interrupted upload.
+    """Upload a dataset as a new dataset or version, and return the version.
 
-    `wanted` was checked by `check_publication`. `hashes` is path → SHA-256 in hexadecimal. `check`
-    downloads the version and compares every byte. If the watcher raises, the upload ends and can be
-    continued. An option that contradicts the dataset on Kaggle is a RecipeError.
+    Call `check_publication` first. `hashes` is path → SHA-256 in hexadecimal. An interrupted upload
+    is continued. With `check`, the version is downloaded and compared. RecipeError if an option
+    contradicts the dataset on Kaggle, SourceError if the upload or the comparison fails.
     """
     folder = UploadFolder(wanted.ref)
     with folder.held():
@@ -235,7 +235,7 @@ class _UploadRun:
             self._watcher.notice(f"{line}: they are changed at {settings}")
 
     def _delivered(self, there: KaggleState) -> KaggleState:
-        """Send the files until Kaggle accepts them; return the state before."""
+        """Send the files until Kaggle accepts them; return the state before the last attempt."""
         failures = 0
         while not self._is_ours(there):
             before = self._num_sent
@@ -285,7 +285,7 @@ class _UploadRun:
                     folder.write_note(replace(note, is_asked_for=True))
 
     def _compare(self, there: KaggleState) -> None:
-        """Download the version and compare every byte. A difference makes the next run send all."""
+        """Download and compare the version. After a difference, the next run sends all files."""
         wanted, folder = self._wanted, self._folder
         folder.back.mkdir(exist_ok=True)
         have = bytes_in(folder.back)
@@ -305,9 +305,9 @@ class _UploadRun:
             raise SourceError(str(ref), what, hint)
 
     def _settled(self, version: int = 0, before: KaggleState | None = None) -> KaggleState:
-        """Wait until Kaggle has finished or failed that version and all earlier ones.
+        """Wait until Kaggle has finished `version` (0: all versions) or failed; return the state.
 
-        `before` is the state before the request of the version; its failure is an old one.
+        `before` is the state before the version was requested: a failure in it is an older one.
         """
         failures = 0
         there: KaggleState | None = None

@@ -1,7 +1,6 @@
 """The metadata of an upload, checked against Kaggle's rules before anything is sent.
 
-Sources of the rules: client (title, slug), page on metadata (licences), server (size, number of
-files).
+The rules are from the client (title, slug), the documentation (licences) and the server (sizes).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _LENGTHS = range(6, 51)
 _SLUG = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 _MAX_BYTES = 200 * 10**9
 _MAX_FILES = 1000
-"""Maximum number of uploaded files, where a folder counts as one."""
+"""Maximum number of uploaded files. A folder counts as one file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +40,11 @@ class Publication:
     """Path → size in bytes."""
     ref: KaggleRef
     message: str
-    """Notes of the version. For the first version, Kaggle writes its own."""
+    """Notes of a new version. For the first version, Kaggle writes its own notes."""
     title: str | None = None
-    """Title of a new dataset; None for the words of its name."""
+    """Title of a new dataset. None: the name with spaces instead of hyphens."""
     license: str | None = None
-    """Licence of a new dataset; a private dataset may have None."""
+    """Licence of a new dataset. None is allowed for a private dataset."""
     is_public: bool = False
 
     @property
@@ -61,7 +60,7 @@ class Publication:
 
 
 def check_publication(wanted: Publication) -> None:
-    """Check everything that needs no request: names, licence, sizes and credentials."""
+    """Check names, licence, sizes and credentials offline; RecipeError or SourceError."""
     _check_target(wanted.ref)
     if wanted.title is not None:
         _checked_title(wanted.title)
@@ -80,7 +79,7 @@ def check_publication(wanted: Publication) -> None:
 
 
 def check_new(wanted: Publication) -> None:
-    """Check Kaggle's rules for a new dataset; RecipeError if one is broken."""
+    """Raise RecipeError if a new dataset would break Kaggle's rules for name or licence."""
     ref = wanted.ref
     if len(ref.name) not in _LENGTHS:
         what = f"the name of a new dataset must have {_LENGTHS[0]} to {_LENGTHS[-1]} characters"
@@ -107,7 +106,6 @@ def _check_target(ref: KaggleRef) -> None:
 
 
 def _checked_title(title: str) -> str:
-    """Return the title without extra spaces; RecipeError if Kaggle would reject it."""
     title = " ".join(title.split())
     if len(title) not in _LENGTHS:
         what = f"a title must have {_LENGTHS[0]} to {_LENGTHS[-1]} characters"
@@ -116,7 +114,6 @@ def _checked_title(title: str) -> str:
 
 
 def _checked_license(name: str) -> str:
-    """Return the licence in Kaggle's spelling; RecipeError if it is unknown."""
     known = {one.casefold(): one for one in LICENSES}
     if name.casefold() not in known:
         hint = f"the names are {', '.join(LICENSES)}"

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from shardprep.writer.engine.worker_process import WorkerLimits  # and multiprocessing
 
 _COMMITS_AT_ONCE = 2
-"""Bounds memory, temporary files, and the work that is lost when a build fails."""
+"""Maximum number of running commits: limits memory, temporary files, and lost work on failure."""
 LEAVE_S = 10.0
-"""Seconds that running commits have to end when a build fails."""
+"""Seconds to wait for running commits when a build fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ShardJob:
         start = 0
         for items in chunks(shard, self.num_items, self.record_bytes):
             stop = start + len(items)
-            # Rows are taken, because a slice would travel with the whole table.
+            # Rows are copied, because a slice would be pickled with the whole table.
             old = None if shard.old is None else shard.old.take(np.arange(start, stop))
             yield ChunkTask(shard.name, start, items, old)
             start = stop
@@ -55,13 +55,12 @@ class ShardJob:
 
 
 class ItemCounts(NamedTuple):
-    """Numbers of items that are done, written or rejected."""
+    """Numbers of finished items: all, rejected, copied and unreadable."""
 
     num_items: int = 0
     num_rejected: int = 0
     num_copied: int = 0
     num_unreadable: int = 0
-    """Rejected items that the source could not read."""
 
     def plus(self, more: ItemCounts) -> ItemCounts:
         return ItemCounts(*map(sum, zip(self, more, strict=True)))
@@ -80,9 +79,9 @@ class ItemCounts(NamedTuple):
 NOTHING_DONE = ItemCounts()
 
 OnProgress = Callable[[ItemCounts], None]
-"""Called with the items that are done since the last call."""
+"""Called with the counts since the last call, which are negative if a shard is taken back."""
 Engine = Callable[[ShardJob, Sequence[ShardPlan], int, OnProgress], None]
-"""Writes shards with `ShardWriter` by at most this number of workers, in any order."""
+"""Writes the shards of a job in any order, with at most the given number of workers."""
 
 
 class Workers(NamedTuple):
@@ -90,14 +89,14 @@ class Workers(NamedTuple):
 
     engine: Engine
     num: int
-    """Number of encoding processes, at least 1; on a cluster, of tasks that run at a time."""
+    """Number of encoding processes, or of tasks in progress on a cluster; at least 1."""
 
 
 class ShardSink:
-    """Writes shards from their chunks, given in plan order, one shard after the other.
+    """Writes shards one after the other, from chunks in plan order.
 
-    A full shard is committed in a thread while the next one is written. Leaving the context waits
-    for all commits and raises their errors; after an exception the unfinished shard is removed.
+    A full shard is committed in a thread while the next one is written. The end of the context
+    waits for all commits and raises their errors; after an exception, it removes unfinished shards.
     """
 
     def __init__(self, job: ShardJob) -> None:
@@ -106,7 +105,7 @@ class ShardSink:
         self._commits: deque[Future[None]] = deque()
 
     def append(self, shard: ShardPlan, chunk: EncodedChunk) -> Future[None] | None:
-        """Write the next chunk of a shard. The last chunk starts its commit, which is returned."""
+        """Write the next chunk of a shard. Return the begun commit if it is the last, else None."""
         if self._writer is None:
             self._writer = self._job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
         profiling.add(chunk.seconds)
@@ -147,6 +146,6 @@ def _begin_commit(writer: ShardWriter) -> Future[None]:
         else:
             future.set_result(None)
 
-    # A daemon, because a commit that hangs must not block the end of the program.
+    # A daemon thread, because a hanging commit must not block the end of the program.
     threading.Thread(target=run, name="shardprep commit", daemon=True).start()
     return future

@@ -1,9 +1,10 @@
-"""The engine of this machine: worker processes that own shards, and share the chunks of some.
+"""The engine of this machine: worker processes that own shards, and share the chunks of others.
 
 The first shards are owned: a worker reads, encodes, writes and commits the whole shard, and this
-process only counts. The last shards are shared: their chunks go to any idle worker and are written
-here, so that no worker is idle while another one still has a shard. All shards are shared if there
-are few, or if one is much larger than the others. The shards of a worker that died are shared too.
+process only counts. The last shards are shared: any idle worker encodes a chunk of them, and this
+process writes it, so that no worker is idle while another one still has a shard. If there are at
+most eight shards, all are shared if they are fewer than the workers or one is much larger than the
+others. The shards of a worker that died are shared too.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import ShardHead
 
 _WINDOW = 2
-"""Chunks in progress per worker: bounds memory, and evens out slow chunks."""
+"""Shared chunks in progress per worker: limits memory, and evens out slow chunks."""
 _MOST_SHARED = 8
-"""Maximum number of shared shards: this process writes as many while a worker writes one."""
+"""Maximum number of shared shards: this process can write so many while a worker makes one."""
 _BUSY = 0.95
-"""Share of the workers' time from which they count as busy to the end."""
+"""`_num_owned` looks for a number with which workers are busy for this share of the time."""
 
 
 def write_shards(
@@ -58,8 +59,8 @@ def write_shards(
     """Write the shards with processes of this machine; an `Engine`.
 
     An item that ends its worker twice, the second time alone, is rejected as `timeout` or
-    `crashed`; after SIGKILL it has more tries. Progress comes chunk by chunk. If a worker dies, the
-    counts of its shard are taken back.
+    `crashed`; after SIGKILL it has more tries. Progress is reported chunk by chunk. If a worker
+    dies, the counts of its uncommitted shards are reported again as negative numbers.
     """
     tasks = (task for shard in shards for task in job.tasks(shard))
     num_tasks = sum(1 for _ in islice(tasks, num_workers))
@@ -68,7 +69,7 @@ def write_shards(
     with ShardSink(job) as sink:
 
         def on_chunk(shard: ShardPlan | None, chunk: EncodedChunk) -> None:
-            assert shard is not None  # noqa: S101 - of `_Shards`
+            assert shard is not None  # noqa: S101 - `_Shards` names it
             sink.append(shard, chunk)
             on_progress(ItemCounts.of(chunk))
 
@@ -82,7 +83,7 @@ def run_chunks(
     limits: WorkerLimits,
     on_chunk: Callable[[EncodedChunk], None],
 ) -> None:
-    """Call `on_chunk` with the result of each task, in order. Rejects items as `write_shards`."""
+    """Call `on_chunk` with the result of each task, in order. Items are rejected as there."""
     pool = _Pool(_Chunks(tasks), lambda _, chunk: on_chunk(chunk), lambda _: None)
     pool.run(Work(encode, limits), num_workers)
 
@@ -104,7 +105,7 @@ class _Chunks:
         return None if task is None else _SharedChunk(None, task, is_suspect=False)
 
     def take_back(self, lost: OwnedShard) -> None:
-        """Take back a shard whose worker died."""
+        """Do nothing, because no shard is owned."""
 
 
 class _Shards(_Chunks):
@@ -123,7 +124,7 @@ class _Shards(_Chunks):
                 yield _SharedChunk(shard, task, is_suspect=False)
 
     def next(self, *, may_share: bool) -> OwnedShard | _SharedChunk | None:
-        """Return an owned shard or a shared chunk. Without a chunk, own the last shared shard."""
+        """Return a shard to own, else a shared chunk, else a shared shard to own, else None."""
         shard = self._own.popleft() if self._own else None
         chunk = None if shard or not may_share else next(self._chunks, None)
         if shard is None and chunk is None and self._shared:
@@ -131,7 +132,7 @@ class _Shards(_Chunks):
         return chunk if shard is None else OwnedShard(shard, self._job)
 
     def take_back(self, lost: OwnedShard) -> None:
-        """Share a shard whose worker died. Its current chunk is suspect."""
+        """Share a shard whose worker died. The chunk that was being encoded is suspect."""
         shard, suspect = lost.plan, None if lost.task is None else lost.task.start
         chunks = (
             _SharedChunk(shard, task, task.start == suspect) for task in self._job.tasks(shard)
@@ -140,7 +141,7 @@ class _Shards(_Chunks):
 
 
 def _num_owned(sizes: Sequence[int], num_workers: int) -> int:
-    """Return the number of shards to own; the others keep all workers busy to the end."""
+    """Return the number of shards to own. The last shards are shared, to keep all workers busy."""
     uneven = max(len(sizes) % num_workers, num_workers // 2)
     most = max(0, len(sizes) - _MOST_SHARED)
     usual = max(most, len(sizes) - uneven)
@@ -168,7 +169,7 @@ class _Pool:
         self._num_passed_on = 0
 
     def run(self, work: Work, num_workers: int) -> None:
-        """Finish all work. Pass on chunks in order, and progress of owned shards at once."""
+        """Do all work. Pass on shared chunks in order, and the progress of owned shards at once."""
         try:
             for _ in range(num_workers):
                 self._workers.append(Worker(work, self._on_progress, self._take_back))
@@ -208,7 +209,7 @@ class _Pool:
         self._on_progress(lost.done.negative())
 
     def _end(self) -> None:
-        """End the processes. Running commits may finish within `LEAVE_S`."""
+        """End the processes, but wait up to `LEAVE_S` for running commits."""
         try:
             until = time.monotonic() + LEAVE_S
             for worker in self._workers:
@@ -225,9 +226,9 @@ _wait = stage("wait")(connection.wait)
 
 
 _MOST_LOST_IN_A_ROW = 16
-"""Number of items lost in a row after which the machine is at fault, not the images."""
+"""Maximum number of items lost in a row. More are the fault of the machine, not of images."""
 _MOST_KILLS = 4
-"""Number of SIGKILLs at one item before it is rejected. They mean that memory is short."""
+"""Number of SIGKILLs after which one item is tried again, because memory was short."""
 _MOST_FAILED_STARTS = 3
 _KILL = getattr(signal, "SIGKILL", None)
 
@@ -290,7 +291,7 @@ class Worker:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the process owes a message."""
+        """Whether a message of the process is expected."""
         return self.is_committing or not self.is_idle
 
     @property
@@ -308,7 +309,7 @@ class Worker:
         self._owned = shard
 
     def advance(self) -> EncodedChunk | None:
-        """Handle a message or the death of the process. Return the shared chunk if it is done."""
+        """Handle a message or the process's death. Return the shared chunk when it is complete."""
         try:
             answer = self._receive()
         except (EOFError, OSError):
@@ -316,7 +317,7 @@ class Worker:
             self._replace()
             if had_chunk:
                 return self._go_on_with_chunk()
-            if not self.is_idle:  # the dead process was not up yet, and its shard is not lost
+            if not self.is_idle:  # the dead process had not started, and its shard is not lost
                 self.send_order()
             return None
         return None if answer is None else self._take(answer)
@@ -363,13 +364,13 @@ class Worker:
         if own is None:
             order = ChunkOrder(self._todo[0], is_suspect=self._is_suspect)
         else:
-            assert own.task is not None  # noqa: S101 - it is not whole
+            assert own.task is not None  # noqa: S101 - a full shard is not owned
             order = ChunkOrder(own.task, own.head)
         with contextlib.suppress(OSError):  # the process died; `advance` handles it
             self.pipe.send(order)
 
     def _receive(self) -> _Answer | None:
-        """Return the next message, None for the first one, which says that the process is up."""
+        """Return the next message; None for the first, which only says that the process is up."""
         if not self._is_up:
             self._is_up = self.pipe.recv_bytes() == b""
             return None
@@ -387,7 +388,7 @@ class Worker:
 
     def _go_on_with_shard(self, progress: ShardProgress) -> None:
         shard = self._owned
-        assert shard is not None  # noqa: S101 - only a chunk of one is kept
+        assert shard is not None  # noqa: S101 - only owners send progress
         shard.advance(progress.counts)
         if shard.task is None:
             self._owned = None
@@ -401,7 +402,7 @@ class Worker:
         return [*self._committing, *([] if self._owned is None else [self._owned])]
 
     def _replace(self) -> None:
-        """Start a new process. Give up the shards of the dead one, and try its chunk alone."""
+        """Replace a dead process. Give up its shards, and try the items of its chunk one by one."""
         self._process.join()
         code = self._process.exitcode
         how = worker_process.cause_of_death(code)

@@ -1,8 +1,8 @@
-"""The connection to a Ray cluster that runs already, and checks of its nodes.
+"""The connection to a running Ray cluster, and checks of its nodes.
 
-Ray waits for minutes and prints pages if an address or a token is wrong; here one line follows
-after seconds. A node with another libjpeg would write other bytes, and one that cannot see the
-source would reject every image. So both are checked before the first image of each node.
+Ray waits for minutes and prints pages if an address or a token is wrong; here an error of one line
+follows after seconds. A node with another libjpeg would write other bytes, and a node that cannot
+read the source would reject every image. So both are checked before the first image of each node.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BEFORE_IMPORT = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else Ray prints the deaths of workers on stdout
 }
-"""Variables that Ray reads when it is imported; the user's values win."""
+"""Environment variables to set before Ray is imported, unless the user has set them."""
 
 _LAST_WORDS = (
     "shardprep: ended at once, killed or with the Ray node of this machine; finished shards are "
@@ -47,7 +47,7 @@ _LISTEN = (
 
 
 class Node(NamedTuple):
-    """A machine of the cluster that can run tasks."""
+    """A machine of the cluster that has a processor for tasks."""
 
     id: str
     address: str
@@ -57,7 +57,7 @@ class Node(NamedTuple):
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Connect to the cluster, or use an existing connection and leave it open."""
+    """Connect to the cluster in the block, or use an existing connection and leave it open."""
     ray = _ray()
     if ray.is_initialized():
         yield
@@ -78,7 +78,7 @@ def connected(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def last_words() -> Iterator[None]:
-    """Print a line on stderr if this process dies in this block, as Ray's core does silently."""
+    """Print a line on stderr if this process dies in the block. Ray's core may end it silently."""
     beside = subprocess.Popen(  # noqa: S603 - words of ours
         [sys.executable, "-I", "-S", "-c", _LISTEN, _LAST_WORDS],
         stdin=subprocess.PIPE,
@@ -113,7 +113,7 @@ def nodes() -> list[Node]:
 
 
 def wanted_address(address: str | None) -> str:
-    """Return HOST:PORT or "auto". None and "auto" mean $RAY_ADDRESS if it is set, as in Ray."""
+    """Return HOST:PORT or "auto". If set, $RAY_ADDRESS replaces None and "auto", as in Ray."""
     where: str | OptionName = OptionName("ray_address")
     text = address
     if text in (None, "", _AUTO) and os.environ.get(_ADDRESS):
@@ -152,7 +152,7 @@ def _knock(address: str) -> None:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Hide the output of Ray's core while it connects. No setting does this."""
+    """Discard stderr in the block. No setting silences Ray's core while it connects."""
     sys.stderr.flush()
     stderr = os.dup(2)
     silence_stderr()
@@ -212,18 +212,18 @@ _HEAD_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Facts about the starting node that every other node must share."""
+    """Facts about the machine that starts the build; every node must have the same."""
 
     versions: Mapping[str, str]
     samples: tuple[tuple[StoredExtent, str], ...]
-    """Some items, with the hash of their beginning, or the reason that it cannot be read."""
+    """Some items, each with the hash of its first bytes, or the reason why they cannot be read."""
     folder: Folder
     token: str
 
 
 @contextlib.contextmanager
 def terms(shards: Iterable[ShardPlan], folder: Folder) -> Iterator[Terms]:
-    """Give the terms of this machine, valid until the end of the block."""
+    """Yield the terms of this machine, and keep their token file in `folder` during the block."""
     token = os.urandom(8).hex()
     name = _token_file(token)
     folder.write(name, token.encode())
@@ -234,7 +234,7 @@ def terms(shards: Iterable[ShardPlan], folder: Folder) -> Iterator[Terms]:
 
 
 def difference(terms: Terms) -> str:
-    """Return the first difference of this machine from the terms, or ""."""
+    """Return in words the first difference of this machine from the terms, or "" if none."""
     here = _versions()
     for name, wanted in terms.versions.items():
         if here.get(name) != wanted:

@@ -1,8 +1,8 @@
 """The engine on a Ray cluster: tasks write shards on its nodes.
 
 A task writes some shards one after the other, and answers for each committed shard while it encodes
-the next one. It encodes in Ray's worker process. If that process dies, its shards are tried again.
-The shards in progress are then encoded in a separate process of the task, so that a deadly item
+the next one. It encodes in Ray's worker process. If this process dies, its shards are tried again.
+Shards that were in progress are then encoded in a separate process of a task, so that a deadly item
 costs only itself, as on one machine. Ray's own retries are off, because deaths are counted here.
 """
 
@@ -36,20 +36,19 @@ from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import done_receipt
 
 Asked = dict[Any, Node]
-"""Reference to the answer of a question → node."""
+"""Ray reference to the answer → node that was asked. The answer is its problem, or ""."""
 
 _MODULES = ("shardprep.writer.engine.ray_engine", "shardprep.catalog.catalog")
-"""Modules that a worker imports while the plan is made."""
+"""Modules that a worker of each node imports while the plan is made."""
 _MOST_SHARDS = 8
 _MOST_DEATHS = 4
-"""Deaths of workers at one shard that end the build, because the cluster is at fault."""
+"""Deaths of workers at one shard after which the build fails: the cluster is at fault."""
 _BASE_BYTES = 300_000_000
-"""Memory of a process with its libraries and a chunk of records."""
+"""Memory in bytes of a process with its libraries and a chunk of records."""
 _BYTES_A_BYTE = 32
 """Memory per byte of an image file: a JPEG decodes to ten times its bytes, in several copies."""
 _ANSWER_S = 60.0
 _MOST_REPEATS = 3
-"""Maximum number of repeats of a question to a node whose worker died."""
 _LOOK_S = 10.0
 """Seconds without a finished shard after which the nodes are counted again."""
 _END_S = 10.0
@@ -66,7 +65,7 @@ def by_shards(
     """Write the shards on the connected cluster; an `Engine`.
 
     `asked` is the result of an earlier `ask_versions`. At most `num_workers` tasks are in progress.
-    Progress comes shard by shard. An error cancels the other tasks; finished shards stay.
+    Progress is reported shard by shard. An error cancels the other tasks; finished shards stay.
     """
     with terms(shards, job.folders.state) as agreed:
         order = SharedJob(job, agreed, str(Path.cwd()), has_pandas())
@@ -127,7 +126,7 @@ def _run(
 def _next_run(
     todo: deque[ShardPlan], deaths: Counter[str], num_workers: int
 ) -> Sequence[ShardPlan]:
-    """Return the shards of the next task: fewer towards the end, one after a worker's death."""
+    """Take the next task's shards from `todo`: fewer near the end, one if a worker died at it."""
     number = min(max(1, len(todo) // (2 * num_workers)), _MOST_SHARDS)
     run = [todo.popleft()]
     if not deaths[run[0].name]:
@@ -137,7 +136,7 @@ def _next_run(
 
 
 def _note_deaths(deaths: Counter[str], left: Sequence[ShardPlan], error: Exception) -> None:
-    """Count a death for the shards in progress: the first ones without an answer."""
+    """Count a death for the shards in progress, the first in `left`; too many are a BuildError."""
     for shard, _ in zip(left, range(MOST_BEGUN), strict=False):
         deaths[shard.name] += 1
         if deaths[shard.name] == _MOST_DEATHS:
@@ -184,7 +183,7 @@ def _cancel(running: dict[Any, deque[ShardPlan]]) -> None:
 
 
 def ask_versions(among: Sequence[Node]) -> Asked:
-    """Ask nodes for their versions. A worker of each node also starts to import its modules."""
+    """Ask nodes for their version, without waiting. A worker of each also imports `_MODULES`."""
     mine = version("shardprep")
 
     def other_version() -> (
@@ -219,7 +218,7 @@ def _check(asked: Asked) -> None:
         try:
             problem = ray.get(ref) if ref in ready else "does not answer"
         except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError):
-            continue  # it died after it was listed: no task will run there
+            continue  # the node died after it was listed: no task will run there
         except exceptions.RayError as error:
             problem = f"cannot run shardprep ({_last_line(error)})"
         if problem:
@@ -241,10 +240,10 @@ Done = tuple[ItemCounts, dict[str, float]]
 """Counts of a committed shard, and seconds by stage."""
 
 MOST_BEGUN = 2
-"""Shards in progress in a task: one is committed while the next one is encoded."""
+"""Maximum number of shards in progress in a task: one is committed, the next one encoded."""
 
 _agreed: set[str] = set()
-"""Tokens of the builds that this process has already checked."""
+"""Tokens of the builds whose terms this process has checked and meets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +265,7 @@ def has_pandas() -> bool:
 
 
 def probe(order: SharedJob) -> str:
-    """Return the problem of this node, or ""; runs on the node."""
+    """Return in words why this node does not meet the terms, or ""; runs on the node."""
     if order.terms.token in _agreed:
         return ""
     with _in(order.folder):
@@ -281,7 +280,7 @@ def write(
     shards: Sequence[ShardPlan],
     is_careful: bool,  # noqa: FBT001 - Ray
 ) -> Generator[Done | ShardprepError | OSError]:
-    """Write shards; runs on a node. Errors are values, because Ray would wrap exceptions."""
+    """Write shards on a node; yield a `Done` for each, or an error, which Ray would wrap."""
     if not order.has_pandas:
         without_pandas()
     try:
@@ -359,7 +358,7 @@ def _await_commit(commit: Future[None]) -> None:
 
 @contextlib.contextmanager
 def _in(folder: str) -> Generator[None]:
-    """Change into a folder if it exists. Stay there after errors, as commits may need it."""
+    """Change into a folder for the block if it exists; stay after errors, as commits need it."""
     if not Path(folder).is_dir():
         yield
         return

@@ -25,15 +25,15 @@ from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.shard import ShardHead, ShardWriter
 
 ALARM = getattr(signal, "SIGALRM", None)
-"""Signal that ends a process whose item takes too long; None on Windows."""
+"""Signal that ends a worker whose item takes too long; None on Windows."""
 STARVED = 1
-"""Exit code of a process without enough memory."""
+"""Exit code of a worker without enough memory."""
 _BROKEN = frozenset({"not_an_image", "undecodable", "truncated", "bad_mask"})
 """Kinds of rejection that decoders also report when memory is short."""
 
 
 class Work(NamedTuple):
-    """Arguments of a worker process."""
+    """Arguments of a worker process, which are the same for all its orders."""
 
     encode: Encode
     limits: WorkerLimits
@@ -46,13 +46,13 @@ class ChunkOrder(NamedTuple):
 
     task: ChunkTask
     head: ShardHead | None = None
-    """The owned shard to write the chunk to; None if the chunk is sent back."""
+    """The owned shard to write the chunk to, or None to send the records back."""
     is_suspect: bool = False
-    """Whether the chunk has ended a process before. It gets no retry for lack of memory."""
+    """Whether the chunk has ended a process before. Then a lack of memory does not end this one."""
 
 
 class ChunkResult(NamedTuple):
-    """From a worker: an encoded chunk, whose bytes follow in the pipe."""
+    """From a worker: a chunk is encoded. Its `num_bytes` of records follow in the pipe."""
 
     num_bytes: int
     outcomes: tuple[Outcome, ...]
@@ -60,20 +60,20 @@ class ChunkResult(NamedTuple):
 
 
 class ShardProgress(NamedTuple):
-    """From a worker: a chunk is written to the shard that it owns."""
+    """From a worker: a chunk is encoded and written to the owned shard."""
 
     counts: ItemCounts
     seconds: dict[str, float]
 
 
 class ShardCommitted(NamedTuple):
-    """From a worker: its oldest full shard is committed."""
+    """From a worker: its oldest full shard is committed, or `error` has ended the commit."""
 
     error: Exception | None
 
 
 class LogLine(NamedTuple):
-    """From a worker: a line of the log, such as that a store does not answer."""
+    """From a worker: a line for the log, such as a warning that a store does not answer."""
 
     logger: str
     level: int
@@ -81,9 +81,9 @@ class LogLine(NamedTuple):
 
 
 def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
-    """Encode chunk after chunk until the parent hangs up. The parent handles Ctrl-C.
+    """Encode chunk after chunk until the parent closes the pipe. The parent handles Ctrl-C.
 
-    `environment` is the parent's current one, because the fork server may be older.
+    `environment` is the parent's current one, because the fork server may have an older one.
     """
     os.environ.update(environment)
     gc.freeze()  # modules are never garbage
@@ -140,7 +140,7 @@ class _Answers:
 
 
 class _OwnedShards:
-    """The shards of this process: one is written while the previous one is committed."""
+    """The shards that this process owns: one is written while the previous one is committed."""
 
     def __init__(self, work: Work, answers: _Answers) -> None:
         self._work, self._answers = work, answers
@@ -157,7 +157,7 @@ class _OwnedShards:
         return ShardProgress(ItemCounts.of(chunk), chunk.seconds)
 
     def commit_full(self) -> None:
-        """Begin to commit a full shard, after the answer to its last chunk is sent."""
+        """Begin to commit the shard if it is full. Call this after the answer to its last chunk."""
         if self._writer is not None and self._writer.is_full:
             self._begin_commit(self._writer)
             self._writer = None
@@ -185,13 +185,13 @@ class _OwnedShards:
 
 
 def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> EncodedChunk:
-    """Return an encoded chunk; MemoryError if memory was short, unless the chunk is suspect."""
+    """Return the encoded chunk; MemoryError if memory was short, unless the chunk is suspect."""
     before, start = profiling.taken(), time.perf_counter()
     if work.is_timed:
         profiling.start()
     try:
         chunk = work.encode(task, partial(worker_process.start_clock, work.limits.item_s))
-    except OSError as error:  # only errors of writing are the system's own
+    except OSError as error:  # sent unchanged, it would pass for an error of writing
         if is_short_of_memory(error):
             raise
         raise _fault(str(task)) from error
@@ -210,7 +210,7 @@ def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> Encoded
 
 
 def _sendable(error: Exception, where: str) -> Exception:
-    """Return our errors and OSErrors unchanged, any other error as an `InternalError`."""
+    """Return a ShardprepError or OSError unchanged, and any other error as an InternalError."""
     return error if isinstance(error, ShardprepError | OSError) else _fault(where)
 
 
@@ -229,7 +229,7 @@ def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:
 
 
 def receive_bytes(pipe: Connection, num_bytes: int) -> bytearray:
-    """Return bytes from the pipe. `Connection.recv_bytes` takes three times as long."""
+    """Return bytes from the pipe; EOFError at its end. `recv_bytes` takes three times as long."""
     if not hasattr(os, "readv"):
         return bytearray(pipe.recv_bytes())
     data = bytearray(num_bytes)

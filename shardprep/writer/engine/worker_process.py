@@ -1,9 +1,9 @@
 """The processes that encode: the server that forks them, and their limits.
 
 The server imports modules, has one thread, and ends when its parent does. It is started first, so
-that it is ready when the plan is. The operating system enforces the limits: a decoder that never
-returns, or asks for all memory, costs one image and not the build. Windows has no such server,
-alarm or memory limit: fresh processes do the work there.
+that it is ready before the plan. The operating system enforces the limits: a decoder that never
+returns, or asks for all memory, costs one image and not the build. Windows has no fork server,
+alarm or memory limit, so fresh processes do the work there.
 """
 
 from __future__ import annotations
@@ -33,20 +33,18 @@ except ImportError:  # Windows
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES = 512 << 20
-"""Freed memory that malloc keeps. Mapping it anew for each large image takes 6 % of a build."""
+"""Freed memory that malloc keeps: mapping it again for each large image takes 6% of a build."""
 _WORKER_BYTES = 1 << 30
-"""Memory of a worker in addition to the pixels of an image."""
+"""Memory limit of a worker without the pixels of an image."""
 _PIXEL_BYTES = 16
-"""Memory for decoding per pixel, copies included."""
+"""Memory per pixel while an image is decoded, copies included."""
 _ENOUGH_BYTES = 32 << 20
-"""Memory for decoding an ordinary image."""
 _PRELOADED = [
     "shardprep.writer.engine.worker_main",
     "shardprep.catalog.catalog",
     "shardprep.writer.reuse",
 ]
 _MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")
-"""Maximum length of the name of a folder for sockets, in bytes."""
 _ENVIRONMENT = {
     # numpy's own threads would not survive the fork, and nothing here multiplies matrices.
     "OPENBLAS_NUM_THREADS": "1",
@@ -77,8 +75,8 @@ def _preparation(name: str) -> dict[str, object]:
 def _without_program(popen: Any) -> Any:
     """Return a launcher of processes that do not import the main program.
 
-    `multiprocessing` imports it to find its functions, but ours are in modules. A script without
-    `if __name__ == "__main__"` would run again in each process.
+    `multiprocessing` imports the program to find its functions, but ours are in modules. A script
+    without `if __name__ == "__main__"` would run again in each process.
     """
     launch = popen._launch  # noqa: SLF001 - no public name exists
     ours = SimpleNamespace(**{**vars(spawn), "get_preparation_data": _preparation})
@@ -109,7 +107,7 @@ if forkserver is not None:
 
 
 def start_server() -> ForkServerContext | SpawnContext:
-    """Start the server unless it runs, without waiting. Return the context of the workers."""
+    """Return the context of workers; start their server without waiting if it is not running."""
     if forkserver is None:
         return SpawnedContext()
     context = ForkedContext()
@@ -117,7 +115,7 @@ def start_server() -> ForkServerContext | SpawnContext:
     _shorten_sockets()
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
-    resource_tracker.ensure_running()  # else the server starts it, and that unblocks the signal
+    resource_tracker.ensure_running()  # if the server starts it, the signal is unblocked
     try:
         with interrupts_blocked():
             forkserver.ensure_running()
@@ -131,8 +129,8 @@ def start_server() -> ForkServerContext | SpawnContext:
 def interrupts_blocked() -> Iterator[None]:
     """Block Ctrl-C in processes that start in this block, until they have a handler.
 
-    Otherwise Ctrl-C ends them with a traceback while they import. This process gets it after the
-    block. Windows has no signal masks.
+    Otherwise Ctrl-C ends them with a traceback while they import. This process gets a Ctrl-C after
+    the block. Does nothing on Windows, which has no signal masks.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -145,7 +143,7 @@ def interrupts_blocked() -> Iterator[None]:
 
 
 def _shorten_sockets() -> None:
-    """Put sockets of `multiprocessing` in /tmp if their names are too long (107 bytes, unix(7))."""
+    """Put sockets of `multiprocessing` in /tmp if their paths are too long (107 bytes, unix(7))."""
     before = tempfile.gettempdir()
     if len(os.fsencode(before)) > _MOST_FOLDER_BYTES:
         tempfile.tempdir = "/tmp"  # noqa: S108 - a folder of our own is made in it
@@ -158,7 +156,7 @@ def _shorten_sockets() -> None:
 def without_pandas() -> None:
     """Make pandas count as not installed in this process.
 
-    Arrow imports it with its first array: half a second per worker, 9 % of a build of 2,000 photos.
+    Arrow imports it with its first array: half a second per worker, 9% of a build of 2,000 photos.
     """
     if not any(isinstance(finder, _NoPandas) for finder in sys.meta_path):
         sys.meta_path.insert(0, _NoPandas())
@@ -171,7 +169,7 @@ class _NoPandas(MetaPathFinder):
 
 
 def hold_memory(num_bytes: int) -> None:
-    """Limit the memory of this process; further allocations raise `MemoryError`."""
+    """Limit the memory of this process, unless 0. Allocations beyond it raise MemoryError."""
     if num_bytes and resource is not None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         if most == resource.RLIM_INFINITY or num_bytes < most:
@@ -179,7 +177,7 @@ def hold_memory(num_bytes: int) -> None:
 
 
 def has_memory() -> bool:
-    """Return whether this process can allocate memory now."""
+    """Return whether this process has memory for an ordinary image now."""
     try:
         bytearray(_ENOUGH_BYTES)
     except MemoryError:
@@ -189,9 +187,9 @@ def has_memory() -> bool:
 
 @contextlib.contextmanager
 def limited(limits: WorkerLimits) -> Iterator[None]:
-    """Apply limits to the current process for a while; used by tasks of Ray.
+    """Limit the memory of this process in the block, and let SIGALRM end it (for Ray tasks).
 
-    Main thread only. Memory in use does not count. The clock of `start_clock` stops at the end.
+    Main thread only. Memory that is in use before does not count. Stops the clock of `start_clock`.
     """
     before = resource.getrlimit(resource.RLIMIT_DATA)
     handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -217,7 +215,7 @@ def keep_buffers() -> None:
 def start_clock(seconds: float) -> None:
     """End this process by SIGALRM after some seconds, unless called again; 0 stops the clock.
 
-    A signal without a handler also ends a C library that never returns.
+    A signal without a handler also ends a process in C code that never returns.
     """
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -237,7 +235,7 @@ def cause_of_death(exit_code: int | None) -> str:
 
 
 def silence_stderr() -> None:
-    """Hide what C libraries print: libtiff prints pages about a bad file."""
+    """Discard all output to stderr: libtiff prints pages about a bad file."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)

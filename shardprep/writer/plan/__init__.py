@@ -1,1 +1,1 @@
-"""Decide split, order and shard of every item before an image is stored."""
+"""Decide the split, order and shard of every item before the first image is stored."""

@@ -29,9 +29,9 @@ from shardprep.writer.engine.worker_process import start_server
 
 SPLIT_RATIOS = "split ratios"
 _SPLIT_RATIOS_VERSION = "2"
-"""Since version 2, a source split that the ratios do not name stays whole."""
+"""Since version 2, ratios cut only the train split and the splits that they name."""
 _FIT_WITHIN = {"fit within": "2"}
-"""Version of the sizes of `--fit within`; since 2 they follow from the file size."""
+"""Version of the sizes of `--fit within`. Since 2 they depend on the image size in the file."""
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
 _EXTRAS = {
     "pydicom": "dicom",
@@ -43,12 +43,12 @@ _EXTRAS = {
 """Optional package that decodes a format → name of the format in item tables."""
 _CODECS = ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2")
 _WITH_CODECS = frozenset({"tensorflow", "torch", "jax", "cv2"})
-"""Packages that load libraries of these names into the process."""
+"""Packages that load their own copies of `_CODECS` into the process."""
 _BLOCK_BYTES = 1 << 20
 
 
 def make_fingerprint(recipe: Recipe) -> Fingerprint:
-    """Return the current fingerprint of a recipe."""
+    """Return the fingerprint of a recipe with the current state of its inputs."""
     links = recipe.follow_links
     inputs = {"source": source_signature(recipe.source, outputs(recipe), follow_links=links)}
     for file in recipe.named_files:
@@ -106,20 +106,20 @@ def _file_signature(whole: PlainExtent, mark: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of everything that shapes the bytes of a dataset."""
+    """Return the versions of installed packages and codecs that can change stored images."""
     known = {name: there for name in (*_PACKAGES, *_EXTRAS) if (there := _version(name))}
-    # A process that has loaded these asks Pillow for the version of their zlib, not of its own.
+    # In a process that has loaded these packages, Pillow reports the version of their zlib.
     is_shared = not _WITH_CODECS.isdisjoint(sys.modules)
     return known | (_codecs_of_workers() if is_shared else _codecs())
 
 
 def fit_version(fit: str) -> dict[str, str]:
-    """Return the version of the sizes that a fit makes, or {}."""
+    """Return the version entry of a fit, or {} if it has none."""
     return _FIT_WITHIN if fit == "within" else {}
 
 
 def used_versions(of: Mapping[str, str], formats: Collection[str]) -> dict[str, str]:
-    """Return the versions that affect images of these formats. A fingerprint has all versions."""
+    """Return the versions in `of` that affect images of these formats."""
     return {name: number for name, number in of.items() if _EXTRAS.get(name) in (None, *formats)}
 
 
@@ -129,7 +129,7 @@ def _codecs() -> dict[str, str]:
 
 @functools.cache
 def _codecs_of_workers() -> dict[str, str]:
-    """Return the codecs of a worker process, without the modules of the caller."""
+    """Return the codec versions in a new process, which has no modules of the caller."""
     context = start_server()
     here, there = context.Pipe(duplex=False)
     worker = context.Process(target=_tell_codecs, args=(there,), daemon=True)

@@ -1,8 +1,7 @@
-"""Near copies among the items of a build: found by their pixels, left out or kept in one split.
+"""Find near copies among the items of a build; leave them out or keep them in one split.
 
 Each image is processed as in the build, and hashed as in `shardprep report`. So both find the same
-near copies. The hashes stay in the cache of this machine for later builds of this source with the
-same stored images.
+near copies. This machine caches the hashes for later builds with the same stored images.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 NEAR_COPY = "a near copy of another"
 _KEPT_FIRST = ("test", "validation", "train")
-"""Splits by precedence of the copy to keep; other names count as test."""
+"""Splits in the order in which the copy to keep is chosen; other splits count as test."""
 _MOST_SHOWN = 60
 
 
@@ -62,7 +61,7 @@ class NearCopies:
 
     items: Items
     groups: tuple[tuple[int, ...], ...]
-    """Item positions of each group of at least two, ascending."""
+    """Ascending item positions of each group, which has at least two items."""
 
     @classmethod
     def among(cls, items: Items, hashes: np.ndarray[Any, Any]) -> NearCopies:
@@ -87,6 +86,7 @@ class NearCopies:
         return kept_of
 
     def without(self) -> tuple[Items, list[Skipped]]:
+        """Return the items with one copy per group, and the left-out copies as skipped inputs."""
         items, kept_of = self.items, self._kept_of
         skipped = [
             Skipped(items[i].key, NEAR_COPY, items[i].extent.num_bytes, items[kept].key)
@@ -95,9 +95,10 @@ class NearCopies:
         return items.take(np.delete(np.arange(len(items)), sorted(kept_of))), skipped
 
     def together(self) -> Items:
-        """Return the items with near copies in one group, which no split may divide.
+        """Return the items with near copies in one group, so that no split divides them.
 
-        Connected groups become one, with the first name. A new group has the key of its first item.
+        Overlapping groups become one, with the name of the first. A group without a name gets the
+        key of its first item.
         """
         items = self.items
         firsts: dict[str, int] = {}
@@ -117,7 +118,7 @@ class NearCopies:
         return replace(items, group=Coded.of(groups))
 
     def remarks(self, final: Iterable[Item], *, are_left_out: bool) -> list[str]:
-        """Return remarks for the user, a line each; `final` has items with their final splits."""
+        """Return remarks for the user, a line each; `final` has the items with their new splits."""
         if not self.groups:
             return ["no near copies are found"]
         sizes = [len(group) for group in self.groups]
@@ -158,12 +159,11 @@ _VERSION = 1
 """Version of the hash function, for cached hashes."""
 _AT_ONCE = 64
 _TASKS_A_WORKER = 8
-"""Minimum number of tasks per worker, if there are enough items."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageHasher:
-    """An `Encode` that hashes items."""
+    """An `Encode` that returns the `PHASH` of each readable image instead of a record."""
 
     spec: ImageSpec
 
@@ -196,7 +196,7 @@ class ImageHasher:
 def hash_images(
     items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watcher
 ) -> Phashes:
-    """Return the `PHASH` of each stored image, cached or new. Bad images are not `decoded`."""
+    """Return the `PHASH` of each stored image, cached or new; `decoded` is False for bad images."""
     signature = source_signature(recipe.source, outputs(recipe), follow_links=recipe.follow_links)
     made_by = sorted((versions() | fit_version(spec.fit)).items())
     made_of = f"{_VERSION} {signature} {spec} {made_by}"

@@ -1,4 +1,4 @@
-"""The plan of a build, and its outline: the plan without items, from which `finalize` works."""
+"""The plan of a build, and its outline: the facts that `finalize` needs, without the items."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class BuildPlan:
         return sum(len(shard.items) for shard in self.shards)
 
     def of_part(self, part: Part) -> BuildPlan:
-        """Return the plan of one part, with all findings of the source."""
+        """Return the plan with the shards of one part; its findings are about the whole source."""
         shards = tuple(part.of(self.shards))
         num_items = sum(len(shard.items) for shard in shards)
         estimate = self.estimated_bytes * num_items // self.num_items
         return replace(self, shards=shards, estimated_bytes=estimate)
 
     def without_others(self, part: Part) -> BuildPlan:
-        """Return the plan with the items of one part, and only counts of the other items."""
+        """Return the plan without the items of other parts; their shards keep only the length."""
         if part.count == 1:
             return self
         mine = {shard.name for shard in part.of(self.shards)}
@@ -77,14 +77,14 @@ _SHOWN_ROWS = 10
 
 
 class PlannedShard(Document):
-    """One shard, without its items."""
+    """Name and split of a shard."""
 
     name: str
     split: Name
 
 
 class Outline(Document):
-    """All facts about the future dataset that are known before the first image is read."""
+    """All facts about the future dataset that are known before the first shard is written."""
 
     name: Name
     version: Version
@@ -95,19 +95,18 @@ class Outline(Document):
     num_rows_without_image: Count
     rows_without_image: tuple[str, ...]
     unmatched: Unmatched | None = None
-    """Annotations and images that do not match; None in a dataset without annotations."""
+    """Annotations and images that do not match; None without annotations or if all match."""
     num_rescaled: Count = 0
-    """Images of repacked datasets whose annotations were scaled in their build."""
+    """In a repack, images whose annotations were scaled when the parents were built."""
     shards: tuple[PlannedShard, ...]
     skipped: dict[str, Count]
     max_rejected: float = Field(ge=0, le=1)
     max_dropped: float = Field(default=1, ge=0, le=1)
     near_copies: str = ""
     mask_padding: int | None = None
-    """Value of class masks in the padding; None for the background, and in earlier versions."""
+    """Value of padding in class masks; None for background, no padding, or an earlier version."""
     findings: tuple[str, ...] = ()
     num_parts: int = Field(ge=1)
-    """Number of parts of the build; 1 if it is not cut."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -163,16 +162,16 @@ def _mask_padding(plan: BuildPlan) -> int | None:
 
 
 def write_outline(state: Folder, outline: Outline) -> None:
-    """Write the outline of a build; BuildError if another plan has written one."""
+    """Write the outline of a build; BuildError as in `check_outline`."""
     check_outline(state, outline)
     state.write(OUTLINE_FILE, outline.model_dump_json(indent=2).encode())
 
 
 def check_outline(state: Folder, outline: Outline) -> None:
-    """Raise BuildError if the shards of the unfinished build follow from another plan.
+    """Raise BuildError if the unfinished build has other near copies or another mask padding.
 
-    The fingerprint does not cover near copies, which an unreadable image may change, and the
-    padding of masks, which is known only after they are recognised.
+    The fingerprint does not cover these. An unreadable image may change the near copies, and the
+    padding is known only when the masks are recognised.
     """
     there = None
     if outline.near_copies or outline.mask_padding is not None:
@@ -195,7 +194,7 @@ def check_outline(state: Folder, outline: Outline) -> None:
 
 
 def read_outline(state: Folder) -> Outline | None:
-    """Return the outline of the unfinished build, or None."""
+    """Return the outline of the unfinished build, or None; BuildError if it is damaged."""
     data = state.read(OUTLINE_FILE)
     try:
         return None if data is None else documents.parse_document(Outline, data)

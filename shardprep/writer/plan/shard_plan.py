@@ -1,8 +1,8 @@
 """Order, shard and part of every item, as a pure function.
 
-The result follows from keys, labels, options and seed. It does not depend on the order of files on
-a disk, on the number of workers, or on time. Items are sorted by a hash of each key, so adding an
-item does not change the order of the others.
+The result follows from keys, splits, options, seed and the estimated size of the records. It does
+not depend on the order of files on a disk, on the number of workers, or on time. Items are sorted
+by a hash of each key, so adding an item does not change the order of the others.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ SHARD_BYTES = 128 << 20
 """Default size of a shard: large enough to stream, small enough to spread over readers."""
 MAX_CHUNK_ITEMS = 256
 _FEW_ITEMS = 16
-"""Largest number of items that travel as objects; more travel faster as columns."""
+"""Maximum number of items to pickle as objects; more are pickled faster as columns."""
 _CHUNK_BYTES = 16 << 20
 _CHUNKS_A_BUILD = 64
 
 
 class ShardPlan(NamedTuple):
-    """A shard to write; pickled for a worker."""
+    """A shard to write; pickled for Ray tasks."""
 
     name: str
     split: str
     items: ShardItems
     """Items in the order of their records."""
     old: Table | None = None
-    """Row of each item's stored record in another dataset, or nulls; in a repack, of all shards."""
+    """Item-table row of each item in the dataset of `reuse`, or nulls; a repack has all rows."""
 
     @property
     def columns(self) -> Items:
@@ -52,7 +52,7 @@ class ShardPlan(NamedTuple):
 
 
 class ShardItems(Sequence["Item"]):
-    """Items of one shard, as rows of all items' columns, or of own columns after pickling."""
+    """Items of one shard: positions `rows` in columns of all items, or of this shard if pickled."""
 
     __slots__ = ("_items", "rows")
 
@@ -89,7 +89,7 @@ class ShardItems(Sequence["Item"]):
         return ShardItems, (self._items.take(self.rows), np.arange(len(self), dtype=np.int32))
 
     def alone(self) -> ShardItems:
-        """Return the items with own columns, which do not keep the other items in memory."""
+        """Return a copy with own columns, so that the items of other shards can be freed."""
         _, columns = self.__reduce__()
         return ShardItems(*columns)
 
@@ -97,16 +97,16 @@ class ShardItems(Sequence["Item"]):
         return self._items.take(self.rows[rows])
 
     def counted(self) -> ShardItems:
+        """Return a placeholder of the same length, without the items."""
         nothing = self._items.take(np.empty(0, np.int64))
         return ShardItems(nothing, np.broadcast_to(np.int32(0), len(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Every N-th shard of a build, for several machines."""
+    """One part of a build: every `count`-th shard from `number`, which is 1 to `count`."""
 
     number: int
-    """From 1 to `count`."""
     count: int
 
     def __str__(self) -> str:
@@ -128,8 +128,9 @@ def plan_shards(
 ) -> tuple[ShardPlan, ...]:
     """Return the shards of all splits. Each split is shuffled by the seed and cut evenly.
 
-    `num_shards` is for the largest split; the others get shards of about equal size, at least one.
-    None makes shards of about `SHARD_BYTES`, given the `estimated_bytes` of all records.
+    `num_shards` is for the largest split; other splits get at least one shard, of a similar size.
+    None chooses shards of about `SHARD_BYTES` from `estimated_bytes`, the size of all records.
+    RecipeError if the largest split has fewer items than shards.
     """
     columns = Items.of(items)
     sizes = columns.split.counts()
@@ -169,7 +170,7 @@ def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Seque
 
 
 def numbers_of(shards: Iterable[int], count: int) -> str:
-    """Return the numbers of the parts (from 1) with these shards (from 0), such as "2,5,7-9"."""
+    """Return the numbers of the parts (from 1) that have some shards (from 0), as "2,5,7-9"."""
     numbers = sorted({shard % count + 1 for shard in shards})
     runs = [
         [number for _, number in run]
@@ -188,7 +189,7 @@ _AT_ONCE = 1 << 16
 
 
 def shuffled(keys: Texts, seed: int, purpose: bytes) -> NDArray[np.int64]:
-    """Return the positions of keys in shuffled order, int64[keys], independent by `purpose`."""
+    """Return positions of the keys in shuffled order, int64[keys]. Each `purpose` has its own."""
     begun = hashlib.blake2b(digest_size=_HASH_BYTES, key=b"%s %d" % (purpose, seed))
     hashes = np.empty((len(keys), 2), ">u8")
     for start in range(0, len(keys), _AT_ONCE):

@@ -1,7 +1,7 @@
-"""The plan of a source: its images are listed, labelled, split and cut into shards.
+"""Plan a build from a source: list, label and split the images, and cut the splits into shards.
 
 Ratios cut the train split, and every split that they name; other splits stay whole. The cut is a
-pure function of keys, labels, groups and a seed. Items with groups or several classes are cut by
+pure function of keys, labels, splits, groups and a seed. Items with groups or several classes use
 iterative stratification (Sechidis, Tsoumakas, Vlahavas: On the Stratification of Multi-label Data,
 ECML PKDD 2011), with groups instead of single examples: the rarest class is distributed first, its
 largest groups first, each to the split that still needs most of this class.
@@ -66,7 +66,7 @@ def _paused_collection() -> Iterator[None]:
 @stage("plan")
 @_paused_collection()
 def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int = 1) -> BuildPlan:
-    """Return the plan of a recipe. Archives are unpacked in `work_dir`, which its items need."""
+    """Return the plan of a recipe. Items may be files of archives that it unpacks in `work_dir`."""
     catalog = make_catalog(recipe, work_dir, watcher.notice)
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
     ratios = recipe.rules.split.ratios
@@ -201,11 +201,11 @@ class Cut(NamedTuple):
 
 
 def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) -> Cut:
-    """Return the items with splits cut by ratio, the same share of every class in each.
+    """Return the items with splits cut by ratio; each split has the same share of every class.
 
     Counts per class and split are exact shares, rounded down or up, or as near as undivided groups
-    allow. In a labelled source, unlabelled items keep their split, or are left out if the cut makes
-    a split of that name.
+    allow. In a labelled source, unlabelled items keep their split, or are left out if the ratios
+    name it.
     """
     stay, left_out = without_spoilers(items, ratios)
     pool = rows_to_cut(stay, ratios)
@@ -224,14 +224,14 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
 
 
 def rows_to_cut(items: Items, ratios: Mapping[str, float]) -> Ints:
-    """Return the positions of the items to cut: labelled ones if the source has any."""
+    """Return the positions of the items to cut; only labelled items if the source has labels."""
     labelled = items.are_labelled
     is_cut_split = items.split.fit(lambda split: is_cut(split, ratios))
     return np.flatnonzero(is_cut_split & (labelled if labelled.any() else ~labelled))
 
 
 def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
-    """Return the items except unlabelled ones in splits that the cut makes of labelled items."""
+    """Leave out unlabelled items in splits that `ratios` name, unless no item has a label."""
     columns = Items.of(items)
     labelled = columns.are_labelled
     spoils = ~labelled & columns.split.fit(lambda split: split in ratios) & labelled.any()
@@ -241,7 +241,7 @@ def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
 
 
 def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> Ints:
-    """Return the index into `ratios` of each shuffled item, which has at most one class."""
+    """Return the index into `ratios` of each item. Items are shuffled, with at most one class."""
     counts = strata.counts()
     ordered = sorted(counts)
     rank = {stratum: i for i, stratum in enumerate(ordered)}
@@ -257,7 +257,7 @@ def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> I
 
 
 def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]) -> dict[str, int]:
-    """Return the number of items of a class per split; `debts` even out the rounding."""
+    """Return the number of a class's items per split; `debts` pass rounding to the next class."""
     total = sum(ratios.values())  # 1 within a rounding error, which would cost items
     exact = {split: num_items * ratio / total for split, ratio in ratios.items()}
     counts = {split: int(share + 1e-9) for split, share in exact.items()}
@@ -274,11 +274,11 @@ def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]
 def _cut_together(
     strata: Coded[tuple[int, ...]], group: Coded[str], ratios: Mapping[str, float]
 ) -> Ints:
-    """Return the index into `ratios` of each item. Groups stay whole; ties go to the first item."""
+    """Return the index into `ratios` of each item. Groups stay whole; ties go by item order."""
     alone = ~group.fit(bool)
     names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)
     _, first_rows, groups = np.unique(names, return_index=True, return_inverse=True)
-    number = np.empty(len(first_rows), np.int64)  # of each group, in the order of its first item
+    number = np.empty(len(first_rows), np.int64)  # number of each group by its first item
     number[np.argsort(first_rows)] = np.arange(len(first_rows))
     group_of = number[groups].tolist()
     counts: list[Counter[int]] = [Counter() for _ in range(len(first_rows))]
@@ -306,7 +306,7 @@ def _cut_together(
             wanted[split].subtract(counts[unit])
             room[split] -= sizes[unit]
             left.subtract(counts[unit])
-        for split in ratios:  # the rest of rounding adds up over many small classes
+        for split in ratios:  # passed on to the next class: it adds up over many small ones
             owed[split] += wanted[split][label]
         left = +left
     place = {split: i for i, split in enumerate(ratios)}

@@ -1,4 +1,4 @@
-"""The files of an unfinished build other than shards, and the two folders that hold them."""
+"""The files of an unfinished build except shards, and the two folders that a build writes to."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from shardprep.errors import BuildError, OptionName
 from shardprep.storage.folder import Folder
 
 BUILD_FILE = ".build.json"
-"""Has the fingerprint of the build that owns the folder."""
+"""File with the fingerprint of the build that owns the folder."""
 RECEIPTS_DIR = ".parts"
 OUTLINE_FILE = f"{RECEIPTS_DIR}/outline.json"
 SKIPPED_FILE = f"{RECEIPTS_DIR}/skipped.parquet"
-"""Rows of the inputs that never became items."""
 SCRATCH_DIR = ".work"
 
 
@@ -28,7 +27,7 @@ class Build(NamedTuple):
 
     fingerprint: Fingerprint
     token: str = ""
-    """Random hexadecimal name of the draft in object storage; "" on a disk."""
+    """16 random hexadecimal digits in object storage, which name the draft; "" on a disk."""
 
 
 class _BuildDocument(Fingerprint):
@@ -36,7 +35,7 @@ class _BuildDocument(Fingerprint):
 
 
 class DisturbedError(BuildError):
-    """Files of the build were removed: an equal run has published, or the user has ended it."""
+    """Files of the build were removed: by an equal run that published it, or by the user."""
 
 
 class LateError(DisturbedError):
@@ -54,13 +53,13 @@ class Folders:
 
     output: Folder
     state: Folder
-    """`BUILD_FILE` and receipts; the same folder on a disk."""
+    """Folder of `BUILD_FILE` and receipts; on a disk the same folder as `output`."""
     build: str = ""
-    """Hash of the build's fingerprint, as in receipts; "" disables the checks."""
+    """`hash_of` the build's fingerprint; "" disables the checks."""
     token: str = ""
 
     def check_build(self) -> None:
-        """Raise BuildError unless this build still owns the folder and is not published."""
+        """Raise BuildError if another build owns the folder; DisturbedError if this one is gone."""
         if not self.build:
             return
         there = read_build(self.state)
@@ -70,7 +69,7 @@ class Folders:
             raise disturbed(self.state)
 
     def is_taken_over(self) -> bool:
-        """Return whether another build owns the folder; False if no build does."""
+        """Return whether another build owns the folder; False if no build owns it."""
         there = read_build(self.state) if self.build else None
         return there is not None and hash_of(there.fingerprint) != self.build
 
@@ -85,7 +84,7 @@ def taken_over(state: Folder) -> BuildError:
 
 
 def disturbed(state: Folder) -> DisturbedError:
-    """Return the error for a removed `BUILD_FILE`."""
+    """Return the error for a removed or replaced `BUILD_FILE`."""
     return DisturbedError(
         state.located(BUILD_FILE), "another run has removed it", "run the same command again"
     )
@@ -98,13 +97,13 @@ def replace_hint() -> str:
 
 
 def read_build(state: Folder) -> Build | None:
-    """Return the content of the `BUILD_FILE`, or None."""
+    """Return the content of `BUILD_FILE`, or None if it is missing; BuildError if it is damaged."""
     data = state.read(BUILD_FILE)
     return None if data is None else parse_build(state, data)
 
 
 def parse_build(state: Folder, data: bytes) -> Build:
-    """Return the content of a `BUILD_FILE`; BuildError if it is damaged."""
+    """Return the content of a `BUILD_FILE` from its bytes; BuildError if it is damaged."""
     try:
         document = parse_document(_BuildDocument, data)
     except DocumentError as error:
@@ -115,16 +114,16 @@ def parse_build(state: Folder, data: bytes) -> Build:
 
 
 def dump_build(build: Build) -> bytes:
-    """Return the bytes of the `BUILD_FILE`."""
+    """Return the bytes of a `BUILD_FILE`."""
     document = _BuildDocument(**build.fingerprint.model_dump(), token=build.token)
     return document.model_dump_json(indent=2, exclude_defaults=True).encode()
 
 
 def new_build(fingerprint: Fingerprint) -> bytes:
-    """Return the bytes of a `BUILD_FILE` that no other run writes."""
+    """Return the bytes of a `BUILD_FILE` with a new random token."""
     return dump_build(Build(fingerprint, secrets.token_hex(8)))
 
 
 def hash_of(fingerprint: Fingerprint) -> str:
-    """Return the hash that links receipts to their build."""
+    """Return the SHA-256 of a fingerprint in hexadecimal; receipts name their build by it."""
     return hashlib.sha256(dump_build(Build(fingerprint))).hexdigest()

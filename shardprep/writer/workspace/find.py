@@ -23,13 +23,16 @@ def workspace_of(recipe: Recipe) -> Workspace:
 
 
 def find_workspace(where: str) -> Workspace:
-    """Return the workspace of a dataset or folder; an unfinished build has precedence."""
+    """Return the workspace of a dataset, or of the only build or dataset below a folder.
+
+    Unfinished builds have precedence. DatasetError if there is none, or more than one.
+    """
     root = parse_place(where)
     named = root.resolve() if root.name in ("", "..") and isinstance(root, Path) else root
     if VERSION_FOLDER.fullmatch(named.name):
         own = _at(named)
         folder = ObjectFolder(root) if isinstance(root, ObjectUrl) else LocalFolder(root)
-        # A folder of datasets may be called like a version.
+        # Otherwise this is a folder of datasets whose name looks like a version.
         if own.stands() or own.state.names() or not folder.names():
             return own
     found = versions_below(root)
@@ -46,7 +49,7 @@ def find_workspace(where: str) -> Workspace:
 
 
 def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
-    """Raise DatasetError if other unfinished parts are below the recipe's `out`."""
+    """Raise DatasetError if a build in parts other than `asked` is unfinished below `out`."""
     root = parse_place(recipe.out)
     if isinstance(root, Path) and not root.is_dir():
         return

@@ -1,4 +1,4 @@
-"""A workspace on a disk: `<version>.incomplete/`, renamed when it is complete."""
+"""A workspace on a disk: the folder `<version>.incomplete/`, renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from shardprep.writer.workspace.files import (
 
 @dataclass(frozen=True, slots=True)
 class LocalWorkspace:
-    """A workspace on a disk, protected by locks; has the same methods as `ObjectWorkspace`."""
+    """A workspace on a disk, protected by locks; has the methods of `ObjectWorkspace`."""
 
     final: Path
-    """Folder of the complete dataset; does not exist before."""
 
     is_exclusive = True
-    """Whether `held` keeps all other runs away from an unfinished build."""
+    """Whether `held` locks out other runs of a build."""
 
     @property
     def location(self) -> str:
@@ -48,7 +47,7 @@ class LocalWorkspace:
         return LocalFolder(self.incomplete)
 
     def output(self, build: Build, old: bytes | None) -> Folder:
-        """Return the folder for the dataset's files; `old` is the manifest to replace."""
+        """Return the folder for the dataset's files; `old` is the manifest to replace, or None."""
         del build, old
         return self.state
 
@@ -56,19 +55,19 @@ class LocalWorkspace:
         return has_manifest(self.final)
 
     def published(self) -> bytes | None:
-        """Return the published manifest in object storage, to detect other runs; else None."""
+        """Return the published manifest, to detect other runs; always None on a disk."""
         return None
 
     def finished(self) -> Manifest | None:
         return load_manifest(self.final) if self.stands() else None
 
     def sealed(self) -> Manifest | None:
-        """Return the manifest of a dataset that is complete and not published, else None."""
+        """Return the manifest of a complete dataset that is not published yet, else None."""
         work = self.incomplete
         return load_manifest(work) if (work / MANIFEST_FILE).is_file() else None
 
     def files(self) -> Mapping[str, ListedObject]:
-        """Return all files in the finished dataset's folder by name, including foreign ones."""
+        """Return all files in the finished dataset's folder by name, foreign files included."""
         folder = LocalFolder(self.final)
         return {
             name: ListedObject(name, (folder.path / name).stat().st_size, "")
@@ -76,12 +75,15 @@ class LocalWorkspace:
         }
 
     def documents(self, output: Folder | None = None) -> Path:
-        """Return a local folder with the files of the dataset (or of `output`) except shards."""
+        """Return a local folder with at least all files but shards, of the dataset or `output`."""
         return self.final if output is None else self.incomplete
 
     @contextlib.contextmanager
     def held(self, *, alone: bool) -> Iterator[bool]:
-        """Lock out all builds, or only builds that must be `alone`. Yields False without locks."""
+        """Lock the build, `alone` or together with other parts; BusyError if it is locked.
+
+        Yields False on a disk without locks. If `alone`, removes temporary files of killed runs.
+        """
         with locked(self.incomplete, alone=alone) as is_held:
             if alone and is_held:
                 self._sweep()
@@ -101,7 +103,7 @@ class LocalWorkspace:
             yield Path(folder)
 
     def start(self, fingerprint: Fingerprint, *, over: bytes | None) -> bool:
-        """Start a new build and remove the old one; False if its `BUILD_FILE` is not `over`."""
+        """Start a new build and remove the old one; False if `BUILD_FILE` is no longer `over`."""
         del over  # the lock is held, and the finished dataset is in another folder
         for path in self.incomplete.iterdir():
             if path.name != LOCK_FILE:
@@ -110,7 +112,7 @@ class LocalWorkspace:
         return True
 
     def adopt(self, file: str, mark: str, name: str) -> str:
-        """Link or copy a file of the finished dataset to the build; `mark` and result are ETags."""
+        """Link or copy a dataset's file with ETag `mark` to the build; return the new ETag."""
         path, to = self.final / file, self.incomplete / name
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True)
@@ -127,19 +129,18 @@ class LocalWorkspace:
             self.final.parent.parent.rmdir()
 
     def seal(self, manifest: Manifest, output: Folder) -> None:
-        """Write the manifest of the files in `output`, which completes the dataset."""
+        """Write the manifest to `output`, as the last file of the dataset."""
         output.write(MANIFEST_FILE, manifest.dumps().encode())
 
     def is_settled(self, manifest: Manifest) -> bool:
         del manifest
-        return True  # a rename does all at once
+        return True  # one rename publishes all files
 
     def remove_foreign(self, manifest: Manifest, output: Folder) -> None:
-        """Remove files of other datasets from the output of a build."""
-        # `start` has removed them.
+        """Remove files of other datasets from the build; on a disk `start` has removed them."""
 
     def publish(self, manifest: Manifest, old: bytes | None) -> None:
-        """Rename the sealed dataset and remove the rest; `old` is the manifest that it replaces."""
+        """Publish the sealed dataset, and end the build; `old` is the manifest to replace."""
         del manifest, old
         incomplete, final = self.incomplete, self.final
         aside = final.with_name(final.name + OLD_SUFFIX)

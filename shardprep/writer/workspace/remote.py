@@ -1,25 +1,25 @@
 """A workspace in object storage, where nothing can be renamed or locked.
 
 Without a finished dataset, shards and documents are written under their final names, and the
-manifest, which is written last, makes them a dataset. With one, they are written as a draft in a
-folder of it, and one write of the manifest puts the draft in force (`dataset.remote_files`).
+manifest, which is written last, makes them a dataset. With a finished dataset, they are written to
+a draft folder in it. One write of the manifest puts the draft in force (`dataset.remote_files`).
 
 Any number of runs of one build may work here at the same time, and each may end at any request. A
 store can write an object on a condition, but not remove one. Five rules make this safe:
 
-1. `BUILD_FILE` is created only if none exists, or exchanged for the one that was read. A token
-   makes its bytes unlike those of any other run, so exactly one run has begun the build.
-2. Equal runs write equal bytes, so it does not matter whose object is there.
+1. `BUILD_FILE` is created only if none exists, or replaced only if it is unchanged since it was
+   read. A random token makes its bytes unique, so exactly one run has begun the build.
+2. Equal runs write equal bytes, so it does not matter which run wrote an object.
 3. The draft is named by the token. So it has no files of an earlier draft, and a manifest in it
    means that all its files are complete.
 4. A run removes only what no equal run can need: files that are not part of the dataset, a draft
    when all its files have their final names, and the state of the build, `BUILD_FILE` last.
 5. A run that misses state or a draft looks for the manifest of the run that removed them. If an
-   equal dataset was published since this run began, that is the result; else the run begins again
-   (`states.shared`).
+   equal dataset was published since this run began, this dataset is the result; otherwise the run
+   begins again (`states.shared`).
 
-A run whose `BUILD_FILE` was exchanged by another build stops when it looks at it next, which is
-just before each write under a final name.
+A run checks `BUILD_FILE` just before each write under a final name, and stops if another build has
+replaced it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ Found = TypeVar("Found")
 
 _NUM_THREADS = 16
 _MOST_LOOKS = 4
-"""Maximum number of listings of a dataset while other runs move its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class ObjectWorkspace:
         return self._looked(lambda found: in_force(self.url, found))
 
     def _looked(self, look: Callable[[dict[str, ListedObject]], Found]) -> Found:
-        """Return `look(objects)` for all objects. List them again if another run moves some."""
+        """Return `look(objects)` of all objects; list them again if another run moves some."""
         for num_left in reversed(range(_MOST_LOOKS)):
             try:
                 return look(self._found())
@@ -174,7 +173,7 @@ class ObjectWorkspace:
         return mark if copied is None else copied.etag
 
     def remove_foreign(self, manifest: Manifest, output: Folder) -> None:
-        if output == self._root:  # else `publish` does, when the draft is in force
+        if output == self._root:  # else `publish` removes them when the draft is in force
             self._remove_others(manifest, self._found())
 
     def seal(self, manifest: Manifest, output: Folder) -> None:
@@ -187,7 +186,7 @@ class ObjectWorkspace:
     def is_settled(self, manifest: Manifest) -> bool:
         begun = read_build(self.state)
         if begun is not None and begun.fingerprint != manifest.fingerprint:
-            return True  # another build is at work, which removes what it finds
+            return True  # another build is running and will remove such files
 
         def is_settled(found: Mapping[str, ListedObject]) -> bool:
             drafts = {name.partition("/")[0] for name in found if name.startswith(DRAFT_PREFIX)}
@@ -229,7 +228,7 @@ class ObjectWorkspace:
             raise disturbed(self.state)
 
     def _move_draft(self, manifest: Manifest) -> None:
-        """Move the files of the draft in force to their final names, and remove all others."""
+        """Move files of the draft in force to their final names; remove files of old datasets."""
         found, now = self._looked(lambda found: (found, draft_in_force(self.url, found)))
         draft = "" if now is None else now[0]
         above = under(draft, found)
@@ -237,13 +236,13 @@ class ObjectWorkspace:
 
         def copy(name: str) -> None:
             self._check_published(manifest)
-            # A file that is gone was copied by another run of the same build.
+            # If the file is gone, another run of the same build has copied it.
             objects.copy(self.url / draft / name, self.url / name, above[name].num_bytes)
 
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             list(pool.map(copy, [name for name in above if belongs(name, manifest)]))
         self._remove_others(manifest, [name for name in found if not name.startswith(f"{draft}/")])
-        # The manifest of the draft goes last: until then the next run goes on here.
+        # The manifest of the draft is removed last, so that an equal run can continue until then.
         seal = f"{draft}/{MANIFEST_FILE}"
         self._check_published(manifest)
         self._root.remove([f"{draft}/{name}" for name in above])
@@ -268,7 +267,7 @@ class ObjectWorkspace:
             if begun is not None and begun.fingerprint != fingerprint:
                 return
             state.remove(names)
-        left = state.names()  # of runs that read `BUILD_FILE` before its removal
+        left = state.names()  # written by runs that read `BUILD_FILE` before its removal
         if BUILD_FILE not in left:
             state.remove(left)
 

@@ -1,4 +1,4 @@
-"""A damaged dataset to build again: its intact shards count as written."""
+"""Build a damaged dataset again: its intact shards count as written."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _NUM_THREADS = 16
 
 
 class IntactShard(NamedTuple):
-    """A file with the bytes of a shard."""
+    """The file with the bytes of a shard, in the folder of the damaged dataset."""
 
     file: str
-    """File name; differs from the shard's name if files were swapped."""
+    """Name of the file; it differs from the shard's name if files were swapped."""
     mark: str
     """ETag in object storage; "" on a disk, where the bytes are hashed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedDataset:
-    """A dataset to build again with the same bytes."""
+    """A damaged dataset, to build again with the same bytes."""
 
     manifest: Manifest
     intact: Mapping[str, IntactShard]
     items: Path | None
-    """`items.parquet`; None if it is damaged, and every shard must be written again."""
+    """Path of `items.parquet`; None if it is missing or damaged: all shards are written again."""
     foreign: Sequence[str]
-    """Files in the folder that are not part of the dataset; they stay."""
+    """Names of files in the folder that are not part of the dataset; they are kept."""
 
     def __str__(self) -> str:
         num_all = len(self.manifest.shards)
@@ -49,7 +49,7 @@ class DamagedDataset:
         return f"the dataset is there, but not whole: {what} built again"
 
     def take_into(self, workspace: Workspace) -> None:
-        """Take the intact shards and the foreign files into the unfinished build."""
+        """Take the foreign files into the build. Unless `items` is None, add the intact shards."""
         for name in self.foreign:
             workspace.adopt(name, "", name)
         if self.items is None:
@@ -71,7 +71,10 @@ class DamagedDataset:
 def find_damage(
     workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
 ) -> DamagedDataset | None:
-    """Return the damage of a finished dataset by names and lengths, None if all files are whole."""
+    """Return a finished dataset with its intact shards, or None if no file is missing or cut.
+
+    Only names and shard lengths are checked. BuildError if it is damaged and `fingerprint` differs.
+    """
     files = workspace.files()
     folder = workspace.documents()
     intact = {
@@ -101,7 +104,7 @@ def find_damage(
 
 
 def foreign_files(files: Iterable[str]) -> list[str]:
-    """Return the files that are neither part of a dataset nor temporary."""
+    """Return the names of files that are neither part of a dataset nor temporary."""
     return [
         name
         for name in files

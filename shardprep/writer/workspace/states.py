@@ -43,20 +43,19 @@ TRANSITIONS = {
     "seal": {("documented", "sealed")},
     "publish": {("sealed", "published")},
 }
-"""Operation → its transitions. `begin` over a dataset or another build needs --overwrite."""
+"""Operation → its transitions (before, after). Replacing a dataset or build needs --overwrite."""
 IN_STORE = {
     "seal": {("documented", "sealed"), ("documented", "in force")},
     "publish": {("sealed", "in force"), ("in force", "published")},
 }
-"""Operation → its transitions in object storage, if they differ."""
+"""Operation → its transitions in object storage, where they differ."""
 
 _MOST_TRIES = 5
-"""Maximum number of attempts of a run if equal runs remove its files."""
 
 
 @contextlib.contextmanager
 def writing(workspace: Workspace) -> Iterator[None]:
-    """Turn errors of the disk, and of objects that another run moved, into BuildErrors."""
+    """Raise errors of the disk, and of objects that another run moved, as BuildErrors."""
     try:
         yield
     except ChangedError as error:
@@ -72,7 +71,7 @@ def writing(workspace: Workspace) -> Iterator[None]:
 
 
 def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
-    """Return the fingerprint of the unfinished build, or None."""
+    """Return the fingerprint of the unfinished build, or None if there is no build."""
     begun = read_build(workspace.state)
     if begun is not None:
         return begun.fingerprint
@@ -81,7 +80,7 @@ def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
 
 
 def is_begun(workspace: Workspace) -> bool:
-    """Return whether there is an unfinished build, whose `BUILD_FILE` may be damaged."""
+    """Return whether there is an unfinished build, even if its `BUILD_FILE` is damaged."""
     return workspace.state.read(BUILD_FILE) is not None or workspace.sealed() is not None
 
 
@@ -96,8 +95,8 @@ def has_work(workspace: Workspace) -> bool:
 def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) -> bool:
     """Continue the build of this fingerprint, or start a new one; return True if it is new.
 
-    An unfinished build of another fingerprint is removed with `overwrite`. Without, it is an error
-    unless the build has done no work. A finished dataset stays, for the build to replace.
+    An unfinished build of another fingerprint is removed with `overwrite`; without it, BuildError
+    is raised, except on a disk if no shard was written. A finished dataset is not changed.
     """
     there = workspace.state.read(BUILD_FILE)
     sealed = workspace.sealed() if there is None else None
@@ -115,12 +114,11 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
     with writing(workspace):
         if workspace.start(fingerprint, over=there):
             return True
-    # Another run has begun in between.
-    return begin(workspace, fingerprint, overwrite=overwrite)
+    return begin(workspace, fingerprint, overwrite=overwrite)  # another run has begun in between
 
 
 def join(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> None:
-    """Continue or start a build that others may write parts of; raises as `check_begun`."""
+    """Continue or start a build in parts; raises as `check_begun` and `refuse_other_build`."""
     if fingerprint_of(workspace) is None:
         with writing(workspace):
             is_new = workspace.state.create(BUILD_FILE, new_build(fingerprint))
@@ -149,7 +147,7 @@ def _other_build(workspace: Workspace, changes: list[str], hint: str) -> BuildEr
 def refuse_other_dataset(
     workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
 ) -> None:
-    """Raise BuildError if the finished dataset has another fingerprint, ignoring versions."""
+    """Raise BuildError if the finished dataset has other inputs or options."""
     there = finished.fingerprint.model_copy(update={"versions": fingerprint.versions})
     if changes := fingerprint_differences(there, fingerprint):
         raise BuildError(
@@ -167,7 +165,7 @@ def check_begun(workspace: Workspace, old: bytes | None) -> None:
 
 
 def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> Folders:
-    """Return the folders of the unfinished build; `old` is the manifest to replace, or None."""
+    """Return the folders of the unfinished build; BuildError if it is gone or replaced."""
     build = read_build(workspace.state)
     if build is None:
         raise disturbed(workspace.state)
@@ -178,7 +176,7 @@ def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None
 
 
 def forget(workspace: Workspace, shards: Iterable[str]) -> None:
-    """Remove the receipts of shards that must be written again."""
+    """Remove the receipts of shards, so that these are written again."""
     workspace.state.remove([receipt_name(shard) for shard in shards])
 
 
@@ -186,17 +184,17 @@ def forget(workspace: Workspace, shards: Iterable[str]) -> None:
 def begun(
     workspace: Workspace, fingerprint: Fingerprint, replaced: bytes | None, *, overwrite: bool
 ) -> Iterator[None]:
-    """Begin a build as `begin`; remove it again if it fails before any work is done.
+    """Begin a build as `begin`; remove it if the block fails before any shard is written.
 
     `replaced` is the manifest that was published when this run began. In object storage other runs
-    may use the build, so only the run that has begun it removes it.
+    may use the build, so only the run that has begun a build removes it.
     """
     is_new = begin(workspace, fingerprint, overwrite=overwrite)
     try:
         check_begun(workspace, replaced)
         yield
     except BaseException:
-        # The first error is raised, not an error of the clean-up.
+        # Errors of the clean-up must not hide the first error.
         with contextlib.suppress(ShardprepError, OSError):
             _take_back(workspace, fingerprint, is_new=is_new)
         raise
@@ -213,7 +211,7 @@ def _take_back(workspace: Workspace, fingerprint: Fingerprint, *, is_new: bool) 
 
 
 def take_back_unbegun(workspace: Workspace) -> None:
-    """Remove the files of a part that failed before the build was begun."""
+    """Remove the files of a part that failed before the build began."""
     if is_begun(workspace):
         return
     with contextlib.suppress(BuildError), workspace.held(alone=True) as is_held:
@@ -222,7 +220,7 @@ def take_back_unbegun(workspace: Workspace) -> None:
 
 
 def end_publishing(workspace: Workspace, finished: Manifest) -> None:
-    """Complete an interrupted publishing of a finished dataset."""
+    """Finish publishing a dataset that is already in force, if a run was interrupted."""
     if not workspace.is_settled(finished):
         with workspace.held(alone=True), writing(workspace):
             workspace.publish(finished, finished.dumps().encode())
@@ -233,10 +231,10 @@ def shared(
     attempt: Callable[[bytes | None], Result],
     fingerprint: Fingerprint | None = None,
 ) -> Result | Manifest:
-    """Return the result of an attempt, or the manifest that an equal run has published first.
+    """Return the result of `attempt`, or the manifest that an equal run has published first.
 
-    The attempt gets the currently published manifest. It is repeated if an equal run has removed
-    files of the build. Without a fingerprint, all runs count as equal.
+    `attempt` gets the currently published manifest or None. It is repeated if an equal run has
+    removed files of the build. Without a fingerprint, all runs count as equal.
     """
     for num_left in reversed(range(_MOST_TRIES)):
         old = workspace.published()

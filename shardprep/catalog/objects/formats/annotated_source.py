@@ -1,6 +1,6 @@
-"""Annotation documents of a source, read within bounds, and the input of every format.
+"""Shared code of the annotation formats: their input, reading of documents, and detection.
 
-A document is about many images, or about one image and named like it.
+A document is about many images, or about one image that has the same name.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from shardprep.source.range_reads import read_ahead
 from shardprep.storage.text_file import as_utf8
 
 MOST_BYTES = 16 << 20
-"""Maximum size in bytes of a document about one image."""
+"""Usual maximum size in bytes of a document about one image."""
 MOST_VALUES = 2_000_000
-"""Maximum number of values in a JSON document parsed as a whole, with up to 100 bytes each."""
+"""Maximum number of values in JSON that is parsed as a whole; each takes up to 100 bytes."""
 ENOUGH = 0.5
 """Minimum share of images outside test splits that a detected format must list."""
 NUM_SAMPLES = 16
-"""Number of documents to look into, for formats with a document for each image."""
+"""Maximum number of documents to sample, for formats with a document for each image."""
 _MOST_SHARED = 64
-"""Maximum number of documents to look into, for formats with a document of many images."""
+"""Maximum number of documents to search, for formats with a document for many images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,19 @@ class Sign:
     """Boxes or masks that were detected in a source."""
 
     key: str
-    """The option for them: "boxes" or "masks"."""
+    """Name of the option that selects them: "boxes" or "masks"."""
     option: str
-    """Its value."""
+    """Value of this option."""
     how: str
     """The evidence, in one line."""
     instances: bool = False
-    """True if mask values look like object numbers, which need `--instances`."""
+    """True if mask values look like object numbers; `--instances` then keeps objects apart."""
     num_unlisted: int = 0
     """Number of images without a document, in a format with a document for each image."""
 
     @property
     def has_unlisted(self) -> bool:
-        """True if `--unlisted` must define images without a file; in YOLO they have no object."""
+        """Whether to add `--unlisted background`: in YOLO, images without objects have no file."""
         return bool(self.num_unlisted) and self.option.partition(":")[0] == "yolo"
 
     @property
@@ -64,7 +64,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedSource:
-    """A source, and which facts about its objects to read."""
+    """A source, and what to read about its objects."""
 
     index: KeyIndex
     documents: Documents
@@ -90,7 +90,7 @@ class Text(NamedTuple):
 
 
 def read_each(members: Sequence[Member], most_bytes: int = MOST_BYTES) -> Iterator[Text]:
-    """Yield the content of each member in order; JSON as UTF-8."""
+    """Yield the content of each member in order, JSON as UTF-8; with a fault if it is too large."""
     spans = read_ahead([member.extent.span for member in members])
     for member, _ in zip(members, spans, strict=True):
         num_bytes = member.extent.num_bytes
@@ -114,7 +114,7 @@ def has_many_values(data: bytes) -> bool:
 def shared_documents(
     source: AnnotatedSource, rule: FormatRule, is_one: Callable[[bytes], bool], suffix: str
 ) -> list[str]:
-    """Return the documents of many images: by the rule, otherwise all that `is_one` accepts."""
+    """Return the documents that the rule names, otherwise all shared ones that `is_one` accepts."""
     if rule.files:
         return list(rule.files)
     found: list[str] = []
@@ -131,20 +131,20 @@ def shared_documents(
 
 
 def shared_texts(source: AnnotatedSource, suffix: str) -> Iterator[Text]:
-    """Yield the documents without an image of the same name, of any size, sorted by name."""
+    """Yield up to 64 documents, of any size, that are not named like an image."""
     stems = {stem(key) for key in source.index.keys}
     shared = [m for m in source.documents.members(suffix) if stem(m.key) not in stems]
     yield from read_each(shared[:_MOST_SHARED], sys.maxsize)
 
 
 def named_as_images(source: AnnotatedSource, suffix: str) -> list[Member]:
-    """Return the members that are named like images."""
+    """Return the members with this suffix that are named like an image."""
     stems = {stem(key) for key in source.index.keys}
     return [member for member in source.documents.members(suffix) if stem(member.key) in stems]
 
 
 class Coverage(NamedTuple):
-    """The share of the images outside test splits that documents name."""
+    """How many of the images outside test splits are named in documents."""
 
     num_named: int
     num_images: int
@@ -158,7 +158,7 @@ class Coverage(NamedTuple):
 
 
 def coverage(index: KeyIndex, names: Iterable[str]) -> Coverage:
-    """Return how many images have one of these names; folders and extensions are ignored."""
+    """Return how many images outside test splits have one of these names, compared by stem."""
     stems = {stem(name) for name in names}
     train = [k for k, s in zip(index.keys, folder_splits(index.keys), strict=True) if s != "test"]
     considered = train or index.keys
@@ -172,7 +172,7 @@ def by_sample(
     option: str,
     title: str,
 ) -> list[Sign]:
-    """Return the sign of a format with a document for each image, from a sample of them."""
+    """Return the sign of a format with a document for each image, or [] if samples differ."""
     named = coverage(source.index, [member.key for member in members])
     if not named.is_enough:
         return []

@@ -1,8 +1,8 @@
-"""The four numbers of a box: their form, their check against the image, and drawn shapes.
+"""The four numbers of a box: their form, and their check against the image; outlines of shapes.
 
-A box is two corners, or a corner and a size, in pixels or as shares of the sides. Column names
-usually show the form. If not, boxes in the wrong form do: most leave the image or have negative
-sizes.
+A box is two corners, or a corner or center with a size, in pixels or as shares of the image sides.
+Column names usually show the form. If not, the data do: read in the wrong form, most boxes leave
+the image or have negative sizes.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from shardprep.recipe.object_rules import BoxForm
 from shardprep.source.byte_range import Extent
 
 SizeOf = Callable[[int], tuple[int, int] | None]
-"""Returns height and width of an image by its position, or None if unknown."""
+"""Takes the position of an image, returns its height and width, or None if unknown."""
 WORDS: dict[BoxForm, str] = {
     "xyxy": "two corners (xyxy)",
     "xywh": "corner, width and height (xywh)",
     "center": "center, width and height (center)",
 }
 _MOST_RELATIVE = 1.0001
-"""Maximum value of boxes in shares; six decimals may round up."""
+"""Maximum coordinate of boxes in shares: above 1, because decimals may be rounded up."""
 _BAD = 0.01
 """Maximum share of wrong boxes in the detected form, and in the form that an error proposes."""
 _FAR = 10
-"""Minimum ratio of wrong boxes between two forms, if both have wrong boxes."""
+"""Minimum ratio of wrong boxes in two forms that decides, if both forms have wrong boxes."""
 _TOLERANCE = 1.01, 1.0
-"""Tolerance of a sound box at the edges of its image: factor and pixels."""
+"""By how much a sound box may exceed its image: a factor, and in addition pixels."""
 _HEAD_BYTES = 256 << 10
 _UNBOUNDED = np.errstate(over="ignore", invalid="ignore")
 _TURNED = (5, 6, 7, 8)
 _ORIENTATION = 0x0112
 _MOST_HEADS = 256
-"""Maximum number of images to read the size of; a wrong form is wrong for most images."""
+"""Maximum number of images whose size is read: a wrong form is wrong for most images."""
 _NUM_SHOWN = 3
 _MOST = 1e100
 _NUM_CORNERS = 64
 
 
 def is_relative(boxes: Floats) -> bool:
-    """Return True if boxes, float64[n, 4], are shares of the sides of their images."""
+    """Return True if boxes, float64[n, 4], look like shares of image sides: at most about 1."""
     finite = boxes[np.isfinite(boxes)]
     return bool(finite.size) and bool(np.abs(finite).max() <= _MOST_RELATIVE)
 
 
 def told_form(boxes: Floats, sizes: Floats) -> BoxForm | None:
-    """Return the form that makes boxes, float64[n, 4], sound; None if unclear.
+    """Return "xyxy" or "xywh", the form in which boxes, float64[n, 4], are sound; None if unclear.
 
-    `sizes` are heights and widths of their images, float64[n, 2], NaN if unknown.
+    `sizes` are heights and widths of the images of the boxes, float64[n, 2], NaN if unknown.
     """
     known = np.isfinite(boxes).all(1)
     if (with_size := known & np.isfinite(sizes).all(1)).any():
@@ -74,7 +74,7 @@ def told_form(boxes: Floats, sizes: Floats) -> BoxForm | None:
 
 @_UNBOUNDED
 def are_outside(corners: Floats, sizes: Floats) -> NDArray[np.bool_]:
-    """Return whether each box, x, y, x, y, is empty or leaves its image by more than rounding.
+    """Return whether each box, x, y, x, y, is empty or exceeds its image beyond the tolerance.
 
     `sizes` are heights and widths of the images in the unit of the boxes, float64[n, 2].
     """
@@ -88,7 +88,7 @@ def are_outside(corners: Floats, sizes: Floats) -> NDArray[np.bool_]:
 
 @_UNBOUNDED
 def numbers(corners: Floats, form: BoxForm) -> Floats:
-    """Return x, y, x, y of boxes as four numbers of a form: the inverse of `corners`."""
+    """Return boxes x, y, x, y, float64[n, 4], as numbers of a form: the inverse of `corners`."""
     if form == "xyxy":
         return corners
     first, size = corners[:, :2], corners[:, 2:] - corners[:, :2]
@@ -107,14 +107,14 @@ def corners(boxes: Floats, form: BoxForm) -> Floats:
 
 
 def image_size(extent: Extent) -> tuple[int, int] | None:
-    """Return height and width of an image as displayed, from its head; None if unknown."""
+    """Return height and width of an image as displayed; None if its head does not tell."""
     from PIL import Image  # noqa: PLC0415 - most sources never need it
 
     try:
         with Image.open(io.BytesIO(extent.read_head(_HEAD_BYTES))) as image:
             width, height = image.size
             turned = image.getexif().get(_ORIENTATION) in _TURNED
-    except Exception:  # decoders raise anything
+    except Exception:  # decoders can raise any exception
         return None
     return (width, height) if turned else (height, width)
 
@@ -124,7 +124,7 @@ class _Boxes(NamedTuple):
     """x, y, x, y as read, float64[n, 4]."""
     images: NDArray[np.int64]
     sizes: Floats
-    """Height and width of that image in the unit of the boxes, float64[n, 2]."""
+    """Height and width of the image of each box, in the unit of the boxes, float64[n, 2]."""
     is_relative: bool
 
 
@@ -140,9 +140,10 @@ class _Reading(NamedTuple):
 def check_boxes(
     found: Found, option: OptionName, keys: Sequence[str], size_of: SizeOf, most: float
 ) -> None:
-    """Raise a SourceError if more than the share `most` of boxes leaves its image or is empty.
+    """Raise a SourceError if a larger share of boxes than `most` exceeds its image or is empty.
 
-    `size_of` is called for some images whose size is not stated; the error names `option`.
+    All boxes are wrong if they should be in pixels but look like shares. `size_of` is called for
+    some images whose size is not stated. The error names `option`.
     """
     boxes = _boxes(found, size_of)
     are_wrong = are_outside(boxes.corners, boxes.sizes)
@@ -194,7 +195,7 @@ def _is_size(size: tuple[int, int]) -> bool:
 
 
 def _better(found: Found, boxes: _Boxes, values: Floats, size_of: SizeOf) -> _Reading | None:
-    """Return the form that puts nearly all boxes inside their images, or None."""
+    """Return the form and unit that put nearly all boxes inside their images, or None."""
     ways = [(boxes.is_relative, boxes.sizes)]
     if boxes.is_relative:
         some = np.unique(boxes.images)
@@ -234,7 +235,7 @@ def rectangle(x1: float, y1: float, x2: float, y2: float) -> Floats:
 
 
 def ellipse(x: float, y: float, radius_x: float, radius_y: float, turn: float = 0.0) -> Floats:
-    """Return an ellipse turned by `turn` radians, float64[64, 2]; OverflowError if it is huge."""
+    """Return an ellipse turned by `turn` radians as float64[64, 2]; OverflowError if it is huge."""
     if not all(abs(number) < _MOST for number in (x, y, radius_x, radius_y, turn)):
         raise OverflowError("an ellipse beyond all images")
     angles = np.linspace(0, 2 * np.pi, _NUM_CORNERS, endpoint=False)
@@ -244,7 +245,7 @@ def ellipse(x: float, y: float, radius_x: float, radius_y: float, turn: float = 
 
 
 def turned(ring: Floats, turn: float) -> Floats:
-    """Return corners turned clockwise about their middle by `turn` radians."""
+    """Return corners, float64[n, 2], turned clockwise by `turn` radians about their middle."""
     if not turn:
         return ring
     if not (np.abs(ring) < _MOST).all():
@@ -257,6 +258,6 @@ def turned(ring: Floats, turn: float) -> Floats:
 
 
 def box_of(rings: list[Floats]) -> tuple[float, ...]:
-    """Return the box around all corners: x, y, x, y."""
+    """Return the box around the points of all rings: x, y, x, y."""
     points = np.concatenate(rings)
     return (*points.min(0).tolist(), *points.max(0).tolist())

@@ -1,4 +1,4 @@
-"""Boxes in tables: four columns, or all boxes of a row in one cell, in the usual spellings."""
+"""Boxes in tables: in four columns, or in one cell that holds all boxes of the row."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from shardprep.recipe.object_rules import (
 
 _NO_BOXES = frozenset(("", "[]", "[[]]", "{}", "-1", "none", "None", "nan", "NaN"))
 _NO_OBJECT = "none"
-"""Label within a cell that means no object: `none 1 0 0 1 1`."""
+"""Label in a cell of boxes that means "no object": `none 1 0 0 1 1`."""
 _SPACES = str.maketrans("[](){},;\"'", " " * 10)
 _DICT = re.compile(r"\{([^{}]*)\}")
 _ENTRY = re.compile(r"['\"]?([A-Za-z_]\w*)['\"]?\s*:\s*([-+.\w]+)")
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name", re.IGNORECASE)
 _MOST_ODD = 0.01
-"""Maximum share of cells with another number of values than the rest."""
+"""Maximum share of cells whose number of words does not fit."""
 _MOST_COMPARED = 100_000
 _ROUNDING = 1.01
 """Maximum difference in pixels between a stated side and the distance of two corners."""
@@ -51,7 +51,7 @@ _SAMPLE = 200
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the boxes of the table in row order; empty cells mean an image without an object."""
+    """Return the boxes of the table in row order; an empty cell means that a row has no box."""
     table, index = source.documents.table(rule.files), source.index
     columns, label = rule.table.boxes, rule.table.label_column
     if columns is None:
@@ -143,9 +143,9 @@ def _side_columns(table: Table, columns: BoxColumns) -> tuple[int, int] | None:
 
 
 def _are_of_boxes(table: Table, boxes: _Boxes, match: TableMatch, sides: tuple[int, int]) -> bool:
-    """Return True if columns of sides hold sizes of boxes instead of images.
+    """Return True if the columns `sides` hold sizes of boxes instead of sizes of images.
 
-    If so, most equal the distances of corners, or they differ between the rows of most images.
+    Sizes of boxes mostly equal the distances of corners, or differ between the rows of an image.
     """
     num_distances = num_stated = 0
     sizes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -176,7 +176,7 @@ def _sizes(
     match: TableMatch,
     size_of: SizeOf,
 ) -> Floats:
-    """Return height and width for each box, float64[n, 2], from the table or from some images."""
+    """Return height and width of the image of each row, float64[n, 2]; NaN if unknown."""
     nothing = (np.nan, np.nan)
     if sides is not None:
         stated = [_side(table.rows[row], sides) or nothing for row in rows]
@@ -207,7 +207,7 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str) -> str:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of the first table with boxes of enough images."""
+    """Return the sign of the first table with boxes of enough images, or []."""
     for table in source.documents.tables:
         option, id_column = _rule_of(table, source.index)
         if option:
@@ -219,10 +219,9 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 
 
 def _rule_of(table: Table, index: KeyIndex) -> tuple[str, str]:
-    """Return the value of `--boxes` that reads a table, and its column of ids; "" if unsure.
+    """Return the `--boxes` value of a table, and its id column; both are "" if it is unclear.
 
-    Tables of boxes have usual column names and repeated ids, or a column of four numbers in
-    brackets.
+    Such tables have usual column names and repeated ids, or a column of numbers in brackets.
     """
     try:
         columns = _find_columns(table)
@@ -242,7 +241,7 @@ class _Boxes:
     def __init__(self) -> None:
         self.rows = array("q")
         self.labels: list[str | None] = []
-        """None means the label of the row."""
+        """Label of each box; None means the label of its row."""
         self.malformed: Counter[int] = Counter()
         self.form: BoxForm | None = None
         self._values = array("d")
@@ -291,7 +290,7 @@ def _of_cells(table: Table, place: int) -> _Boxes:
 def _tuple_size(cells: Sequence[Sequence[str]]) -> tuple[int, bool]:
     """Return the number of words of a box, 0 if unclear, and whether the first is a class.
 
-    Four are only numbers, five have a class or a confidence before them, six have both.
+    Four words are the box. A fifth before them is a class or a confidence; six words have both.
     """
     texts = [any(not _is_number(word) for word in words) for words in cells]
     for size in (6, 5) if any(texts) else (4, 6, 5):

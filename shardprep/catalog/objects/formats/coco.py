@@ -1,7 +1,7 @@
 """COCO's JSON: images, annotations and categories in one document for many images.
 
-In a panoptic document an annotation is an image. Its segments are things, which are objects, or
-stuff, which are areas. Their pixels are in a mask file.
+In a panoptic document, an annotation lists the segments of an image. Segments of things are
+objects, segments of stuff are areas. A mask file holds their pixels.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _BOX = re.compile(rb'"bbox"\s*:')
 _LISTS = tuple(re.compile(rb'"%s"\s*:\s*\[' % name) for name in (b"images", b"annotations"))
 _SEGMENTS = re.compile(rb'"segments_info"\s*:')
 _MOST_SEGMENTS = 1 << 24
-"""Number of ids that a colour can express; 0 means no segment."""
+"""Number of ids that a colour can encode; id 0 means no segment."""
 
 Size = tuple[int, int] | None
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all documents; classes in the order of their ids."""
+    """Return the objects of all documents, with classes in the order of their ids."""
     reader = _Reader(source, may_repeat=bool(rule.files))
     files = shared_documents(source, rule, is_coco, ".json")
     for file in files if rule.files else _chosen(files):
@@ -59,7 +59,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of documents with boxes that name enough images."""
+    """Return the sign of the documents with boxes if they name enough images, otherwise []."""
     texts = shared_texts(source, ".json")
     names = {key: stated_names(data) for key, data, _ in texts if is_coco(data)}
     keys = _chosen(list(names))
@@ -83,14 +83,14 @@ def _is_document(data: bytes) -> bool:
 
 
 def stated_names(data: bytes) -> list[str]:
-    """Return the names of images in a COCO document, without parsing the rest."""
+    """Return all values of `file_name` in a COCO document, without parsing the rest."""
     return [
         name.decode("utf-8", errors="replace").replace("\\/", "/") for name in _NAME.findall(data)
     ]
 
 
 def _chosen(keys: Sequence[str]) -> list[str]:
-    """Return only instances_*.json, if any; COCO's captions and stuff are of the same images."""
+    """Return only instances_*.json, if any; COCO's other documents describe the same images."""
     instances = [key for key in keys if stem(key).startswith("instances")]
     return instances or list(keys)
 
@@ -114,7 +114,7 @@ def _segment_of(entry: dict[str, Any]) -> Segment:
 
 
 def _outline_of(shape: Any) -> Outline:
-    """Return the polygons or run lengths of an object; drawing them checks the values."""
+    """Return the polygons or run lengths of an object; their values are checked when drawn."""
     if isinstance(shape, dict):
         height, width = shape["size"]
         if not all(type(side) is int and side < MOST_SIDE for side in (height, width)):
@@ -160,10 +160,9 @@ class _Reader:
         self._splits: list[str | None] = [None] * len(index.keys)
         self._has_objects = np.zeros(len(index.keys), np.bool_)
         self._stuff: set[str] = set()
-        """Classes that only have areas in panoptic documents: sky, grass."""
         self._is_panoptic = False
         self._masks: dict[int, tuple[str, str]] = {}
-        """Position of an image → document, and its mask file."""
+        """Position of an image → key of its document, and name of its mask file."""
 
     def read(self, key: str, data: bytes) -> None:
         document, start = _Document(key), len(self._table)
@@ -262,7 +261,7 @@ class _Reader:
         self._ids[name] = (order, above) if known is None else (min(known[0], order), known[1])
 
     def _place(self, key: str, images: dict[object, tuple[str, Size]]) -> dict[object, int]:
-        """Return the position of each image by its id, −1 if the source lacks it."""
+        """List the images in the table; return id → position, −1 if the source lacks the image."""
         split = document_split(key) or ""
         places: dict[object, int] = {}
         for id_, (name, size) in images.items():
@@ -306,7 +305,7 @@ class _Reader:
         )
 
     def _names(self) -> tuple[str, ...]:
-        """Return the classes, without supercategories that have no object."""
+        """Return the class names, without supercategories that have no object."""
         used = self._table.classes.keys()
         stuff = self._stuff if self._is_panoptic and not self._source.areas else set()
         above = {parent for name, (_, parent) in self._ids.items() if parent != name}

@@ -1,7 +1,6 @@
 """CVAT's XML for images 1.1: one document for many images, shapes in pixels.
 
-All facts are in attributes of elements, so a document is read as a stream of elements. Memory use
-does not grow with the size of the document.
+The XML is parsed as a stream, so the memory of the parser does not grow with the document.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ _HEAD_BYTES = 1 << 20
 """Number of bytes to search for the first image, which follows the labels."""
 _PIECE = 1 << 16
 _MOST_RUNS = 1 << 20
-"""Maximum number of runs of one mask along the rows of its image."""
 _HINT = "export it from CVAT as 'CVAT for images 1.1' again"
 
 
@@ -110,7 +108,7 @@ class _Reader:
 
 
 def is_cvat(data: bytes) -> bool:
-    """Return True if bytes start a document of CVAT with an image."""
+    """Return True if bytes look like XML of CVAT, with an image in the first MiB."""
     reader = _Reader("")
     with contextlib.suppress(SourceError):  # cut in the middle, or another document
         for _ in reader.images(data[:_HEAD_BYTES]):
@@ -126,11 +124,11 @@ def _stated_names(data: bytes) -> list[str]:
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all documents; classes in the order of the tasks.
+    """Return the objects of all documents, with classes in the order of the declared labels.
 
-    Boxes, polygons, ellipses and masks are objects. Lines, points and cuboids count as malformed,
-    tags are ignored. An image in several documents has the objects of all. The subset of an image
-    is its split.
+    Boxes, polygons, ellipses and masks are objects. Lines, points, cuboids and skeletons count as
+    malformed, tags are ignored. An image in several documents has the objects of all of them. The
+    subset of an image is its split.
     """
     index = source.index
     pairing, table = Pairing(index), ObjectTable(len(index.keys), outlines=source.outlines)
@@ -170,7 +168,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of documents that name enough images."""
+    """Return the sign of the documents if they name enough images, otherwise []."""
     found = [text for text in shared_texts(source, ".xml") if is_cvat(text.data)]
     named = coverage(source.index, [name for text in found for name in _stated_names(text.data)])
     how = f"{some_of([text.key for text in found], 2)}: CVAT for images, names {named}"
@@ -196,7 +194,7 @@ def _add(table: ObjectTable, image: int, shape: _Shape, size: tuple[int, int] | 
 
 
 def _object(shape: _Shape, size: tuple[int, int] | None) -> tuple[tuple[float, ...], Outline]:
-    """Return box and outline of a shape; ValueError or KeyError if it has none."""
+    """Return box and outline of a shape; KeyError, ValueError or OverflowError if malformed."""
     facts = shape.facts
     turn = math.radians(float(facts.get("rotation", 0)))
     match shape.kind:
@@ -220,9 +218,9 @@ def _object(shape: _Shape, size: tuple[int, int] | None) -> tuple[tuple[float, .
 def _mask(
     facts: Mapping[str, str], size: tuple[int, int] | None
 ) -> tuple[tuple[float, ...], Outline]:
-    """Return box and runs of a mask; the counts follow the rows of the mask's own rectangle.
+    """Return box and runs of a mask, whose counts follow the rows of its own rectangle.
 
-    The first count is of pixels outside the mask.
+    The first count is the number of pixels before the first run.
     """
     left, top, width, height = (int(facts[one]) for one in ("left", "top", "width", "height"))
     if size is None or not (

@@ -1,4 +1,4 @@
-"""JSON of any size, parsed element by element, with a quarter of the memory of a whole parse."""
+"""Parse JSON of any size element by element, in a quarter of the memory of `json.loads`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from shardprep.errors import SourceError
 
 MOST_BYTES = 16 << 20
-"""Maximum size in bytes of an element, and size of the part that is decoded at a time."""
+"""Maximum size in bytes of an element, and of the part that is decoded at a time."""
 _CHUNK = 1024
 _SPACE = frozenset(" \t\r\n")
 _FILLED = re.compile(r"[^ \t\r\n]|\Z")
@@ -22,11 +22,11 @@ _HINT = "download or export it again"
 
 
 def elements(data: bytes, where: str) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the key and some elements of every array in a JSON object, in order.
+    """Yield each key of a JSON object with a list of elements, in order.
 
-    Other values are lists of one element. NaN and infinities are allowed, as in Python's parser.
-    A SourceError names the place where the document is damaged or nested too deeply, is not a JSON
-    object, or has too large an element.
+    An array is yielded in several lists; another value is a list of one element. NaN and infinities
+    are allowed, as in Python's parser. SourceError if the document is damaged, nested too deeply or
+    not a JSON object, or has too large an element.
     """
     reader = _Reader(data)
     try:
@@ -102,7 +102,7 @@ class _Reader:
         yield chunk
 
     def _run(self) -> Iterator[Any]:
-        """Yield the next elements that the decoded text holds completely, with their comma."""
+        """Yield the next elements that are followed by a comma and more in the decoded text."""
         text, decode = self._text, _scan
         with contextlib.suppress(json.JSONDecodeError, StopIteration):  # parsed again later
             while True:
@@ -121,7 +121,7 @@ class _Reader:
             self._move()
             return self._whole()
         if end >= len(self._text) - len("e+") and self._move():
-            return self._whole()  # a number may go on
+            return self._whole()  # a number may continue
         self._at = end
         return value
 
@@ -151,7 +151,7 @@ class _Reader:
         self._at += 1
 
     def _move(self) -> bool:
-        """Decode the next part from the current position; False at the end of the document."""
+        """Decode the next part, from the current position; return False if nothing is left."""
         if self._stop == len(self._data):
             return False
         self._start += len(self._text[: self._at].encode())

@@ -1,4 +1,4 @@
-"""Annotation documents to images: by names that they state, or by their own names and folders."""
+"""Match annotation documents to images by the names that they state, or by their own paths."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from shardprep.source.names import composed, without_archive_suffix
 _MOST_FOLDERS = 8
 """Maximum number of folders of images, and of folders of a split, to try."""
 _ABSOLUTE = re.compile(r"^([A-Za-z]:)?/|(^|(?<=/))\.{1,2}/")
-"""Start of an absolute path, and the steps ./ and ../, which mean nothing in a source."""
+"""Start of an absolute path, and the steps ./ and ../; a source has neither."""
 
 
 class Pairing:
     """Finds the image of a document.
 
-    The search starts in the folder of the document. Next are its path with a folder of images
-    instead of one of its own (`labels/a/1.txt`, `images/a/1.jpg`), the last folders of the path,
-    and the name alone. An image of another split never fits.
+    The search starts in the folder of the document. Next are its path with one folder left out or
+    replaced by a folder of images (`labels/a/1.txt`, `images/a/1.jpg`), the last folders of the
+    path, folders of the same split, and the name alone. An image of another split never fits.
     """
 
     def __init__(self, index: KeyIndex) -> None:
@@ -40,8 +40,8 @@ class Pairing:
     def find(self, name: str, document: str, split: str = "") -> int | None:
         """Return the position of the image that a document calls `name`, or None.
 
-        `name` may lack folders or have another image extension. `split` is "" for images of any
-        split. AmbiguousIdError if several images fit equally well.
+        `name` may lack folders or have another image extension. `split` "" means the split that
+        the folders of the document name, if any. AmbiguousIdError if several images fit.
         """
         path = name.replace("\\", "/")
         if "/" in path:
@@ -49,7 +49,7 @@ class Pairing:
         base = path.rpartition("/")[2]
         bare, _, suffix = base.rpartition(".")
         names = [path, base]
-        if f".{suffix.lower()}" in IMAGE_SUFFIXES:  # it may be stored in another format since
+        if f".{suffix.lower()}" in IMAGE_SUFFIXES:  # the image may have been converted
             names += [f"{path.rpartition('/')[0]}/{bare}".lstrip("/"), bare]
         for one in dict.fromkeys(names):
             image = self._find(one, document, split)

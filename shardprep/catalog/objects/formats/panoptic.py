@@ -1,4 +1,4 @@
-"""COCO's panoptic sets: a document of segments, and a folder of the same name with masks."""
+"""COCO's panoptic format: a document of segments, and a folder of masks with the same name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_DOCUMENTS = 16
 
 
 class SegmentMasks(NamedTuple):
-    """The masks of one document, in a folder of its name."""
+    """The masks of one panoptic document, which are in a folder of the same name."""
 
     members: Sequence[Member]
     names: KeyIndex
@@ -31,7 +31,7 @@ class SegmentMasks(NamedTuple):
 def segment_masks(
     recipe: Recipe, members: Sequence[Member], documents: Documents
 ) -> dict[str, SegmentMasks]:
-    """Return the masks of the panoptic documents that `--boxes` and `--masks` name, by key."""
+    """Return document key → masks, of the panoptic documents that `--boxes` and `--masks` name."""
     rules = (recipe.rules.boxes, recipe.rules.masks.outlines)
     coco = sorted({(one.text, one.files) for one in rules if one.kind == "coco"})
     found: dict[str, SegmentMasks] = {}
@@ -47,7 +47,7 @@ def segment_masks(
 
 
 def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Documents) -> Recipe:
-    """Replace `--masks coco` by panoptic documents, unless the source has other outlines."""
+    """Return the recipe with `--masks coco` set to panoptic documents, unless others have boxes."""
     masks = recipe.rules.masks.outlines
     if masks.kind != "coco" or masks.files:
         return recipe
@@ -75,7 +75,7 @@ def _named_as(document: str, members: Sequence[Member]) -> list[Member]:
 def masks_of_segments(
     found: Found, masks: Mapping[str, SegmentMasks], num_images: int
 ) -> list[tuple[Member, ...]]:
-    """Return the mask file of each image; SourceError if none has one, or a name is ambiguous."""
+    """Return the mask file of each image, or (); SourceError if all are () or a name is unclear."""
     of_image: list[tuple[Member, ...]] = [()] * num_images
     for image, (document, name) in found.segments.items():
         of_document = masks.get(document)
@@ -95,8 +95,8 @@ def masks_of_segments(
 def with_segments(found: Found, panoptic: Found) -> Found:
     """Return the objects of a document, with the segments of a panoptic document as areas.
 
-    An image is listed if both list it. Classes of objects keep their indices; classes of segments
-    only come after them.
+    An image is listed if both documents list it. Classes of objects keep their indices; further
+    classes of segments come after them.
     """
     names = tuple(dict.fromkeys((*found.names, *panoptic.names)))
     number = [names.index(name) for name in panoptic.names]
@@ -122,7 +122,7 @@ def with_segments(found: Found, panoptic: Found) -> Found:
 
 
 def panoptic_signs(index: KeyIndex, documents: Documents, members: Sequence[Member]) -> list[Sign]:
-    """Return the sign of panoptic documents that name enough images and masks."""
+    """Return the sign of the panoptic documents if they name enough images, otherwise []."""
     names: list[str] = []
     keys: list[str] = []
     taken: set[str] = set()

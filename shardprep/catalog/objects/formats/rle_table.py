@@ -1,7 +1,7 @@
-"""Tables of run lengths, as Kaggle has them: `rle:FILE:ID:RLE[:LABEL]`.
+"""Tables of run lengths in the style of Kaggle: `rle:FILE:ID:RLE[:LABEL]`.
 
-A cell holds pairs of start and length, counted from 1. Pixels are in one of three orders, which
-no table states.
+A cell holds pairs of start and length; starts count from 1. Pixels are numbered in one of three
+orders, which no table states.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Pairs = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _NO_RUNS = ("", "-1")
 _SAMPLE_IMAGES = 100
-"""Number of images with different sides that decide the order."""
+"""Maximum number of images to detect the order from; square images do not help."""
 _SAMPLE_ROWS = 500
 _MOST_LETTERS = 1 << 20
-"""Maximum number of characters of a cell that decides the order; longer cells are slow."""
+"""Maximum number of characters of a cell to detect the order from; longer cells are slow."""
 _MOST_PIXELS = 1 << 26
 _RUNS = re.compile(r"\d+ +\d+( +\d+ +\d+)* *")
 _CLASS_COLUMNS = ("classid", "class_id", "class", "label", "category")
@@ -49,7 +49,7 @@ class _Objects(NamedTuple):
 
 
 def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | None = None) -> Found:
-    """Return the masks of a table, an object for each row; `order` None to detect the order."""
+    """Return the masks of a table, an object for each row; `order` None means to detect it."""
     table, index = source.documents.table(rule.files), source.index
     objects = _objects(table, rule, index)
     images = {text: index.find_one(text, table.name) for text in dict.fromkeys(objects.ids)}
@@ -108,10 +108,10 @@ def _objects(table: Table, rule: RunTableRule, index: KeyIndex) -> _Objects:
 
 
 def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[RunOrder, str]:
-    """Return the order of runs, and a remark for the user if the data do not show it.
+    """Return the order of runs, and a remark for the user if the data do not show it, or "".
 
-    Starts before the end of the previous run are relative. Otherwise the order with more pixels
-    that continue in the next column or row wins. `cells` are the run lengths of each image.
+    If most cells have a start before the end of the previous run, starts are relative. Otherwise
+    the order with more pixels that continue in the next line wins. `cells` maps images to runs.
     """
     sample = list(cells)[:: max(1, len(cells) // _SAMPLE_ROWS)]
     several = [
@@ -174,7 +174,7 @@ def _pairs(text: str) -> Pairs | None:
 
 
 def runs_in(table: Table, index: KeyIndex) -> list[Sign]:
-    """Return the sign of a table of run lengths."""
+    """Return the sign of a table of run lengths, or [] for another table."""
     rows = table.rows[:: max(1, len(table.rows) // _SAMPLE_ROWS)]
     for place, title in enumerate(table.header):
         cells = [row[place] for row in rows if row[place] not in _NO_RUNS]

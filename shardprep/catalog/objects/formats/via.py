@@ -35,7 +35,7 @@ def is_via(data: bytes) -> bool:
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all documents; classes in natural order."""
+    """Return the objects of all documents, with classes in natural order."""
     pairing = Pairing(source.index)
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)
     keys: list[str] = []
@@ -71,7 +71,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of VIA documents."""
+    """Return the sign of VIA documents, or [] if there are none."""
     found = [key for key, data, _ in shared_texts(source, ".json") if is_via(data)]
     return [Sign("boxes", "via", f"{some_of(found, 2)}: VIA")] if found else []
 
@@ -87,7 +87,7 @@ def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _class_attribute(entries: Iterable[dict[str, Any]]) -> str:
-    """Return the attribute of regions that holds the class: by its name, or the most frequent."""
+    """Return the attribute that holds the class: one of a usual name, or the most frequent."""
     counts: Counter[str] = Counter()
     for entry in entries:
         for region in _regions(entry):

@@ -28,14 +28,14 @@ from shardprep.storage.text_file import decoded
 _SPLIT_LISTS = "ImageSets/Main/"
 _ANNOTATIONS = "Annotations/"
 _ORDER = ("test", "validation", "train")
-"""Splits in order of precedence, if several lists name an image."""
+"""Splits in order of precedence, for an image on several lists."""
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_DEPTH = 100
 """Maximum depth of elements in a file; an annotation has 4 or 5."""
 _PARTS = ((b"<", 1), (b"=", 4), (b"\n", 1), (b"\r", 1), (b"&", 1))
-"""Marks of tags, attributes and texts in every encoding, and the weight of each."""
+"""Bytes that occur for each tag, attribute and text in every encoding, and their weight."""
 _MOST_PARTS = 1_000_000
-"""Maximum weight of a file; a unit takes 100 bytes of memory. 100 objects have 4,000."""
+"""Maximum weight of a file: a unit takes 100 bytes of memory, 100 objects weigh 4,000."""
 _FEW_BYTES = 100_000
 """Maximum size in bytes of a file whose weight is not checked."""
 _DTD = b"<!DOCTYPE"
@@ -43,10 +43,10 @@ _MOST_TEXT = 4096
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
-    """Return the objects of all files, boxes as written; classes in natural order.
+    """Return the objects of all files, with boxes as written and classes in natural order.
 
-    A file belongs to the image of the same name in its folder or in a folder of images, otherwise
-    to the image that it states. Other kinds of XML are ignored.
+    A file belongs to the image of the same name that `Pairing` finds, or if there is none, to the
+    image in `filename`. Other kinds of XML are ignored.
     """
     pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
     keys: list[str] = []
@@ -81,7 +81,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of XML files with boxes, named as the images."""
+    """Return the sign of XML files with boxes that are named like the images, or []."""
     return by_sample(source, named_as_images(source, ".xml"), is_voc, "voc", "Pascal VOC")
 
 
@@ -98,7 +98,7 @@ def _parsed(documents: Iterable[Text]) -> Iterator[tuple[str, VocFile | str]]:
 def _add(
     table: ObjectTable, image: int, key: str, content: VocFile | str, *, numbers: bool
 ) -> None:
-    """Add the objects of an image; with `numbers`, each has its number from 1 as its segment."""
+    """Add the objects of an image; with `numbers`, the segment of object n (from 1) is n."""
     if isinstance(content, str):
         table.fault(image, f"{key} {content}")
         return
@@ -125,7 +125,7 @@ def _image(pairing: Pairing, key: str, content: VocFile | str) -> int | None:
 
 
 def _list_splits(lists: Iterable[Text], index: KeyIndex, findings: list[str]) -> list[str | None]:
-    """Return the split whose list names each image; lists of a class are ignored."""
+    """Return the split of each image by the lists, or None; lists of a class are ignored."""
     of_split: dict[str, tuple[str, Sequence[str]]] = {}
     for key, data, fault in sorted(lists):
         if fault:
@@ -165,22 +165,22 @@ class NotVocError(ValueError):
 
 
 class VocError(ValueError):
-    """The XML is damaged or forbidden; the message says why."""
+    """The XML is damaged or not allowed; the message says why."""
 
 
 @dataclass(slots=True)
 class VocFile:
-    """The content of one file."""
+    """The content of one XML file."""
 
     filename: str = ""
     size: tuple[int, int] | None = None
     names: list[str] = field(default_factory=list)
     boxes: list[tuple[float, ...] | None] = field(default_factory=list)
-    """Box of each object as written: xmin, ymin, xmax, ymax; None if it lacks a number."""
+    """Box of each object as written: xmin, ymin, xmax, ymax; None if a number is missing."""
 
 
 def is_voc(data: bytes) -> bool:
-    """Return True for an annotation with a box; the XML of LabelMe has only outlines."""
+    """Return True if bytes are an annotation with a box; the XML of LabelMe only has outlines."""
     try:
         return any(parse_voc(data).boxes)
     except (NotVocError, VocError):
@@ -190,8 +190,8 @@ def is_voc(data: bytes) -> bool:
 def parse_voc(data: bytes) -> VocFile:
     """Return the content of an annotation.
 
-    NotVocError if the root is another element. VocError if the file is damaged, nested too deeply,
-    or has a document type definition.
+    NotVocError if the root is not `annotation`. VocError if the file is damaged, too large, nested
+    too deeply, or has a document type definition.
     """
     if _has_dtd(data):
         raise VocError("has a document type definition (DTD), which no annotation needs")
@@ -214,15 +214,15 @@ def parse_voc(data: bytes) -> VocFile:
 
 
 def _has_dtd(data: bytes) -> bool:
-    """Return True if a DTD may begin anywhere, in 8-bit encodings or in UTF-16."""
+    """Return True if a DTD may begin at any place, in an 8-bit encoding or in UTF-16."""
     has_zeros = b"\0" in data
     return _DTD in data or (has_zeros and _DTD in data.replace(b"\0", b""))
 
 
 def _tree(data: bytes) -> tuple[ET.Element | None, Exception | None]:
-    """Return the root with all elements before an error, and the error."""
+    """Return the root with all elements before an error, and the error or None."""
     builder = ET.TreeBuilder()
-    parser = ET.XMLParser(target=builder)  # noqa: S314 - a DTD does not come here
+    parser = ET.XMLParser(target=builder)  # noqa: S314 - files with a DTD were refused
     try:
         parser.feed(data)
         return parser.close(), None
@@ -244,7 +244,6 @@ def _check_depth(root: ET.Element) -> None:
 
 
 def _content(root: ET.Element) -> VocFile:
-    """Return the content of an annotation from its direct children, not from parts of objects."""
     size = root.find("size")
     objects = root.findall("object")
     return VocFile(

@@ -1,4 +1,4 @@
-"""YOLO: a text file for each image, a line for each object, coordinates as shares of the sides."""
+"""YOLO: a text file for each image with a line for each object, in shares of the image sides."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _MOST_DEPTH = 64
 _ID = re.compile(r"\d{1,9}", re.ASCII)
 _MOST_SHOWN = 60
 _NO_SHAPE = (None, "", "~", "null")
-"""YAML texts that mean that `kpt_shape` has no value."""
+"""Values of `kpt_shape` in YAML that mean that it is not set."""
 _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all label files; an image without a file has no object.
 
-    Classes are in the order of the names file, which the rule may give. Without a file, classes
-    are called by their numbers. Keypoints are left out.
+    Classes are in the order of the names file, which the rule may select. Without a names file,
+    class names are the numbers. Keypoints are left out.
     """
     argument = next(iter(rule.files), "")
     names = _names(source, argument)
@@ -109,7 +109,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of YOLO, or a sign for each names file if their classes differ."""
+    """Return the sign of YOLO, or one for each names file if their classes differ, or []."""
     files = _name_files(source)
     if all(one.names == files[0].names for one in files[1:]):
         options = {"yolo": files[0]} if files else {}
@@ -139,8 +139,8 @@ def _names(source: AnnotatedSource, argument: str) -> NameFile | None:
 def _name_files(source: AnnotatedSource, *, is_strict: bool = False) -> list[NameFile]:
     """Return the files that name classes, in order of precedence.
 
-    If some of them have label files below their folder, the others are left out. With `is_strict`,
-    a damaged file of a usual name is an error.
+    If there are label files below the folders of some of them, the others are left out. With
+    `is_strict`, a damaged file with a usual name is an error.
     """
     found = []
     for member in source.documents.members(*_NAME_SUFFIXES):
@@ -163,14 +163,14 @@ def _below(members: Sequence[Member], document: str) -> list[Member]:
 
 
 class NameFile:
-    """The content of a names file: classes, and the images of each split."""
+    """The content of a names file: class names by id, and the paths of each split."""
 
     def __init__(self, key: str, data: bytes, fields: Sequence[str] = ("names",)) -> None:
-        """Parse a file whose classes are in one of the YAML `fields`; SourceError if damaged."""
+        """Parse a file; YAML has classes under one of `fields`. SourceError if it is damaged."""
         self.key = key
         self.splits: dict[str, list[str]] = {}
         self.num_keypoints = 0
-        """Numbers after the box in a line of a pose; 0 if the file does not state keypoints."""
+        """How many numbers follow the box in a line of a pose; 0 if `kpt_shape` is not set."""
         if len(data) > _MOST_NAME_BYTES:
             raise SourceError(key, "is larger than 1 MiB: it names no classes")
         if key.lower().endswith((".yaml", ".yml")):
@@ -182,13 +182,13 @@ class NameFile:
             raise SourceError(key, "names no classes", f"name another file: {_YOLO}:FILE")
 
     def _of_yaml(self, text: str, fields: Sequence[str]) -> dict[int, str]:
-        """Return the classes by id, from a list or map; all values stay texts: yes, 010, null."""
+        """Return the class names by id. All YAML values are read as texts: yes, 010, null."""
         import yaml  # type: ignore[import-untyped] # noqa: PLC0415 - most sources never need it
 
         loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
         try:
             self._check_depth(yaml.parse(text, loader))
-            document = yaml.load(text, loader)  # noqa: S506 - a loader of texts alone
+            document = yaml.load(text, loader)  # noqa: S506 - it only makes texts
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             line = getattr(getattr(error, "problem_mark", None), "line", None)
             place = "" if line is None else f" at line {line + 1:,}"
@@ -233,7 +233,7 @@ class NameFile:
 
 
 def is_yolo(data: bytes, num_keypoints: int = 0) -> bool:
-    """Return True if a text has lines, and each is an object: a box, a pose or a polygon."""
+    """Return True if a text has lines and all are objects: boxes, poses or polygons."""
     lines = [line for line in decoded(data).splitlines() if line.strip()]
     try:
         shapes = [_object(line.split(), num_keypoints) for line in lines]
@@ -258,7 +258,7 @@ class _Lines(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Number of objects, bad ones included; 0 for a text of another kind."""
+        """Number of objects and malformed lines; 0 if there is no object, as in other texts."""
         return len(self.objects) + self.num_bad if self.objects else 0
 
 
@@ -292,7 +292,6 @@ def _object(words: Sequence[str], num_keypoints: int) -> _Object:
 
     A box is `class x y w h [confidence]`, a pose a box and its keypoints, a polygon
     `class x1 y1 …`. Four corners are a polygon, too: an oriented box.
-
     `num_keypoints` is the number of values after the box of a pose; then polygons are impossible.
     If it is 0, a line is a pose if its keypoints have flags, which are 0, 1 or 2.
     """
@@ -316,10 +315,10 @@ def _object(words: Sequence[str], num_keypoints: int) -> _Object:
 
 
 def _have_flags(numbers: Sequence[float]) -> bool:
-    """Return whether a line is a box and keypoints of x, y and a flag, and cannot be a polygon.
+    """Return whether a line is a box and keypoints x, y, flag, and cannot be a polygon.
 
-    With flags, an odd number of keypoints leaves an odd number of coordinates. Otherwise a flag of
-    2 is outside the image, and four coordinates in the places of flags are never all 0 or 1.
+    An odd number of keypoints gives an odd number of values, unlike a polygon. In a polygon, values
+    in the places of flags are coordinates: never 2, and not four or more that are only 0 or 1.
     """
     flags = numbers[7::3]
     if len(numbers) < 8 or (len(numbers) - 5) % 3 or not {0.0, 1.0, 2.0}.issuperset(flags):
