@@ -52,51 +52,51 @@ class CheckedRecords:
         self._bad: set[int] = set()
         self._lock = threading.Lock()
 
-    def read(self, positions: Ints) -> list[bytes]:
+    def read(self, rows: Ints) -> list[bytes]:
         """Return the payloads of rows. Without `decode`, a bad record raises its RecordError."""
-        payloads = self.read_or_empty(positions)
+        payloads = self.read_or_empty(rows)
         if self._decode is None:
             return payloads
         return [
-            payload or self._records.next_good(position, self._payload, self._bad, self._note)
-            for position, payload in zip(positions.tolist(), payloads, strict=True)
+            payload or self._records.next_good(row, self._payload, self._bad, self._note)
+            for row, payload in zip(rows.tolist(), payloads, strict=True)
         ]
 
-    def read_or_empty(self, positions: Ints) -> list[bytes]:
+    def read_or_empty(self, rows: Ints) -> list[bytes]:
         """Return the payloads of rows like `read`, but b"" for bad records to be replaced."""
-        read = self._records.read(positions)
+        read = self._records.read(rows)
         return [
-            self._good_or_empty(position, payload)
-            for position, payload in zip(positions.tolist(), read, strict=True)
+            self._good_or_empty(row, payload)
+            for row, payload in zip(rows.tolist(), read, strict=True)
         ]
 
-    def _good_or_empty(self, position: int, read: memoryview | RecordError) -> bytes:
-        if position in self._bad:
+    def _good_or_empty(self, row: int, read: memoryview | RecordError) -> bytes:
+        if row in self._bad:
             return b""
         try:
-            return self._good(position, read)
+            return self._good(row, read)
         except RecordError as error:
             if self._decode is None:
                 raise
-            self._note(position, error)
+            self._note(row, error)
             return b""
 
-    def _payload(self, position: int) -> bytes:
-        return self._good(position, self._records.payload(position))
+    def _payload(self, row: int) -> bytes:
+        return self._good(row, self._records.payload(row))
 
-    def _good(self, position: int, read: memoryview | RecordError) -> bytes:
+    def _good(self, row: int, read: memoryview | RecordError) -> bytes:
         """Return the payload, checked when it is first read; raise RecordError if it is bad."""
         if isinstance(read, RecordError):
             raise read
         payload = bytes(read)
-        if not self._is_good[position]:
+        if not self._is_good[row]:
             try:
                 self._check(payload)
             except RecordError as error:
-                raise self._records.damaged(position, error.what) from error
+                raise self._records.damaged(row, error.what) from error
             except TooLargeError as error:
-                raise self._records.damaged(position, str(error)) from error
-            self._is_good[position] = 1
+                raise self._records.damaged(row, str(error)) from error
+            self._is_good[row] = 1
         return payload
 
     def _check(self, payload: bytes) -> None:
@@ -113,12 +113,12 @@ class CheckedRecords:
             what = str(error.message).splitlines()[0].partition(" [Op:")[0]
             raise RecordError("image", what) from error
 
-    def _note(self, position: int, error: RecordError) -> None:
+    def _note(self, row: int, error: RecordError) -> None:
         with self._lock:
-            is_new = position not in self._bad
-            self._bad.add(position)
+            is_new = row not in self._bad
+            self._bad.add(row)
             if is_new and self._report is not None:
-                self._report(BadRecord(*self._records.place(position), error.what))
+                self._report(BadRecord(*self._records.place(row), error.what))
 
 
 def log_bad_records() -> Callable[[BadRecord], None]:
