@@ -105,6 +105,16 @@ def test_boxes_are_recognised_by_the_images_and_not_by_masks_beside_them(
     assert len(catalog(tmp_path, members, boxes="auto").items) == 6
 
 
+def test_boxes_of_a_table_whose_ids_have_no_extension_are_detected(tmp_path: Path) -> None:
+    """As in global-wheat-detection."""
+    rows = "".join(f'{i},40,30,"[30, 20, {i + 3}, 4]"\n' * 2 for i in range(6))
+    members = {f"train/{i}.jpg": jpeg(40, 30) for i in range(6)}
+    members["train.csv"] = f"image_id,width,height,bbox\n{rows}".encode()
+    (found,) = (one for one in survey(tmp_path, members).annotations if one.key == "boxes")
+    assert found.how == "train.csv: boxes of 6 of 6 images"
+    assert facts_of(catalog(tmp_path, members, boxes="auto")).spec.boxes
+
+
 def test_asked_for_and_not_found_is_an_error(tmp_path: Path) -> None:
     members = {"a.jpg": jpeg(8, 8)}
     with pytest.raises(SourceError, match="--masks auto: no masks are recognised"):

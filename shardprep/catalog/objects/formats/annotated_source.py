@@ -19,6 +19,7 @@ from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.recipe.object_rules import FormatRule
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
+from shardprep.source.names import composed
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.text_file import as_utf8
 
@@ -158,8 +159,11 @@ class Coverage(NamedTuple):
 
 
 def coverage(index: KeyIndex, names: Iterable[str]) -> Coverage:
-    """Return how many images outside test splits have one of these names, compared by stem."""
-    stems = {stem(name) for name in names}
+    """Return how many images outside test splits have one of these names, compared by stem.
+
+    A name without an extension, as ids of tables often are, is its own stem.
+    """
+    stems = {stem(name) or composed(name) for name in names}
     train = [k for k, s in zip(index.keys, folder_splits(index.keys), strict=True) if s != "test"]
     considered = train or index.keys
     return Coverage(sum(stem(key) in stems for key in considered), len(considered))
