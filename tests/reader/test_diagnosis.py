@@ -325,7 +325,10 @@ def test_a_cache_in_memory_is_tried_with_some_records_of_this_reader(folder: Pat
     config = reader.ReadConfig(num_shards=2, shard_index=1)
     own = images_of(reader.load(folder, batch_size=2, shuffle=False, read_config=config), 9)
     assert len(own) == 8
-    for batch_size, expected in ((1, [*own[:4], *own[:4], own[0]]), (2, own)):
+    half = reader.ReadConfig(num_shards=4, shard_index=2)
+    some = images_of(reader.load(folder, batch_size=1, shuffle=False, read_config=half), 9)
+    assert len(some) == 4
+    for batch_size, expected in ((1, [*some, *some, some[0]]), (2, own)):
         request = request_of(folder, read_config=config, cache="memory", batch_size=batch_size)
         with measurement._trial(Candidate("repeat", "", "", {}), request, print, 0) as tried:
             np.testing.assert_array_equal(images_of(tried.dataset, 9), expected)
