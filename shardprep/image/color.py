@@ -28,7 +28,7 @@ _MODES = {
     "GRAY": ("L", ("L", "LA", "La", "1", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")),
     "CMYK": ("CMYK", ("CMYK",)),
 }
-"""Colour space of a profile → mode of the transform, and modes of images that may have it."""
+"""Colour space of an ICC profile → Pillow mode of the transform, and modes of its images."""
 _GREYS = ("1", "L")
 _SRGB_TOLERANCE = 2
 """A profile that changes no level by more than this counts as sRGB, whose curve makers round."""

@@ -77,7 +77,8 @@ class OrdinaryPng(NamedTuple):
     def pixels(self, background: tuple[int, int, int]) -> Pixels:
         """Return pixels on a background, uint8[height, width, 3], or [height, width, 1] for grey.
 
-        Raises ValueError for a wrong size, filter or palette index, and the inflater's errors.
+        Raises ValueError for a wrong size, filter or palette index. Errors of the inflater pass
+        unchanged.
         """
         step = _CHANNELS[self.colour_type]
         rows = _inflated(self.compressed, self.height * (self.width * step + 1))

@@ -220,7 +220,7 @@ class _ChunkCopy:
 
     @stage("read")
     def _read(self, run: RecordRun) -> None:
-        """Read a run, and keep its sound records: one by one if the read fails (a cut shard)."""
+        """Read a run and keep its sound records. If that fails (a cut shard), read one by one."""
         self._sound.clear()
         try:
             self._keep_sound(run.start, run.stop, run.extent.read())

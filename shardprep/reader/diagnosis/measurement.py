@@ -363,7 +363,7 @@ class _Changed(NamedTuple):
     evict: Callable[[], None] = lambda: None
     """Removes the files of a cache from the page cache."""
     num_images: int | None = None
-    """Number of images that can be read before the page cache has them; None without files."""
+    """The run stops after these, all images of a sample cached in files. None without files."""
 
 
 @contextmanager

@@ -188,7 +188,7 @@ def shuffled(dataset: Any, window: int, key: Any) -> Any:
 def served_records(
     records: Records, order: Order, blocks: BlockShuffle, num_epochs: int | None
 ) -> Any:
-    """Return a dataset of (bytes, tag) of all epochs, which workers can share out by groups."""
+    """Return a dataset of (bytes, tag) of all epochs that workers of a service divide by groups."""
     begin = order.own_range.start
     number = blocks.num_groups
     read = _block_reader(records, blocks)

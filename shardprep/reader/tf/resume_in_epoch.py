@@ -43,7 +43,7 @@ _HEAD = "head"
 
 
 class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras carries no types
-    """Save the weights and how far training came in its data, and resume there in the next run.
+    """Save the weights and the position in the training data; resume there in the next run.
 
         train = reader.iterate("tfrecords/dogs_vs_cats", batch_size=64, seed=1)
         model.fit(train, epochs=20, callbacks=[reader.ResumeInEpoch("run/state", train)])

@@ -29,11 +29,11 @@ _TELLING = 0.9
 of the property than an image of another class. 0.5 is chance."""
 _LEAST_IMAGES = 20
 _DRIFT = 0.15
-"""Distance of two distributions (0..1) from which two splits differ."""
+"""Distance of two distributions (0..1) above which two splits are reported as different."""
 _LEVEL = 1.95
 """Factor of the Kolmogorov-Smirnov bound at significance level 0.1 %."""
 _IGNORED = 0.5
-"""Share of ignored mask pixels from which an image is a finding."""
+"""An image is reported if more than this share of its mask pixels is ignored."""
 _AT_ONCE = 1 << 10
 
 

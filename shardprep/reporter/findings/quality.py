@@ -92,7 +92,7 @@ def _in_set(values: Numbers, threshold: float, *, is_below: bool) -> float:
 
 
 def original_qualities(contents: Contents) -> Iterator[Quality]:
-    """Yield the properties of the originals that the documents give: aspect and enlargement."""
+    """Yield aspect and enlargement of the originals, from the documents, without pixels."""
     known = np.flatnonzero((contents.height > 0) & (contents.width > 0))
     if not len(known):
         return

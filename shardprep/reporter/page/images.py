@@ -39,7 +39,7 @@ _CELLS = 32
 
 
 def gallery(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section with some images and the mean of each pictured class; None without any."""
+    """Return the section with sample and mean images of classes; None if it would be empty."""
     if not any(drawn.gallery.values()):
         return None
     names = report.contents.schema.labels

@@ -39,7 +39,7 @@ from shardprep.reporter.viewer.pictures import Drawing, RecordContent, RecordPic
 _LEAST_SIDE = 512
 """Smaller pictures are enlarged so that the longer side has about this many CSS pixels."""
 _PIXELATED = 4
-"""Scale factor from which a picture is drawn with sharp pixels."""
+"""Pictures enlarged by at least this factor are drawn with sharp pixels."""
 _MOST_VALUES, _MOST_OBJECTS, _MOST_COPIES = 12, 300, 24
 """Maximum number of values of a feature, objects of an image and copies of a group to show."""
 

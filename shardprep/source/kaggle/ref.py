@@ -1,4 +1,4 @@
-"""References to archives on Kaggle, parsed from texts without requests."""
+"""References to archives on Kaggle. They are parsed from text, without network requests."""
 
 from __future__ import annotations
 

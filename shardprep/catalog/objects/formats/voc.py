@@ -125,7 +125,7 @@ def _image(pairing: Pairing, key: str, content: VocFile | str) -> int | None:
 
 
 def _list_splits(lists: Iterable[Text], index: KeyIndex, findings: list[str]) -> list[str | None]:
-    """Return the split of each image by the lists, or None; lists of a class are ignored."""
+    """Return the split of each image in the lists of ImageSets/Main, or None."""
     of_split: dict[str, tuple[str, Sequence[str]]] = {}
     for key, data, fault in sorted(lists):
         if fault:
