@@ -52,7 +52,7 @@ class Lane(NamedTuple):
     """First row of the lane."""
 
 
-class Span(NamedTuple):
+class LaneSpan(NamedTuple):
     """Successive places within one lane: `start` to before `stop`."""
 
     lane: int
@@ -93,7 +93,7 @@ class EpochOrder(Protocol):
     def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
         """Return the lanes of a host; empty if records are not read in blocks."""
 
-    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[Span]:
+    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[LaneSpan]:
         """Yield the spans of lanes that have the own places from `start` to before `stop`."""
 
 
@@ -230,10 +230,10 @@ class LaneShuffle:
         first = self.starts.item(own.start)
         return tuple(Lane(self.blocks[i], self.starts.item(i) - first) for i in own)
 
-    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[Span]:
+    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[LaneSpan]:
         first = self._own_lanes(batches).start
         for run in self._runs(batches.places(start, stop)):
-            yield Span(run.lane - first, self._lane_key(key, run.lane), run.start, run.stop)
+            yield LaneSpan(run.lane - first, self._lane_key(key, run.lane), run.start, run.stop)
 
     def _own_lanes(self, batches: GlobalBatches) -> range:
         number, host = len(self.blocks), batches.host
@@ -342,9 +342,9 @@ class StoredOrder:
         )
         return (Lane(blocks, 0),)
 
-    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[Span]:
+    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[LaneSpan]:
         del batches
-        yield Span(0, key, start, stop)
+        yield LaneSpan(0, key, start, stop)
 
 
 def block_sizes(
@@ -413,7 +413,7 @@ class HostRange:
         del batches
         return ()
 
-    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[Span]:
+    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[LaneSpan]:
         del key, batches, start, stop
         return iter(())
 
@@ -461,7 +461,7 @@ class WeightedDraws:
         del batches
         return ()
 
-    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[Span]:
+    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[LaneSpan]:
         del key, batches, start, stop
         return iter(())
 
@@ -528,7 +528,7 @@ class BucketBatches:
         del batches
         return ()
 
-    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[Span]:
+    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[LaneSpan]:
         del key, batches, start, stop
         return iter(())
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
-from shardprep.reader.order.epoch import BucketBatches, EpochOrder, Lane, Size, Span
+from shardprep.reader.order.epoch import BucketBatches, EpochOrder, Lane, LaneSpan, Size
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.permutation import key_of, mix
 from shardprep.reader.validators import Arguments, Number, Seed, short_repr, whole
@@ -91,7 +91,7 @@ class Order:
         """The lanes of this host; empty if records are not read in blocks."""
         return self.within_epoch.lanes(self.batches)
 
-    def spans(self, epoch: int, start: int, stop: int) -> Iterator[Span]:
+    def spans(self, epoch: int, start: int, stop: int) -> Iterator[LaneSpan]:
         """Yield the spans of lanes that have the own places from `start` to before `stop`."""
         return self.within_epoch.spans(self.epoch_key(epoch), self.batches, start, stop)
 
