@@ -388,7 +388,7 @@ def _only_crop(where: str, options: Request | EpochOptions) -> Crop | None:
 
 def check_weights(where: str, options: Request | EpochOptions) -> None:
     """Raise DatasetError if weights are given with `shuffle=False` or a shuffle window."""
-    if options.weights is not None and options.shuffle not in (None, True):
+    if options.weights is not None and not (options.shuffle is None or options.shuffle is True):
         what = f"shuffle={options.shuffle} is an order, and weights draw records at random"
         raise DatasetError(where, what, "leave out shuffle or weights")
 

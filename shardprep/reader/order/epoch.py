@@ -87,15 +87,6 @@ class EpochOrder(Protocol):
     def own(self, batches: GlobalBatches) -> slice | Ints:
         """Return the positions that the host of `batches` may read in any epoch, sorted."""
 
-    def tags(self, epoch: int, places: Ints, positions: Ints) -> Ints:
-        """Return the tags of the records at `places`, given their positions; see `Order.tags`."""
-
-    def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
-        """Return the lanes of a host; empty if records are not read in blocks."""
-
-    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[LaneSpan]:
-        """Yield the spans of lanes that have the own places from `start` to before `stop`."""
-
 
 class GroupPlace(NamedTuple):
     """A place of a BlockShuffle, as a group and a number of records in it."""
@@ -221,10 +212,6 @@ class LaneShuffle:
         lanes = self._own_lanes(batches)
         return slice(self.starts.item(lanes.start), self.starts.item(lanes.stop))
 
-    def tags(self, epoch: int, places: Ints, positions: Ints) -> Ints:
-        del places
-        return epoch * self.num_records + positions
-
     def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
         own = self._own_lanes(batches)
         first = self.starts.item(own.start)
@@ -329,10 +316,6 @@ class StoredOrder:
             return slice(0, self.num_records)
         return batches.places(0, len(batches))
 
-    def tags(self, epoch: int, places: Ints, positions: Ints) -> Ints:
-        del places
-        return epoch * self.num_records + positions
-
     def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
         blocks = BlockShuffle(
             num_records=len(batches),
@@ -379,7 +362,7 @@ def _group_positions(blocks: BlockShuffle, key: int, group: int) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class HostRange:
-    """A range of the positions for each host, whose order TensorFlow draws.
+    """A range of the positions for each host, in stored order, which TensorFlow shuffles.
 
     Used for a plain shuffle window, and for the workers of a tf.data service. Batches depend on the
     number of hosts.
@@ -399,23 +382,13 @@ class HostRange:
         return self.num_records
 
     def at(self, key: int, places: Ints) -> Ints:
-        raise NotImplementedError
+        del key
+        return places
 
     def own(self, batches: GlobalBatches) -> slice:
         del batches
         bounds = (cut(i, self.num_records, self.num_hosts) for i in (self.host, self.host + 1))
         return slice(*bounds)
-
-    def tags(self, epoch: int, places: Ints, positions: Ints) -> Ints:
-        raise NotImplementedError
-
-    def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
-        del batches
-        return ()
-
-    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[LaneSpan]:
-        del key, batches, start, stop
-        return iter(())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -456,17 +429,6 @@ class WeightedDraws:
     def own(self, batches: GlobalBatches) -> slice:
         del batches
         return slice(0, self.num_records)
-
-    def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
-        del batches
-        return ()
-
-    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[LaneSpan]:
-        del key, batches, start, stop
-        return iter(())
-
-    def tags(self, epoch: int, places: Ints, positions: Ints) -> Ints:
-        return (epoch * self.num_draws + places) * self.num_records + positions
 
 
 @lru_cache(maxsize=2)
@@ -523,18 +485,6 @@ class BucketBatches:
     def own(self, batches: GlobalBatches) -> slice:
         del batches
         return slice(0, self.num_records)
-
-    def lanes(self, batches: GlobalBatches) -> tuple[Lane, ...]:
-        del batches
-        return ()
-
-    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[LaneSpan]:
-        del key, batches, start, stop
-        return iter(())
-
-    def tags(self, epoch: int, places: Ints, positions: Ints) -> Ints:
-        del places
-        return epoch * self.num_records + positions
 
     def places_of(self, key: int, number: int) -> tuple[range, Size]:
         """Return the places of global batch `number`, and the size of its images."""

@@ -18,7 +18,16 @@ import numpy as np
 
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
-from shardprep.reader.order.epoch import BucketBatches, EpochOrder, Lane, LaneSpan, Size
+from shardprep.reader.order.epoch import (
+    BucketBatches,
+    EpochOrder,
+    Lane,
+    LaneShuffle,
+    LaneSpan,
+    Size,
+    StoredOrder,
+    WeightedDraws,
+)
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.permutation import key_of, mix
 from shardprep.reader.validators import Arguments, Number, Seed, short_repr, whole
@@ -89,11 +98,15 @@ class Order:
     @property
     def lanes(self) -> tuple[Lane, ...]:
         """The lanes of this host; empty if records are not read in blocks."""
-        return self.within_epoch.lanes(self.batches)
+        within = self.within_epoch
+        return within.lanes(self.batches) if isinstance(within, LaneShuffle | StoredOrder) else ()
 
     def spans(self, epoch: int, start: int, stop: int) -> Iterator[LaneSpan]:
-        """Yield the spans of lanes that have the own places from `start` to before `stop`."""
-        return self.within_epoch.spans(self.epoch_key(epoch), self.batches, start, stop)
+        """Return the spans of lanes that have the own places from `start` to before `stop`."""
+        within = self.within_epoch
+        if not isinstance(within, LaneShuffle | StoredOrder):
+            return iter(())
+        return within.spans(self.epoch_key(epoch), self.batches, start, stop)
 
     def epoch_key(self, epoch: Any) -> Any:
         return mix(self.key, epoch if self.reshuffle else 0)
@@ -133,7 +146,10 @@ class Order:
 
     def tags_at(self, epoch: int, places: Ints) -> Ints:
         within = self.within_epoch
-        return within.tags(epoch, places, within.at(self.epoch_key(epoch), places))
+        is_drawn = isinstance(within, WeightedDraws)
+        reads = epoch * len(within) + places if is_drawn else epoch
+        tags: Ints = reads * within.num_records + within.at(self.epoch_key(epoch), places)
+        return tags
 
 
 @lru_cache(maxsize=8)
