@@ -200,6 +200,17 @@ def test_several_documents_are_joined_if_they_are_named(tmp_path: Path) -> None:
         made.read("coco")
 
 
+def test_a_document_for_each_of_many_images_is_read(tmp_path: Path) -> None:
+    """Detection looks at some documents only; `--boxes coco` reads them all."""
+    names = [f"{i:03}.png" for i in range(70)]
+    texts = {
+        f"of/{i}_boxes.json": document([image(i, name)], [thing(i, 1, [1, 2, 3, 4])], {1: "cat"})
+        for i, name in enumerate(names)
+    }
+    made = source(tmp_path, texts, *names)
+    assert made.rows(made.read("coco")) == {name: [("cat", (1, 2, 4, 6))] for name in names}
+
+
 def test_instances_go_before_documents_of_the_same_images(tmp_path: Path) -> None:
     texts = {
         "annotations/instances_train.json": document(

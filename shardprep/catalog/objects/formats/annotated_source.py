@@ -32,7 +32,7 @@ ENOUGH = 0.5
 NUM_SAMPLES = 16
 """Maximum number of documents to sample, for formats with a document for each image."""
 _MOST_SHARED = 64
-"""Maximum number of documents to search, for formats with a document for many images."""
+"""Maximum number of documents to search for a format with a document for many images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def shared_documents(
     if rule.files:
         return list(rule.files)
     found: list[str] = []
-    for key, data, fault in shared_texts(source, suffix):
+    for key, data, fault in shared_texts(source, suffix, most=None):
         if fault:
             raise SourceError(key, fault, f"download or pack it again, or use {rule.kind}:FILE")
         found += [key] if is_one(data) else []
@@ -131,11 +131,13 @@ def shared_documents(
     return found
 
 
-def shared_texts(source: AnnotatedSource, suffix: str) -> Iterator[Text]:
-    """Yield up to 64 documents, of any size, that are not named like an image."""
+def shared_texts(
+    source: AnnotatedSource, suffix: str, most: int | None = _MOST_SHARED
+) -> Iterator[Text]:
+    """Yield at most `most` documents, of any size, that are not named like an image."""
     stems = {stem(key) for key in source.index.keys}
     shared = [m for m in source.documents.members(suffix) if stem(m.key) not in stems]
-    yield from read_each(shared[:_MOST_SHARED], sys.maxsize)
+    yield from read_each(shared[:most], sys.maxsize)
 
 
 def named_as_images(source: AnnotatedSource, suffix: str) -> list[Member]:
