@@ -12,13 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.reader.array_types import Ints
-from shardprep.reader.order.epoch import (
-    BucketBatches,
-    LaneShuffle,
-    StoredOrder,
-    WeightedDraws,
-    lane_shuffle,
-)
+from shardprep.reader.order.buckets import BucketBatches
+from shardprep.reader.order.epoch import LaneShuffle, StoredOrder, WeightedDraws, lane_shuffle
 from shardprep.reader.order.global_batches import GlobalBatches, cut
 from shardprep.reader.order.order import Order
 
@@ -147,3 +142,10 @@ def test_parts_of_a_batch_nest() -> None:
         for parts in range(1, 9):
             cuts = [cut(i, size, parts) for i in range(parts + 1)]
             assert cuts == [cut(2 * i, size, 2 * parts) for i in range(parts + 1)]
+
+
+def test_the_records_of_a_host_are_computed_once_and_not_for_each_batch() -> None:
+    """In stored order they are scattered, as many numbers as the host reads in an epoch."""
+    order = Order(StoredOrder(1000, 64, 16), GlobalBatches(1000, 8, 1, 2), 1)
+    assert order.own is order.own
+    np.testing.assert_array_equal(order.own, order.batches.places(0, 500))

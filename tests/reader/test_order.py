@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.reader.decode.crop import crop_keys, draws
+from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.epoch import (
-    BucketBatches,
     LaneShuffle,
     StoredOrder,
     WeightedDraws,

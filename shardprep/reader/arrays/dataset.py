@@ -28,7 +28,8 @@ from shardprep.reader.config import (
 )
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import BoxLimit, check_boxes, target_of
-from shardprep.reader.order.epoch import BucketBatches, EpochOrder
+from shardprep.reader.order.buckets import BucketBatches
+from shardprep.reader.order.epoch import EpochOrder
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.open import check_hosts, epoch_order, open_subset

@@ -18,8 +18,8 @@ import numpy as np
 
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
+from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.epoch import (
-    BucketBatches,
     EpochOrder,
     Lane,
     LaneShuffle,
