@@ -148,7 +148,7 @@ class PrefetchedBlocks:
     def __init__(self, store: RemoteShards, frames: Frames, order: Order) -> None:
         self._store, self._frames, self._order = store, frames, order
         self._lanes = order.lanes
-        self._starts = np.array([lane.start for lane in self._lanes])
+        self._starts = [lane.start for lane in self._lanes]
         counts = [lane.blocks.num_blocks for lane in self._lanes]
         self._firsts = [0, *accumulate(counts)]
         """Number of the first block of each lane, and the number of blocks."""
@@ -196,7 +196,7 @@ class PrefetchedBlocks:
 
     def take(self, row: int) -> Bytes:
         """Return the frame of a row from its block; fewer bytes if its shard is truncated."""
-        lane = int(np.searchsorted(self._starts, row, side="right")) - 1
+        lane = bisect_right(self._starts, row) - 1
         number, place = divmod(row - self._lanes[lane].start, self._lanes[lane].blocks.block_length)
         number += self._firsts[lane]
         with self._lock:
