@@ -39,7 +39,10 @@ def array_file(folder: str, name: str) -> Path:
 
 
 def kept_arrays(path: Path) -> Arrays | None:
-    """Return the arrays of a file by name, or None if it is missing or damaged; mark it as used."""
+    """Return the arrays of a file by name, or None if it is missing or damaged.
+
+    Marks the file as used, because `keep_arrays` removes unused files.
+    """
     import numpy as np  # noqa: PLC0415 - a download does not need it
 
     try:
