@@ -195,7 +195,7 @@ class OptionError(RecipeError):
 
 
 class SourceError(ShardprepError):
-    """The source cannot be used as asked: an archive, a label table, keys or labels."""
+    """An archive, a label table, keys or labels cannot be used as asked."""
 
 
 class SchemaError(ShardprepError):

@@ -17,7 +17,7 @@ _FORGOTTEN_S = 30 * 24 * 3600.0
 
 
 def cache_root() -> Path:
-    """Return the folder SHARDPREP_CACHE, or ~/.cache/shardprep. It may not exist yet."""
+    """Return the cache folder: $SHARDPREP_CACHE, or ~/.cache/shardprep. It may not exist yet."""
     root = os.environ.get("SHARDPREP_CACHE") or Path.home() / ".cache" / "shardprep"
     return Path(root).expanduser()
 

@@ -3,8 +3,8 @@
 The client (obstore) repeats requests with back-off after 429, 5xx and broken connections. Its time
 limit (`timeouts`) is short until the store has answered once. One thread watches all calls of a
 process, and logs a warning while a store is silent. The workers of a program would all log the same
-warning, so the first worker reserves it: it binds an abstract socket whose name contains the parent
-process and the host. The system frees the name when the process ends.
+warning, so the first worker reserves the warning by binding an abstract socket, whose name contains
+the parent process and the host. The system frees the name when the worker ends.
 
 Except for missing objects, errors become a one-line `StorageError`. Its parts are our own words, an
 HTTP status, the store's error code and the host: never credentials, signed URLs or response bodies.

@@ -144,7 +144,7 @@ class _Shards(_Chunks):
 
 
 def _num_owned(sizes: Sequence[int], num_workers: int) -> int:
-    """Return how many shards are owned, the first ones. The others are shared, to keep all busy."""
+    """Return how many of the first shards are owned; the others are shared, to keep all busy."""
     uneven = max(len(sizes) % num_workers, num_workers // 2)
     most = max(0, len(sizes) - _MOST_SHARED)
     usual = max(most, len(sizes) - uneven)
