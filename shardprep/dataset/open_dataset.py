@@ -74,11 +74,14 @@ class OpenDataset:
 
     @property
     def mark(self) -> ManifestMark:
-        """Used to detect, also in other processes, that the dataset was replaced."""
+        """A mark to detect, also in another process, that the dataset was replaced."""
         return ManifestMark(str(self), self.files.manifest_mark)
 
     def documents(self, *names: str) -> AbstractContextManager[Path]:
-        """Return a context with a folder of these documents; errors in it name the dataset."""
+        """Return a context manager that yields a folder with these documents.
+
+        Errors inside it name the dataset.
+        """
         return self.files.documents(self.manifest, names)
 
     def item_file(self) -> ItemFile:
