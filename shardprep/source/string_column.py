@@ -25,7 +25,7 @@ _FEW = 4
 
 
 class Coded(Sequence[_Value]):
-    """A sequence of values, some of which may be None."""
+    """A sequence of values and None, stored as a code for each row and a list of values."""
 
     __slots__ = ("codes", "values")
 
@@ -150,7 +150,7 @@ Ints = NDArray[np.int64]
 
 _AT_ONCE = 1 << 12
 _HASHED_AT_ONCE = 1 << 14
-"""Texts hashed at a time. Hashing needs 20 bytes of memory for each character."""
+"""Number of texts to hash at a time. Hashing needs 20 bytes of memory for each character."""
 _FOUND_AT_ONCE = 1 << 17
 _WEIGHTS = np.frombuffer(os.urandom(8 * 4096), np.uint64) | np.uint64(1)
 """Random odd factors for the bytes of a text, so that nobody can make names with equal hashes."""
@@ -300,7 +300,7 @@ def release() -> None:
 
 
 def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Hashes:
-    """Return uint64[n]: a hash of `part` of each text, which differs between processes."""
+    """Return a hash of `part` of each text, uint64[n]. Each process has other hashes."""
     hashes = np.empty(len(texts), np.uint64)
     for start in range(0, len(texts), _HASHED_AT_ONCE):
         some = part(texts[start : start + _HASHED_AT_ONCE]).array

@@ -1,4 +1,4 @@
-"""Failures of the client: when to retry, and the one-line error with the next step."""
+"""Failures of the kaggle client: when to retry, and an error of one line with the next step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LATER = "run the same command again later: it continues where it stopped"
 
 @dataclass(eq=False)
 class ClientError(Exception):
-    """One attempt of the client failed."""
+    """One attempt of the kaggle client failed."""
 
     kind: FaultKind
     message: str = ""
