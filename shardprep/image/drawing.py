@@ -1,4 +1,4 @@
-"""Draw thumbnails, pictures with boxes and masks, and contact sheets, in the colours of classes."""
+"""Draw thumbnails, pictures with boxes and masks, and contact sheets; each class has a colour."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _MOST_CLASSES = 60
 
 
 def class_colour(label: int) -> Colour:
-    """Return the RGB colour of a class. It is the same in every picture and page."""
+    """Return the RGB colour of a class, which is the same in every picture and page."""
     if 0 <= label < len(_COLOURS):
         red, green, blue = bytes.fromhex(_COLOURS[label])
         return red, green, blue

@@ -326,7 +326,10 @@ class MaskFiles:
                     yield label, (ids == value).view(np.uint8), frame
 
     def ids(self) -> tuple[NDArray[np.uint32], Frame]:
-        """Return the segment ids in the only file of a panoptic set, and the frame of that file."""
+        """Return the segment ids in the mask file of a panoptic dataset, and the frame of the file.
+
+        MaskError if the image has no mask file or several.
+        """
         if len(self.data) != 1:
             raise MaskError(f"has {len(self.data)} files, and its segments are in one")
         height, width = self.placement.upright
@@ -370,7 +373,7 @@ class MaskFiles:
 
 @contextlib.contextmanager
 def fault_of(name: str) -> Iterator[None]:
-    """Put the name of the mask before the text of a MaskError."""
+    """Put the name of the mask before the text of a MaskError that the block raises."""
     try:
         yield
     except MaskError as error:

@@ -93,7 +93,7 @@ class Placement:
         return cls(upright=size, box=box, fitted=size, corner=(0, 0), size=size)
 
     def of_file(self, upright: tuple[int, int], orientation: int) -> Placement:
-        """Return the placement of a file; this placement is that of its decoded, upright pixels.
+        """Return the placement of a file from this placement of its decoded, upright pixels.
 
         If the decoder scaled the pixels, with sides rounded up, the whole file is mapped to all
         pixels: the error at the far edge is less than one pixel.
@@ -182,7 +182,10 @@ class Placement:
         return frame == "stored" and self.orientation >= 5
 
     def axes(self, size: tuple[int, int], frame: Frame) -> tuple[_Axis, _Axis]:
-        """Return the maps to stored x and to stored y; orientations 5 to 8 swap x and y before."""
+        """Return the maps to x and to y of the stored image.
+
+        They apply to annotated x and y, or to y and x if the orientation (5 to 8) swaps them.
+        """
         turn = self.orientation if frame == "stored" else UPRIGHT
         height, width = size[::-1] if self._is_swapped(frame) else size
         full_height, full_width = self.upright
