@@ -40,7 +40,8 @@ _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
         "cx cy w h", "cx cy width height", "xc yc w h",
     ),
 }  # fmt: skip
-"""Usual column names, in lower case, without punctuation or a prefix such as "bbox"."""
+"""Form → usual names of its four columns, in lower case, without punctuation or a prefix such as
+"bbox"."""
 _BOX_WORD = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
 _FORM = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)
 _COLON = re.compile(r":(?![^{}]*\})")
@@ -232,7 +233,7 @@ def _files_and_columns(argument: str) -> list[str]:
 
 
 def parse_box_columns(text: str) -> BoxColumns:
-    """Return the one or four columns of BOX, such as x,y,w,h, and their form, as in `xywh(…)`."""
+    """Return the columns (one or four) in a text such as `x,y,w,h` or `xywh(…)`, and their form."""
     option = OptionName("boxes", "csv")
     match = _FORM.fullmatch(text.strip())
     form = match["form"] if match else None
