@@ -85,7 +85,10 @@ def candidate(labelling: Labelling, **part: str | tuple[str, ...]) -> Candidate:
 
 
 def path_candidates(index: KeyIndex) -> list[Candidate]:
-    """Return likely candidates by folders and file names, unless mask folders would be classes."""
+    """Return the likely candidates by folders and file names.
+
+    Candidates that would use folders of masks as classes are left out.
+    """
     masks = find_masks(index.keys).no_classes
     rules = (LabelRule("folder"), LabelRule("folder", depth=2), LabelRule("prefix"))
     found = [candidate(label_keys(index, rule, ())) for rule in rules]

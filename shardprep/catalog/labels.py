@@ -131,7 +131,7 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
 def _without_test_names(
     names: Coded[Cell | None], considered: Ints, rule: str
 ) -> tuple[Coded[Cell | None], tuple[str, ...]]:
-    """Return names and remarks; a test split with other classes than the rest is unlabelled."""
+    """Return names and remarks; a test split whose classes differ from the rest gets no labels."""
     known = names.take(considered).counts()
     is_other = np.ones(len(names), bool)
     is_other[considered] = False
@@ -155,7 +155,7 @@ def _fits(names: Coded[Cell | None], considered: Ints) -> bool:
 
 
 def are_classes(num_names: int, num_images: int) -> bool:
-    """Return True for two names, or for more with at least two images each on average."""
+    """Return whether names look like classes: two, or more with two images each on average."""
     return 2 <= num_names <= max(2, num_images // 2)
 
 

@@ -1,4 +1,4 @@
-"""What names of files and folders mean: splits and masks. Natural order of names."""
+"""Find splits and masks by the names of files and folders, and sort names in natural order."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class MaskFolders(NamedTuple):
 def find_masks(keys: Sequence[str]) -> MaskFolders:
     """Return the folders of masks and of their images, so that they do not become classes.
 
-    A folder with a usual name holds masks if it has a sibling such as `images`, or `train` beside
+    A folder with a usual name holds masks if it has a sibling such as `images`, or `train` next to
     `trainannot`, or if at least half of its files are named like images of another folder.
     """
     paths = {key.rpartition("/")[0] for key in keys}

@@ -37,7 +37,7 @@ MOST_SHOWN = 160
 
 @dataclass(frozen=True, slots=True)
 class SourceImages:
-    """The wanted images of a source, and what names and tables say about them."""
+    """The wanted images of a source, with their labels, tables and masks."""
 
     recipe: Recipe
     documents: Documents

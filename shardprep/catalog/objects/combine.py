@@ -1,4 +1,4 @@
-"""The objects of all images: boxes and masks of all formats combined, with wanted classes."""
+"""Combine boxes and masks of all formats into annotations of images, with the wanted classes."""
 
 from __future__ import annotations
 
@@ -328,7 +328,8 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
     """Return the annotations with unlisted images resolved, now that their splits are known.
 
     Images of a split without any annotation are unlabelled. In other splits, unlisted images become
-    background, or keep their reason in `lacks`. SourceError if "auto" makes too many background.
+    background, or keep their reason in `lacks`. SourceError if "auto" would make too many images
+    background.
     """
     listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if not lack}
     nothing = Annotation()

@@ -112,7 +112,7 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
 
 
 def skipped(member: Member, reason: str, detail: str = "") -> Skipped:
-    """Return the record of a member that is left out."""
+    """Return a `Skipped` for a member that is left out."""
     return Skipped(member.key, reason, member.extent.num_bytes, detail)
 
 

@@ -151,7 +151,7 @@ def _by_file(
 
 
 def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
-    """Return True if masks in SegmentationObject are stored as one mask for each object."""
+    """Return True if masks in SegmentationObject will be stored as one mask for each object."""
     is_apart = recipe.instances and not beside.class_of
     return is_apart and any(map(OF_OBJECTS.search, beside.members))
 

@@ -158,9 +158,10 @@ class ObjectTable:
     ) -> Found:
         """Return the annotations of all images.
 
-        `classes` is all class names, and class name as read → label; None for natural order. An
-        object whose class has no label is dropped and counted. An object with the label `NO_OBJECT`
-        is left out, or becomes an area if its class has a label in `areas_of`.
+        `classes` is a pair: all class names, and a map from class names as read to labels. None
+        means all classes in natural order. An object whose class has no label is dropped and
+        counted. An object with the label `NO_OBJECT` is left out, or becomes an area if its class
+        has a label in `areas_of`.
         """
         names, labels_of = self._natural_names() if classes is None else classes
         return Found(

@@ -1,4 +1,4 @@
-"""The four numbers of a box: their form, and their check against the image; outlines of shapes.
+"""Detect the form of the four numbers of a box, check boxes, and make outlines of shapes.
 
 A box is two corners, or a corner or center with a size, in pixels or as shares of the image sides.
 Column names usually show the form. If not, the data do: read in the wrong form, most boxes leave
@@ -32,9 +32,10 @@ _MOST_RELATIVE = 1.0001
 _BAD = 0.01
 """Maximum share of wrong boxes in the detected form, and in the form that an error proposes."""
 _FAR = 10
-"""Minimum ratio of wrong boxes in two forms that decides, if both forms have wrong boxes."""
+"""If both forms have wrong boxes, the better one is used only if the other has this many times as
+many."""
 _TOLERANCE = 1.01, 1.0
-"""By how much a sound box may exceed its image: a factor, and in addition pixels."""
+"""A valid box may exceed its image by a share of the side (the factor minus 1) plus pixels."""
 _HEAD_BYTES = 256 << 10
 _UNBOUNDED = np.errstate(over="ignore", invalid="ignore")
 _TURNED = (5, 6, 7, 8)

@@ -221,7 +221,8 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 def _rule_of(table: Table, index: KeyIndex) -> tuple[str, str]:
     """Return the `--boxes` value of a table, and its id column; both are "" if it is unclear.
 
-    Such tables have usual column names and repeated ids, or a column of numbers in brackets.
+    It is clear if the table has usual column names and repeated ids, or a column of numbers in
+    brackets.
     """
     try:
         columns = _find_columns(table)

@@ -261,7 +261,7 @@ class _Reader:
         self._ids[name] = (order, above) if known is None else (min(known[0], order), known[1])
 
     def _place(self, key: str, images: dict[object, tuple[str, Size]]) -> dict[object, int]:
-        """List the images in the table; return id → position, −1 if the source lacks the image."""
+        """Record images as annotated; return id → position, −1 if the source lacks the image."""
         split = document_split(key) or ""
         places: dict[object, int] = {}
         for id_, (name, size) in images.items():

@@ -170,7 +170,7 @@ class NameFile:
         self.key = key
         self.splits: dict[str, list[str]] = {}
         self.num_keypoints = 0
-        """How many numbers follow the box in a line of a pose; 0 if `kpt_shape` is not set."""
+        """Number of values after the box in a line of a pose; 0 if `kpt_shape` is not set."""
         if len(data) > _MOST_NAME_BYTES:
             raise SourceError(key, "is larger than 1 MiB: it names no classes")
         if key.lower().endswith((".yaml", ".yml")):
