@@ -41,7 +41,7 @@ def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedP
 
 
 def contact_sheet(dataset: OpenDataset, number: int) -> bytes:
-    """Return a PNG with the pictures that `annotated_pictures` yields for `number`."""
+    """Return a contact sheet as PNG, with at most `number` pictures of `annotated_pictures`."""
     pictures = annotated_pictures(dataset, number)
     legend = legend_of(dataset.schema)
     sheet = draw_contact_sheet(pictures, legend)

@@ -33,14 +33,14 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 _EXAMPLE_COLUMNS = ("key", "status", "kind", "reason")
 MOST_EXAMPLES = 3
 LACKING = "^(no label|in no split)"
-"""Regular expression for the reasons why images were skipped without an option that asks for it."""
+"""Matches the reason of an image that was skipped because it has no label or is in no split."""
 TINY, _SMALL = 8, 32
-"""Sides in pixels of the squares whose areas box areas are compared with.
+"""Boxes are counted whose area is below that of a square with these sides in pixels.
 
-COCO calls boxes "small" if their area is less than 32 x 32.
+COCO calls boxes below 32 x 32 "small".
 """
 _EDGE = 1e-6
-"""A box touches the edge if its distance is at most this share of the image's side."""
+"""A box touches the edge if its distance from it is at most this share of the image's side."""
 _SAME = 0.9
 """Two boxes are nearly equal if their intersection over union is above this."""
 _MOST_PAIRS = 5_000_000

@@ -80,7 +80,7 @@ class ItemChange(NamedTuple):
     value of the feature, SHA-256 of the original, or length of the record in bytes. If the item was
     not written: its status and the reason, or "" if it is not an input."""
     after: str
-    """The same for the second dataset."""
+    """Value in the second dataset, as in `before`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -90,7 +90,7 @@ class Difference(Card):
     before: str
     """The first dataset: a folder, or an address in object storage."""
     after: str
-    """The second dataset, likewise."""
+    """The second dataset: a folder, or an address in object storage."""
     is_equal: bool
     """True if both have the same features, classes and splits, and shards with the same bytes."""
     num_before: int
@@ -104,9 +104,9 @@ class Difference(Card):
     features: tuple[str, ...]
     """Features of the records that differ, in words."""
     classes_added: tuple[str, ...]
-    """Class names that only the second has."""
+    """Class names that only the second dataset has."""
     classes_removed: tuple[str, ...]
-    """Class names that only the first has."""
+    """Class names that only the first dataset has."""
     num_changes: dict[str, int]
     """Number of changes by kind; 0 for kinds without a change."""
     changes: Annotated[pa.Table, list[ItemChange]]
@@ -366,7 +366,8 @@ class SourceDifference(Card):
     num_changes: dict[str, int]
     """Number of differences by kind; 0 for kinds without a difference."""
     changes: Annotated[pa.Table, list[SourceChange]]
-    """All differences, sorted by kind, then as in dataset or source; in Python a pyarrow table."""
+    """All differences, sorted by kind, then in the order of the dataset or of the source; in Python
+    a pyarrow table."""
 
     def facts(self) -> dict[str, Any]:
         lines = {

@@ -122,7 +122,7 @@ def versions_below(root: Path | ObjectUrl) -> list[Version]:
 
 
 def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
-    """Return the sorted versions at the uppermost level that has any."""
+    """Return the versions among `folders`, sorted; only those at the uppermost level with any."""
     states_of: defaultdict[tuple[str, ...], set[bool]] = defaultdict(set)
     for names, is_complete in folders:
         match = VERSION_FOLDER.fullmatch(names[-1])

@@ -37,7 +37,7 @@ class Shard(Document):
 
 
 class Split(Document):
-    """The shards of one split, in order."""
+    """Counts of one split, and its shards in order."""
 
     num_records: Count
     num_bytes: Count
@@ -93,7 +93,7 @@ NO_IMAGE, LEFT_OUT, ELSEWHERE = "no image", "image left out", "document of other
 
 
 class ObjectCounts(Document):
-    """The objects of one split."""
+    """Counts of the objects of one split."""
 
     num_objects: Count
     num_background: Count
@@ -105,7 +105,7 @@ class ObjectCounts(Document):
 
 
 class MaskCounts(Document):
-    """The masks of one split."""
+    """Counts of the class masks of one split."""
 
     pixels: dict[str, Count]
     """Number of pixels in stored masks by class name, in label order; 0 for unused classes."""
