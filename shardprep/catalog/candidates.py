@@ -24,7 +24,7 @@ from shardprep.errors import SourceError, counted
 from shardprep.recipe.rules import CsvRule, LabelRule
 
 _MOST_PARTS = 6
-"""Maximum number of sibling folders to try as parts; if there are more, they are classes."""
+"""Maximum number of sibling folders that count as parts of a source; more folders are classes."""
 _MOST_SHOWN = 3
 
 
@@ -96,7 +96,7 @@ def path_candidates(index: KeyIndex) -> list[Candidate]:
 
 
 def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
-    """Return a candidate by the label column of a table, or by each likely column if unclear."""
+    """Return a candidate for the label column of a table, or if unclear, for each likely column."""
     try:
         return [candidate(label_by_table(index, table, CsvRule((table.name,))))]
     except SourceError:

@@ -43,7 +43,7 @@ MASK_ENDING = re.compile(
 )
 """End of the name of a mask, after the name of its image."""
 _MATCHED = 0.5
-"""Minimum share of files named like images, for a mask folder without sibling images."""
+"""Minimum share of files named like images, in a mask folder without a sibling image folder."""
 
 
 def given_split(folders: Iterable[str]) -> str | None:
@@ -138,7 +138,7 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
 
 
 def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:
-    """Return name of mask folder → keys of the probable masks in it."""
+    """Return the keys of probable masks by the name of their mask folder."""
     found: dict[str, list[str]] = {name: [] for name in find_masks(keys).num_masks}
     for key in keys if found else ():
         name = next((part for part in key.split("/")[:-1] if part in found), None)
@@ -148,7 +148,7 @@ def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:
 
 
 def class_files(masks: Iterable[str], keys: Iterable[str]) -> dict[str, str]:
-    """Return mask in SegmentationObject → its file in SegmentationClass, where both exist."""
+    """Return for each mask in SegmentationObject its file in SegmentationClass, if both exist."""
     there = {key.lower(): key for key in keys}
     found: dict[str, str] = {}
     for mask in filter(OF_OBJECTS.search, masks):

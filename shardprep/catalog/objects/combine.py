@@ -44,7 +44,7 @@ NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationFacts:
-    """Facts about the boxes and masks of a source as a whole."""
+    """Facts about all boxes and masks of a source."""
 
     spec: AnnotationSpec
     names: tuple[str, ...]

@@ -49,7 +49,7 @@ _BOXES = {
 
 
 def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) -> list[Sign]:
-    """Return a sign for each kind of boxes and masks in a source; `images` may include masks."""
+    """Return a `Sign` for each kind of boxes and masks in a source; `images` may include masks."""
     folders = masks_by_folder([member.key for member in images])
     masks = {key for keys in folders.values() for key in keys}
     if masks and (rest := [key for key in index.keys if key not in masks]):
@@ -115,7 +115,7 @@ def _mask_signs(
     others: Collection[str],
     documents: Documents,
 ) -> list[Sign]:
-    """Return a sign for each set of masks: the first pattern that fits its folder or names."""
+    """Return a `Sign` for each set of masks: the first pattern that fits its folder or names."""
     by_key = {member.key: member for member in images}
     taken: set[str] = set()
     found: list[Sign] = []

@@ -39,5 +39,5 @@ def read_boxes(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the signs of all detected formats, in the order of `FORMATS`."""
+    """Return a `Sign` for each detected format, in the order of `FORMATS`."""
     return [sign for one in FORMATS.values() for sign in one.recognise(source)]

@@ -74,9 +74,9 @@ class AnnotatedSource:
     outlines: bool = False
     """Keep polygons, run lengths and segments in addition to boxes."""
     areas: bool = False
-    """Keep segments that are not objects, too: sky, grass."""
+    """Also keep segments that are not objects, such as sky or grass."""
     numbers: bool = False
-    """Set the segment of each object to its number in the file, as in masks of object numbers."""
+    """Give each object a segment with its number in the file, as in masks of object numbers."""
 
     def size_of(self, image: int) -> tuple[int, int] | None:
         return image_size(self.images[image].extent) if self.images else None
@@ -91,7 +91,7 @@ class Text(NamedTuple):
 
 
 def read_each(members: Sequence[Member], most_bytes: int = MOST_BYTES) -> Iterator[Text]:
-    """Yield the content of each member in order, JSON as UTF-8, or the fault of an unusable one."""
+    """Yield the content of each member in order (JSON as UTF-8), or why it cannot be read."""
     spans = read_ahead([member.extent.span for member in members])
     for member, _ in zip(members, spans, strict=True):
         num_bytes = member.extent.num_bytes
@@ -115,7 +115,7 @@ def has_many_values(data: bytes) -> bool:
 def shared_documents(
     source: AnnotatedSource, rule: FormatRule, is_one: Callable[[bytes], bool], suffix: str
 ) -> list[str]:
-    """Return the documents that the rule names, otherwise all shared ones that `is_one` accepts.
+    """Return the names of the rule's documents, or keys of all shared ones that `is_one` accepts.
 
     SourceError if there is none, or one cannot be read.
     """
@@ -181,7 +181,7 @@ def by_sample(
     option: str,
     title: str,
 ) -> list[Sign]:
-    """Return the sign of a format with a document for each image, or [] if samples differ."""
+    """Return the `Sign` of a format with a document for each image; [] if too few of them fit."""
     named = coverage(source.index, [member.key for member in members])
     if not named.is_enough:
         return []

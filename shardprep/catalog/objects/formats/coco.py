@@ -59,7 +59,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of the documents with boxes if they name enough images, otherwise []."""
+    """Return the `Sign` of the documents with boxes if they name enough images, otherwise []."""
     texts = shared_texts(source, ".json")
     names = {key: stated_names(data) for key, data, _ in texts if is_coco(data)}
     keys = _chosen(list(names))
@@ -90,7 +90,10 @@ def stated_names(data: bytes) -> list[str]:
 
 
 def _chosen(keys: Sequence[str]) -> list[str]:
-    """Return only instances_*.json, if any; COCO's other documents describe the same images."""
+    """Return the documents called instances_*.json, or all documents if there are none.
+
+    In COCO, the other documents describe the same images.
+    """
     instances = [key for key in keys if stem(key).startswith("instances")]
     return instances or list(keys)
 

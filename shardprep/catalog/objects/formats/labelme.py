@@ -66,7 +66,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of LabelMe files that are named like the images, or []."""
+    """Return the `Sign` of LabelMe files that are named like the images, or []."""
     return by_sample(source, named_as_images(source, ".json"), is_labelme, "labelme", "LabelMe")
 
 

@@ -128,7 +128,7 @@ def with_segments(found: Found, panoptic: Found) -> Found:
 
 
 def panoptic_signs(index: KeyIndex, documents: Documents, members: Sequence[Member]) -> list[Sign]:
-    """Return the sign of the panoptic documents if they name enough images, otherwise []."""
+    """Return the `Sign` of the panoptic documents if they name enough images, otherwise []."""
     names: list[str] = []
     keys: list[str] = []
     taken: set[str] = set()

@@ -81,7 +81,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of XML files with boxes that are named like the images, or []."""
+    """Return the `Sign` of XML files with boxes that are named like the images, or []."""
     return by_sample(source, named_as_images(source, ".xml"), is_voc, "voc", "Pascal VOC")
 
 
