@@ -28,7 +28,7 @@ _FREE_RATIO = 100
 
 @dataclass(frozen=True, slots=True)
 class SourceLimits:
-    """The limits of one source."""
+    """Limits on the members and the bytes of one source."""
 
     max_members: int = 10_000_000
     """Members of all archives and files of the source together, skipped ones included."""

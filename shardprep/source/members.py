@@ -202,7 +202,7 @@ class OrdinaryImages(NamedTuple):
     places: Places
     """A `PLACE` for each image; the field `file` is not set."""
     file: str
-    """Path or address of the zip; for a folder, the common part of all paths before the key."""
+    """Path or address of the zip; for a folder, the part of each path that precedes the key."""
 
     @property
     def stored_bytes(self) -> NDArray[np.int64]:

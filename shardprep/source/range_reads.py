@@ -23,7 +23,7 @@ _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
 """Bytes of the first and the largest request. The size doubles while reads are consecutive."""
 _KEPT_BYTES = 24 << 20
 _WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 8 << 20, 8, 64
-"""Most bytes of a read-ahead window, spans of the first window, and most spans of a window.
+"""Maximum bytes of a read-ahead window, spans of the first window, and maximum spans of a window.
 
 The first window has few spans, because workers wait for it.
 """

@@ -103,7 +103,7 @@ class Coded(Sequence[_Value]):
         return there
 
     def fit(self, is_one: Callable[[_Value], bool]) -> NDArray[np.bool_]:
-        """Return bool[n]: the result of `is_one` for each row's value, or False for None."""
+        """Return the result of `is_one` for the value of each row, bool[n]; False for None."""
         return np.array([*map(is_one, self.values), False], bool)[self.codes]
 
     def take(self, rows: NDArray[Any]) -> Coded[_Value]:
@@ -118,13 +118,13 @@ class Coded(Sequence[_Value]):
         return Coded(_small(codes, len(values)), values)
 
     def firsts(self) -> dict[int, _Value]:
-        """Return a dict in row order: the first row of each used value → that value."""
+        """Return the used values by the first row that has each of them, in row order."""
         codes, rows = np.unique(self.codes, return_index=True)
         pairs = sorted(zip(rows.tolist(), codes.tolist(), strict=True))
         return {row: self.values[code] for row, code in pairs if code >= 0}
 
     def counts(self) -> dict[_Value, int]:
-        """Return a dict in the order of `firsts`: value → number of its rows."""
+        """Return the number of rows of each used value, in the order of `firsts`."""
         numbers = np.bincount(self.codes[self.are_there], minlength=len(self.values)).tolist()
         firsts = self.firsts()
         return {one: numbers[self.codes[row]] for row, one in firsts.items()}
@@ -329,7 +329,7 @@ def _coded(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -
 
 
 def integers(array: Any) -> NDArray[Any]:
-    """Return an integer Arrow array without nulls as NumPy. `to_numpy` would import pandas."""
+    """Return an integer Arrow array without nulls as a NumPy array, without importing pandas."""
     kind = {"int32": np.int32, "int64": np.int64, "uint64": np.uint64, "uint8": np.uint8}
     whole = np.frombuffer(array.buffers()[1] or b"", kind[str(array.type)])
     return whole[array.offset : array.offset + len(array)]

@@ -248,7 +248,7 @@ def _number(block: Bytes, at: Ints, size: int) -> Ints:
 
 
 class End(NamedTuple):
-    """The end record of a zip, and facts of its directory. Offsets are relative to its extent."""
+    """The end record of a zip, and facts about its directory. Offsets are within the extent."""
 
     directory: int
     directory_stop: int

@@ -92,7 +92,7 @@ def explained(ref: KaggleRef, fault: ClientError, *, upload: bool = False) -> So
 
 
 def _upload_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str] | None:
-    """Return problem and next step, or None if they are the same as for a download."""
+    """Return problem and next step of a failed upload, or None if a download has the same ones."""
     said = f"{fault.status}: {fault.message}" if fault.status else fault.message
     if fault.status == 403:
         why = f"is {ref.owner} you, or an organisation of yours? Is the phone number verified?"
