@@ -42,7 +42,7 @@ from shardprep.image.rasterize import outline_mask
 
 _NONE = np.empty((0, 4), np.float32)
 _MAX_COPY = 16
-"""Maximum pixels of the annotated copy of an image, as a multiple of those of the image."""
+"""Maximum ratio of the pixels of the copy that was annotated to the pixels of the image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

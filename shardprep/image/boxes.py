@@ -35,7 +35,7 @@ _MIN_SIDE = 1.0
 """Minimum side, in stored pixels, of a box that a crop has cut."""
 _Y_FIRST = np.array((1, 0, 3, 2))
 _FEW = 1000
-"""Up to this number of boxes, a set is used to see that none repeats, before they are sorted."""
+"""Up to this number of boxes, a set shows faster than a sort that no box repeats."""
 _MOST_PLAIN = 256
 """Maximum number of boxes for the fast path, which compares every two boxes."""
 _CUT = 1 - 1e-6
@@ -86,7 +86,7 @@ class Boxes:
     """float64[n, 4]: x, y, x, y in pixels of the stored image, not clipped."""
     labels: NDArray[np.int64]
     is_clipped: Flags
-    """Whether the box passed the edge of the annotated image by more than a rounding error."""
+    """Whether the box exceeded the annotated image by more than a rounding error."""
     reasons: NDArray[np.uint8]
     """Index of the `Reason` of each object; 0 if it is not dropped."""
 

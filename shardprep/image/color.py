@@ -28,10 +28,10 @@ _MODES = {
     "GRAY": ("L", ("L", "LA", "La", "1", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")),
     "CMYK": ("CMYK", ("CMYK",)),
 }
-"""Colour space of an ICC profile → Pillow mode of the transform, and modes of its images."""
+"""Colour space of an ICC profile → Pillow mode of the transform, and modes of images it fits."""
 _GREYS = ("1", "L")
 _SRGB_TOLERANCE = 2
-"""A profile that changes no level by more than this counts as sRGB: its makers round the curve."""
+"""A profile that changes no level by more than this counts as sRGB: sRGB profiles are rounded."""
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _WHITE_IS_ZERO = 0
 

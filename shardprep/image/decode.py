@@ -206,7 +206,7 @@ def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:
 
 
 def is_plain(data: bytes, image: Image.Image) -> bool:
-    """Return whether every reader, also a strict one, decodes the file to the same pixels.
+    """Return whether every reader, even a strict one, decodes the file to the same pixels.
 
     Precondition: the file is sound and no profile was applied. The image may be closed.
     """

@@ -1,6 +1,7 @@
 """Decode the class or object numbers in mask files, and combine the files of an image.
 
-Profile, gamma and alpha are ignored: they change numbers. A palette is used only for colours.
+Profile, gamma and alpha are ignored, because they would change numbers. A palette is used only for
+colours.
 """
 
 from __future__ import annotations
