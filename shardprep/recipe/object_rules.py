@@ -90,7 +90,7 @@ _NO_RUN_TABLE = RunTableRule()
 
 @dataclass(frozen=True, slots=True)
 class FormatRule:
-    """A value of `--boxes`, or of `--masks` for a format whose outlines are drawn."""
+    """The parsed value of `--boxes`, or of `--masks` for a format whose outlines are drawn."""
 
     kind: str = "none"
     """A key of `BOX_FORMATS`, "auto" or "none"."""
@@ -143,7 +143,7 @@ _NO_PATTERN = MaskPattern("", "")
 
 @dataclass(frozen=True, slots=True)
 class MaskRule:
-    """A value of `--masks`."""
+    """The parsed value of `--masks`."""
 
     kind: Literal["none", "auto", "rle", "format", "pattern"] = "none"
     text: str = ""

@@ -381,7 +381,7 @@ def _check(key: str, value: Any, given: object) -> None:
 
 
 def _unusable(problems: Sequence[tuple[str, str]], place: Place) -> RecipeError:
-    """Return one error for all (key, message) pairs; pairs that make it too long are counted."""
+    """Return one error for all (key, message) pairs; pairs that do not fit are only counted."""
     problems = [(key, shown(printable(what), _MAX_WHAT)) for key, what in problems]
     (first, message), *others = dict.fromkeys(problems)
     where, before = place(first)
