@@ -28,7 +28,7 @@ _MASKS = re.compile(
     r"|gt(fine|coarse)",
     re.IGNORECASE,
 )
-"""Usual names of folders of masks; `find_masks` decides whether a folder is one."""
+"""Usual names of mask folders; `find_masks` decides whether a folder with such a name has masks."""
 _CITYSCAPES = re.compile(r"_gt(fine|coarse)_[a-z]+$", re.IGNORECASE)
 _CITIES = re.compile(r"gt(fine|coarse)", re.IGNORECASE)
 """Folders of masks in Cityscapes; folders below them are splits or cities, not classes."""

@@ -62,7 +62,7 @@ class Pattern:
 
 
 def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
-    """Return whether each key matches, either as it is or without the suffixes of archives."""
+    """Return whether each key matches, with or without the suffixes of archives in it."""
     fits = [found is not None for found in pattern.search(keys)]
     others = {
         i: plain

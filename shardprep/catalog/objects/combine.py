@@ -39,7 +39,7 @@ from shardprep.source.members import Member
 _BOXES, _MASKS, _CLASSES = OptionName("boxes"), OptionName("masks"), OptionName("classes")
 _INSTANCES, _MASK_VALUES = OptionName("instances"), OptionName("mask_values")
 NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
-"""Reasons to leave out an image of a split in which other images are annotated."""
+"""Reasons to leave out an image if other images of its split are annotated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

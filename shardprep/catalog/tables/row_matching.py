@@ -76,7 +76,7 @@ class KeyIndex:
         return self._by_folder[name, depth].get(folder, ())
 
     def find_all(self, texts: Texts, where: str) -> Ints:
-        """Return the position of the key of each id, or −1; errors are those of `find_one`."""
+        """Return the position of the key of each id, or −1; errors as in `find_one`."""
         found, is_odd = self._find_names(texts)
         for row in np.flatnonzero(is_odd).tolist():
             position = self.find_one(texts[row], where)

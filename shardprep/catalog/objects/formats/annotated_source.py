@@ -117,7 +117,7 @@ def shared_documents(
 ) -> list[str]:
     """Return the names of the rule's documents, or keys of all shared ones that `is_one` accepts.
 
-    SourceError if there is none, or one cannot be read.
+    SourceError if none is found or one cannot be read.
     """
     if rule.files:
         return list(rule.files)

@@ -90,7 +90,7 @@ def stated_names(data: bytes) -> list[str]:
 
 
 def _chosen(keys: Sequence[str]) -> list[str]:
-    """Return the documents called instances_*.json, or all documents if there are none.
+    """Return the documents called instances_*.json, or without such documents, all of them.
 
     In COCO, the other documents describe the same images.
     """

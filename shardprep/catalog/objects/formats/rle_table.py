@@ -87,7 +87,7 @@ def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | Non
 
 
 def _objects(table: Table, rule: RunTableRule, index: KeyIndex) -> _Objects:
-    """Return ids, cells and labels of all rows; "x.jpg_3" is the id x.jpg and the class 3."""
+    """Return ids, cells and labels of all rows; "x.jpg_3" means the id x.jpg and the class 3."""
     title, texts = row_ids(table, rule.id_column)
     place = table.column(rule.run_column)
     ids, cells = list(texts), list(table.cells(place))
@@ -111,7 +111,7 @@ def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[Run
     """Return the order of runs, and a remark for the user if the data do not show it, or "".
 
     If most cells have a start before the end of the previous run, starts are relative. Otherwise
-    it is the order in which more pixels of objects are neighbours. `cells` maps images to runs.
+    the order with more neighbouring pixels of objects is chosen. `cells` maps images to runs.
     """
     sample = list(cells)[:: max(1, len(cells) // _SAMPLE_ROWS)]
     several = [
