@@ -35,7 +35,7 @@ MOST_EXAMPLES = 3
 LACKING = "^(no label|in no split)"
 """Matches the reason of an image that was skipped because it has no label or is in no split."""
 TINY, _SMALL = 8, 32
-"""Boxes are counted whose area is below that of a square with these sides in pixels.
+"""Sides of squares in pixels: boxes with a smaller area than such a square are counted.
 
 COCO calls boxes below 32 x 32 "small".
 """

@@ -89,7 +89,7 @@ def inventory(manifest: Manifest, schema: Schema) -> set[str]:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a path below a dataset's folder looks like that of a file of a dataset."""
+    """Return whether a path below a dataset's folder looks like a file that datasets have."""
     return name in DOCUMENT_FILES or _OWN.fullmatch(name) is not None
 
 

@@ -139,7 +139,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def parquet_file(raw: FileIO, path: Path) -> pq.ParquetFile:
-    """Return an opened item table; DatasetError if its columns are not those of a build."""
+    """Return an opened item table; DatasetError if it has other columns than a build writes."""
     file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
     schema = file.schema_arrow.remove_metadata()
     if not any(schema.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS)):

@@ -111,7 +111,7 @@ def below(root: Path | ObjectUrl, names: Sequence[str]) -> Path | ObjectUrl:
 def versions_below(root: Path | ObjectUrl) -> list[Version]:
     """Return the versions in a folder, or if it has none, the versions of the datasets in it.
 
-    The versions of each dataset are sorted, oldest first. DatasetError if there is no such folder.
+    The versions of each dataset are sorted, oldest first. DatasetError if the folder is missing.
     """
     if isinstance(root, ObjectUrl):
         return _versions(_stored_folders(facts.name for facts in objects.listing(root)))

@@ -152,7 +152,7 @@ class OpenDataset:
     def read(self, number: int) -> bytes:
         """Return the payload of a record; `number` counts from 0 through all shards in order.
 
-        IndexError if there is no such record, RecordError if the record is damaged.
+        IndexError if the record does not exist, RecordError if it is damaged.
         """
         shard, record = self.place(number)
         offset, length = self.index(shard)[record].tolist()

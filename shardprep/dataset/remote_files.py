@@ -193,7 +193,7 @@ class RemoteFiles:
 
 
 def is_document(name: str) -> bool:
-    """Return whether a path in a dataset looks like that of a document or an index."""
+    """Return whether a path in a dataset looks like a document or an index."""
     return _DOCUMENT.fullmatch(name) is not None
 
 

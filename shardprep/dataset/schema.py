@@ -83,7 +83,7 @@ class Feature(SparseDocument):
     repeated: bool = False
     """True if an example has one value for each object, in the order of the objects."""
     labels: tuple[str, ...] = ()
-    """Class names of objects or of mask values; those of images are in the schema's `labels`."""
+    """Class names of objects or of mask values; `Schema.labels` has the class names of images."""
 
     @property
     def mask_dtype(self) -> Literal["uint8", "uint16"]:
