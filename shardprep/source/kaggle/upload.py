@@ -42,7 +42,7 @@ _FAILED = ("failed", "deleted")
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits(RetryLimits):
-    """Limits of an upload: those of a download, and times in seconds for Kaggle's processing."""
+    """Limits of an upload: the limits of a download, and times in seconds for the processing."""
 
     processing_s: float = 7200.0
     """Longest time without a change of Kaggle's state."""
