@@ -33,7 +33,7 @@ _MAX_CLASSES_8 = 254
 
 
 class Polygons(NamedTuple):
-    """An object as polygons. It covers the union of their areas; there are no holes."""
+    """An object as polygons. It covers the union of their areas, without holes."""
 
     rings: tuple[Floats, ...]
     """x, y of the corners of each part, float64[n, 2]."""
@@ -73,9 +73,9 @@ class Annotation:
     boxes: Floats = field(default_factory=lambda: np.empty((0, 4)))
     """float64[n, 4]: left, top, right, bottom; NaN for an object that has only an outline."""
     labels: tuple[int, ...] = ()
-    """Class index of each object; or of each mask file, if there are no boxes."""
+    """Class index of each object, or of each mask file in an annotation without boxes."""
     crowds: tuple[bool, ...] = ()
-    """Whether each object is a crowd; () if there are no crowds."""
+    """Whether each object is a crowd (many objects under one box); () without crowds."""
     outlines: tuple[Outline, ...] = ()
     """Outline of each object; () if the source has only boxes."""
     areas: tuple[tuple[Segment, int], ...] = ()

@@ -75,8 +75,8 @@ def place_objects(
 
     If the spec has masks of objects, mask files hold the objects (`MaskFiles.shapes`). Otherwise
     they are layers of the class mask, and later layers win. `annotation.labels` are the classes of
-    the files unless the annotation has boxes. In a panoptic dataset, there is one mask file, with
-    the segments of the annotation.
+    the files unless the annotation has boxes. An image of a panoptic dataset has one mask file,
+    with the segments of the annotation.
     """
     if annotation.fault:
         return Rejection("bad_annotation", annotation.fault)

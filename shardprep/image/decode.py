@@ -48,7 +48,7 @@ class Decoded(NamedTuple):
     orientation: int = UPRIGHT
     """EXIF orientation that was applied, 1 to 8."""
     damage: str = ""
-    """Damage that the decoder tolerated; "" if there is none."""
+    """Damage that the decoder tolerated, or ""."""
 
 
 @stage("decode")

@@ -188,10 +188,10 @@ def mask_layers(
 ) -> Iterator[tuple[Array, Colour]]:
     """Yield the pixels that each mask of a picture paints, bool[height, width], and their colour.
 
-    The class mask is used if there is one, else the masks of objects. If there are several
-    classes, an object has a shade of its class's colour, otherwise a colour of its own. `size` is
-    the width and height of the layers in pixels. Raises ValueError for a mask of another size than
-    its picture, and any error of the decoder.
+    A class mask is used if the picture has it, otherwise the masks of objects. If the dataset has
+    several classes, an object has a shade of its class's colour, otherwise a colour of its own.
+    `size` is the width and height of the layers in pixels. Raises ValueError for a mask of another
+    size than its picture, and any error of the decoder.
     """
     if picture.mask:
         values = _scaled(picture.mask, picture, size)

@@ -79,7 +79,7 @@ def is_common(data: bytes | memoryview) -> bool:
 
 
 def _first_frame(data: bytes | memoryview) -> int:
-    """Return the marker of the first frame header, or 0 if there is none.
+    """Return the marker of the first frame header, or 0 if the JPEG has none.
 
     Skips bytes between segments as libjpeg does (`next_marker`), so that both find the same frame.
     """

@@ -141,7 +141,7 @@ class Placement:
     def boxes(self, boxes: Floats, size: tuple[int, int], frame: Frame) -> Floats:
         """Return boxes, float64[n, 4] of x, y, x, y, in pixels of the stored image, not clipped.
 
-        `size` and `frame` are those of the annotated image; size 1, 1 if boxes are shares of it.
+        `size` and `frame` belong to the annotated image; `size` is 1, 1 if boxes are shares of it.
         """
         x, y = self.axes(size, frame)
         across, down = ([1, 3], [0, 2]) if self._is_swapped(frame) else ([0, 2], [1, 3])
