@@ -77,7 +77,7 @@ def usual(signs: Sequence[Sign]) -> list[Sign]:
 def recognised(
     recipe: Recipe, index: KeyIndex, documents: Documents, images: Sequence[Member]
 ) -> Recipe:
-    """Return the recipe with the detected boxes or masks, or `recipe` itself without any.
+    """Return the recipe with detected boxes or masks, or `recipe` itself if nothing is detected.
 
     SourceError if the user must choose, or if nothing is detected for an option that is "auto".
     """

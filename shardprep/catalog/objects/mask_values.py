@@ -1,4 +1,4 @@
-"""What the values of mask files mean: stated by `--mask-values`, or detected from the masks."""
+"""Meaning of the values in mask files: stated by `--mask-values`, or detected from the masks."""
 
 from __future__ import annotations
 
