@@ -88,7 +88,7 @@ class Labels(Document):
 NO_IMAGE, LEFT_OUT, ELSEWHERE = "no image", "image left out", "document of other images"
 """Reasons why an annotated object has no image in the dataset.
 
-`ELSEWHERE`: its annotation document has objects, but none of its images is in the source.
+`ELSEWHERE`: no image of its annotation document is in the source.
 """
 
 
