@@ -307,8 +307,7 @@ class _UploadRun:
     def _settled(self, version: int = 0, before: KaggleState | None = None) -> KaggleState:
         """Wait until Kaggle has finished `version` (0: all versions) or failed; return the state.
 
-        `before` is the state before the version was requested; the failure that it shows is
-        ignored.
+        `before` is the state before the version was requested; Kaggle may report it for a while.
         """
         failures = 0
         there: KaggleState | None = None
