@@ -37,7 +37,7 @@ NO_BOX = (np.nan,) * 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The annotations of all images, and other facts in the documents of a format."""
+    """The annotations of all images, and other facts, as read from documents of one format."""
 
     annotations: list[Annotation | None]
     names: tuple[str, ...]

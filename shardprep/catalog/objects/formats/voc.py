@@ -188,7 +188,7 @@ def is_voc(data: bytes) -> bool:
 
 
 def parse_voc(data: bytes) -> VocFile:
-    """Return the content of an annotation.
+    """Return the content of an annotation file of Pascal VOC.
 
     NotVocError if the root is not `annotation`. VocError if the file is damaged, too large, nested
     too deeply, or has a document type definition.
