@@ -28,8 +28,8 @@ UPRIGHT = 1
 _MIRRORED, _UPSIDE_DOWN = (2, 3, 6, 7), (3, 4, 7, 8)
 """Orientations that reverse columns, and those that reverse rows; 5 to 8 first swap both."""
 _SAME_RATIO = 0.01
-"""Maximum relative difference between the aspect ratios of an image and the resized copy that was
-annotated: its sides are rounded."""
+"""Maximum relative difference between the aspect ratios of an image and a resized copy that was
+annotated; the sides of a copy are rounded."""
 
 
 class _Axis(NamedTuple):
