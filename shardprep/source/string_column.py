@@ -255,7 +255,7 @@ class Texts(Sequence[str]):
         return Texts(pc.replace_substring_regex(self.array, pattern, r"\1" if depth else ""))
 
     def stems(self, depth: int) -> Texts:
-        """Return the `ends` without file extension. A name such as ".jpg" does not change."""
+        """Return the `ends` of all paths without file extensions; ".jpg" does not change."""
         ends = self.ends(depth).array
         return Texts(pc.replace_substring_regex(ends, r"([^/])\.[^./]*$", r"\1"))
 
