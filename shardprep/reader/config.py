@@ -306,7 +306,7 @@ class Request:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The crop of each image, or None for whole images. DatasetError if two are given."""
+        """The crop of each image, or None for whole images. DatasetError if both are given."""
         return _only_crop("reader", self)
 
     @property
@@ -350,7 +350,7 @@ class EpochOptions:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The crop of each image, or None for whole images. DatasetError if two are given."""
+        """The crop of each image, or None for whole images. DatasetError if both are given."""
         return _only_crop("Dataset.batches", self)
 
 
