@@ -44,9 +44,7 @@ def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
         what = "the rows of the processes overlap or differ in number"
         hint = "use a mesh with equally many devices of each process"
     elif options.batch_size % len(own):
-        what = (
-            f"batch_size={options.batch_size} cannot be divided into {len(own)} parts for devices"
-        )
+        what = f"sharding divides batch_size={options.batch_size} into {len(own)} parts"
         hint = f"use a multiple of {len(own)}"
     elif len(processes) > 1 and options.seed is None:
         what, hint = "several processes need one order", "give all of them the same seed"
@@ -66,7 +64,7 @@ def check_last_batches(order: Order, options: BatchOptions) -> None:
     num_parts = len({*chain(*_parts_of_processes(options.sharding).values())})
     for left in (number % order.batches.size for number in numbers):
         if left % num_parts:
-            what = f"a last batch of {left} cannot be divided into {num_parts} parts for devices"
+            what = f"sharding divides a last batch of {left} into {num_parts} parts"
             raise DatasetError(_WHERE, what, "give drop_remainder=True")
 
 

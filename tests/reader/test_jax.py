@@ -258,6 +258,7 @@ def test_a_damaged_record_is_an_error_of_its_own_batch(one: Any, damaged: Path) 
     assert one["state at damage"] == batches.state_dict()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mesh", ["rows", "reversed", "replicated"])
 def test_processes_form_the_global_batches_of_one_process(
     two: list[Any], plain: dict[str, Any], mesh: str
@@ -266,6 +267,7 @@ def test_processes_form_the_global_batches_of_one_process(
     assert [process[mesh] for process in two] == [plain["sums"]] * 2
 
 
+@pytest.mark.thorough
 def test_processes_divide_a_short_last_batch(two: list[Any], shapes: Path) -> None:
     batches = reader.Dataset(shapes, **SHORT).batches(64, **OPTIONS)
     expected = [sums_of(batch) for batch in batches]
@@ -273,6 +275,7 @@ def test_processes_divide_a_short_last_batch(two: list[Any], shapes: Path) -> No
     assert [process["short"] for process in two] == [expected] * 2
 
 
+@pytest.mark.thorough
 def test_a_state_of_two_processes_continues_in_one(
     two: list[Any], plain: dict[str, Any], shapes: Path
 ) -> None:
@@ -282,24 +285,31 @@ def test_a_state_of_two_processes_continues_in_one(
     assert [sums_of(batch) for batch in batches] == plain["sums"][1:]
 
 
-def test_buckets_and_padded_boxes_are_sharded(one: Any, two: list[Any]) -> None:
+def test_batches_of_buckets_are_sharded(one: Any) -> None:
     assert one["sizes"] is True
+
+
+@pytest.mark.thorough
+def test_padded_boxes_of_processes_are_sharded(two: list[Any]) -> None:
     assert [process["boxes"] for process in two] == [[2, 4, 4]] * 2
 
 
-def test_what_cannot_be_divided_is_one_line(one: Any, two: list[Any]) -> None:
+def test_what_cannot_be_divided_is_one_line(one: Any) -> None:
     where = "Dataset.batches: "
     last, size, given, spec, ragged, bucket, large = one["refused"]
-    assert last.startswith(f"{where}a last batch of ")
-    assert last.endswith(" cannot be divided into 8 parts for devices; give drop_remainder=True")
-    assert bucket.startswith(f"{where}a last batch of ")
-    assert size == (
-        f"{where}batch_size=60 cannot be divided into 8 parts for devices; use a multiple of 8"
-    )
+    assert last.startswith(f"{where}sharding divides a last batch of ")
+    assert last.endswith(" into 8 parts; give drop_remainder=True")
+    assert bucket.startswith(f"{where}sharding divides a last batch of ")
+    assert size == f"{where}sharding divides batch_size=60 into 8 parts; use a multiple of 8"
     assert given == f"{where}sharding already decides num_shards and shard_index; leave them out"
     assert spec.endswith("one that divides only rows: NamedSharding(mesh, PartitionSpec('data'))")
     assert ragged.endswith("ragged=True or decode=False makes lists; give one of them")
     assert "JAX cannot store as int32; call jax.config.update('jax_enable_x64', True)" in large
+
+
+@pytest.mark.thorough
+def test_what_processes_cannot_share_is_one_line(two: list[Any]) -> None:
+    where = "Dataset.batches: "
     order, uneven, boxes, absent = two[1]["refused"]
     assert order == f"{where}several processes need one order; give all of them the same seed"
     assert uneven.startswith(f"{where}the rows of the processes overlap or differ in number; ")
