@@ -34,7 +34,8 @@ from shardprep.catalog.source_images import (
     source_images,
 )
 from shardprep.catalog.splits import given_splits, group_findings, group_keys
-from shardprep.catalog.tables.columns import Column, make_columns, with_headers
+from shardprep.catalog.stacks import stack_findings, stacked
+from shardprep.catalog.tables.columns import Column, check_columns, make_columns, with_headers
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, match_table
 from shardprep.catalog.targets import (
@@ -47,7 +48,7 @@ from shardprep.catalog.targets import (
     naming_of,
     words_in,
 )
-from shardprep.dataset.schema import TargetKind
+from shardprep.dataset.schema import IMAGES, NUM_IMAGES, TargetKind
 from shardprep.errors import OptionName, SourceError, concise, shown, some_of
 from shardprep.image.annotation_types import Annotation
 from shardprep.recipe.recipe import Recipe, outputs
@@ -94,6 +95,7 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     )
     if not listing.images:
         raise no_image(recipe.source, listing)
+    listing = stacked(recipe, listing)
     return _catalog(source_images(recipe, listing), listing)
 
 
@@ -123,6 +125,12 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
         pairs = zip(lacks, annotated.lacks, strict=True)
         lacks = Coded.of(first or more for first, more in pairs)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
+    if recipe.stack:
+        columns, values = (
+            (*columns, Column(NUM_IMAGES, "int64")),
+            (*values, Coded.of(members.num_files.tolist())),
+        )
+        check_columns((*columns, Column(IMAGES, "int64")))
     strata = targets.strata()
     annotation: Coded[Annotation | None] = Coded.constant(None, len(members))
     masks: Coded[tuple[Member, ...]] = Coded.constant((), len(members))
@@ -246,7 +254,7 @@ def _findings(
         findings += annotation_findings(wanted.index.keys, wanted.documents)
         if labelling.rule == "none":
             findings += label_findings(wanted.index, wanted.tables)
-    return findings
+    return findings + stack_findings(recipe, wanted.index.keys, wanted.tables, items.members)
 
 
 def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, num_images: int) -> None:

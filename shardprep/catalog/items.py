@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from shardprep.dataset.schema import UNLABELLED
 from shardprep.image.annotation_types import Annotation
-from shardprep.source.byte_range import Extent
-from shardprep.source.members import Member, Members
+from shardprep.source.members import Extent, Member, Members
 from shardprep.source.string_column import Coded
 
 if TYPE_CHECKING:

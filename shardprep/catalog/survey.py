@@ -20,6 +20,7 @@ from shardprep.catalog.objects.detect import annotation_findings, find_signs, us
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.objects.mask_files import masks_beside
 from shardprep.catalog.source_images import no_image
+from shardprep.catalog.stacks import stack_patterns
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex, match_table
 from shardprep.catalog.tables.table import Table
@@ -72,6 +73,8 @@ class Survey(Card):
     """The rule that `auto` uses."""
     annotations: tuple[Sign, ...]
     """Detected boxes and masks, first the ones that the recipe uses."""
+    stacks: tuple[str, ...]
+    """Values of `--stack` that fit the names of the images."""
     findings: tuple[str, ...]
     """Remarks, one line each."""
     target: TargetKind
@@ -100,6 +103,7 @@ class Survey(Card):
             "splits": self.splits,
             "labels by": self.chosen if self.taken is None else "",
             "classes": self.classes,
+            "stacks": self.stacks,
             "annotations": [sign.flag for sign in self.annotations],
             "tables": {table.name: f"{table.num_rows:,} rows" for table in self.tables},
             "others": self.others,
@@ -154,6 +158,7 @@ def survey_source(
         rules=tuple(rules),
         chosen=chosen.rule,
         annotations=ordered,
+        stacks=tuple(stack_patterns(keys, tables)),
         findings=(*chosen.findings, *recognised),
         target=targets.kind,
         classes={name: counts[i] for i, name in enumerate(targets.names)},
@@ -179,6 +184,7 @@ def recipe_text(survey: Survey) -> str:
         *key_lines("size", "224x224"),
         *key_lines("fit", "crop" if survey.taken is None else "pad"),
         "",
+        *(line for one in survey.stacks for line in key_lines("stack", one, is_set=False)),
         *_annotation_lines(survey),
         *(_label_lines(survey) if survey.taken is None else []),
         "",

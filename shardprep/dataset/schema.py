@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -28,6 +28,8 @@ Encoding = Literal["jpeg", "png", "raw", "any"]
 MAX_SIDE = 65_500
 """Maximum height or width of an image in pixels: JPEG's own limit."""
 IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "image/width"
+IMAGES, NUM_IMAGES = "images", "num_images"
+"""The images of a stack, which replace `image`, and their number."""
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
 UNLABELLED = -1
 OBJECTS = "objects"
@@ -40,6 +42,7 @@ TargetKind = Literal["class", "multilabel", "regression", "text", "none"]
 TARGET_FEATURES = {"class": LABEL, "multilabel": LABELS, "regression": TARGET, "text": TEXT}
 PROVIDED = {
     IMAGE: ("image", "bytes"),
+    IMAGES: ("image", "bytes"),
     LABEL: ("label", "int64"),
     LABELS: ("labels", "int64"),
     TARGET: ("scalar", "float32"),
@@ -64,10 +67,17 @@ _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
+class StackForm(NamedTuple):
+    """How the images of stacks are stored."""
+
+    is_deep: bool
+    channels: tuple[str, ...]
+
+
 class Feature(SparseDocument):
     """One named value of every example, or of each of its objects."""
 
-    sparse_keys: ClassVar[frozenset[str]] = frozenset({"repeated", "labels"})
+    sparse_keys: ClassVar[frozenset[str]] = frozenset({"repeated", "labels", "is_deep", "channels"})
 
     kind: Literal["image", "label", "labels", "text", "scalar", "bbox", "flag", "mask"]
     """`label`, `labels`: class indices. `scalar`: a number. `text`: UTF-8. `flag`: 0 or 1. `mask`:
@@ -81,9 +91,13 @@ class Feature(SparseDocument):
     """Encoding of an image or mask; null for other kinds."""
     doc: str = ""
     repeated: bool = False
-    """True if an example has one value for each object, in the order of the objects."""
+    """True if an example has one value for each object or each image of a stack, in order."""
     labels: tuple[str, ...] = ()
     """Class names of objects or of mask values; `Schema.labels` has the class names of images."""
+    is_deep: bool = False
+    """True if the images of a stack are grey PNG files of 16 bits."""
+    channels: tuple[str, ...] = ()
+    """Names of the images of a stack, in order; empty if stacks are series."""
 
     @property
     def mask_dtype(self) -> Literal["uint8", "uint16"]:
@@ -95,22 +109,33 @@ class Feature(SparseDocument):
         return 255 if self.mask_dtype == "uint8" else 65_535
 
 
-def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
-    image = features.get(IMAGE)
+def _image_problems(features: Mapping[str, Feature], pictures: str) -> Iterator[str]:
+    image = features.get(pictures)
+    num_channels = 1 if image is not None and image.is_deep else 3
     if image is None:
         yield f"has no feature {IMAGE!r}"
-    elif image.kind != "image" or len(image.shape) != 3 or image.shape[2] != 3:
-        yield f"features.{IMAGE}.shape: must be height, width, 3 of an image"
+    elif image.kind != "image" or len(image.shape) != 3 or image.shape[2] != num_channels:
+        yield f"features.{pictures}.shape: must be height, width, {num_channels} of an image"
+    elif image.is_deep and (pictures == IMAGE or image.encoding != "png"):
+        yield f"features.{pictures}.is_deep: must be the PNG files of a stack"
+
+
+def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
+    pictures = IMAGE if IMAGE in features else IMAGES
+    yield from _image_problems(features, pictures)
     for name, feature in features.items():
         own = [PROVIDED[name]] if name in PROVIDED else _FURTHER
+        if name == IMAGES != pictures:
+            own = _FURTHER  # a column of a dataset of an earlier version
         is_of_object = name.partition("/")[0] == OBJECTS
+        is_stack = name == IMAGES == pictures
         if (feature.kind, feature.dtype) not in own:
             kind, dtype = own[0]
             yield f"features.{name}: must be of kind {kind!r}, dtype {dtype!r}"
         elif is_of_object and name not in PROVIDED:
             yield f"features.{name}: objects have no such feature"
-        elif feature.repeated != is_of_object:
-            yield f"features.{name}.repeated: must be {str(is_of_object).lower()}"
+        elif feature.repeated != (is_of_object or is_stack):
+            yield f"features.{name}.repeated: must be {str(is_of_object or is_stack).lower()}"
         elif feature.labels and name not in (BOX_LABEL, MASK):
             yield f"features.{name}.labels: only {BOX_LABEL} and {MASK} have names of their own"
         elif feature.kind == "mask" and (
@@ -136,8 +161,17 @@ class Schema(Document):
         return self
 
     @property
+    def image_name(self) -> str:
+        """`IMAGE`, or `IMAGES` in a dataset of stacks."""
+        return IMAGE if IMAGE in self.features else IMAGES
+
+    @property
     def image(self) -> Feature:
-        return self.features[IMAGE]
+        return self.features[self.image_name]
+
+    @property
+    def is_stack(self) -> bool:
+        return IMAGE not in self.features
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -176,15 +210,22 @@ class Schema(Document):
         labels: tuple[str, ...],
         columns: Mapping[str, str],
         annotations: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        stack: StackForm | None = None,
     ) -> Schema:
         """Return a copy of this template with the values of one dataset.
 
         `size` is height and width, or None if images differ. `columns` maps names of further
         features to dtypes. `annotations` maps the wanted features of `ANNOTATIONS` to their class
-        names, or to () for features without class names.
+        names, or to () for features without class names. `stack` is the form of stacks, or None for
+        single images.
         """
         shape = size or (None, None)
-        image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
+        form: dict[str, Any] = {"shape": (*shape, 3), "encoding": encoding}
+        if stack is not None:
+            form |= {"repeated": True, "doc": "The images of the sample, in order."}
+            form |= stack._asdict()
+            form |= {"shape": (*shape, 1)} if stack.is_deep else {}
+        image = self.image.model_copy(update=form)
         further = {
             name: Feature(kind="text" if dtype == "bytes" else "scalar", dtype=dtype)  # type: ignore[arg-type]
             for name, dtype in columns.items()
@@ -199,7 +240,9 @@ class Schema(Document):
             for name, names in annotations.items()
         }
         own = {name: one for name, one in self.features.items() if name not in ANNOTATIONS}
-        features = {**own, IMAGE: image, **annotated, **further}
+        pictures = IMAGE if stack is None else IMAGES
+        own = {pictures if name == self.image_name else name: own[name] for name in own}
+        features = {**own, pictures: image, **annotated, **further}
         return self.model_copy(update={"features": features, "labels": labels})
 
     def encode(self, values: Mapping[str, Value]) -> bytes:

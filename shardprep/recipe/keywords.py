@@ -29,6 +29,7 @@ class RecipeKeywords(TypedDict, total=False):
     background: str | tuple[int, int, int]
     depth_range: str | DepthRange
     window: str | Window
+    depth: int
     labels: str
     target: Literal["auto", TargetKind]
     separator: str
@@ -52,6 +53,7 @@ class RecipeKeywords(TypedDict, total=False):
     split: str | dict[str, float]
     group: str
     dedup: bool | Literal["near"]
+    stack: str
     root: str
     include: Texts
     exclude: Texts

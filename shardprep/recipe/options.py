@@ -123,6 +123,9 @@ class BuildOptions:
         "nearly the smallest and largest value), full (the range of the type), or CENTER,WIDTH, "
         "such as 40,400, in Hounsfield units for a CT.",
         _IMAGES, "WINDOW", read=read_window, wanted="full, auto or CENTER,WIDTH, such as 40,400")
+    depth: int = _option(8,
+        "Bits of a stored value. 16 stores the images of stacks as grey PNG files of 16 bits.",
+        _IMAGES, "BITS", least=8, most=16, wanted="8 or 16", is_newer=True)
     labels: str = _option("auto",
         "Rule that finds labels: auto, folder, folder:N (Nth above the image), prefix "
         "(cat.12.jpg), regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, or none. "
@@ -210,6 +213,10 @@ class BuildOptions:
         "Leave out byte-for-byte copies; with near, near copies too, which are found by a pass "
         "over the pixels before the build.", _SPLITS, "[near]",
         wanted="true, false or near")
+    stack: str = _option("",
+        "Store the images of a sample as one example. PATTERN names its files, such as "
+        "train/{id}/*.dcm for a series, in natural order or by the position of DICOM slices, or "
+        "{id}_{red,green,blue}.png for channels.", _USED, "PATTERN", is_newer=True)
     root: str = _option("", "Use only images below this folder of the source.", _USED, "FOLDER")
     include: tuple[str, ...] = _option((),
         "Use only images that match, such as *.png. Can be repeated.", _USED, "GLOB",

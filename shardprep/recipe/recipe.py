@@ -38,10 +38,12 @@ from shardprep.recipe.rules import (
     JoinRule,
     LabelRule,
     SplitRule,
+    StackRule,
     parse_group_rule,
     parse_join_rule,
     parse_label_rule,
     parse_split_rule,
+    parse_stack_rule,
 )
 from shardprep.recipe.values import read_number, read_texts, texts_in, value_shown
 from shardprep.source.kaggle.ref import is_ref
@@ -80,6 +82,7 @@ _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda size: size is None or all(1 <= side <= MAX_SIDE for side in size),
         f"must have sides of 1 to {MAX_SIDE:,} pixels",
     ),
+    "depth": (lambda depth: depth in (8, 16), "must be 8 or 16"),
     "max_aspect": (
         lambda ratio: not 0 < ratio < 1,
         "is below 1, the ratio of a square; give 1 or more, or 0 for no limit",
@@ -126,6 +129,17 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
         "quality", "format", lambda _, form: form in ("png", "raw"),
         "means nothing for the format {other!r}", "leave it out",
     ),
+    *(
+        (
+            key, "stack", lambda rule, stack: bool(stack) and rule not in ("", "none"),
+            f"{key} of stacks are not supported", "leave one of them out",
+        )
+        for key in ("boxes", "masks")
+    ),
+    (
+        "depth", "format", lambda depth, form: depth in (16, "16") and form != "png",
+        "16 bits are stored as PNG, not as {other}", "leave the format out",
+    ),
 )  # fmt: skip
 """Two options, a test that is true if their values contradict each other, problem, hint."""
 
@@ -140,6 +154,7 @@ class Rules:
     boxes: FormatRule
     masks: MaskRule
     join: tuple[JoinRule, ...]
+    stack: StackRule
 
 
 _PARSERS: dict[str, Callable[[Any], Any]] = {
@@ -149,6 +164,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "boxes": parse_box_rule,
     "masks": parse_mask_rule,
     "join": lambda texts: tuple(map(parse_join_rule, texts)),
+    "stack": parse_stack_rule,
 }
 
 
@@ -184,7 +200,8 @@ class Recipe(BuildOptions):
     @property
     def may_be_annotated(self) -> bool:
         """Whether boxes and masks may be detected: the recipe states no labels, boxes or masks."""
-        return self.labels == "auto" and not self.boxes and not self.masks
+        is_stated = self.boxes or self.masks or self.stack
+        return self.labels == "auto" and not is_stated
 
     @property
     def named_files(self) -> list[str]:
@@ -319,6 +336,9 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
         problems.append(("source", "is needed"))
     if problems:
         raise _unusable(problems, place)
+    if values.get("depth") == 16 and not values.get("stack"):
+        what = f"16 bits are stored for stacks only; give {OptionName('stack')}"
+        raise _unusable([("depth", what)], place)
     for key, parse in _PARSERS.items():
         try:
             rules[key] = parse(values.get(key, BUILD_DEFAULTS[key]))
@@ -356,6 +376,8 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
         options.get("format") == "keep" and not sizes
     ):
         options.update(size="none", fit="none")
+    if options.get("depth") in (16, "16"):
+        options["format"] = "png"
     annotations = [options[key] for key in ("boxes", "masks") if options.get(key, "") != ""]
     if "fit" not in options and (annotations or options.get("labels", "auto") != "auto"):
         options["fit"] = "crop" if all(rule == "none" for rule in annotations) else "pad"

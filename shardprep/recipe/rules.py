@@ -1,4 +1,4 @@
-"""The rules of `--labels`, `--split`, `--group` and `--join`, parsed when the recipe is made."""
+"""The rules of labels, splits, groups, joins and stacks, parsed when the recipe is made."""
 
 from __future__ import annotations
 
@@ -79,6 +79,17 @@ class JoinRule(NamedTuple):
     """The column that both tables have; "" to detect it."""
 
 
+@dataclass(frozen=True, slots=True)
+class StackRule:
+    """The parsed value of `--stack`; "" for single images."""
+
+    text: str = ""
+    pattern: str = ""
+    """Regular expression of whole keys. Its groups are `key`, of the sample, and `channel`."""
+    channels: tuple[str, ...] = ()
+    """Names of the channels, one file for each; () if the files are a series."""
+
+
 def parse_label_rule(text: str) -> LabelRule:
     """Return the rule of a `--labels` value; OptionError if it is invalid."""
     option = OptionName("labels")
@@ -148,6 +159,62 @@ def parse_join_rule(text: str) -> JoinRule:
     file, colon, key = text.rpartition(":")
     has_key = colon and not key.lower().endswith(TABLE_SUFFIXES)
     return JoinRule(file, key) if has_key else JoinRule(text)
+
+
+_BRACES = re.compile(r"\{(?P<inner>[^{}/]*)\}")
+_WILDCARDS = re.compile(r"\*\*/|\*\*|\*|\?")
+_WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def parse_stack_rule(text: str) -> StackRule:
+    """Return the rule of a `--stack` value, such as `{id}/*.png` or `{id}_{red,green}.png`.
+
+    A name in braces stands for a part of a path without slashes; the key of a sample ends with the
+    last of them. Names with commas are the channels.
+    """
+    if not text:
+        return StackRule()
+    option, wrong = OptionName("stack"), f"{shown(text)!r}"
+    names: list[str] = []
+    channels: tuple[str, ...] = ()
+    pattern, key, at = "", "", 0
+    for match in _BRACES.finditer(text):
+        pattern += _plain_pattern(text[at : match.start()])
+        at = match.end()
+        inner = match["inner"]
+        if "," in inner:
+            if channels:
+                raise OptionError(option, f"{wrong} lists channels twice", "list them once")
+            channels = tuple(name.strip() for name in inner.split(","))
+            if "" in channels or len({name.lower() for name in channels}) < len(channels):
+                raise OptionError(option, f"{wrong} needs channels with names, each once")
+            pattern += f"(?P<channel>{'|'.join(map(re.escape, channels))})"
+            continue
+        if not inner.isidentifier():
+            what = f"{wrong} has {{{inner}}}, which is not a name"
+            raise OptionError(option, what, "use letters, as in {id}")
+        if inner in names:
+            pattern += f"(?P=field_{inner})"
+        else:
+            names.append(inner)
+            pattern += f"(?P<field_{inner}>[^/]+)"
+            key = pattern
+    pattern += _plain_pattern(text[at:])
+    hint = "use a pattern such as train/{id}/slice_*.jpg or {id}_{red,green,blue}.png"
+    if not key:
+        raise OptionError(option, f"{wrong} does not say which files belong together", hint)
+    if _BRACES.sub("", text).strip("{}") != _BRACES.sub("", text) or "channel" in key:
+        raise OptionError(option, f"{wrong} is not a pattern of stacks", hint)
+    whole = f"(?i)(?P<key>(?:.*/)?{key}){pattern.removeprefix(key)}"
+    return StackRule(text, whole, channels)
+
+
+def _plain_pattern(text: str) -> str:
+    pattern, at = "", 0
+    for match in _WILDCARDS.finditer(text):
+        pattern += re.escape(text[at : match.start()]) + _WILD[match.group()]
+        at = match.end()
+    return pattern + re.escape(text[at:])
 
 
 def parse_pairs(text: str, option: OptionName) -> dict[str, str]:

@@ -168,7 +168,6 @@ class RefusedExtent(NamedTuple):
 
 
 StoredExtent = PlainExtent | ZipExtent
-Extent = StoredExtent | RefusedExtent
 
 
 def _inflate(stored: bytes, method: int, num_bytes: int) -> bytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.errors import OptionName, SourceError
-from shardprep.source.byte_range import MOST_BYTES, Extent, RefusedExtent, StoredExtent, ZipExtent
+from shardprep.source.byte_range import MOST_BYTES, RefusedExtent, StoredExtent, ZipExtent
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:  # a download does not need numpy
@@ -72,7 +72,7 @@ class Budget:
             what = f"there are more than {self.limits.max_members:,} members"
             raise _above("max_members", archive, what)
 
-    def readable(self, extent: StoredExtent, key: str) -> Extent:
+    def readable(self, extent: StoredExtent, key: str) -> StoredExtent | RefusedExtent:
         """Return a member's extent and count its bytes; `RefusedExtent` if it is above a limit."""
         packed = extent.stored_bytes if isinstance(extent, ZipExtent) else extent.num_bytes
         largest = max(packed, extent.num_bytes)

@@ -8,6 +8,7 @@ pattern finds them in all names, a hundred times as fast as calls of `unsafe_nam
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from shardprep.source.byte_range import (
     MOST_BYTES,
-    Extent,
     PlainExtent,
     RefusedExtent,
     StoredExtent,
@@ -40,8 +40,35 @@ PLAIN, BELOW, ZIP, ODD = range(4)
 _AT_ONCE = 1 << 12
 
 
+@dataclass(frozen=True, slots=True)
+class StackExtent:
+    """The files of a sample of several images, in order."""
+
+    members: Members
+    has_channels: bool = False
+    """Whether each file is a channel, so that their order is fixed."""
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self.members.num_bytes.sum())
+
+    @property
+    def span(self) -> PlainExtent:
+        return self.members[0].extent.span
+
+    def read(self) -> bytes:
+        """Return the bytes of all files, joined."""
+        return b"".join(member.extent.read() for member in self.members)
+
+    def read_head(self, num_bytes: int) -> bytes:
+        return self.members[0].extent.read_head(num_bytes)
+
+
+Extent = StoredExtent | RefusedExtent | StackExtent
+
+
 class Member(NamedTuple):
-    """One entry of an archive, or one file of a folder."""
+    """One entry of an archive, one file of a folder, or a sample of several files."""
 
     key: str
     """Full path from the root of the source, through all archives. Unique among images."""
@@ -114,6 +141,15 @@ class Members(Sequence[Member]):
     def num_bytes(self) -> NDArray[np.int64]:
         sizes: NDArray[np.int64] = self.places["num_bytes"]
         return sizes
+
+    @property
+    def num_files(self) -> NDArray[np.int64]:
+        """Number of files of each member, int64[members]: more than 1 only for stacks."""
+        numbers = np.ones(len(self), np.int64)
+        is_odd = self.places["kind"] == ODD
+        of_odd = [len(one.members) if isinstance(one, StackExtent) else 1 for one in self.odd]
+        numbers[is_odd] = np.array(of_odd, np.int64)[self.places["file"][is_odd]]
+        return numbers
 
     @property
     def are_refused(self) -> NDArray[np.bool_]:

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.source import string_column
-from shardprep.source.byte_range import Extent, PlainExtent, RefusedExtent, ZipExtent
+from shardprep.source.byte_range import PlainExtent, RefusedExtent, ZipExtent
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import list_source
-from shardprep.source.members import Member, Members
+from shardprep.source.members import Extent, Member, Members
 from shardprep.source.string_column import Coded, Texts, positions
 from shardprep.source.zip_directory import read_end, read_entries
 from tests.support.builders import write, zip_bytes

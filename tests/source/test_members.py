@@ -19,7 +19,8 @@ import pytest
 
 from shardprep.errors import SourceError
 from shardprep.source import byte_range
-from shardprep.source.byte_range import Extent, MemberError, PlainExtent
+from shardprep.source.byte_range import MemberError, PlainExtent
+from shardprep.source.members import Extent
 from tests.source.hostile import GOOD, odd_zip_entry, patched, tar_entry, tar_of, with_damage
 from tests.source.listed import JPEG, MEMBERS, PNG, STORED_ZIP, ZIPS, Pack, listed, listed_bytes
 from tests.support.builders import tar_bytes, tree, write, write_folder, zip_bytes

@@ -83,10 +83,15 @@ def make_columns(
         if dtype == "int64" and (~cells.fit(bool) & wanted).any():
             columns.append(Column(name + _PRESENT, dtype))
             values.append(cells.map(lambda cell: int(bool(cell))))
+    check_columns(columns)
+    return tuple(columns), tuple(values)
+
+
+def check_columns(columns: Sequence[Column]) -> None:
+    """Raise RecipeError if two columns have one name."""
     for name, count in Counter(column.name for column in columns).items():
         if count > 1:
             raise RecipeError(_COLUMNS, f"{name!r} is the name of two features")
-    return tuple(columns), tuple(values)
 
 
 def _read_cell(cell: str, read: Callable[[str], Value], nothing: Value) -> Value:

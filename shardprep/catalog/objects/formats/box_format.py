@@ -18,7 +18,7 @@ from shardprep.catalog.objects.object_table import MOST_SIDE, Found
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import Floats
 from shardprep.recipe.object_rules import BoxForm
-from shardprep.source.byte_range import Extent
+from shardprep.source.members import Extent
 
 SizeOf = Callable[[int], tuple[int, int] | None]
 """Takes the position of an image, returns its height and width, or None if unknown."""

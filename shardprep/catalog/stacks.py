@@ -1,0 +1,156 @@
+"""Stacks: samples of several images, which `--stack` finds by the names of their files."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from shardprep.catalog.names import MASK_ENDING, natural_order
+from shardprep.catalog.objects.mask_files import skipped
+from shardprep.catalog.patterns import Pattern
+from shardprep.catalog.tables.table import Table
+from shardprep.errors import OptionName, SourceError, counted, shown
+from shardprep.recipe.recipe import Recipe
+from shardprep.source.listing import Listing, Skipped
+from shardprep.source.members import Member, Members, StackExtent
+
+_OPTION = OptionName("stack")
+_NOT_MATCHED = "not matched by --stack"
+_LACKS = "a channel is missing"
+_TWICE = "a channel has several files"
+_MOST_SHOWN = 160
+_MOST_OF_THEM = 0.9
+"""Share of images or folders that a detected pattern must fit: some files may be missing."""
+_DIFFERENT = 0.5
+"""Smallest share of different cells in a column of ids (a class column has fewer), and smallest
+number of files of a channel relative to the most frequent one."""
+_MOST_LOOKED_AT = 10_000
+_LEAST_FOLDERS, _LEAST_IMAGES = 2, 2
+"""Smallest numbers of samples, and of images per sample, of detected stacks."""
+_MOST_CHANNELS = 16
+_DICOM = (".dcm", ".dicom")
+_COLOURS = ("red", "green", "blue")
+
+
+def stacked(recipe: Recipe, listing: Listing) -> Listing:
+    """Return the listing with one image for each sample, whose extent is a `StackExtent`.
+
+    Files are in natural order of their names, channels in the order of `--stack`. Files that do not
+    match, and samples without a file for each channel, are skipped. SourceError if no stack is
+    left.
+    """
+    rule = recipe.rules.stack
+    if not rule.text:
+        return listing
+    keys = listing.images.keys
+    names = list(keys)
+    samples = Pattern(rule.pattern, _OPTION, rule.text, "key", is_whole=True).search(names)
+    channels: Sequence[str | None] = ()
+    if rule.channels:
+        found = Pattern(rule.pattern, _OPTION, rule.text, "channel", is_whole=True).search(names)
+        channels = [None if name is None else name.lower() for name in found]
+    rows_of: defaultdict[str, list[int]] = defaultdict(list)
+    lost: list[Skipped] = []
+    for row, sample in enumerate(samples):
+        if sample is None:
+            lost.append(skipped(listing.images[row], _NOT_MATCHED))
+        else:
+            rows_of[sample].append(row)
+    made: list[Member] = []
+    order = [name.lower() for name in rule.channels]
+    for sample, rows in sorted(rows_of.items()):
+        rows.sort(key=lambda row: natural_order(names[row]))
+        there = Counter(channels[row] for row in rows) if order else Counter[str | None]()
+        lacking = [name for name in rule.channels if not there[name.lower()]]
+        twice = [name for name in rule.channels if there[name.lower()] > 1]
+        if order:
+            rows.sort(key=lambda row: order.index(channels[row] or ""))
+        extent = StackExtent(listing.images.take(np.array(rows)), has_channels=bool(order))
+        member = Member(sample, extent)
+        if lacking or twice:
+            reason = _LACKS if lacking else _TWICE
+            lost.append(skipped(member, reason, ", ".join(lacking or twice)))
+        else:
+            made.append(member)
+    if not made:
+        what = f"{shown(rule.text)} finds no stack among {counted(len(names), 'image')}"
+        if rows_of:
+            what += f" ({counted(len(rows_of), 'sample')} without a file for each channel)"
+        raise SourceError(_OPTION, what, f"a key looks like {shown(names[0], _MOST_SHOWN)}")
+    every = sorted([*listing.skipped, *lost], key=lambda one: one.key)
+    return Listing(Members.of(made), listing.others, every)
+
+
+def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
+    """Return the values of `--stack` that fit the names of images; [] for single images.
+
+    Channels are files whose names differ in the same few endings. Series are DICOM files in several
+    folders, or other files in folders whose names are ids in a table.
+    """
+    paths = [PurePosixPath(key) for key in keys[:_MOST_LOOKED_AT]]
+    suffixes = Counter(path.suffix for path in paths)
+    suffix, number = suffixes.most_common(1)[0] if paths else ("", 0)
+    if number < _MOST_OF_THEM * len(paths):
+        return []
+    channels = _channels([path for path in paths if path.suffix == suffix])
+    if channels:
+        return [f"{{id}}_{{{','.join(channels)}}}{suffix}"]
+    counts = Counter(path.parent for path in paths)
+    folders = [folder for folder, count in counts.items() if count >= _LEAST_IMAGES]
+    num_there = sum(counts[folder] for folder in folders)
+    if len(folders) < _LEAST_FOLDERS or num_there < _MOST_OF_THEM * len(paths):
+        return []
+    names = {folder.name for folder in folders}
+    if suffix.lower() not in _DICOM and not any(_has_ids(table, names) for table in tables):
+        return []
+    common = PurePosixPath(posixpath.commonpath(folders))
+    depths = {len(folder.parts) - len(common.parts) for folder in folders}
+    fields = {1: "{id}", 2: "{study}/{series}"}.get(max(depths), "")
+    return [str(common / fields / f"*{suffix}")] if fields and len(depths) == 1 else []
+
+
+def stack_findings(
+    recipe: Recipe, keys: Sequence[str], tables: Sequence[Table], members: Members
+) -> list[str]:
+    """Return remarks: the lengths of the stacks `members`, or that images look like stacks."""
+    if recipe.stack and members:
+        numbers = members.num_files
+        median = int(np.quantile(numbers, 0.5, method="inverted_cdf"))
+        lengths = f"{numbers.min():,} to {numbers.max():,} images, median {median:,}"
+        return [f"{counted(len(members), 'stack')} of {lengths}"]
+    if recipe.is_annotated or recipe.labels != "auto":
+        return []
+    found = stack_patterns(keys, tables)
+    return [f"{_OPTION} '{one}' would store the images of a sample as one example" for one in found]
+
+
+def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
+    """Return the common endings of names such as `a_red`, in the order in which they occur."""
+    parts = [path.stem.rpartition("_") for path in paths]
+    counts = Counter(ending for stem, _, ending in parts if stem and not ending.isdigit())
+    most = max(counts.values(), default=0)
+    endings = sorted(ending for ending in counts if counts[ending] >= _DIFFERENT * most)
+    are_few = 2 <= len(endings) <= _MOST_CHANNELS and most >= _LEAST_FOLDERS
+    if not are_few or sum(counts[one] for one in endings) < _MOST_OF_THEM * len(paths):
+        return []
+    samples = {(path.parent, stem) for path, (stem, _, _) in zip(paths, parts, strict=True)}
+    is_mask = any(MASK_ENDING.search(f"_{ending}") for ending in endings)
+    if is_mask or len(paths) < _MOST_OF_THEM * len(endings) * len(samples):
+        return []
+    return sorted(endings, key=lambda name: (_COLOURS.index(name) if name in _COLOURS else 9, name))
+
+
+def _has_ids(table: Table, names: set[str]) -> bool:
+    """Return whether a column of different cells has most of the names, and these have digits."""
+    if sum(any(map(str.isdigit, name)) for name in names) < _MOST_OF_THEM * len(names):
+        return False  # names of classes
+    for place in range(len(table.header)):
+        cells = Counter(table.cells(place))
+        is_id = len(cells) >= _DIFFERENT * len(table.rows)
+        if is_id and len(names & cells.keys()) >= _MOST_OF_THEM * len(names):
+            return True
+    return False
