@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from PIL import Image, ImageCms
 
-from shardprep.image.resample import Pixels
+from shardprep.image.resample import Deep, Pixels
 from shardprep.image.spec import DepthRange, ImageSpec
 
 _pixels: Any
@@ -44,7 +44,9 @@ class SrgbTransform(NamedTuple):
     apply: Callable[[Image.Image], Image.Image]
 
 
-class _Levels(NamedTuple):
+class Levels(NamedTuple):
+    """Values of an image that become black and white."""
+
     black: float
     white: float
     dtype: str = ""
@@ -60,7 +62,7 @@ def eight_bit_pixels(
     transform. Values of more than 8 bits are scaled by `spec.depth_range`; Pillow would clip them
     at 255. The full range of floats is 0 to 1, or their own range if any value is outside.
     """
-    levels = _levels(image, spec.depth_range)
+    levels = deep_levels(image, spec.depth_range)
     is_grey = levels is not None or image.mode in _GREYS
     is_grey &= transform is None and not image.has_transparency_data
     pixels = np.empty((image.height, image.width, 1 if is_grey else 3), np.uint8)
@@ -177,7 +179,16 @@ def _tile(image: Image.Image, rows: slice, columns: slice) -> Image.Image:
     return image if box == (0, 0, *image.size) else image.crop(box)
 
 
-def _levels(image: Image.Image, wanted: DepthRange) -> _Levels | None:
+def sixteen_bit_pixels(image: Image.Image, levels: Levels) -> Deep:
+    """Return the values of a loaded image in 16 bits, uint16[height, width, 1]."""
+    pixels = np.empty((image.height, image.width, 1), np.uint16)
+    for rows, columns in _tiles(image.height, image.width):
+        pixels[rows, columns, 0] = _scaled(_tile(image, rows, columns), levels, 65535)
+    return pixels
+
+
+def deep_levels(image: Image.Image, wanted: DepthRange) -> Levels | None:
+    """Return the levels of a loaded image of more than 8 bits; None for other images."""
     tags: Any = getattr(image, "tag_v2", {})
     low, high, dtype = 0.0, 1.0, ""
     if image.mode.startswith("I;16"):
@@ -196,7 +207,7 @@ def _levels(image: Image.Image, wanted: DepthRange) -> _Levels | None:
     if wanted != "full":
         low, high = _range(image, dtype) if wanted == "auto" else wanted
     is_reversed = tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
-    return _Levels(high, low, dtype) if is_reversed else _Levels(low, high, dtype)
+    return Levels(high, low, dtype) if is_reversed else Levels(low, high, dtype)
 
 
 def _range(image: Image.Image, dtype: str) -> tuple[float, float]:
@@ -214,16 +225,19 @@ def _values(tile: Image.Image, dtype: str) -> np.ndarray[Any, np.dtype[Any]]:
     return values.view(dtype) if dtype else values
 
 
-def _to_8_bits(tile: Image.Image, levels: _Levels) -> Image.Image:
-    values = _values(tile, levels.dtype)
-    scaled = values.astype(np.float64)
+def _to_8_bits(tile: Image.Image, levels: Levels) -> Image.Image:
+    grey = Image.fromarray(_scaled(tile, levels, 255).astype(np.uint8))
+    clear = tile.info.get("transparency")
+    if isinstance(clear, int):
+        values = _values(tile, levels.dtype)
+        grey.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
+    return grey
+
+
+def _scaled(tile: Image.Image, levels: Levels, white: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    scaled = _values(tile, levels.dtype).astype(np.float64)
     if tile.mode == "F":
         low, high = sorted((levels.black, levels.white))
         scaled = np.nan_to_num(scaled, nan=levels.black, posinf=high, neginf=low)
     span = (levels.white - levels.black) or 1.0
-    scaled = np.rint((scaled - levels.black) / span * 255.0).clip(0, 255)
-    grey = Image.fromarray(scaled.astype(np.uint8))
-    clear = tile.info.get("transparency")
-    if isinstance(clear, int):
-        grey.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
-    return grey
+    return np.rint((scaled - levels.black) / span * float(white)).clip(0, white)

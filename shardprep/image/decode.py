@@ -10,10 +10,17 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 
-from shardprep.image.color import convert_in_place, eight_bit_pixels, flattened, srgb_transform
+from shardprep.image.color import (
+    convert_in_place,
+    deep_levels,
+    eight_bit_pixels,
+    flattened,
+    sixteen_bit_pixels,
+    srgb_transform,
+)
 from shardprep.image.jpeg_header import is_scalable
 from shardprep.image.placement import UPRIGHT, turned
-from shardprep.image.resample import Pixels
+from shardprep.image.resample import Deep, Pixels
 from shardprep.image.signatures import NotAnImageError, is_dicom, is_heif
 from shardprep.image.spec import ImageSpec
 from shardprep.image.truncation import without_cut_segment
@@ -117,6 +124,29 @@ def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Deco
 
 
 @stage("decode")
+def decode_deep(data: bytes, image: Image.Image, spec: ImageSpec) -> tuple[Deep, int]:
+    """Return the first frame as grey of 16 bits, upright, and its EXIF orientation.
+
+    Images of 8 bits are multiplied by 257; colours become their luma. A profile is not applied.
+    """
+    before = _orientation(image) if image.format == "TIFF" else None
+    deep: Deep | None = None
+    if image.format == "DICOM":
+        deep = cast("DicomImage", image).deep_pixels(spec.window)
+    else:
+        image.load()
+        levels = deep_levels(image, spec.depth_range)
+        deep = None if levels is None else sixteen_bit_pixels(image, levels)
+    turn = _orientation(image)
+    if deep is None:
+        pixels = decode(data, open_image(data), 1, spec).pixels
+        grey = pixels if pixels.shape[2] == 1 else np.asarray(Image.fromarray(pixels).convert("L"))
+        return grey.reshape(*pixels.shape[:2], 1).astype(np.uint16) * np.uint16(257), before or turn
+    deep = deep if turn == UPRIGHT else np.ascontiguousarray(turned(deep, turn))
+    return deep, before or turn
+
+
+@stage("decode")
 def recover(data: bytes, spec: ImageSpec) -> Decoded | None:
     """Return the readable part of a truncated file; None if nothing or only one colour was decoded.
 
@@ -175,7 +205,15 @@ def stored_pixels(data: bytes, raw_size: tuple[int, int] | None, least_side: int
         )
         return found
     with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-        return np.asarray(image.convert("RGB"))
+        return rgb_pixels(image)
+
+
+def rgb_pixels(image: Image.Image) -> Pixels:
+    """Return a stored image as RGB; of 16-bit grey, the high bytes."""
+    if image.mode.startswith("I;16"):
+        grey = (np.asarray(image) >> 8).astype(np.uint8)
+        return np.repeat(grey[..., None], 3, axis=2)
+    return np.asarray(image.convert("RGB"))
 
 
 def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:

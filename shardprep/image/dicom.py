@@ -12,7 +12,7 @@ import io
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pydicom
@@ -22,7 +22,7 @@ from pydicom import Dataset
 from pydicom.encaps import get_frame
 from pydicom.pixels import apply_color_lut, get_decoder
 
-from shardprep.image.resample import Pixels
+from shardprep.image.resample import Deep, Pixels
 from shardprep.image.signatures import NotAnImageError, is_dicom
 from shardprep.image.spec import Window
 
@@ -88,11 +88,22 @@ class DicomImage(Image.Image):
             return _high_bytes(colours, 8 * colours.dtype.itemsize)
         if values.ndim == 3:
             return _high_bytes(values, int(about.BitsStored))
+        return np.repeat(self._grey(values, window, 255)[..., None], 3, axis=2)
+
+    def deep_pixels(self, window: Window) -> Deep | None:
+        """Return the first frame in 16 bits, uint16[height, width, 1]; None for a colour image."""
+        values = _first_frame(self._about)
+        if values.ndim == 3 or str(self._about.PhotometricInterpretation) == "PALETTE COLOR":
+            return None
+        return self._grey(values, window, 65535)[..., None]
+
+    def _grey(self, values: Values, window: Window, white: int) -> Values:
+        about = self._about
         _lift_frame_groups(about)
-        grey = in_8_bits(values, about, window)
-        if photometric == "MONOCHROME1":
-            np.subtract(255, grey, out=grey)
-        return np.repeat(grey[..., None], 3, axis=2)
+        grey = grey_levels(values, about, window, white)
+        if str(about.PhotometricInterpretation) == "MONOCHROME1":
+            np.subtract(white, grey, out=grey)
+        return grey
 
 
 def header_texts(head: bytes, keywords: Sequence[str]) -> list[str]:
@@ -107,6 +118,54 @@ def header_texts(head: bytes, keywords: Sequence[str]) -> list[str]:
             )
             return [_text(about.get(keyword)) for keyword in keywords]
     return [""] * len(keywords)
+
+
+_PLACE_TAGS: Final = ("ImagePositionPatient", "ImageOrientationPatient", "InstanceNumber")
+_PLACE_BYTES: Final = 256 << 10
+"""Bytes of a file that are searched for these elements, which precede the pixels."""
+_SAME_DIRECTION: Final = 1e-3
+"""Largest difference of direction cosines within a series of parallel slices."""
+
+
+class SlicePlace(NamedTuple):
+    """What a header says about the place of a slice in its series; () for a missing element."""
+
+    position: tuple[float, ...]
+    orientation: tuple[float, ...]
+    number: tuple[float, ...]
+
+    @classmethod
+    def of(cls, head: bytes) -> SlicePlace:
+        """Return the place in a header, from the first bytes of a file."""
+        texts = header_texts(head[:_PLACE_BYTES], _PLACE_TAGS)
+        return cls(*map(_numbers, texts, (3, 6, 1)))
+
+
+def series_order(places: Sequence[SlicePlace]) -> list[int]:
+    """Return the positions of the slices of a series in order.
+
+    Parallel slices are ordered along their normal (PS3.3, C.7.6.2). If a position is missing or
+    occurs twice, InstanceNumber decides. Without it, the given order is kept.
+    """
+    rows = range(len(places))
+    if all(one.position and one.orientation for one in places):
+        cosines = np.array([one.orientation for one in places])
+        normal = np.cross(cosines[0, :3], cosines[0, 3:])
+        along = (np.array([one.position for one in places]) @ normal).round(3).tolist()
+        are_parallel = np.abs(cosines - cosines[0]).max() < _SAME_DIRECTION
+        if are_parallel and len(set(along)) == len(along):
+            return sorted(rows, key=lambda row: along[row])
+    if all(one.number for one in places):
+        return sorted(rows, key=lambda row: places[row].number)
+    return list(rows)
+
+
+def _numbers(text: str, count: int) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(part) for part in text.split("\\"))
+    except ValueError:
+        return ()
+    return numbers if len(numbers) == count and np.isfinite(numbers).all() else ()
 
 
 def text_keywords() -> list[str]:
@@ -207,13 +266,14 @@ _TAILS: Final = (0.005, 0.995)
 """Quantiles of the values that become black and white if no window is known."""
 
 
-def in_8_bits(values: Values, about: Dataset, window: Window) -> Values:
-    """Return grey levels, uint8[height, width], of stored values, [height, width]."""
+def grey_levels(values: Values, about: Dataset, window: Window, white: int = 255) -> Values:
+    """Return grey levels from 0 to `white` (255 or 65535) of stored values, [height, width]."""
+    dtype = np.uint8 if white == 255 else np.uint16
     share = _share_of_white(values, about, window)
 
     def shades(stored: Values) -> Values:
         found = np.nan_to_num(share(_rescaled(stored, about)), nan=0.0)
-        shade: Values = np.rint(np.clip(found, 0, 1) * 255).astype(np.uint8)
+        shade: Values = np.rint(np.clip(found, 0, 1) * white).astype(dtype)
         return shade
 
     num_bytes = values.dtype.itemsize
@@ -222,7 +282,7 @@ def in_8_bits(values: Values, about: Dataset, window: Window) -> Values:
         unsigned = np.dtype(f"u{num_bytes}")
         table = shades(np.arange(1 << 8 * num_bytes).astype(unsigned).view(values.dtype))
         values = values.view(unsigned)
-    grey = np.empty(values.shape, np.uint8)
+    grey = np.empty(values.shape, dtype)
     height, width = values.shape
     rows = max(1, _BAND_PIXELS // width)
     for top in range(0, height, rows):

@@ -25,6 +25,7 @@ from PIL import Image, UnidentifiedImageError
 from shardprep.image.color import srgb_transform
 from shardprep.image.decode import (
     decode,
+    decode_deep,
     decode_ordinary,
     is_plain,
     open_image,
@@ -34,7 +35,7 @@ from shardprep.image.decode import (
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
 from shardprep.image.placement import UPRIGHT, Placement
 from shardprep.image.png import OrdinaryPng, ordinary_png
-from shardprep.image.resample import Pixels, resize
+from shardprep.image.resample import Deep, Pixels, resize, resize_deep
 from shardprep.image.signatures import TEXT_BYTES, NotAnImageError, description, is_image
 from shardprep.image.spec import MAX_STORED_PIXELS, ImageSpec, fitted_size
 from shardprep.image.truncation import is_cut
@@ -42,7 +43,7 @@ from shardprep.profiling import stage
 
 RejectionKind = Literal[
     "not_an_image", "undecodable", "truncated", "too_many_pixels", "too_small", "too_elongated",
-    "unreadable", "crashed", "timeout", "bad_annotation", "bad_mask",
+    "unreadable", "crashed", "timeout", "bad_annotation", "bad_mask", "bad_stack",
 ]  # fmt: skip
 
 _DCT_SCALES = (8, 4, 2)
@@ -104,7 +105,7 @@ class Rejection:
 def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
     """Return the image in the form of the spec, or a rejection. Never raises."""
     with contextlib.suppress(Exception):  # the long path finds the error again and describes it
-        done = _process_ordinary(data, spec)
+        done = _process_ordinary(data, spec) if spec.depth == 8 else None
         if done is not None:
             return done
     with warnings.catch_warnings():
@@ -114,8 +115,9 @@ def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
         except Exception as error:
             return _unopened(data, error)
         original = Original(image.height, image.width, (image.format or "").lower())
+        process = _process if spec.depth == 8 else _process_deep
         try:
-            return _refused(original, spec) or _process(data, image, original, spec)
+            return _refused(original, spec) or process(data, image, original, spec)
         except Exception as error:
             if _is_out_of_memory(error):
                 return Rejection("crashed", _MEMORY, original)
@@ -247,6 +249,39 @@ def _process(
     is_deep = image.format == "DICOM" or image.mode.startswith(_DEEP_MODES)
     is_dark = is_deep and _is_dark(pixels)
     return ProcessedImage(stored, *placement.size, original, placement, damage, is_dark)
+
+
+def _process_deep(
+    data: bytes, image: Image.Image, original: Original, spec: ImageSpec
+) -> ProcessedImage | Rejection:
+    is_tiff = image.format == "TIFF"
+    try:
+        pixels, turn = decode_deep(data, image, spec)
+    except Exception as error:
+        if _is_out_of_memory(error) or not is_cut(data, error):
+            raise
+        return Rejection("truncated", _CUT["recover"], original)
+    size = original.height, original.width
+    upright = size[::-1] if turn >= 5 and not is_tiff else size
+    placement = Placement.fit(pixels.shape[:2], spec, upright)
+    stored = _encoded_deep(pixels, placement, spec)
+    is_dark = _is_dark((pixels >> 8).astype(np.uint8))
+    placement = placement.of_file(upright, turn)
+    return ProcessedImage(stored, *placement.size, original, placement, is_dark=is_dark)
+
+
+@stage("encode")
+def _encoded_deep(pixels: Deep, placement: Placement, spec: ImageSpec) -> bytes:
+    if pixels.shape[:2] != placement.fitted:
+        pixels = resize_deep(pixels, placement.fitted, placement.box)
+    if placement.fitted != placement.size:
+        (grey,) = Image.new("RGB", (1, 1), spec.background).convert("L").tobytes()
+        canvas = np.full((*placement.size, 1), grey * 257, np.uint16)
+        canvas[placement.inside] = pixels
+        pixels = canvas
+    out = io.BytesIO()
+    Image.fromarray(pixels[:, :, 0]).save(out, "PNG")
+    return out.getvalue()
 
 
 def _is_dark(pixels: Pixels) -> bool:

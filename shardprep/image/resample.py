@@ -23,6 +23,9 @@ except ImportError:  # no compiler at installation, or its result does not load 
 Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
 """uint8[height, width, channels], row-major."""
 
+Deep = np.ndarray[tuple[int, int, int], np.dtype[np.uint16]]
+"""uint16[height, width, 1], row-major."""
+
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom in pixels; may be fractions."""
 
@@ -71,6 +74,17 @@ def resize_by_pillow(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
     images = [Image.fromarray(pixels[:, :, i]) for i in range(pixels.shape[2])]
     channels = [np.asarray(_by_pillow(image, size, box, down=down)) for image in images]
     return np.stack(channels, axis=2)
+
+
+def resize_deep(
+    pixels: Deep, size: tuple[int, int], box: Box | None = None, out: Deep | None = None
+) -> Deep:
+    """Return grey pixels of 16 bits in a box, scaled by Pillow's bicubic filter for floats."""
+    grey = Image.fromarray(pixels[:, :, 0].astype(np.float32))
+    scaled = np.asarray(grey.resize((size[1], size[0]), Image.Resampling.BICUBIC, box=box))
+    out = np.empty((*size, 1), np.uint16) if out is None else out
+    out[:, :, 0] = np.rint(scaled).clip(0, 65535)
+    return out
 
 
 def down_first(pixels: Pixels, size: tuple[int, int]) -> bool:

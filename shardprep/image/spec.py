@@ -19,6 +19,8 @@ centre and width in the file's units, such as Hounsfield units."""
 
 MAX_STORED_PIXELS = (1 << 29) // 3
 """Maximum number of pixels of a stored image: 512 MiB of RGB, as in TensorFlow and Pillow."""
+MAX_STACK_PIXELS = 1 << 29
+"""Maximum number of pixels of all images of a stack: 1.5 GiB of RGB, or 1 GiB of 16-bit grey."""
 _JPEG_BYTES_PER_PIXEL = (
     (1, 10, 30, 50, 75, 85, 90, 95, 98, 100),
     (0.02, 0.04, 0.08, 0.11, 0.17, 0.23, 0.29, 0.42, 0.59, 0.82),
@@ -39,6 +41,8 @@ class ImageSpec:
     format: Format = "jpeg"
     quality: int = 90
     """JPEG quality, 1 to 100; chroma is subsampled 4:2:0."""
+    depth: int = 8
+    """Bits of a stored value, 8 or 16; images of 16 bits are grey and of format "png"."""
     background: tuple[int, int, int] = (255, 255, 255)
     """RGB, 0 to 255, behind transparent pixels and in the bars of a padded image."""
     depth_range: DepthRange = "full"

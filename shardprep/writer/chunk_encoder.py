@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
 from shardprep.source.byte_range import MemberError
-from shardprep.source.members import Member
+from shardprep.source.members import Member, StackExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.writer.chunk import (
     UNREADABLE,
@@ -28,6 +28,7 @@ from shardprep.writer.chunk import (
     ImageObjectCounts,
     Outcome,
 )
+from shardprep.writer.stack_encoder import StackImages, read_stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,24 @@ class ChunkEncoder:
             for item in items:
                 wait_for(ahead)
                 before_item()
-                data = read_item(item)
-                if isinstance(data, Outcome):
+                if isinstance(item.extent, StackExtent):
+                    record, outcome = self.stack(item, item.extent, before_item)
+                elif isinstance(data := read_item(item), Outcome):
                     record, outcome = b"", data
                 else:
                     record, outcome = encode_item(item, data, sha256_of(data), self)
                 records.append(record)
                 outcomes.append(outcome)
         return EncodedChunk(b"".join(records), tuple(outcomes))
+
+    def stack(
+        self, item: Item, stack: StackExtent, before_item: Callable[[], None]
+    ) -> tuple[bytes, Outcome]:
+        """Return the framed record of a stack, or b"" if it is rejected, and the outcome."""
+        read = read_stack(item, stack, self.spec, before_item)
+        if isinstance(read, Outcome):
+            return b"", read
+        return encode_stack(item, read, self)
 
 
 wait_for = stage("read")(next)
@@ -85,9 +96,25 @@ def encode_item(
             objects, counts = placed, ImageObjectCounts.of(placed, encoder.annotations)
     if isinstance(image, Rejection):
         return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
-    framed = _framed(item, image, objects, encoder)
+    pictures: dict[str, Value] = {
+        names.IMAGE: image.data,
+        names.HEIGHT: image.height,
+        names.WIDTH: image.width,
+    }
+    framed = _framed(item, pictures, objects, encoder)
     more = image.is_dark, counts, stored is not None
     return framed, Outcome("", image.damage, len(framed), *facts, sha256, *more)
+
+
+def encode_stack(item: Item, stack: StackImages, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
+    """Return the framed record of a stack, and the outcome."""
+    pictures: dict[str, Value] = {
+        names.IMAGES: stack.images,
+        names.HEIGHT: stack.height,
+        names.WIDTH: stack.width,
+    }
+    framed = _framed(item, pictures, None, encoder)
+    return framed, stack.outcome._replace(length=len(framed))
 
 
 def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
@@ -126,14 +153,15 @@ def sha256_of(data: bytes) -> str:
 
 @stage("frame")
 def _framed(
-    item: Item, image: ProcessedImage, objects: PlacedObjects | None, encoder: ChunkEncoder
+    item: Item,
+    pictures: Mapping[str, Value],
+    objects: PlacedObjects | None,
+    encoder: ChunkEncoder,
 ) -> bytes:
     target = item.target
     values: dict[str, Value] = {
-        names.IMAGE: image.data,
+        **pictures,
         names.FILENAME: item.key.encode(),
-        names.HEIGHT: image.height,
-        names.WIDTH: image.width,
         # There is a feature for each kind of target; features of other kinds are empty.
         names.LABEL: item.label,
         names.LABELS: target if isinstance(target, tuple) else (),

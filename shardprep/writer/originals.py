@@ -16,6 +16,7 @@ from typing import get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardprep.catalog.stacks import stacked
 from shardprep.dataset import item_table
 from shardprep.dataset.card import to_cell
 from shardprep.dataset.diff import ORIGINALS
@@ -27,7 +28,7 @@ from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.byte_range import MemberError
 from shardprep.source.listing import Listing, list_source
-from shardprep.source.members import Member
+from shardprep.source.members import Member, StackExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.atomic_file import write_durably
 from shardprep.storage.regular_file import read_regular
@@ -84,7 +85,7 @@ def _members(
 
 
 def _listing(recipe: Recipe, work: Path, notice: Callable[[str], None]) -> Listing:
-    return list_source(
+    listing = list_source(
         recipe.source,
         work,
         notice,
@@ -92,6 +93,7 @@ def _listing(recipe: Recipe, work: Path, notice: Callable[[str], None]) -> Listi
         limits=recipe.source_limits,
         leave_out=outputs(recipe),
     )
+    return stacked(recipe, listing)
 
 
 def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_Original]]:
@@ -142,7 +144,9 @@ def save_rejected(
         extents = {}
         if len(table):
             listing = _listing(recipe, Path(work), notice)
-            extents = {member.key: member.extent for member in listing.images}
+            # A stack has no file of its own to copy.
+            single = [one for one in listing.images if not isinstance(one.extent, StackExtent)]
+            extents = {member.key: member.extent for member in single}
         for row in table.to_pylist():
             key = row["key"]
             file = _copy_name(key, row["kind"])

@@ -25,20 +25,30 @@ from shardprep.dataset import item_table, tfrecord
 from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
 from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
-from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, TARGET_FEATURES, WIDTH
+from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, IMAGES, TARGET_FEATURES, WIDTH
 from shardprep.errors import RecordError
 from shardprep.image.placement import Placement
 from shardprep.image.process import Original, ProcessedImage, ordinary_placement
 from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
+from shardprep.recipe.options import BUILD_OPTIONS
 from shardprep.source.byte_range import MemberError, PlainExtent
+from shardprep.source.members import StackExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk, Outcome
-from shardprep.writer.chunk_encoder import ChunkEncoder, encode_item, read_item, sha256_of, wait_for
+from shardprep.writer.chunk_encoder import (
+    ChunkEncoder,
+    encode_item,
+    encode_stack,
+    read_item,
+    sha256_of,
+    wait_for,
+)
 from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
 from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.record_copier import RecordRun, StoredRecords, with_files
+from shardprep.writer.stack_encoder import StackImages
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -58,6 +68,8 @@ class OldDataset:
     made_by: Fingerprint
     mark: ManifestMark
     dtypes: tuple[tuple[str, str], ...]
+    channels: tuple[str, ...]
+    """Names of the images of a stack; () if the dataset has none."""
     rows: pa.Table
 
     def applied(
@@ -73,7 +85,7 @@ class OldDataset:
             shard._replace(old=self.rows.take(pa.array(rows, mask=rows < 0)))
             for shard, rows in zip(shards, np.split(places, ends[:-1]), strict=True)
         ]
-        return ReuseEncoder(encoder, self.mark, self.dtypes), planned, remark
+        return ReuseEncoder(encoder, self.mark, self.dtypes, self.channels), planned, remark
 
     def prospect(self, spec: ImageSpec, places: Rows) -> str:
         """Return a remark for the user: how many images may be copied, or why none."""
@@ -110,9 +122,12 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
     rows = with_files(item_table.with_status(table, item_table.WRITTEN), dataset)
     made_by = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
-    several = {name for name in made_by.options if name not in manifest.fingerprint.options}
+    recorded = manifest.fingerprint.options.keys()
+    missing = {name for name in made_by.options if name not in recorded}
+    several = {name for name in missing if not BUILD_OPTIONS[name].is_newer}
     made_by.options.update(dict.fromkeys(several, "several"))  # merged datasets
-    return OldDataset(str(dataset), made_by, dataset.mark, tuple(schema.dtypes.items()), rows)
+    form = tuple(schema.dtypes.items()), schema.image.channels
+    return OldDataset(str(dataset), made_by, dataset.mark, *form, rows)
 
 
 def _formats(rows: pa.Table) -> set[str]:
@@ -154,6 +169,7 @@ class ReuseEncoder:
     encoder: ChunkEncoder
     mark: ManifestMark
     dtypes: tuple[tuple[str, str], ...]
+    channels: tuple[str, ...] = ()
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         """Return the encoded chunk; ChangedError if the dataset to copy from was replaced."""
@@ -202,7 +218,7 @@ class _ChunkCopy:
                 before_item()
                 if run is not None:
                     self._read(run)
-                record, outcome = self._record(place)
+                record, outcome = self._record(place, before_item)
                 records.append(record)
                 outcomes.append(outcome)
         if any(outcome.is_copied for outcome in outcomes):
@@ -242,7 +258,12 @@ class _ChunkCopy:
             if is_sound:
                 self._sound[place] = view[end - length : end]
 
-    def _record(self, place: int) -> tuple[bytes | memoryview, Outcome]:
+    def _record(
+        self, place: int, before_item: Callable[[], None]
+    ) -> tuple[bytes | memoryview, Outcome]:
+        extent = self._members[place].extent
+        if isinstance(extent, StackExtent):
+            return self._stack(place, extent, before_item)
         data = read_item(self._members[place])
         if isinstance(data, Outcome):
             return b"", data
@@ -253,6 +274,39 @@ class _ChunkCopy:
         image = None if record is None else self._image(stored, bytes(record), data)
         item = self._others.get(place) or self._items[place]
         return encode_item(item, data, sha256, self._reuse.encoder, image)
+
+    def _stack(
+        self, place: int, extent: StackExtent, before_item: Callable[[], None]
+    ) -> tuple[bytes, Outcome]:
+        encoder, stored = self._reuse.encoder, self._outcomes[place]
+        item = self._others.get(place) or self._items[place]
+        images: Sequence[bytes] = ()
+        size: tuple[int, ...] = ()
+        if place in self._sound and self._reuse.channels == encoder.schema.image.channels:
+            data = read_item(self._members[place])
+            if not isinstance(data, Outcome) and sha256_of(data) == stored.sha256:
+                images, size = self._stored(bytes(self._sound[place]), IMAGES)
+        if len(images) != len(extent.members) or len(size) != 2:
+            return encoder.stack(item, extent, before_item)
+        original = Original(stored.height, stored.width, stored.format)
+        stack = StackImages(
+            tuple(images), size[0], size[1], original, stored.num_bytes, stored.sha256,
+            stored.reason, stored.is_dark,
+        )  # fmt: skip
+        record, outcome = encode_stack(item, stack, encoder)
+        return record, outcome._replace(is_copied=True)
+
+    def _stored(self, record: bytes, name: str) -> tuple[Sequence[bytes], tuple[int, ...]]:
+        """Return the images of a record, and their height and width; empty if unknown."""
+        try:
+            payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
+            values: dict[str, Any] = dict(_decoder(self._reuse.dtypes).decode(payload))
+        except RecordError:
+            return (), ()
+        images = values.get(name, ())
+        size = (*values.get(HEIGHT, ()), *values.get(WIDTH, ()))
+        are_images = all(isinstance(image, bytes) for image in images)
+        return images if are_images else (), self._reuse.encoder.spec.fixed_size or size
 
     @stage("frame")
     def _image(self, stored: Outcome, record: bytes, data: bytes) -> ProcessedImage | None:
@@ -266,16 +320,10 @@ class _ChunkCopy:
             placement = None if stored.reason else ordinary_placement(data, spec)
             if placement is None:
                 return None
-        try:
-            payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
-            values = _decoder(self._reuse.dtypes).decode(payload)
-        except RecordError:
+        image, size = self._stored(record, IMAGE)
+        if len(size) != 2 or len(image) != 1:
             return None
-        size = spec.fixed_size or (*values.get(HEIGHT, ()), *values.get(WIDTH, ()))
-        image = values.get(IMAGE, [])
-        if len(size) != 2 or len(image) != 1 or not isinstance(image[0], bytes):
-            return None
-        height, width = map(int, size)
+        height, width = size
         placement = placement or Placement.whole((height, width))
         original = Original(stored.height, stored.width, stored.format)
         return ProcessedImage(image[0], height, width, original, placement, stored.reason)
@@ -283,7 +331,7 @@ class _ChunkCopy:
 
 @functools.lru_cache(maxsize=4)
 def _decoder(dtypes: tuple[tuple[str, str], ...]) -> ExampleDecoder:
-    return ExampleDecoder(dict(dtypes), (IMAGE, HEIGHT, WIDTH))
+    return ExampleDecoder(dict(dtypes), (IMAGE, IMAGES, HEIGHT, WIDTH))
 
 
 def _values(rows: pa.Table, name: str, null: str | int) -> list[Any]:

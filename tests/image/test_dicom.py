@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydicom.pixels import apply_color_lut, apply_modality_lut, apply_voi_lut
 
+from shardprep.image.dicom import SlicePlace, series_order
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from tests.support.dicom import SHIPPED, dicom, sequence
@@ -202,3 +203,23 @@ for data in (bytes(128) + b"DICM" + bytes(50), b"\\0\\0\\0\\x18ftypheic" + bytes
         "a DICOM image: pip install 'shardprep[dicom]'",
         "a HEIC image: pip install 'shardprep[heic]'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("series", "names"),
+    [
+        ("77654033/CT2", ["17106", "17136", "17166", "17196"]),
+        ("98892001/CT5N", ["3353", "3023", "2693", "2392", "2062"]),
+        ("98892003/MR700", ["4558", "4528", "4588", "4467", "4618", "4678", "4648"]),
+    ],
+)
+def test_real_series_are_ordered_by_position_or_by_number(series: str, names: list[str]) -> None:
+    """The slices of MR700 are around an axis, so InstanceNumber orders them."""
+    files = sorted((SHIPPED / "dicomdirtests" / series).iterdir())
+    order = series_order([SlicePlace.of(file.read_bytes()) for file in files])
+    assert [files[row].name for row in order] == names
+
+
+def test_slices_without_a_place_keep_their_order() -> None:
+    heads = [dicom(RAMP), dicom(RAMP, InstanceNumber=1), b"no DICOM"]
+    assert series_order([SlicePlace.of(head) for head in heads]) == [0, 1, 2]

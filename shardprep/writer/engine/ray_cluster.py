@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardprep.errors import BuildError, OptionName, RecipeError, StorageError
-from shardprep.source.byte_range import MemberError, RefusedExtent, StoredExtent
+from shardprep.source.byte_range import MemberError, PlainExtent, StoredExtent, ZipExtent
+from shardprep.source.members import StackExtent
 from shardprep.storage.folder import Folder
 from shardprep.writer.engine.worker_process import silence_stderr
 from shardprep.writer.plan.fingerprint import versions
@@ -266,10 +267,13 @@ def _samples(shards: Iterable[ShardPlan]) -> Iterator[tuple[StoredExtent, str]]:
     seen: set[str] = set()
     for shard in shards:
         for item in shard.items:
-            if isinstance(item.extent, RefusedExtent) or item.extent.file in seen:
+            extent = item.extent
+            if isinstance(extent, StackExtent):
+                extent = extent.members[0].extent
+            if not isinstance(extent, PlainExtent | ZipExtent) or extent.file in seen:
                 continue
-            seen.add(item.extent.file)
-            yield item.extent, _content(item.extent)
+            seen.add(extent.file)
+            yield extent, _content(extent)
             if len(seen) == _MOST_FILES:
                 return
 

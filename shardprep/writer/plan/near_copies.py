@@ -35,6 +35,7 @@ from shardprep.image.spec import ImageSpec
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.listing import Skipped
+from shardprep.source.members import StackExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.source.string_column import Coded
 from shardprep.storage.cache import array_file, keep_arrays, kept_arrays
@@ -186,7 +187,11 @@ class ImageHasher:
         return EncodedChunk(phashes(stack, grey_levels(stack)).tobytes(), tuple(outcomes))
 
     def _tile(self, item: Item) -> Pixels | Outcome:
-        data = read_item(item)
+        extent = item.extent
+        source = (
+            extent.members[len(extent.members) // 2] if isinstance(extent, StackExtent) else item
+        )
+        data = read_item(source)
         if isinstance(data, Outcome):
             return data
         image = process_image(data, self.spec)

@@ -33,6 +33,7 @@ from shardprep.dataset.schema import (
     TARGET_FEATURES,
     Encoding,
     Schema,
+    StackForm,
     load_schema,
 )
 from shardprep.errors import OptionName, RecipeError, SchemaError
@@ -108,7 +109,7 @@ def _records_bytes(items: Items, spec: ImageSpec) -> int:
     readable = ~items.members.are_refused
     num_bytes = int(items.members.num_bytes[readable].sum())
     key_length = int(items.members.keys.lengths()[readable].sum())
-    images = estimated_bytes(spec, num_bytes, int(readable.sum()))
+    images = estimated_bytes(spec, num_bytes, int(items.members.num_files[readable].sum()))
     return images + key_length + _RECORD_OVERHEAD_BYTES * len(items)
 
 
@@ -168,7 +169,13 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     labels = catalog.label_names if schema.target else ()
     columns = {column.name: column.dtype for column in catalog.columns}
     encoding: Encoding = "any" if spec.format == "keep" else spec.format
-    return schema.filled(spec.fixed_size, encoding, labels, columns, annotations)
+    rule = recipe.rules.stack
+    stack = StackForm(spec.depth == 16, rule.channels) if rule.text else None
+    if stack is None and schema.is_stack:
+        raise SchemaError(
+            f"{OptionName('schema')} {name}", "is a schema of stacks", f"give {OptionName('stack')}"
+        )
+    return schema.filled(spec.fixed_size, encoding, labels, columns, annotations, stack)
 
 
 def _annotation_features(facts: AnnotationFacts) -> dict[str, tuple[str, ...]]:

@@ -1,0 +1,137 @@
+"""Encode a stack: read its files one by one, and store them in order as the images of one sample.
+
+Only one original is in memory at a time. A file that cannot be stored rejects the whole sample, and
+the reason begins with the name of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from shardprep.catalog.items import Item
+from shardprep.image.process import Original, ProcessedImage, Rejection, process_image
+from shardprep.image.signatures import is_dicom
+from shardprep.image.spec import MAX_STACK_PIXELS, ImageSpec
+from shardprep.profiling import stage
+from shardprep.source.byte_range import MemberError
+from shardprep.source.members import Member, StackExtent
+from shardprep.writer.chunk import UNREADABLE, Outcome
+
+if TYPE_CHECKING:
+    from shardprep.image.dicom import SlicePlace
+
+_MOST_BYTES: Final = 1 << 30
+"""Maximum bytes of the stored images of a stack: a serialized Example has less than 2 GiB."""
+
+
+class StackImages(NamedTuple):
+    """The stored images of a stack, and the facts of its originals."""
+
+    images: tuple[bytes, ...]
+    height: int
+    width: int
+    original: Original
+    """Size and format of the first file."""
+    num_bytes: int
+    """Bytes of all files."""
+    sha256: str
+    """SHA-256 of all files, joined in the order of `StackExtent`, in hexadecimal."""
+    damage: str
+    """Damage of the first file that was recovered or tolerated; "" if there is none."""
+    is_dark: bool
+    """Whether all images are nearly black."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome without the length of the record."""
+        return Outcome(
+            "", self.damage, 0, self.original.height, self.original.width, self.original.format,
+            self.num_bytes, self.sha256, self.is_dark,
+        )  # fmt: skip
+
+
+def read_stack(
+    item: Item, stack: StackExtent, spec: ImageSpec, before_item: Callable[[], None]
+) -> StackImages | Outcome:
+    """Return the stored images of a stack, or its rejection.
+
+    A series of DICOM images is stored in the order of `series_order`. `before_item` is called
+    before each file, so that the time limit is one of files.
+    """
+    reader = _StackReader(spec, stack)
+    member: Member | None = None
+    try:
+        for member in stack.members:
+            before_item()
+            rejection = reader.add(_read(member))
+            if rejection is not None:
+                return _rejected(item, member, rejection)
+    except MemberError as error:
+        return _rejected(item, member, Rejection(UNREADABLE, str(error)))
+    except MemoryError:
+        what = "needs more memory than a worker may use"
+        return _rejected(item, member, Rejection("crashed", what))
+    return reader.images()
+
+
+class _StackReader:
+    def __init__(self, spec: ImageSpec, stack: StackExtent) -> None:
+        self._spec = spec
+        self._is_series = not stack.has_channels
+        self._digest, self._num_bytes, self._num_stored = hashlib.sha256(), 0, 0
+        self._images: list[ProcessedImage] = []
+        self._places: list[SlicePlace] = []
+
+    def add(self, data: bytes) -> Rejection | None:
+        """Add the image of the next file, or return the reason to reject the stack."""
+        self._digest.update(data)
+        self._num_bytes += len(data)
+        image = process_image(data, self._spec)
+        if isinstance(image, Rejection):
+            return image
+        if self._is_series and is_dicom(data):
+            from shardprep.image.dicom import SlicePlace
+
+            self._places.append(SlicePlace.of(data))
+        self._images.append(image)
+        self._num_stored += len(image.data)
+        first = self._images[0]
+        if (image.height, image.width) != (first.height, first.width):
+            what = f"is {image.width}x{image.height} pixels, the first image "
+            return Rejection("bad_stack", f"{what}{first.width}x{first.height}; give --size")
+        if len(self._images) * image.height * image.width > MAX_STACK_PIXELS:
+            what = f"a stack may have {MAX_STACK_PIXELS:,} pixels, and with this image has more"
+            return Rejection("too_many_pixels", what)
+        if self._num_stored > _MOST_BYTES:
+            what = f"a stack may have {_MOST_BYTES:,} bytes of images, and with this one has more"
+            return Rejection("bad_stack", what)
+        return None
+
+    def images(self) -> StackImages:
+        first, images = self._images[0], self._images
+        damaged = [one.damage for one in images if one.damage]
+        stored = tuple(one.data for one in images)
+        if len(self._places) == len(images):
+            from shardprep.image.dicom import series_order
+
+            stored = tuple(stored[row] for row in series_order(self._places))
+        return StackImages(
+            stored, first.height, first.width, first.original, self._num_bytes,
+            self._digest.hexdigest(), damaged[0] if damaged else "",
+            all(one.is_dark for one in images),
+        )  # fmt: skip
+
+
+def _rejected(item: Item, member: Member | None, rejection: Rejection) -> Outcome:
+    name = "" if member is None else PurePosixPath(member.key).name + ": "
+    original = rejection.original
+    facts = original.height, original.width, original.format, item.extent.num_bytes, ""
+    return Outcome(rejection.kind, name + rejection.reason, 0, *facts)
+
+
+@stage("read")
+def _read(member: Member) -> bytes:
+    return member.extent.read()
