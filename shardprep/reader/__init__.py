@@ -114,7 +114,9 @@ def __dir__() -> list[str]:
 def load(request: Request) -> Any:  # noqa: D417 - documents fields
     """Return a `tf.data.Dataset` of (images, labels), ready for `keras.Model.fit`.
 
-    Images are uint8[batch, height, width, 3], RGB. The labels depend on the dataset:
+    Images are uint8[batch, height, width, 3], RGB. Stacks are uint8[batch, length, height, width,
+    3], or uint16[…, 1] if they have 16 bits, padded with zeros to the longest of the batch. The
+    labels depend on the dataset:
 
     * classes: int64[batch], −1 for an image without a class;
     * several classes per image: float32[batch, classes] of 0 and 1;
@@ -160,6 +162,9 @@ def load(request: Request) -> Any:  # noqa: D417 - documents fields
             differ in size. Boxes and masks of objects are cropped as well.
         center_crop: (height, width), or a `reader.CenterCrop`: the largest box in the middle with
             the aspect ratio of that size, resized; for evaluation.
+        every: in a dataset of stacks, read only every `every`-th image of each stack.
+        max_length: number of images of each stack in every batch. Longer stacks are cut to their
+            middle, and shorter ones are padded with zeros.
         augment: function of the images of a batch (without `batch_size`, of one image), after
             conversion to `dtype`. It returns images, or (images, labels). It also gets arguments
             for its parameters with these names: `training`, True; `labels`, with boxes as

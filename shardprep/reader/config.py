@@ -9,7 +9,7 @@ import inspect
 import math
 import secrets
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
@@ -92,6 +92,21 @@ class BadRecord:
 
     def __str__(self) -> str:
         return f"{self.shard}: record {self.record} (offset {self.offset:,}): {self.reason}"
+
+
+class StackPart(NamedTuple):
+    """The images of a stack to read: every `every`-th, of these `max_length` in the middle."""
+
+    every: int = 1
+    max_length: int | None = None
+
+    def of(self, images: Sequence[Any]) -> Sequence[Any]:
+        """Return the selected images, at least one of a stack that is not empty."""
+        images = images[:: self.every]
+        if self.max_length is None or len(images) <= self.max_length:
+            return images
+        start = (len(images) - self.max_length) // 2
+        return images[start : start + self.max_length]
 
 
 class CropWindow(NamedTuple):
@@ -292,6 +307,8 @@ class Request:
     cache: Literal[False, "auto", "memory"] | Folder = False
     random_resized_crop: AnyRandomResizedCrop | None = None
     center_crop: AnyCenterCrop | None = None
+    every: Count = 1
+    max_length: Count | None = None
     augment: Augmentation | None = None
     dtype: Literal["uint8", "float32"] = "uint8"
     as_supervised: bool = True
@@ -308,6 +325,10 @@ class Request:
     def crop(self) -> Crop | None:
         """The crop of each image, or None for whole images. DatasetError if both are given."""
         return _only_crop("reader", self)
+
+    @property
+    def part(self) -> StackPart:
+        return StackPart(self.every, self.max_length)
 
     @property
     def window(self) -> int | None:
@@ -342,6 +363,8 @@ class EpochOptions:
     max_boxes: Count | None = None
     random_resized_crop: AnyRandomResizedCrop | None = None
     center_crop: AnyCenterCrop | None = None
+    every: Count = 1
+    max_length: Count | None = None
     ragged: bool = False
     buckets: Buckets | None = None
     on_error: Literal["raise", "skip"] = "raise"
@@ -352,6 +375,10 @@ class EpochOptions:
     def crop(self) -> Crop | None:
         """The crop of each image, or None for whole images. DatasetError if both are given."""
         return _only_crop("Dataset.batches", self)
+
+    @property
+    def part(self) -> StackPart:
+        return StackPart(self.every, self.max_length)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
         what, hint = "several processes need one order", "give all of them the same seed"
     elif len(shards) > 1 and BOX in schema.features and options.max_boxes is None:
         what, hint = "the processes would have different numbers of boxes", "give max_boxes"
+    elif len(shards) > 1 and schema.is_stack and options.max_length is None:
+        what, hint = "the processes would have stacks of different lengths", "give max_length"
     else:
         return replace(options, num_shards=len(shards), shard_index=shards.index(own))
     raise DatasetError(_WHERE, what, hint)

@@ -22,7 +22,7 @@ import numpy as np
 from shardprep.dataset.schema import BOX, IMAGE
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
-from shardprep.reader.array_types import Bytes, Columns
+from shardprep.reader.array_types import Array, Bytes, Columns
 from shardprep.reader.config import BatchOptions
 from shardprep.reader.decode.annotations import boxes_as
 from shardprep.reader.decode.crop import crop_keys
@@ -101,7 +101,8 @@ class Filler:
         columns = decoder.columns(len(numbers))
         shape = decoder.image_shape
         if shape is not None:
-            columns[IMAGE] = self._array((self._batch_size, *shape))[: len(numbers)]
+            memory = self._array((self._batch_size, *shape), decoder.dtype)
+            columns[decoder.image_name] = memory[: len(numbers)]
         elif image_size is not None:
             columns[IMAGE] = np.empty((len(numbers), *image_size, 3), np.uint8)
         filling = Filling(numbers, keys, columns, rows=iter(range(len(numbers))))
@@ -124,12 +125,13 @@ class Filler:
             end.atexit = False
         return self._pool
 
-    def _array(self, shape: tuple[int, ...]) -> Bytes:
+    def _array(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an uninitialized array; its memory returns to the filler after the last use."""
         try:
             memory = self._free.pop()
         except IndexError:
-            memory = _aligned(math.prod(shape)).reshape(shape).data
+            num_bytes = math.prod(shape) * dtype.itemsize
+            memory = _aligned(num_bytes).view(dtype).reshape(shape).data
         # NumPy sets `base` of a view to `array`, because `memory` is a memoryview. So the finalizer
         # runs after the last view is gone. If `memory` were an array, views would have it as base.
         array = np.asarray(memory)
@@ -318,13 +320,13 @@ class ArrayBatches:
                 name: list(column) if column.dtype == object else column
                 for name, column in columns.items()
             }
-        elif decoder.annotations.names:
-            values = decoder.annotations.padded(columns)
+        elif decoder.needs_padding:
+            values = decoder.padded(columns)
         if BOX in values and options.box_format != "rel_yxyx":
             values = {**values, BOX: self._format_boxes(values[BOX], values[IMAGE])}
         if not options.as_supervised:
             return {name: values[name] for name in decoder.names}
-        return self._target.pair(values[IMAGE], values)
+        return self._target.pair(values[decoder.image_name], values)
 
     def _format_boxes(self, boxes: Any, images: Any) -> Any:
         box_format, size = self._options.box_format, self._examples.decoder.image_size

@@ -15,7 +15,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
 from shardprep.dataset.card import MOST_PICTURES, card
-from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
+from shardprep.dataset.schema import MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.arrays.batches import ArrayBatches
 from shardprep.reader.config import (
@@ -26,8 +26,8 @@ from shardprep.reader.config import (
     check_weights,
     draw_seed,
 )
-from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
-from shardprep.reader.decode.targets import BoxLimit, check_boxes, target_of
+from shardprep.reader.decode.features import ExampleReader, FeatureDecoder, middle_image
+from shardprep.reader.decode.targets import BoxLimit, check_boxes, check_stacks, target_of
 from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.epoch import EpochOrder
 from shardprep.reader.order.global_batches import GlobalBatches
@@ -57,7 +57,8 @@ class Dataset:
     An item is (image, target) as in `reader.load`, or the image alone in a dataset without targets.
     With `as_supervised=False` an item is a dict of all features of the schema:
 
-    * `image` uint8[height, width, 3], RGB;
+    * `image` uint8[height, width, 3], RGB; or for stacks, `images` uint8[length, height, width, 3]
+      or uint16[length, height, width, 1], and `num_images` int;
     * `label` int, −1 if missing; `labels` float32[classes] of 0 and 1; `target` float32, NaN if
       missing; `text`, `image/filename` and other texts str; other columns int or float32;
     * `objects/bbox` float32[n, 4] of n objects as ymin, xmin, ymax, xmax in 0 to 1;
@@ -143,11 +144,13 @@ class Dataset:
     def _pictures(self) -> Iterator[Any]:
         if is_url(str(self.path)) or not len(self):  # a repr reads nothing over the network
             return
-        decoder = FeatureDecoder(self.schema, (IMAGE,), decode=True)
+        name = self.schema.image_name
+        decoder = FeatureDecoder(self.schema, (name,), decode=True)
         images, last = ExampleReader(self._examples.records, decoder), len(self) - 1
         for number in sorted({last * i // (MOST_PICTURES - 1) for i in range(MOST_PICTURES)}):
             with contextlib.suppress(RecordError):
-                yield images.item(number)[IMAGE]
+                pixels = images.item(number)[name]
+                yield middle_image(pixels) if self.schema.is_stack else pixels
 
     def __len__(self) -> int:
         return len(self._examples.records)
@@ -173,12 +176,12 @@ class Dataset:
         if not -len(self) <= number < len(self):
             raise IndexError(f"item {number} of {len(self):,}")
         item = self._examples.item(number % len(self))
-        transform = self._transform
+        transform, name = self._transform, self.schema.image_name
         if transform is not None and not self._transforms_both:
-            item[IMAGE] = transform(item[IMAGE])
+            item[name] = transform(item[name])
         if not self._as_supervised:
             return item
-        pair = self._target.pair(item[IMAGE], item)
+        pair = self._target.pair(item[name], item)
         return transform(*pair) if transform is not None and self._transforms_both else pair
 
     def __getitems__(self, wanted: Sequence[int]) -> list[Any]:
@@ -192,9 +195,12 @@ class Dataset:
     def batches(self, options: BatchOptions) -> ArrayBatches:  # noqa: D417 - documents fields
         """Return an iterator over (images, targets), decoded ahead of use by threads.
 
-        Images are uint8[batch, height, width, 3]. Targets are NumPy arrays of the form that
-        `reader.load` describes; texts are object[batch] of str. With `decode=False`, images and
-        class masks are object[batch] of bytes, and the masks of objects are lists of bytes.
+        Images are uint8[batch, height, width, 3]. Stacks are uint8[batch, length, height, width, 3]
+        or uint16[…, 1], padded with zeros to the longest of the batch; with `as_supervised=False`,
+        `num_images` has the number of their images without padding. Targets are NumPy arrays of the
+        form that `reader.load` describes; texts are object[batch] of str. With `decode=False`,
+        images and class masks are object[batch] of bytes, and stacks and the masks of objects are
+        lists of bytes.
 
         The memory of an array is reused when the caller and other libraries have released it and
         its views, including views through DLPack or the buffer protocol.
@@ -216,8 +222,10 @@ class Dataset:
                 largest ones are kept, and an `Advice` warns of that once.
             random_resized_crop: as in `reader.load`. Both draw the same boxes from the same seed.
             center_crop: as in `reader.load`.
+            every: as in `reader.load`.
+            max_length: as in `reader.load`.
             ragged: True does not pad: boxes, labels and masks are lists of an array per image, and
-                so are images of different sizes.
+                so are stacks and images of different sizes.
             buckets: result of `reader.buckets`, for images of different sizes. All images of a
                 global batch are of one bucket and resized to its size. `drop_remainder` drops
                 incomplete batches, at most one per bucket.
@@ -254,7 +262,11 @@ class Dataset:
         names = self._names(options.as_supervised)
         limit = None if options.max_boxes is None else BoxLimit(options.max_boxes)
         decoder = FeatureDecoder(
-            self.schema, names, decode=self._decode, limit=limit, crop=options.crop
+            self.schema,
+            names,
+            decode=self._decode,
+            limit=limit,
+            options=options,
         )
         examples = ExampleReader(records.in_order(order), decoder)
         if options.sharding is None:
@@ -315,10 +327,15 @@ class Dataset:
         return Order(within, GlobalBatches(len(within), size, host, num_hosts), seed)
 
     def _names(self, as_supervised: bool) -> tuple[str, ...]:  # noqa: FBT001 - an option
-        return (IMAGE, *self._target.names) if as_supervised else tuple(self.schema.features)
+        return (
+            (self.schema.image_name, *self._target.names)
+            if as_supervised
+            else tuple(self.schema.features)
+        )
 
     def _check_batches(self, options: BatchOptions) -> None:
         check_boxes(_BATCHES, self.schema, options)
+        check_stacks(_BATCHES, self.schema, options)
         check_weights(_BATCHES, options)
         if options.buckets is not None:
             self._check_buckets(options)
@@ -346,7 +363,9 @@ class Dataset:
             raise DatasetError(_BATCHES, what, "use a format that begins with rel_")
 
     def _check_buckets(self, options: BatchOptions) -> None:
-        if self.schema.image_size is not None:
+        if self.schema.is_stack:
+            what, hint = "buckets resize single images, and the dataset has stacks", "leave it out"
+        elif self.schema.image_size is not None:
             what, hint = "buckets, and all images have one size", "leave out buckets"
         elif MASK in self.schema.features or OBJECT_MASK in self.schema.features:
             what, hint = "buckets do not resize masks", "build with --size"

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import simplejpeg
 
 from shardprep.dataset.stored_size import check_stored_size
 from shardprep.image.jpeg_header import is_scalable
-from shardprep.image.resample import resize
+from shardprep.image.resample import resize, resize_deep
 from shardprep.reader.array_types import Array, Ints, Pixels
 from shardprep.reader.config import Crop, CropWindow
 from shardprep.reader.order.epoch import Size
@@ -93,7 +94,9 @@ def _fill(out: Pixels, pixels: Pixels, window: CropWindow, scale: int) -> None:
     top, left, height, width = window
     bottom = min((top + height) / scale, pixels.shape[0])  # decoders round sides up
     right = min((left + width) / scale, pixels.shape[1])
-    resize(pixels, (out.shape[0], out.shape[1]), (left / scale, top / scale, right, bottom), out)
+    box = left / scale, top / scale, right, bottom
+    resized: Any = resize_deep if pixels.dtype == np.uint16 else resize
+    resized(pixels, (out.shape[0], out.shape[1]), box, out)
 
 
 def clipped(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:

@@ -16,15 +16,21 @@ import simplejpeg
 
 from shardprep.dataset import example
 from shardprep.dataset.example import ExampleDecoder
-from shardprep.dataset.schema import IMAGE, Feature, Schema
-from shardprep.dataset.stored_size import TooLargeError, check_stored_jpeg, open_stored
+from shardprep.dataset.schema import IMAGE, IMAGES, NUM_IMAGES, Feature, Schema
+from shardprep.dataset.stored_size import (
+    TooLargeError,
+    check_stack_size,
+    check_stored_jpeg,
+    open_stored,
+)
 from shardprep.errors import RecordError
 from shardprep.image.resample import resize
-from shardprep.reader.array_types import Columns, Pixels
-from shardprep.reader.config import Crop
-from shardprep.reader.decode.annotations import AnnotationDecoder
+from shardprep.reader.array_types import Array, Columns, Pixels
+from shardprep.reader.config import Crop, CropWindow, EpochOptions, Request, StackPart
+from shardprep.reader.decode.annotations import AnnotationDecoder, stacked
 from shardprep.reader.decode.crop import crop_jpeg, crop_pixels
 from shardprep.reader.decode.targets import BoxLimit
+from shardprep.reader.order.epoch import Size
 from shardprep.reader.records.records import Records
 
 _JPEG_START = b"\xff\xd8\xff"
@@ -42,13 +48,17 @@ class FeatureDecoder:
         decode: bool,
         fallback: Callable[[bytes], Pixels] | None = None,
         limit: BoxLimit | None = None,
-        crop: Crop | None = None,
+        options: Request | EpochOptions | None = None,
     ) -> None:
         """Decode the features `names`; without `decode`, images and masks stay bytes.
 
         `fallback` decodes images that Pillow and simplejpeg cannot decode; it may raise any error.
+        `options` have the crop and the part of stacks; None for whole images and stacks.
         """
+        crop = None if options is None else options.crop
         self.names = names
+        self.image_name = schema.image_name
+        self._part = StackPart() if options is None else options.part
         self.image_size = schema.image_size if crop is None else crop.size
         """Height and width of the decoded or cropped images, or None if they differ."""
         self.annotations = AnnotationDecoder(schema, names, decode=decode, limit=limit, crop=crop)
@@ -59,17 +69,31 @@ class FeatureDecoder:
         self._schema = schema
         self._decode = decode
         self._crop = crop
-        self.image_shape = (*self.image_size, 3) if self.image_size and decode else None
+        self._is_stack, self._is_deep = schema.is_stack, schema.image.is_deep
+        self.dtype = np.dtype(np.uint16 if self._is_deep else np.uint8)
+        self._num_channels = 1 if self._is_deep else 3
+        lengths = [length for length in self._shape if length is not None]
+        is_known = decode and len(lengths) == len(self._shape)
+        self.image_shape = tuple(lengths) if is_known else None
         """Shape of all images, or None if they differ or are not decoded."""
-        self._stored_shape = (*schema.image_size, 3) if schema.image_size else None
+        self._stored_shape = None
+        if schema.image_size:
+            self._stored_shape = (*schema.image_size, self._num_channels)
         self._features = schema.features
         self._decoder = ExampleDecoder(schema.dtypes, names)
 
+    @property
+    def _shape(self) -> tuple[int | None, ...]:
+        """Shape of an image, or of the selected images of a stack; None is a varying length."""
+        length = (self._part.max_length,) if self._is_stack else ()
+        return (*length, *(self.image_size or (None, None)), self._num_channels)
+
     def columns(self, num_rows: int) -> Columns:
-        """Return uninitialized arrays by feature for a batch; without IMAGE if it has one shape."""
-        columns = {n: self._column(n, num_rows) for n in self._image_features if n != IMAGE}
+        """Return uninitialized arrays by feature for a batch; no images if they have one shape."""
+        name = self.image_name
+        columns = {n: self._column(n, num_rows) for n in self._image_features if n != name}
         if self.image_shape is None:
-            columns[IMAGE] = np.empty(num_rows, object)
+            columns[name] = np.empty(num_rows, object)
         return columns | self.annotations.columns(num_rows) if self._is_annotated else columns
 
     def shapes(self) -> dict[str, tuple[tuple[int | None, ...], Any]]:
@@ -77,7 +101,7 @@ class FeatureDecoder:
         shapes: dict[str, tuple[tuple[int | None, ...], Any]] = {
             name: (column.shape[1:], column.dtype) for name, column in self.columns(0).items()
         }
-        shapes[IMAGE] = (self.image_shape or (None, None, 3), np.uint8)
+        shapes[self.image_name] = (self._shape, self.dtype.type)
         shapes.update(self.annotations.shapes())
         return {name: shapes[name] for name in self.names}
 
@@ -85,12 +109,12 @@ class FeatureDecoder:
         """Return the values of one example by feature, without a crop."""
         raw = self._raw(payload)
         values = {
-            name: self._image(raw) if name == IMAGE else self._value(name, raw)
+            name: self._image(raw) if name == self.image_name else self._value(name, raw)
             for name in self._image_features
         }
         if not self._is_annotated:
             return values
-        values |= self._annotated(raw, values[IMAGE])
+        values |= self._annotated(raw, values[self.image_name])
         return {name: values[name] for name in self.names}
 
     def fill(self, payload: memoryview, columns: Columns, row: int, key: int) -> None:
@@ -98,8 +122,10 @@ class FeatureDecoder:
         raw = self._raw(payload)
         image = None
         for name in self._image_features:
-            if name != IMAGE:
+            if name != self.image_name:
                 columns[name][row] = self._value(name, raw)
+            elif self._is_stack:
+                self._fill_images(raw, columns[name], row, key)
             elif self._crop is not None:
                 self._fill_crop(self._crop, raw, columns, row, key)
             elif self.image_shape is not None:
@@ -115,20 +141,26 @@ class FeatureDecoder:
     def _fill_crop(
         self, crop: Crop, raw: dict[str, Any], columns: Columns, row: int, key: int
     ) -> None:
-        data, out = _only(IMAGE, self._features[IMAGE], raw), columns[IMAGE][row]
-        cropped = crop_jpeg(data, crop, key, out) if self._is_jpeg(data) else None
-        window, size = cropped or crop_pixels(self._pixels(data), crop, key, out)
-        _check_shape((*size, 3), self._stored_shape)
+        data = _only(IMAGE, self._features[IMAGE], raw)
+        window, size = self._cropped(data, crop, key, columns[IMAGE][row])
         if self._is_annotated:
             values = self.annotations.values(raw, size)
             for name, value in self.annotations.cropped(values, window, size).items():
                 columns[name][row] = value
 
     def fill_crop(self, values: dict[str, Any], columns: Columns, row: int, key: int) -> None:
-        """Write the crop of decoded values to a row of each column; remove IMAGE from `values`."""
+        """Write the crop of decoded values to a row of each column; remove the image of them."""
         if self._crop is None:
             raise ValueError("no crop is given")
-        window, size = crop_pixels(values.pop(IMAGE), self._crop, key, columns[IMAGE][row])
+        image, rows = values.pop(self.image_name), columns[self.image_name]
+        if self._is_stack:
+            out = self._stack_row(rows, row, (len(image), *self._crop.size))
+            for pixels, into in zip(image, out, strict=True):
+                crop_pixels(pixels, self._crop, key, into)
+            for name, value in values.items():
+                columns[name][row] = value
+            return
+        window, size = crop_pixels(image, self._crop, key, rows[row])
         for name, value in self.annotations.cropped(values, window, size).items():
             columns[name][row] = value
 
@@ -150,6 +182,8 @@ class FeatureDecoder:
         if feature.kind == "labels":
             return self._multi_hot(raw.get(name, []))
         value = _only(name, feature, raw)
+        if name == NUM_IMAGES and self._is_stack:
+            return len(self._part.of(raw.get(IMAGES, ())))
         if feature.dtype == "bytes":
             return str(value, "utf-8")
         return np.float32(value) if feature.dtype == "float32" else value
@@ -162,7 +196,66 @@ class FeatureDecoder:
             hot[label] = 1.0
         return hot
 
+    @property
+    def needs_padding(self) -> bool:
+        return self._is_annotated or self._is_stack
+
+    def padded(self, columns: Columns) -> dict[str, Any]:
+        """Return a batch with its objects and stacks padded to the longest of the batch."""
+        values = self.annotations.padded(columns)
+        images = values[self.image_name]
+        if self._is_stack and self._decode and images.dtype == object:
+            values[self.image_name] = stacked(images, 0)
+        return values
+
+    def _fill_images(self, raw: dict[str, Any], rows: Array, row: int, key: int) -> None:
+        """Write the selected images of a stack to a row; `key` decides one window for all."""
+        stored = self._part.of(raw.get(IMAGES, []))
+        if not self._decode:
+            rows[row] = [bytes(data) for data in stored]
+            return
+        if not stored:
+            raise ValueError(f"feature {IMAGES!r} holds no image")
+        sizes: set[tuple[int, ...]] = set()
+        out = np.empty(0, self.dtype)
+        for number, data in enumerate(stored):
+            crop = self._crop
+            pixels = self._pixels(data) if crop is None else np.empty((*crop.size, 0))
+            if not number:
+                check_stack_size(len(stored), *pixels.shape[:2])
+                out = self._stack_row(rows, row, (len(stored), *pixels.shape[:2]))
+            if crop is None:
+                sizes.add(pixels.shape[:2])
+            else:
+                sizes.add(self._cropped(data, crop, key, out[number])[1])
+            if len(sizes) > 1:
+                raise ValueError("the images of the stack differ in size")
+            if crop is None:
+                out[number] = pixels
+
+    def _stack_row(self, rows: Array, row: int, shape: tuple[int, ...]) -> Array:
+        """Return the memory of a row for images of this shape, without channels; pad with zeros."""
+        if rows.dtype == object:
+            rows[row] = images = np.empty((*shape, self._num_channels), self.dtype)
+            return images
+        rows[row, shape[0] :] = 0
+        padded: Array = rows[row, : shape[0]]
+        return padded
+
+    def _cropped(
+        self, data: bytes | memoryview, crop: Crop, key: int, out: Pixels
+    ) -> tuple[CropWindow, Size]:
+        """Fill `out` with the crop of an image; return the window and the size of the image."""
+        cropped = crop_jpeg(data, crop, key, out) if self._is_jpeg(data) else None
+        window, size = cropped or crop_pixels(self._pixels(data), crop, key, out)
+        _check_shape((*size, self._num_channels), self._stored_shape)
+        return window, size
+
     def _image(self, raw: dict[str, Any], out: Pixels | None = None) -> Any:
+        if self._is_stack:
+            rows = np.empty(1, object)
+            self._fill_images(raw, rows, 0, 0)
+            return rows[0]
         data = _only(IMAGE, self._features[IMAGE], raw)
         if not self._decode:
             return bytes(data)
@@ -175,7 +268,7 @@ class FeatureDecoder:
 
     def _pixels(self, data: bytes | memoryview, out: Pixels | None = None) -> Pixels:
         """Return the pixels of an image. If `out` is given, a JPEG is decoded into it."""
-        if self._features[IMAGE].encoding == "raw":
+        if self.encoding == "raw":
             if self._stored_shape is None:
                 raise ValueError("the image is raw pixels, and the schema has no size")
             return np.frombuffer(data, np.uint8).reshape(self._stored_shape)
@@ -191,11 +284,15 @@ class FeatureDecoder:
                     check_stored_jpeg(data)
                 return simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=out)  # type: ignore[no-any-return]
             with open_stored(data, "PNG") as image:
-                return np.array(image.convert("RGB"))
+                if not self._is_deep:
+                    return np.array(image.convert("RGB"))
+                if image.mode != "I;16":
+                    raise ValueError(f"it is a PNG of mode {image.mode}, not of 16 bits")
+                return np.array(image)[..., np.newaxis]
         except TooLargeError:
             raise
         except Exception as error:
-            if self._fallback is not None:
+            if self._fallback is not None and not self._is_deep:
                 with contextlib.suppress(Exception):
                     pixels = self._fallback(bytes(data))
                     if out is not None and out.shape == pixels.shape:
@@ -204,7 +301,7 @@ class FeatureDecoder:
             raise ValueError(f"the image cannot be decoded ({error})") from error
 
     def _is_jpeg(self, data: bytes | memoryview) -> bool:
-        encoding = self._features[IMAGE].encoding
+        encoding = self.encoding
         return encoding == "jpeg" or (encoding == "any" and bytes(data[:3]) == _JPEG_START)
 
 
@@ -252,11 +349,19 @@ class DecodedExamples:
     decoder: FeatureDecoder
 
     def __len__(self) -> int:
-        return len(self.arrays[IMAGE])
+        return len(self.arrays[self.decoder.image_name])
 
     def fill(self, number: int, columns: Columns, row: int, key: int) -> None:
         values = {name: column[number] for name, column in self.arrays.items()}
         self.decoder.fill_crop(values, columns, row, key)
+
+
+def middle_image(stack: Any) -> Pixels:
+    """Return the middle image of a decoded stack as RGB."""
+    image = stack[len(stack) // 2]
+    if image.dtype == np.uint16:
+        return np.repeat((image >> 8).astype(np.uint8), 3, axis=2)
+    return image  # type: ignore[no-any-return]
 
 
 def _only(name: str, feature: Feature, raw: dict[str, Any]) -> Any:

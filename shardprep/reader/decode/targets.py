@@ -95,6 +95,19 @@ def check_boxes(where: str, schema: Schema, options: Request | BatchOptions) -> 
     raise DatasetError(where, f"{what}, and the dataset has no boxes", "leave it out")
 
 
+def check_stacks(where: str, schema: Schema, options: Request | BatchOptions) -> None:
+    """Raise DatasetError if an option for stacks is given and the dataset has none."""
+    if schema.is_stack:
+        return
+    if options.every != 1:
+        what = f"every={options.every}"
+    elif options.max_length is not None:
+        what = f"max_length={options.max_length}"
+    else:
+        return
+    raise DatasetError(where, f"{what}, and the dataset has no stacks", "leave it out")
+
+
 class BoxLimit:
     """Maximum number of boxes per image. `warn` warns once that boxes are left out. Thread-safe."""
 

@@ -12,7 +12,7 @@ from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.config import ReadConfig, Request, check_request, draw_seed
-from shardprep.reader.decode.targets import check_boxes
+from shardprep.reader.decode.targets import check_boxes, check_stacks
 from shardprep.reader.order.epoch import (
     BlockShuffle,
     EpochOrder,
@@ -171,6 +171,9 @@ def open_request(request: Request) -> Subset:
             "leave out batch_size, or build with --size",
         )
     check_boxes("reader", subset.schema, request)
+    check_stacks("reader", subset.schema, request)
+    if subset.schema.is_stack:
+        _check_stack_request(subset, request)
     if config.service and request.max_boxes is None and BOX in subset.schema.features:
         what = "a service sends batches of one shape, and images differ in their number of boxes"
         raise DatasetError(str(subset.dataset), what, "give max_boxes")
@@ -181,6 +184,18 @@ def open_request(request: Request) -> Subset:
             f"shardprep fetch {subset.dataset} to a folder they share, or mount the bucket there",
         )
     return subset
+
+
+def _check_stack_request(subset: Subset, request: Request) -> None:
+    if request.config.image_size is not None:
+        what, hint = "image_size resizes single images", "give a crop, or build with --size"
+    elif request.config.service is not None:
+        what, hint = "a service decodes single images", "leave out service"
+    elif request.cache not in (False, "auto", "memory"):
+        what, hint = "a cache in a folder has single images", "give cache='memory'"
+    else:
+        return
+    raise DatasetError(str(subset.dataset), f"has stacks, and {what}", hint)
 
 
 def mean_record_bytes(manifest: Manifest) -> float:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.dataset.schema import HEIGHT, IMAGE, WIDTH
+from shardprep.dataset.schema import HEIGHT, WIDTH
 from shardprep.errors import DatasetError, StorageError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
@@ -62,9 +62,13 @@ def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
     digest.update(numbers_of(dataset.manifest, split).tobytes())
     file = cache_root() / "channels" / f"{digest.hexdigest()[:32]}.json"
     counts = _load(file)
+    if dataset.schema.image.is_deep:
+        what = "mean_std is of images of 8 bits, and these have 16"
+        raise DatasetError(str(dataset), what, "compute it from Dataset.batches")
     if counts is None:
         records = open_subset(dataset, split).records
-        examples = ExampleReader(records, FeatureDecoder(dataset.schema, (IMAGE,), decode=True))
+        names = (dataset.schema.image_name,)
+        examples = ExampleReader(records, FeatureDecoder(dataset.schema, names, decode=True))
         counts = _histograms(examples)
         _save(file, counts)
     levels = np.arange(_LEVELS) / (_LEVELS - 1)
@@ -80,7 +84,9 @@ def _histograms(examples: ExampleReader) -> Any:
     def count(numbers: range) -> Any:
         counts = np.zeros(3 * _LEVELS, np.int64)
         for number in numbers:
-            counts += Image.fromarray(examples.item(number)[IMAGE]).histogram()
+            (pixels,) = examples.item(number).values()
+            rows = pixels.reshape(-1, *pixels.shape[-2:])  # the images of a stack below each other
+            counts += Image.fromarray(rows).histogram()
         return counts
 
     parts = examples.records.map_ranges(count, _IMAGES_A_TASK)

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from shardprep.dataset.example import ExampleDecoder
-from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
+from shardprep.dataset.schema import IMAGE, IMAGES, MASK, OBJECT_MASK
 from shardprep.dataset.stored_size import TooLargeError, check_stored_png
 from shardprep.errors import RecordError
 from shardprep.reader.array_types import Ints
@@ -23,6 +23,7 @@ from shardprep.reader.config import BadRecord
 from shardprep.reader.records.records import Records
 
 _log = logging.getLogger("shardprep.reader")
+_PICTURES = frozenset({IMAGE, IMAGES, MASK, OBJECT_MASK})
 
 
 class CheckedRecords:
@@ -45,7 +46,7 @@ class CheckedRecords:
         that it cannot decode are bad as well. `report` is called once for each bad record.
         """
         self._records = records
-        self._decoder = ExampleDecoder(dtypes, {IMAGE, MASK, OBJECT_MASK})
+        self._decoder = ExampleDecoder(dtypes, _PICTURES)
         self._decode = decode
         self._report = report
         self._is_good = bytearray(len(records))
@@ -101,7 +102,7 @@ class CheckedRecords:
 
     def _check(self, payload: bytes) -> None:
         values = self._decoder.find(payload) or self._decoder.decode(payload)
-        for name in (IMAGE, MASK, OBJECT_MASK):
+        for name in _PICTURES:
             for data in values.get(name, ()):
                 if not isinstance(data, int | float):
                     check_stored_png(data)

@@ -40,18 +40,21 @@ class Elements:
         self.schema = schema
         self.target = target_of(schema)
         self._as_supervised = as_supervised
-        self.names = (IMAGE, *self.target.names) if as_supervised else tuple(schema.features)
+        self.image_name = name = schema.image_name
+        self.names = (name, *self.target.names) if as_supervised else tuple(schema.features)
 
     def pack(self, features: dict[str, Any]) -> Any:
         """Return (image, target) or only the image, or without `as_supervised` all features."""
-        return self.target.pair(features[IMAGE], features) if self._as_supervised else features
+        if not self._as_supervised:
+            return features
+        return self.target.pair(features[self.image_name], features)
 
     def unpack(self, element: Any) -> dict[str, Any]:
         """Return the features of an element by name."""
         if isinstance(element, dict):
             return element
         image, *labels = element if isinstance(element, tuple) else (element,)
-        return {IMAGE: image, **(self.target.unpacked(labels[0]) if labels else {})}
+        return {self.image_name: image, **(self.target.unpacked(labels[0]) if labels else {})}
 
 
 class Decoder:
@@ -87,7 +90,8 @@ class Decoder:
     @property
     def is_batched(self) -> bool:
         """Whether `batch` can decode the records: raw images without annotations."""
-        return self._schema.image.encoding == "raw" and not self._annotations
+        image = self._schema.image
+        return image.encoding == "raw" and not self._annotations and not image.repeated
 
     def one(self, record: Any) -> Any:
         features = tf.io.parse_single_example(record, self._specs)
@@ -327,24 +331,26 @@ class ThreadDecoder:
         filling.wait()
         for row in sorted(filling.errors):
             raise filling.errors[row]
-        columns = self._decoder.annotations.padded(filling.columns)
+        columns = self._decoder.padded(filling.columns)
         values = [columns[name] for name in self._decoder.names]
         return values if tags.ndim else [value[0] for value in values]
 
 
-def crop_of_record(
+def decode_in_python(
     decoder: FeatureDecoder, elements: Elements, key: int
 ) -> Callable[[Any, Any], Any]:
     """Return a function for a graph that decodes a record, given with its tag, to an element.
 
-    It crops the image. TensorFlow's resize alone takes twice as long. `key` is the order's key.
+    It decodes stacks, and crops images: TensorFlow's resize alone takes twice as long. `key` is the
+    order's key.
     """
 
     def filled(record: bytes, tag: Any) -> list[Any]:
         columns = decoder.columns(1)
-        columns[IMAGE] = np.empty((1, *(decoder.image_shape or ())), np.uint8)
+        if decoder.image_shape is not None:
+            columns[decoder.image_name] = np.empty((1, *decoder.image_shape), decoder.dtype)
         decoder.fill(memoryview(record), columns, 0, *crop_keys(key, tag[np.newaxis]))
-        columns = decoder.annotations.padded(columns)
+        columns = decoder.padded(columns)
         return [columns[name][0] for name in decoder.names]
 
     return lambda record, tag: _in_python(filled, [record, tag], decoder, elements, ())

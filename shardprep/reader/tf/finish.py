@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import BOX, BOX_LABEL, IMAGE
+from shardprep.dataset.schema import BOX, BOX_LABEL, IMAGE, IMAGES
 from shardprep.errors import DatasetError
 from shardprep.reader.config import BoxFormat, Request
 from shardprep.reader.decode.targets import KEYS, Target, formatted, padding
@@ -14,7 +14,7 @@ from shardprep.reader.order.permutation import mix
 from shardprep.reader.tf.decode import largest, pad_rows
 from shardprep.reader.validators import AUGMENT_OPTIONS, parameters, short_repr
 
-_WHITE = 255.0
+_WHITE, _DEEP_WHITE = 255.0, 65535.0
 
 
 class Finisher:
@@ -45,8 +45,9 @@ class Finisher:
 
     def __call__(self, element: Any, tag: Any = None) -> Any:
         if isinstance(element, dict):
-            images, labels = self._finished(element[IMAGE], self._target.packed(element), tag)
-            return {**element, IMAGE: images, **self._target.unpacked(labels)}
+            name = IMAGE if IMAGE in element else IMAGES
+            images, labels = self._finished(element[name], self._target.packed(element), tag)
+            return {**element, name: images, **self._target.unpacked(labels)}
         if isinstance(element, tuple):
             images, labels = element
             return self._finished(images, labels, tag)
@@ -73,7 +74,8 @@ class Finisher:
 
     def _augmented(self, images: Any, labels: Any, tag: Any) -> tuple[Any, Any]:
         if self._dtype == "float32":
-            images = tf.cast(images, tf.float32) / _WHITE
+            white = _DEEP_WHITE if images.dtype == tf.uint16 else _WHITE
+            images = tf.cast(images, tf.float32) / white
         if self._augment is None:
             return images, labels
         given = {"labels": labels, "training": True}

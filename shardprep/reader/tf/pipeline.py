@@ -31,7 +31,7 @@ import numpy as np
 import tensorflow as tf
 
 from shardprep.dataset.schema import BOX, LABEL, LABELS, TARGET, TEXT
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import free_bytes, usable_cores
 from shardprep.reader.config import ReadConfig, Request, warn
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
@@ -45,7 +45,7 @@ from shardprep.reader.tf.decode import (
     Decoder,
     Elements,
     ThreadDecoder,
-    crop_of_record,
+    decode_in_python,
     threads_are_faster,
 )
 from shardprep.reader.tf.finish import Finisher
@@ -148,6 +148,7 @@ def opened(request: Request) -> Source:
         return Source(twins(subset, Path(cache), size, decode, skips=skips), is_cached=True)
     has_all = request.max_boxes is None or request.crop is not None
     is_ragged = BOX in subset.schema.features and has_all
+    is_ragged |= subset.schema.is_stack and request.max_length is None
     batch_size = None if size is None or is_ragged else rows_a_turn(*size)
     decoded = _all_elements(subset, request, batch_size)
     return Source(subset, rows=memory_cache(decoded, subset.num_records, batch_size))
@@ -289,14 +290,21 @@ class _Stages:
         self._finish = Finisher(request, self._elements.target, order.key)
         crop, size = request.crop, subset.image_size(request)
         height, width = crop.size if crop is not None else size or (0, 0)
-        image_bytes = height * width * 3 * np.dtype(request.dtype).itemsize
+        length = (request.max_length or 1) if subset.schema.is_stack else 1
+        image_bytes = length * height * width * 3 * np.dtype(request.dtype).itemsize
         self.calls = parallel_calls(config, self._size and self._size * image_bytes)
         decode = report = None
         if config.on_error != "raise":
-            decode = self._decoder.one
+            decode = self._checked_stack if subset.schema.is_stack else self._decoder.one
             if not source.is_cached:  # reported when the cache was filled
                 report = log_bad_records() if config.on_error == "skip" else config.on_error
         self._checked = CheckedRecords(records, subset.schema.dtypes, decode, report)
+
+    def _checked_stack(self, record: Any) -> None:
+        try:
+            self._feature_decoder().item(memoryview(record.numpy()))
+        except ValueError as error:
+            raise RecordError("image", str(error)) from error
 
     def dataset(self, total: int | None) -> Any:
         """Return the dataset. `total` is its number of records, or None to set no cardinality."""
@@ -379,7 +387,7 @@ class _Stages:
             and all(target.dtype != "bytes" or target.kind == "mask" for target in targets)
             and request.config.on_error == "raise"
         )
-        if request.crop is not None:
+        if request.crop is not None or schema.is_stack:
             return can_fill
         keeps_size = request.config.image_size in (None, schema.image_size)
         return (
@@ -397,7 +405,7 @@ class _Stages:
             decode=True,
             fallback=self._decoder.pixels,
             limit=self._limit,
-            crop=self._request.crop,
+            options=self._request,
         )
 
     def _by_threads(self, examples: ExampleReader | DecodedExamples, total: int | None) -> Any:
@@ -427,12 +435,12 @@ class _Stages:
             # A call for a single raw image would cost more than its work.
             return self._raw_batches(self._batched(records))
         decode = self._decoder.one
-        cropped = None
-        if self._request.crop is not None:
-            cropped = crop_of_record(self._feature_decoder(), self._elements, self._order.key)
+        in_python = None
+        if self._request.crop is not None or self._elements.schema.is_stack:
+            in_python = decode_in_python(self._feature_decoder(), self._elements, self._order.key)
 
         def one(record: Any, tag: Any) -> Any:
-            return decode(record) if cropped is None else cropped(record, tag)
+            return decode(record) if in_python is None else in_python(record, tag)
 
         return self._batched(self._mapped(records, self._tagged(one), self.calls.images))
 
