@@ -206,7 +206,10 @@ def image_line(schema: Schema) -> str:
     size = schema.image_size
     shape = f"{size[1]}x{size[0]}" if size else "each its own size"
     encoding = {"any": "original bytes, JPEG or PNG", "raw": "raw uint8"}
-    return f"{shape}, RGB, {encoding.get(schema.image.encoding or '', schema.image.encoding)}"
+    image = schema.image
+    values = "16-bit grey" if image.is_deep else "RGB"
+    stack = f", stacks of {', '.join(image.channels) or 'images'}" if schema.is_stack else ""
+    return f"{shape}, {values}, {encoding.get(image.encoding or '', image.encoding)}{stack}"
 
 
 def _print_own_sizes(terminal: Terminal, schema: Schema) -> None:

@@ -16,7 +16,6 @@ from shardprep.dataset.schema import (
     CROWD,
     FILENAME,
     HEIGHT,
-    IMAGE,
     MASK,
     OBJECT_MASK,
     WIDTH,
@@ -24,6 +23,7 @@ from shardprep.dataset.schema import (
 )
 from shardprep.dataset.stored_size import open_stored
 from shardprep.errors import RecordError
+from shardprep.image.decode import rgb_pixels
 from shardprep.image.drawing import AnnotatedPicture, Legend, draw_contact_sheet
 
 if TYPE_CHECKING:
@@ -93,9 +93,10 @@ def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
 
 
 def _pixels(values: dict[str, Any], schema: Schema) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    data = values[IMAGE][0]
+    images = values[schema.image_name]
+    data = images[len(images) // 2]
     if schema.image.encoding == "raw":
         size = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
         return np.frombuffer(data, np.uint8).reshape(*size, 3)
     with open_stored(data, "JPEG", "PNG") as image:
-        return np.asarray(image.convert("RGB"))
+        return rgb_pixels(image)

@@ -22,6 +22,7 @@ from shardprep.dataset.schema import (
     FILENAME,
     HEIGHT,
     IMAGE,
+    IMAGES,
     MASK,
     OBJECT_MASK,
     TARGET_FEATURES,
@@ -41,7 +42,7 @@ Pixels = np.ndarray[Any, np.dtype[np.uint16]]
 OBJECTS, MASK_PIXELS, FEATURE, RECORD = "objects", "mask", "feature", "record"
 
 _OBJECT_FEATURES = (BOX, BOX_LABEL, CROWD, OBJECT_MASK)
-_IMAGE_FEATURES = (IMAGE, HEIGHT, WIDTH)
+_IMAGE_FEATURES = (IMAGE, IMAGES, HEIGHT, WIDTH)
 _IN_THE_TABLE = {FILENAME, *TARGET_FEATURES.values()}
 _BATCH_RECORDS = 256
 _BATCH_BYTES = 16 << 20

@@ -12,7 +12,7 @@ import struct
 import simplejpeg
 from PIL import Image
 
-from shardprep.image.spec import MAX_STORED_PIXELS
+from shardprep.image.spec import MAX_STACK_PIXELS, MAX_STORED_PIXELS
 
 _JPEG_START, _PNG_START = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _PNG_SIZE, _PNG_SIZE_AT = struct.Struct(">II"), 16
@@ -27,6 +27,13 @@ def check_stored_size(height: int, width: int) -> None:
     if height * width > MAX_STORED_PIXELS:
         size = f"{width:,}x{height:,} pixels"
         raise TooLargeError(f"it has {size}, more than the {MAX_STORED_PIXELS:,} that are decoded")
+
+
+def check_stack_size(number: int, height: int, width: int) -> None:
+    """Raise TooLargeError if a stack of `number` images of this size is too large to decode."""
+    if number * height * width > MAX_STACK_PIXELS:
+        size = f"{number:,} images of {width:,}x{height:,} pixels"
+        raise TooLargeError(f"it has {size}, more than the {MAX_STACK_PIXELS:,} that are decoded")
 
 
 def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from shardprep.dataset.schema import MASK, OBJECTS, Feature, Schema
+from shardprep.dataset.schema import IMAGES, MASK, OBJECTS, Feature, Schema
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
@@ -56,7 +56,7 @@ def _dataset_info(manifest: Manifest, schema: Schema) -> dict[str, Any]:
         ],
     }
     if schema.supervised:
-        items = [{"featureKey": "image"}, {"featureKey": schema.supervised}]
+        items = [{"featureKey": schema.image_name}, {"featureKey": schema.supervised}]
         info["supervisedKeys"] = {"tuple": {"items": items}}
     return info
 
@@ -66,7 +66,9 @@ def _features(schema: Schema) -> dict[str, Any]:
     features: dict[str, Any] = {}
     of_objects: dict[str, Any] = {}
     for name, feature in schema.features.items():
-        if feature.repeated:
+        if name == IMAGES and schema.is_stack:
+            features[name] = _sequence(_feature(feature, schema))
+        elif feature.repeated:
             of_objects[name.removeprefix(f"{OBJECTS}/")] = _feature(feature, schema)
         else:
             features[name] = _feature(feature, schema)
@@ -114,7 +116,7 @@ def _image(feature: Feature) -> dict[str, Any]:
     if feature.encoding == "raw":
         tensor = {"shape": shape, "dtype": "uint8", "encoding": "bytes"}
         return _python("tensor_feature.Tensor", tensor=tensor)
-    image: dict[str, Any] = {"shape": shape, "dtype": "uint8"}
+    image: dict[str, Any] = {"shape": shape, "dtype": "uint16" if feature.is_deep else "uint8"}
     if feature.encoding != "any":
         image["encodingFormat"] = feature.encoding
     return _python("image_feature.Image", image=image)

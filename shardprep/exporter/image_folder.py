@@ -1,8 +1,8 @@
 """Write images and masks to folders, with `labels.csv`, and objects as COCO or YOLO files.
 
-`folder` has `split/class/name.jpg`. `coco` has `images/train/name.jpg` and
-`annotations/instances_train.json`, whose file names are relative to the images of the split, as
-torchvision's CocoDetection and pycocotools expect.
+`folder` has `split/class/name.jpg`, or for stacks `split/class/name/00000.jpg`. `coco` has
+`images/train/name.jpg` and `annotations/instances_train.json`, whose file names are relative to the
+images of the split, as torchvision's CocoDetection and pycocotools expect.
 
 `yolo` has `images/train/name.jpg`, `labels/train/name.txt` and `data.yaml`, as Ultralytics reads
 them (https://docs.ultralytics.com/datasets/detect/). A label file has a line for each object: its
@@ -20,7 +20,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,7 +86,11 @@ def _write(
                 (work / folder).mkdir(parents=True, exist_ok=True)
                 there.add(folder)
             path = f"{folder}/{sample.name}.{sample.suffix}"
-            (work / path).write_bytes(sample.image)
+            if schema.is_stack:
+                path = f"{folder}/{sample.name}"
+                _write_stack(work / path, sample, schema.image.channels)
+            else:
+                (work / path).write_bytes(sample.image)
             _write_masks(work, mask_folders, sample)
             rows.writerow(map(to_cell, _row(sample, path, place.split, schema)))
             if folders.document is not None and BOX_LABEL in schema.features:
@@ -116,6 +120,13 @@ def _mask_folders(folders: FolderNames, schema: Schema, split: str) -> dict[str,
     return {
         name: one.format(split) for name, one in patterns.items() if one and name in schema.features
     }
+
+
+def _write_stack(folder: Path, sample: ExportSample, channels: Sequence[str]) -> None:
+    folder.mkdir(exist_ok=True)
+    for number, data in enumerate(sample.images):
+        name = channels[number] if number < len(channels) else f"{number:05d}"
+        (folder / f"{name}.{sample.suffix}").write_bytes(data)
 
 
 def _write_masks(work: Path, folders: Mapping[str, str], sample: ExportSample) -> None:
@@ -224,7 +235,9 @@ _FOLDER = FolderNames("{}", "{}-masks", "{}-object-masks", "{}.coco.json", by_cl
 _COCO = FolderNames("images/{}", "masks/{}", None, "annotations/instances_{}.json")
 _YOLO = FolderNames("images/{}", "masks/{}", "object-masks/{}", None, columns=(CROWDS_COLUMN,))
 WRITERS = {
-    "folder": Layout(partial(_write, _FOLDER), _part, partial(_join, _FOLDER), 12 * 1024),
+    "folder": Layout(
+        partial(_write, _FOLDER), _part, partial(_join, _FOLDER), 12 * 1024, takes_stacks=True
+    ),
     "coco": Layout(
         partial(_write, _COCO), _part, partial(_join, _COCO), 12 * 1024, needs_boxes=True
     ),

@@ -29,7 +29,6 @@ from shardprep.dataset.schema import (
     CROWD,
     FILENAME,
     HEIGHT,
-    IMAGE,
     LABEL,
     LABELS,
     MASK,
@@ -71,8 +70,9 @@ class ExportSample(NamedTuple):
     key: str
     name: str
     """File name without suffix, unique in the split."""
-    image: Buffer
-    """JPEG or PNG file: the stored bytes, or a PNG that was made of raw pixels."""
+    images: Sequence[Buffer]
+    """JPEG or PNG files: the stored bytes, or PNGs that were made of raw pixels. One image, or all
+    images of a stack."""
     encoding: Literal["jpeg", "png"]
     size: tuple[int, int]
     """Height and width in pixels."""
@@ -85,6 +85,10 @@ class ExportSample(NamedTuple):
     """Grey PNG of the class of each pixel; None if the dataset has no class masks."""
     columns: Mapping[str, int | float | str | None] = MappingProxyType({})
     """Cells of the label table by column; None for an empty cell, "" for an empty text."""
+
+    @property
+    def image(self) -> Buffer:
+        return self.images[0]
 
     @property
     def suffix(self) -> str:
@@ -144,6 +148,7 @@ class Layout:
     dots: bool = True
     """Whether file names may have dots before the suffix."""
     needs_boxes: bool = False
+    takes_stacks: bool = False
     version: int = 1
     """Version of the written files. An incomplete export of another version is started again."""
 
@@ -160,7 +165,7 @@ def table_columns(schema: Schema) -> dict[str, str]:
 
 def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
     """Return a function of (payload, key, name) that returns a sample with views of the payload."""
-    size, is_raw = schema.image_size, schema.image.encoding == "raw"
+    size, is_raw, pictures = schema.image_size, schema.image.encoding == "raw", schema.image_name
     known = {FILENAME} if size is None else {FILENAME, HEIGHT, WIDTH}
     decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)
     target, columns = schema.target, table_columns(schema)
@@ -169,13 +174,14 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
         quick = decoder.find(payload.data)
         values: dict[str, Any] = decode(payload.tobytes()) if quick is None else quick
         try:
-            image, encoding, own_size = _image(values, size, is_raw=is_raw)
+            files = [_image(data, values, size, is_raw=is_raw) for data in values[pictures]]
+            images, encodings, sizes = zip(*files, strict=True)
             return ExportSample(
                 key,
                 name,
-                image,
-                encoding,
-                own_size,
+                images,
+                encodings[0],
+                sizes[0],
                 _target(values, target, len(schema.labels)),
                 _objects(values, schema),
                 values[MASK][0] if MASK in schema.features else None,
@@ -189,9 +195,8 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
 
 
 def _image(
-    values: dict[str, Any], size: tuple[int, int] | None, *, is_raw: bool
+    data: Buffer, values: dict[str, Any], size: tuple[int, int] | None, *, is_raw: bool
 ) -> tuple[Buffer, Literal["jpeg", "png"], tuple[int, int]]:
-    data: Buffer = values[IMAGE][0]
     if size is None and HEIGHT in values and WIDTH in values:
         size = values[HEIGHT][0], values[WIDTH][0]
     if is_raw:

@@ -87,7 +87,7 @@ def _described(schema: Schema) -> Callable[[ExportSample], str]:
     @functools.lru_cache(1024)
     def plain(size: tuple[int, int], value: Target) -> str:
         """Return the JSON of records that have this size and target, and no objects or columns."""
-        return _text(_facts(ExportSample("", "", b"", "jpeg", size, value), schema))
+        return _text(_facts(ExportSample("", "", (b"",), "jpeg", size, value), schema))
 
     def describe(sample: ExportSample) -> str:
         # 0.0 and -0.0 are equal keys of a cache, but differ in JSON.

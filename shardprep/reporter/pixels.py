@@ -22,7 +22,7 @@ from PIL import Image
 from shardprep.dataset import example
 from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, IMAGE, MAX_SIDE, WIDTH, Schema
+from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, MAX_SIDE, WIDTH, Schema
 from shardprep.dataset.stored_size import check_stored
 from shardprep.errors import RecordError
 from shardprep.image.decode import stored_pixels
@@ -82,7 +82,8 @@ class StoredImages:
     def __init__(self, records: Records, schema: Schema) -> None:
         self._records = records
         dtypes = {name: one.dtype for name, one in schema.features.items()}
-        self._decoder = ExampleDecoder(dtypes, (IMAGE,))
+        self._name = schema.image_name
+        self._decoder = ExampleDecoder(dtypes, (self._name,))
         of_boxes = {BOX, BOX_LABEL, HEIGHT, WIDTH} & dtypes.keys() if BOX in dtypes else set()
         self._box_decoder = ExampleDecoder(dtypes, of_boxes) if of_boxes else None
         self._size = schema.image_size if schema.image.encoding == "raw" else None
@@ -92,11 +93,14 @@ class StoredImages:
         return self._records.read(np.asarray(numbers))
 
     def image(self, payload: Payload) -> bytes:
+        """Return the stored image of a record, in a stack the one in the middle."""
         features = self._decoder.find(payload) or example.decode(bytes(payload))
-        values = features.get(IMAGE, [])
-        if len(values) != 1 or isinstance(values[0], (int, float)):
+        values = features.get(self._name, [])
+        has_image = len(values) == 1 or (self.schema.is_stack and values)
+        image = values[len(values) // 2] if has_image else None
+        if image is None or isinstance(image, (int, float)):
             raise ValueError("holds no image")
-        return bytes(values[0])
+        return bytes(image)
 
     def boxes(self, number: int, payload: Payload) -> np.ndarray[Any, Any]:
         """Return the `BOXES` of a record; RecordError or ValueError if the record is damaged."""

@@ -19,9 +19,11 @@ from shardprep.dataset.schema import (
     FILENAME,
     HEIGHT,
     IMAGE,
+    IMAGES,
     LABEL,
     LABELS,
     MASK,
+    NUM_IMAGES,
     TARGET,
     UNLABELLED,
     WIDTH,
@@ -185,18 +187,23 @@ class ExampleCheck:
     def _image_faults(
         self, sound: Mapping[str, Sequence[Any]], size: _Size | None
     ) -> Iterator[Fault]:
-        image = self._plain[IMAGE]
+        is_stack = IMAGE not in self._plain
+        image = self._plain[IMAGES if is_stack else IMAGE]
         for name, wanted in zip((HEIGHT, WIDTH), image.shape, strict=False):
             for side in sound.get(name, ()):
                 if side < 1 or wanted not in (None, side):
                     what = f"{name}: is {side}, the schema says {wanted or '1 or more'}"
                     yield Fault("example", what)
-        for data in sound.get(IMAGE, ()):
+        for number, data in enumerate(sound.get(IMAGES if is_stack else IMAGE, ())):
             what = _outer_fault(data, image, size)
             if not what and self._decode:
                 what = _pixel_fault(data, image, size)
             if what:
-                yield Fault("image", f"the image {what}")
+                which = f"image {number} of the stack" if is_stack else "the image"
+                yield Fault("image", f"{which} {what}")
+                break
+        if is_stack and IMAGES in sound:
+            yield from _stack_faults(image, len(sound[IMAGES]), sound.get(NUM_IMAGES, ()))
 
     def _annotation_faults(
         self, sound: Mapping[str, Sequence[Any]], row: Mapping[str, Any]
@@ -268,6 +275,11 @@ def _box_fault(values: Sequence[float]) -> Fault | None:
     return Fault("objects", f"box {wrong[0]} ({sides}) has not 0 ≤ min < max ≤ 1{more}")
 
 
+def _stack_faults(images: Feature, number: int, stated: Sequence[int]) -> Iterator[Fault]:
+    for wanted in {*stated, len(images.channels) or number or 1} - {number}:
+        yield Fault("image", f"the stack has {number:,} images, not {wanted:,}")
+
+
 def _count_faults(names: Iterable[str], features: Features) -> Iterator[Fault]:
     """Yield one fault if the features of a record have values for different numbers of objects."""
     counts = {
@@ -319,7 +331,8 @@ def _pixel_fault(data: bytes, image: Feature, size: _Size | None) -> str:
     if image.encoding == "raw":
         return ""  # its length is all that can be wrong
     try:
-        shape = _jpeg_shape(data) if _codec(data) == "jpeg" else _png_shape(data)
+        is_png = _codec(data) == "png"
+        shape = _png_shape(data, is_deep=image.is_deep) if is_png else _jpeg_shape(data)
     except Exception as error:
         return _not_decoded(error)
     for side, wanted in zip(shape, image.shape, strict=True):
@@ -348,13 +361,17 @@ def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
     return height, width, {"Gray": 1, "CMYK": 4, "YCCK": 4}.get(space, 3)
 
 
-def _png_shape(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and channels of a fully checked PNG; any error if damaged."""
+def _png_shape(data: bytes, *, is_deep: bool) -> tuple[int, int, int]:
+    """Return height, width and channels of a fully checked PNG; any error if damaged.
+
+    A grey PNG of 16 bits has a channel only if `is_deep`, otherwise any other PNG has.
+    """
     with open_stored(data, "PNG") as image:
         image.verify()
     with open_stored(data, "PNG") as image:
         image.load()
-        return image.height, image.width, _CHANNELS.get(image.mode, 0)
+        channels = {"I;16": 1} if is_deep else _CHANNELS
+        return image.height, image.width, channels.get(image.mode, 0)
 
 
 def _dimensions(shape: tuple[int | None, ...]) -> str:

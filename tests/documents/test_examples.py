@@ -176,6 +176,26 @@ def test_notebook_md(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.thorough
+def test_stacks_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = (20, 3, 16, 9)
+    slices = {
+        f"train/tomo_{i}/slice_{k:04}.jpg": jpeg(seed=k)
+        for i in range(4)
+        for k in range(lengths[i])
+    }
+    table = b"tomo_id,motors\n" + b"".join(b"tomo_%d,%d\n" % (i, i % 2) for i in range(4))
+    write(tmp_path / "byu.zip", zip_bytes({**slices, "labels.csv": table}))
+    (command,) = re.findall(r"^\$ shardprep (.*)$", page("stacks"), re.MULTILINE)
+    done = run(*shlex.split(command), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    found = executed(examples("stacks"))
+    assert found["volume"].shape[1:] == (48, 64, 3)
+    assert found["images"].shape == (4, 8, 48, 64, 3)
+    assert next(iter(found["train"]))[0].shape == (4, 8, 32, 32, 3)
+
+
 # --- docs/export.md ---
 
 

@@ -70,6 +70,7 @@ def dataset_line(contents: Contents) -> str:
     encoding = {"any": "JPEG or PNG", "jpeg": "JPEG", "png": "PNG", "raw": "raw uint8"}
     shape = f"{size[1]} × {size[0]}" if size else "each its own size"
     form = f"{shape}, {encoding.get(contents.schema.image.encoding or '', 'images')}"
+    form += ", stacks" if contents.schema.is_stack else ""
     return (
         f"{counted(totals.num_written, 'image')} written, {totals.num_rejected:,} rejected, "
         f"{totals.num_skipped:,} skipped · {counted(len(manifest.splits), 'split')} · {form} · "

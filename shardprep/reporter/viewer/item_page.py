@@ -12,7 +12,6 @@ from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
     CROWD,
-    IMAGE,
     LABEL,
     LABELS,
     MASKS,
@@ -175,7 +174,7 @@ def _features(schema: Schema, features: Features) -> Html:
 def _value(schema: Schema, name: str, feature: Feature | None, values: list[Any]) -> str:
     """Return the values of a feature as text; for encoded images, the number of bytes."""
     first = values[:_MOST_VALUES]
-    if name == IMAGE or name in MASKS:
+    if name == schema.image_name or name in MASKS:
         texts = [f"{len(one):,} bytes" for one in first if isinstance(one, bytes)]
     elif name in (LABEL, LABELS, BOX_LABEL):
         names = (feature.labels if feature else ()) or schema.labels
