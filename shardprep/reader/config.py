@@ -25,6 +25,7 @@ from shardprep.reader.validators import (
     Calls,
     Count,
     Folder,
+    Function,
     Kind,
     Location,
     Number,
@@ -370,6 +371,7 @@ class LoaderOptions(EpochOptions):
     _: KW_ONLY
     num_shards: Count | None = None
     shard_index: Number | None = None
+    transform: Function | None = None
     pin_memory: bool | None = None
 
 

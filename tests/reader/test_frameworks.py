@@ -21,8 +21,8 @@ from tests.reader.datasets import flip, keys_of
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "without_tensorflow.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 JAX = next(example for example in EXAMPLES if "import jax\n" in example)
-EXAMPLES.remove(JAX)  # it must not start threads before the loaders of torch fork
-assert all(any(f"import {name}" in one for one in EXAMPLES) for name in ("torch", "grain", "keras"))
+EXAMPLES.remove(JAX)
+assert all(any(f"import {name}" in one for one in EXAMPLES) for name in ("grain", "keras"))
 NUM_TRAIN = 509
 COLUMNS = ("image/filename", "image", "label")
 SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
@@ -53,7 +53,7 @@ def _grain() -> Any:
 
 def run(example: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run an example of the document; return its names."""
-    for name in ("torch", "grain", "keras"):
+    for name in ("grain", "keras"):
         if f"import {name}\n" in example:
             pytest.importorskip(name)
     monkeypatch.chdir(place)
@@ -63,7 +63,6 @@ def run(example: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str,
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
 def test_every_example_runs(number: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = run(EXAMPLES[number], place, monkeypatch)
     for comment in re.findall(r"# (\w+\[.*\]), int64\[64\]", EXAMPLES[number]):
