@@ -328,7 +328,7 @@ class Dataset:
         if options.buckets is not None:
             self._check_buckets(options)
         if self._transform is not None:
-            hint = "apply it to what the iterator yields"
+            hint = "apply it to what the iterator yields, or give it to Dataset.loader"
             raise DatasetError(_BATCHES, "transform is for single items", hint)
         if options.crop is not None and not self._decode:
             what = "a crop decodes images, and decode=False does not"
