@@ -76,7 +76,7 @@ def _data_loader(files: Any) -> Iterator[Any]:
 
     loader: Any = DataLoader(
         files, BATCH, shuffle=True, drop_last=True, num_workers=NUM_WORKERS,
-        persistent_workers=True, prefetch_factor=4,
+        persistent_workers=True, prefetch_factor=4, multiprocessing_context="forkserver",
     )  # fmt: skip
     return itertools.chain.from_iterable(itertools.repeat(loader))
 
