@@ -111,17 +111,17 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the sign of YOLO, or one for each names file if their classes differ, or []."""
     files = _name_files(source)
-    if all(one.names == files[0].names for one in files[1:]):
-        options = {"yolo": files[0]} if files else {}
-    else:
+    options: dict[str, NameFile | None] = {"yolo": next(iter(files), None)}
+    if any(one.names != files[0].names for one in files[1:]):
         options = {f"yolo:{one.key}": one for one in files}
     signs: list[Sign] = []
     for option, names in options.items():
         members = named_as_images(source, ".txt")
-        if len(options) > 1:
+        if names and len(options) > 1:
             members = _below(members, names.key)
-        is_one = functools.partial(is_yolo, num_keypoints=names.num_keypoints)
-        signs += by_sample(source, members, is_one, option, f"YOLO, classes of {names.key}")
+        is_one = functools.partial(is_yolo, num_keypoints=names.num_keypoints if names else 0)
+        title = f"YOLO, classes of {names.key}" if names else "YOLO, classes without names"
+        signs += by_sample(source, members, is_one, option, title)
     return signs
 
 
