@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "recipe": "source dataset image storage errors",
     "catalog": "recipe source dataset image storage errors",
     "reader": "dataset image storage machine errors",
-    "writer": "catalog recipe source dataset image storage profiling progress errors",
+    "writer": "catalog recipe source dataset image storage machine profiling progress errors",
     "verifier": "writer dataset storage progress errors",
     "exporter": "dataset storage progress errors",
     "benchmark": "reader dataset machine errors",
