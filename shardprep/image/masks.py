@@ -162,7 +162,9 @@ def _decoded(
 
 def _ids(image: Image.Image, raw: str) -> NDArray[np.uint32]:
     if image.mode not in ("RGB", "RGBA", "RGBX", "P"):
-        return _values(image, raw).astype(np.uint32)
+        values = _values(image, raw)
+        if values.ndim == 2:
+            return values.astype(np.uint32)
     if ";16" in raw:
         raise MaskError("has colours of 16 bits, which are not read")
     colours = np.asarray(image.convert("RGB"))
