@@ -179,7 +179,7 @@ def test_no_module_is_called_utils() -> None:
 def test_no_test_module_imports_another() -> None:
     for path in (PACKAGE.parent / "tests").rglob("*.py"):
         found = re.findall(
-            r"^ *(?:from|import) (tests\.\S*\btest_\w+)", path.read_text(), re.MULTILINE
+            r"^ *(?:from|import) tests\.[^#\n]*\btest_\w+", path.read_text(), re.MULTILINE
         )
         assert not found, (path.name, found)
 
