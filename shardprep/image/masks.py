@@ -99,7 +99,7 @@ def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
         raise MaskError("is a JPEG, which does not keep exact values: only two values can be told")
     if spec.values is None:
         if pixels.ndim == 3:
-            raise MaskError("has colours, and nothing says which classes they mean")
+            raise MaskError("has colours, and no classes are given for them")
         return _checked(pixels, spec)
     is_colours = any(isinstance(value, tuple) for value in spec.values)
     if is_colours:

@@ -333,7 +333,7 @@ class _Search:
             return None
         if number <= self._last:
             again = number in self._seen
-            what = "is there twice" if again else "stands after a record that it came before"
+            what = "is there twice" if again else "is after a record that it should precede"
             self._add("items", what, number, record.offset)
         self._seen.add(number)
         self._last = max(self._last, number)

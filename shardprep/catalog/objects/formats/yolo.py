@@ -65,7 +65,9 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         if image is None:
             table.missing[key] = lines.number
             continue
-        pairing.claim(image, key, f"name the class names beside the right one: {_YOLO}:FILE")
+        pairing.claim(
+            image, key, f"name the file of class names next to the right one: {_YOLO}:FILE"
+        )
         table.list_image(image)
         num_poses += lines.num_poses
         if reason := fault or _add(table, image, lines):
@@ -273,7 +275,7 @@ def _read_lines(data: bytes, num_keypoints: int) -> _Lines:
             objects.append(_object(words, num_keypoints))
         except (ValueError, OverflowError):
             num_bad += 1
-            what = f"is no YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
+            what = f"is not YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
             fault = fault or what
     num_poses = [one.has_keypoints for one in objects].count(True)
     return _Lines(objects, num_poses, num_bad, fault)
