@@ -109,12 +109,14 @@ def below(root: Path | ObjectUrl, names: Sequence[str]) -> Path | ObjectUrl:
 
 
 def versions_below(root: Path | ObjectUrl, *, damaged: bool = False) -> list[Version]:
-    """Return the versions in a folder, or else of the datasets in it; oldest first per dataset.
+    """Return the versions in a folder, or if it has none, the versions of the datasets in it.
 
-    With `damaged`, versions that lack their manifest count as finished.
+    The versions of each dataset are sorted, oldest first. With `damaged`, versions that lack their
+    manifest count as finished. DatasetError if the folder is missing.
     """
     if isinstance(root, ObjectUrl):
-        return _versions(_stored_folders(facts.name for facts in objects.listing(root)))
+        names = (facts.name for facts in objects.listing(root))
+        return _versions(_stored_folders(names, damaged=damaged))
     if not root.is_dir():
         hint = f"give the folder or address that {OptionName('out')} was"
         raise DatasetError(str(root), "no such folder", hint)
@@ -122,7 +124,7 @@ def versions_below(root: Path | ObjectUrl, *, damaged: bool = False) -> list[Ver
 
 
 def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
-    """Return the sorted versions at the uppermost level that has any."""
+    """Return the versions among `folders`, sorted; only those at the uppermost level with any."""
     states_of: defaultdict[tuple[str, ...], set[bool]] = defaultdict(set)
     for names, is_complete in folders:
         match = VERSION_FOLDER.fullmatch(names[-1])
@@ -151,7 +153,7 @@ def _folders(
 
 
 def _stored_folders(
-    names: Iterable[str], *, damaged: bool = False
+    names: Iterable[str], *, damaged: bool
 ) -> Iterator[tuple[tuple[str, ...], bool]]:
     signs = {MANIFEST_FILE, *(_REMAINS if damaged else ())}
     for name in names:

@@ -34,7 +34,7 @@ from shardprep.reader.records.shards import NUM_READS, ByteRange, LocalShards, R
 _GAP_BYTES = 256 << 10
 """Largest gap between two records, in bytes, that is read to save a second request."""
 _MOST_GROUP_BYTES = 128 << 20
-"""Maximum total size of one group per lane. With larger groups, records are read singly."""
+"""Maximum bytes of one group of each lane, summed over lanes; above it, no block is read ahead."""
 _NUM_GROUPS = 4
 """Groups in memory for each lane: two that batches use, and others that are requested."""
 _NUM_EPOCHS = 4
@@ -364,7 +364,7 @@ class Records:
         raise DatasetError(self.store.where, "has no good record", "build the dataset again")
 
     def map_ranges(self, function: Callable[[range], _T], size: int) -> Iterator[_T]:
-        """Yield in order the results of a function of ranges of `size` numbers, run in threads."""
+        """Call a function with ranges of `size` numbers in threads; yield its results in order."""
         num_threads = max(usable_cores(), NUM_READS if self.is_remote else 1)
         numbers = range(len(self))
         ranges = (numbers[start : start + size] for start in range(0, len(self), size))
