@@ -105,6 +105,19 @@ def test_options_that_reading_md_names_exist() -> None:
 
 
 @pytest.mark.thorough
+def test_tensorflow_md(shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tfrecords").symlink_to(shapes / "tfrecords")
+    monkeypatch.chdir(tmp_path)
+    found = executed(examples("tensorflow"))
+    undisturbed = Dataset("tfrecords/shapes", "train[:90%]").batches(64, seed=0)
+    next(undisturbed)
+    second, _ = next(undisturbed)
+    np.testing.assert_array_equal(found["images"], second)
+    np.testing.assert_array_equal(found["half"], second[:32])
+    assert (tmp_path / "run" / "state").exists()
+
+
+@pytest.mark.thorough
 def test_selections_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = {**animals(90), **{f"test/{i:03}.jpg": jpeg(seed=i) for i in range(9)}}
     source = write(tmp_path / "dogs_vs_cats.zip", zip_bytes(members))

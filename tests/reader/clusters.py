@@ -36,7 +36,7 @@ SMALL, PHOTO, LARGE = 200, 15_000, 3_000_000
 """Bytes of a record: blocks of 64 records, 64 and 8."""
 _MOST_HOSTS = 64
 _NUM_EPOCHS = 2
-_SMALL_BLOCKS = {
+_SMALL_BLOCKS: dict[str, Any] = {
     "BLOCK_LENGTH": 4, "_MIN_BLOCK_LENGTH": 1, "_MIN_GROUP_WIDTH": 1, "_GROUP_RECORDS": 12,
 }  # fmt: skip
 """Constants of `epoch` that give a small dataset many lanes and groups."""
@@ -128,7 +128,7 @@ def _numbered(folder: Path, number: int) -> Path:
     members = {f"{i}.png": png(4, 4, seed=i) for i in range(number)}
     table = "".join(f"{i}.png,{i}\n" for i in range(number))
     source = write(folder / "set.zip", zip_bytes({**members, "t.csv": f"id,n\n{table}".encode()}))
-    keys = {"labels": "csv:t.csv:id:n", "target": "regression", "split": "train=1"}
+    keys: dict[str, Any] = {"labels": "csv:t.csv:id:n", "target": "regression", "split": "train=1"}
     return build(source, folder / "out", size="4x4", format="raw", shards=5, **keys).path
 
 
