@@ -305,7 +305,7 @@ class Request:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The crop of each image, or None for whole images. DatasetError if two are given."""
+        """The crop of each image, or None for whole images. DatasetError if both are given."""
         return _only_crop("reader", self)
 
     @property
@@ -349,7 +349,7 @@ class EpochOptions:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The crop of each image, or None for whole images. DatasetError if two are given."""
+        """The crop of each image, or None for whole images. DatasetError if both are given."""
         return _only_crop("Dataset.batches", self)
 
 

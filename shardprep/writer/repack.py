@@ -59,8 +59,9 @@ def repack_dataset(
     """Make one dataset of the parents' records, or continue an unfinished one.
 
     Classes are numbered as in the first parent; new classes of the others follow. `recipe` gives
-    place, name, version, number of shards and seed. A finished dataset of other parents or options
-    is a BuildError without `overwrite`; with it, it is replaced when the new one is complete.
+    folder, name, version, number of shards and seed. A finished dataset of other parents or options
+    is a BuildError without `overwrite`; with `overwrite`, it is replaced when the new one is
+    complete.
     """
     check_alike(parents)
     workspace, images = workspace_of(recipe), ParentImages(tuple(parents), recipe)
@@ -74,7 +75,7 @@ def repack_dataset(
 
 @dataclass(frozen=True, slots=True)
 class ParentImages:
-    """The images of finished datasets, as `BuildImages`."""
+    """The images of finished datasets; implements `BuildImages`."""
 
     parents: tuple[Parent, ...]
     recipe: Recipe
@@ -247,7 +248,7 @@ def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
 
 
 def check_alike(parents: Sequence[Parent]) -> None:
-    """Raise SchemaError or RecipeError if parents do not fit together or one is given twice."""
+    """Raise SchemaError or RecipeError if parents cannot be merged or one is given twice."""
     first = parents[0]
     for place, other in enumerate(parents[1:], 1):
         if any(other.mark == known.mark for known in parents[:place]):

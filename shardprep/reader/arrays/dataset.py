@@ -163,7 +163,7 @@ class Dataset:
     @overload
     def __getitem__(self, wanted: int) -> Any: ...
     def __getitem__(self, wanted: int | slice) -> Any:
-        """Return the item with a number. For a slice, return a Dataset without reading a record.
+        """Return the item `wanted`; for a slice, return a Dataset without reading a record.
 
         Raises:
             IndexError: the number is out of range.

@@ -51,12 +51,12 @@ class Subset:
 
     @property
     def num_all(self) -> int:
-        """Number of places of an epoch (records, or draws by weight), of all hosts together."""
+        """Number of records (or draws by weight) of an epoch, of all hosts together."""
         return len(self.within_epoch)
 
     @property
     def epoch_records(self) -> int:
-        """Number of places of an epoch that this host reads."""
+        """Number of records (or draws by weight) of an epoch that this host reads."""
         return len(self.batches)
 
     @property

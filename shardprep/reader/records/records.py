@@ -42,7 +42,7 @@ from shardprep.reader.records.shards import (
 _GAP_BYTES = 256 << 10
 """Largest gap between two records, in bytes, that is read to save a second request."""
 _MOST_GROUP_BYTES = 128 << 20
-"""Maximum total size of one group per lane. With larger groups, records are read singly."""
+"""Maximum bytes of one group of each lane, summed over lanes; above it, no block is read ahead."""
 _NUM_GROUPS = 4
 """Groups in memory for each lane: two that batches use, and others that are requested."""
 _NUM_EPOCHS = 4
@@ -401,7 +401,7 @@ class Records:
         return {i for i, dataset in enumerate(datasets) if dataset == own}
 
     def map_ranges(self, function: Callable[[range], _T], size: int) -> Iterator[_T]:
-        """Yield in order the results of a function of ranges of `size` numbers, run in threads."""
+        """Call a function with ranges of `size` numbers in threads; yield its results in order."""
         num_threads = max(usable_cores(), NUM_READS if self.is_remote else 1)
         numbers = range(len(self))
         ranges = (numbers[start : start + size] for start in range(0, len(self), size))

@@ -75,7 +75,7 @@ class LocalShards:
     def __init__(
         self, folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None = None
     ) -> None:
-        """`shards` are manifest entries by name. `files` detect that the dataset was replaced."""
+        """Read `shards`, manifest entries by name; `files` detect that the dataset was replaced."""
         self.folder = folder
         self.shards = shards
         self._local = files
@@ -137,7 +137,10 @@ class RemoteShards:
         return str(self.shards[name].url)
 
     def read(self, part: ByteRange) -> bytes | memoryview:
-        """Return a range from a copy of its shard, or else the store. Raises errors of copying."""
+        """Return a range from a local copy of its shard, or else from the store.
+
+        If copying the shard has failed, the error of the copy is raised.
+        """
         errors = self._threads(part.shard).errors
         if part.shard in errors:
             raise errors[part.shard]
@@ -264,7 +267,7 @@ class _Threads:
 
 
 def _fitting(shards: dict[str, RemoteShard], staged: StagedShards, first: str) -> list[str]:
-    """Return the names of shards that fit the limit, in order from `first` and around to it."""
+    """Return the names of shards that fit the limit, from `first` to the last, then the others."""
     names = list(shards)
     begin = names.index(first)
     room = limit = staged.limit()
