@@ -212,6 +212,13 @@ class Schema(Document):
             changed[name] = self.features[name].model_copy(update={"shape": (*shape, 1)})
         return self.model_copy(update={"features": {**self.features, **changed}})
 
+    def unnamed(self) -> Schema:
+        """Return a copy without class names."""
+        features = {
+            name: one.model_copy(update={"labels": ()}) for name, one in self.features.items()
+        }
+        return self.model_copy(update={"features": features, "labels": ()})
+
     def encode(self, values: Mapping[str, Value]) -> bytes:
         """Return a serialized Example; values of features that the schema lacks are ignored."""
         picked = {name: values[name] for name in self.features}

@@ -145,9 +145,8 @@ class Dataset:
         return facts | ({"classes": list(self.class_names)} if self.class_names else {})
 
     def _pictures(self) -> Iterator[Any]:
-        if self._examples.records.is_remote or not len(
-            self
-        ):  # a repr reads nothing over the network
+        # A repr reads nothing over the network.
+        if self._examples.records.is_remote or not len(self):
             return
         decoder = FeatureDecoder(self.schema, (IMAGE,), decode=True)
         images, last = ExampleReader(self._examples.records, decoder), len(self) - 1

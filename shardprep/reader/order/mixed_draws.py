@@ -75,10 +75,9 @@ class MixedDraws:
     def at(self, key: int, epoch: int, places: Ints) -> Ints:
         positions = np.empty(len(places), np.int64)
         starts = self._starts
-        for run in self._runs(key, epoch, places):
-            number, pass_key, start, stop = run.span
-            own = self.blocks[number].positions(pass_key, start, stop)
-            positions[run.chosen] = own[run.offsets] + starts[number]
+        for span, chosen, own in self._runs(key, epoch, places):
+            found = self.blocks[span.lane].positions(span.key, span.start, span.stop)
+            positions[chosen] = found[own - span.start] + starts[span.lane]
         return positions
 
     def own(self, batches: GlobalBatches) -> slice:
@@ -94,39 +93,28 @@ class MixedDraws:
     def spans(
         self, key: int, epoch: int, batches: GlobalBatches, start: int, stop: int
     ) -> Iterator[LaneSpan]:
-        return (run.span for run in self._runs(key, epoch, batches.places(start, stop)))
+        return (span for span, _, _ in self._runs(key, epoch, batches.places(start, stop)))
 
     @property
     def _starts(self) -> list[int]:
         return [0, *accumulate(blocks.num_records for blocks in self.blocks[:-1])]
 
-    def _runs(self, key: int, epoch: int, places: Ints) -> Iterator[_Run]:
-        """Yield a run for each pass of a dataset that has some of the given places."""
+    def _runs(self, key: int, epoch: int, places: Ints) -> Iterator[tuple[LaneSpan, Ints, Ints]]:
+        """Yield the span of each pass with some places, their indices, and their places there."""
         cycle = _cycle(self.shares)
         drawn = places if self.stops_first else places + epoch * len(self)
         turns, slots = np.divmod(drawn, len(cycle.dataset))
         of_place = cycle.dataset[slots]
         for number in np.unique(of_place).tolist():
-            own = np.flatnonzero(of_place == number)
-            draws = turns[own] * cycle.counts[number] + cycle.rank[slots[own]]
-            passes, at = np.divmod(draws, self.blocks[number].num_records)
+            chosen = np.flatnonzero(of_place == number)
+            draws = turns[chosen] * cycle.counts[number] + cycle.rank[slots[chosen]]
+            passes, within = np.divmod(draws, self.blocks[number].num_records)
             for turn in np.unique(passes).tolist():
                 inside = passes == turn
-                offsets = at[inside]
-                start, stop = offsets.item(0), offsets.item(-1) + 1
+                own = within[inside]
                 pass_key = mix(key, _PASS, number, epoch if self.stops_first else turn)
-                span = LaneSpan(number, pass_key, start, stop)
-                yield _Run(span, own[inside], offsets - start)
-
-
-class _Run(NamedTuple):
-    """The given places that are in one pass of a dataset, and the range of the pass."""
-
-    span: LaneSpan
-    chosen: Ints
-    """Indices of the given places that are in this pass."""
-    offsets: Ints
-    """The place of each within the pass, minus `span.start`."""
+                span = LaneSpan(number, pass_key, own.item(0), own.item(-1) + 1)
+                yield span, chosen[inside], own
 
 
 class _Cycle(NamedTuple):

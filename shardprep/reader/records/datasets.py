@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Self
 
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
-from shardprep.dataset.schema import BOX_LABEL, Schema
+from shardprep.dataset.schema import Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import ReadConfig
@@ -119,48 +119,25 @@ def _joined_schema(datasets: Sequence[OpenDataset]) -> Schema:
     encoding = encodings.pop() if len(encodings) == 1 else "any"
     joined = first.schema.with_images(size, encoding)
     for other in others:
-        _check_features(first, joined, other, other.schema.with_images(size, encoding))
-        for expected, labels in zip(_classes(first), _classes(other), strict=True):
-            if expected != labels:
-                raise _other_classes(datasets, other, expected, labels)
+        schema = other.schema.with_images(size, encoding)
+        if schema.unnamed().features != joined.unnamed().features:
+            from shardprep.dataset.diff import feature_differences  # imports pyarrow
+
+            if differences := feature_differences(joined.unnamed(), schema.unnamed()):
+                what = f"its features differ from the features of {first}: {differences[0]}"
+                raise DatasetError(str(other), what, "build both with the same options")
+        for own, known in zip_longest(_classes(schema), _classes(joined), fillvalue="no class"):
+            if own != known:
+                what = f"it has {own} where {first} has {known}"
+                paths = " ".join(map(str, datasets))
+                hint = f"build all with the same classes, or merge them: shardprep repack {paths}"
+                raise DatasetError(str(other), what, hint)
     return joined
 
 
-def _check_features(first: OpenDataset, joined: Schema, other: OpenDataset, schema: Schema) -> None:
-    one, two = _unnamed(joined), _unnamed(schema)
-    if one.features == two.features:
-        return
-    from shardprep.dataset.diff import feature_differences  # imports pyarrow
-
-    if differences := feature_differences(one, two):
-        what = f"its features differ from the features of {first}: {differences[0]}"
-        raise DatasetError(str(other), what, "build both with the same options")
-
-
-def _unnamed(schema: Schema) -> Schema:
-    """Return a copy without class names of objects."""
-    features = dict(schema.features)
-    if BOX_LABEL in features:
-        features[BOX_LABEL] = features[BOX_LABEL].model_copy(update={"labels": ()})
-    return schema.model_copy(update={"features": features})
-
-
-def _classes(dataset: OpenDataset) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the class names of images, and of objects."""
-    objects = dataset.schema.features.get(BOX_LABEL)
-    return dataset.schema.labels, () if objects is None else objects.labels
-
-
-def _other_classes(
-    datasets: Sequence[OpenDataset],
-    other: OpenDataset,
-    expected: tuple[str, ...],
-    labels: tuple[str, ...],
-) -> DatasetError:
-    pairs = enumerate(zip_longest(labels, expected, fillvalue=None))
-    number, names = next((number, names) for number, names in pairs if names[0] != names[1])
-    own, known = ("missing" if name is None else repr(name) for name in names)
-    what = f"its class {number} is {own}, and {known} in {datasets[0]}"
-    paths = " ".join(map(str, datasets))
-    hint = f"merge the datasets by class name: shardprep repack {paths} --name NAME"
-    return DatasetError(str(other), what, hint)
+def _classes(schema: Schema) -> Iterator[str]:
+    """Yield descriptions of all classes, in an order that depends on the names of features."""
+    features = sorted(schema.features.items())
+    for name, labels in (("", schema.labels), *((name, one.labels) for name, one in features)):
+        for number, label in enumerate(labels):
+            yield f"class {number} {label!r}" + (f" of {name}" if name else "")

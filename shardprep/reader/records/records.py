@@ -11,7 +11,7 @@ import hashlib
 import threading
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,16 +111,6 @@ class Frames:
     def __getitem__(self, wanted: slice | Ints) -> Frames:
         columns = (self.shard, self.record, self.offset, self.length)
         return Frames(self.shards, *(column[wanted] for column in columns))
-
-    @classmethod
-    def joined(cls, several: Sequence[Frames], shards: Iterable[Shard]) -> Self:
-        """Return frames one after the other; `shards` replace the shards of all of them."""
-        firsts = accumulate((len(one.shards) for one in several), initial=0)
-        shard = [one.shard + first for one, first in zip(several, firsts, strict=False)]
-        columns = [
-            [getattr(one, name) for one in several] for name in ("record", "offset", "length")
-        ]
-        return cls(tuple(shards), *map(np.concatenate, (shard, *columns)))
 
     def part(self, number: int) -> ByteRange:
         name = self.shards[self.shard.item(number)].name
@@ -273,13 +263,18 @@ class Records:
     @classmethod
     def joined(cls, several: Sequence[Records], *, verify_crc: bool) -> Records:
         """Return the records of several datasets, one after the other."""
-        store = JoinedShards(one.store for one in several)
         shards = [
             shard.model_copy(update={"name": one.store.located(shard.name)})
             for one in several
             for shard in one.shards
         ]
-        frames = Frames.joined([one.frames for one in several], shards)
+        firsts = accumulate((len(one.shards) for one in several), initial=0)
+        columns = [
+            (one.frames.shard + first, one.frames.record, one.frames.offset, one.frames.length)
+            for one, first in zip(several, firsts, strict=False)
+        ]
+        frames = Frames(tuple(shards), *map(np.concatenate, zip(*columns, strict=True)))
+        store = JoinedShards(one.store for one in several)
         return cls(store, frames, verify_crc=verify_crc)
 
     def __len__(self) -> int:
