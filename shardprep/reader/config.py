@@ -48,6 +48,7 @@ InputContext = Annotated[
         "num_replicas_in_sync",
     ),
 ]
+Sharding = Annotated[Any, like("a jax.sharding.Sharding", "devices_indices_map", "num_devices")]
 DataOptions = Annotated[Any, like("a tf.data.Options", "threading", "autotune")]
 BoxFormat = Literal[
     "rel_yxyx", "rel_xyxy", "rel_xywh", "rel_center_xywh",
@@ -361,6 +362,7 @@ class BatchOptions(EpochOptions):
     epochs: Count | None = 1
     num_shards: Count = 1
     shard_index: Number = 0
+    sharding: Sharding | None = None
 
 
 @dataclass(frozen=True)

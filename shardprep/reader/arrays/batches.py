@@ -58,6 +58,11 @@ class Filling:
             except RecordError as error:
                 self.errors[row] = error
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row is filled, without an error."""
+        return all(future.done() for future in self.futures) and not self.errors
+
     def wait(self) -> None:
         """Block until every row is filled or has an entry in `errors`."""
         for future in self.futures:

@@ -233,6 +233,10 @@ class Dataset:
                 has `batch_size` records for each reader, and each reader takes its part. With
                 `drop_remainder` all readers have the same number of batches.
             shard_index: number of this reader, from 0 to `num_shards` − 1.
+            sharding: `jax.sharding.Sharding` that divides the rows of a global batch. Arrays are
+                then global JAX arrays; texts stay NumPy arrays of the rows of this process. The
+                devices decide `num_shards` and `shard_index`: a global batch has `batch_size`
+                rows for each process, or for each group of processes that hold the same rows.
             on_error: "skip" replaces each damaged record by the next good one, with a
                 RuntimeWarning; the attribute `skipped` of the iterator lists the errors.
             num_threads: number of threads that decode. By default the number of usable cores. With
@@ -242,9 +246,14 @@ class Dataset:
                 keep all threads busy, at least 2.
 
         Raises:
-            DatasetError: an argument is not allowed, the images differ in size, or an option for
-                boxes is given and the dataset has no boxes.
+            DatasetError: an argument is not allowed, the images differ in size, an option for
+                boxes is given and the dataset has no boxes, or a batch cannot be divided among the
+                devices of the sharding.
         """
+        if options.sharding is not None:
+            from shardprep.reader.jax import with_shard
+
+            options = with_shard(options, self.schema)
         index, number = options.shard_index, options.num_shards
         check_position(_BATCHES, shard_index=index, num_shards=number)
         self._check_batches(options)
@@ -256,7 +265,12 @@ class Dataset:
             self.schema, names, decode=self._decode, limit=limit, crop=options.crop
         )
         examples = ExampleReader(records.in_order(order), decoder)
-        return ArrayBatches(examples, self._target, order, self._subset.digest, options)
+        if options.sharding is None:
+            return ArrayBatches(examples, self._target, order, self._subset.digest, options)
+        from shardprep.reader.jax import ShardedBatches, check_last_batches
+
+        check_last_batches(order, options)
+        return ShardedBatches(examples, self._target, order, self._subset.digest, options)
 
     @WithOptions("Dataset.loader", LoaderOptions)
     def loader(self, options: LoaderOptions) -> Loader:  # noqa: D417 - documents fields
@@ -317,6 +331,9 @@ class Dataset:
         check_weights(_BATCHES, options)
         if options.buckets is not None:
             self._check_buckets(options)
+        if options.sharding is not None and (options.ragged or not self._decode):
+            what = "sharding divides arrays, and ragged=True or decode=False makes lists"
+            raise DatasetError(_BATCHES, what, "give one of them")
         if self._transform is not None:
             hint = "apply it to what the iterator yields"
             raise DatasetError(_BATCHES, "transform is for single items", hint)
