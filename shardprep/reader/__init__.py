@@ -151,7 +151,7 @@ def load(request: Request) -> Any:  # noqa: D417 - documents fields
             or not at all. `reader.Weights` can draw without replacement or change the number of
             draws. The draws of an epoch are from all records and are divided among the hosts.
         seed: number that decides the order, crops and seeds of `augment`, with any number of
-            parallel calls. By default it is random.
+            parallel calls. By default it is random, or 0 for several hosts.
         repeat: number of epochs of an iteration; True for no end.
         cache: where to keep decoded uint8 images before augmentation: "memory"; a folder, which
             later runs and other processes share; or "auto": memory if the images fit, else no

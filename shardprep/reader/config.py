@@ -375,9 +375,14 @@ class LoaderOptions(EpochOptions):
     pin_memory: bool | None = None
 
 
-def draw_seed() -> int:
-    """Return a random seed, from 0 to 2³¹ − 1."""
-    return secrets.randbits(31)
+def seed_of(given: int | None, num_hosts: int) -> int:
+    """Return the seed of an order: as given, else 0 for several hosts and random for one.
+
+    Hosts do not talk to each other, and with different seeds records would be lost and repeated.
+    """
+    if given is not None:
+        return given
+    return 0 if num_hosts > 1 else secrets.randbits(31)
 
 
 def _only_crop(where: str, options: Request | EpochOptions) -> Crop | None:

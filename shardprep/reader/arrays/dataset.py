@@ -25,7 +25,7 @@ from shardprep.reader.config import (
     ReadConfig,
     check_mix,
     check_weights,
-    draw_seed,
+    seed_of,
 )
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import BoxLimit, check_boxes, target_of
@@ -214,7 +214,7 @@ class Dataset:
                 default, a split is shuffled if its name starts with "train".
             weights: as in `reader.load`.
             seed: number that, together with the epoch, decides order and crops, on any machine and
-                in both readers. By default it is random.
+                in both readers. By default it is random, or 0 for several readers.
             epochs: number of epochs; None for no end.
             drop_remainder: drop an incomplete last batch.
             as_supervised: False yields a dict of arrays of all features.
@@ -318,7 +318,7 @@ class Dataset:
         else:
             within = datasets.order(size, ReadConfig(), shuffle=shuffle)
         check_hosts(str(self.path), len(within), num_hosts)
-        seed = draw_seed() if options.seed is None else options.seed
+        seed = seed_of(options.seed, num_hosts)
         return Order(within, GlobalBatches(len(within), size, host, num_hosts), seed)
 
     def _names(self, as_supervised: bool) -> tuple[str, ...]:  # noqa: FBT001 - an option

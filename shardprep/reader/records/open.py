@@ -12,7 +12,7 @@ from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
-from shardprep.reader.config import ReadConfig, Request, check_request, draw_seed
+from shardprep.reader.config import ReadConfig, Request, check_request, seed_of
 from shardprep.reader.decode.targets import check_boxes
 from shardprep.reader.order.epoch import (
     BlockShuffle,
@@ -83,11 +83,11 @@ class Subset:
         )
 
     def order(self, request: Request) -> Order:
-        """Return the order of the records, with a random seed if the request has no seed."""
+        """Return the order of the records, with a seed of `seed_of`."""
         return Order(
             self.within_epoch,
             self.batches,
-            seed=draw_seed() if request.seed is None else request.seed,
+            seed=seed_of(request.seed, self.batches.num_hosts),
             reshuffle=request.config.shuffle_reshuffle_each_iteration,
         )
 
