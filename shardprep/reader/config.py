@@ -9,13 +9,14 @@ import inspect
 import math
 import secrets
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
+from shardprep.reader.selection.mix import Mix, Place
 from shardprep.reader.selection.split_argument import AnySplit, is_training
 from shardprep.reader.validators import (
     Address,
@@ -26,7 +27,6 @@ from shardprep.reader.validators import (
     Count,
     Folder,
     Kind,
-    Location,
     Number,
     Seed,
     Share,
@@ -281,7 +281,7 @@ class Request:
     Properties give the values of arguments whose defaults depend on other arguments.
     """
 
-    path: Location
+    path: Place
     split: AnySplit = "train"
     _: KW_ONLY
     batch_size: Count | None = None
@@ -400,9 +400,24 @@ def check_weights(where: str, options: Request | EpochOptions) -> None:
         raise DatasetError(where, what, "leave out shuffle or weights")
 
 
+def check_mix(where: str, path: object, options: Mapping[str, object]) -> None:
+    """Raise DatasetError if `path` is a mix and one of these options is not None or False."""
+    given = [name for name, value in options.items() if value is not None and value is not False]
+    if isinstance(path, Mix) and given:
+        hint = "leave it out, or merge the datasets with `shardprep repack`"
+        raise DatasetError(where, f"a mix cannot be read with {given[0]}", hint)
+
+
 def check_request(request: Request) -> None:
     """Raise DatasetError if arguments of `reader.load` contradict each other."""
     config = request.config
+    no_mix = {
+        "weights": request.weights,
+        f"shuffle={request.window}": request.window,
+        "a tf.data service": config.service,
+        "a cache in a folder": request.cache not in (False, "auto", "memory"),
+    }
+    check_mix("reader", request.path, no_mix)
     check_weights("reader", request)
     if request.weights is not None and (config.pad_batches or config.service):
         raise _refused(

@@ -253,7 +253,7 @@ def check_alike(parents: Sequence[Parent]) -> None:
     for place, other in enumerate(parents[1:], 1):
         if any(other.mark == known.mark for known in parents[:place]):
             raise RecipeError(other.where, "is named twice", "name each dataset once")
-        differences = feature_differences(_unnamed(first.schema), _unnamed(other.schema))
+        differences = feature_differences(first.schema.unnamed(), other.schema.unnamed())
         if differences:
             what = f"its features differ from the features of {first.where}: {some_of(differences)}"
             raise SchemaError(other.where, what, "build both with the same options")
@@ -268,13 +268,6 @@ def check_alike(parents: Sequence[Parent]) -> None:
             raise SchemaError(
                 other.where, what, f"build both with the same {OptionName('classes')}"
             )
-
-
-def _unnamed(schema: Schema) -> Schema:
-    features = {
-        name: feature.model_copy(update={"labels": ()}) for name, feature in schema.features.items()
-    }
-    return schema.model_copy(update={"features": features, "labels": ()})
 
 
 def united(parents: Sequence[Parent]) -> Schema:

@@ -80,11 +80,14 @@ def test_reading_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = {**animals(90), **{f"test/{i:03}.jpg": jpeg(seed=i) for i in range(70)}}
     source = write(tmp_path / "dogs_vs_cats.zip", zip_bytes(members))
     build(source, tmp_path / "tfrecords", size="16x12", shards=3)
+    more = write(tmp_path / "more_pets.zip", zip_bytes(animals(20)))
+    build(more, tmp_path / "tfrecords", size="16x12")
     monkeypatch.chdir(tmp_path)
     blocks = examples("reading")
     assert len(blocks) == len(re.findall(r"^## ", page("reading"), re.MULTILINE)) - 1
     found = executed([block.replace("/tmp/dogs", str(tmp_path / "cache")) for block in blocks])
     assert found["state"]["batch"] == 1
+    assert len(found["arrays"]) == 2  # 81 + 18 records
     header, *rows = csv.reader((tmp_path / "submission.csv").read_text().splitlines())
     test = Dataset("tfrecords/dogs_vs_cats", "test", as_supervised=False)
     scores = found["model"].predict(np.stack([item["image"] for item in test]), verbose=0)

@@ -23,6 +23,7 @@ from shardprep.reader.config import (
     EpochOptions,
     LoaderOptions,
     ReadConfig,
+    check_mix,
     check_weights,
     seed_of,
 )
@@ -32,18 +33,17 @@ from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.epoch import EpochOrder
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.open import check_hosts, epoch_order, open_subset
+from shardprep.reader.records.open import check_hosts, open_subset
+from shardprep.reader.selection.mix import Place
 from shardprep.reader.selection.split_argument import AnySplit, is_training
 from shardprep.reader.validators import (
     Function,
-    Location,
     WithOptions,
     check_position,
     parameters,
     short_repr,
     validated,
 )
-from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from shardprep.reader.torch import Loader
@@ -73,7 +73,7 @@ class Dataset:
     @validated("reader.Dataset", {"it to batches: Dataset(…).batches({}=…)": BatchOptions})
     def __init__(
         self,
-        path: Location,
+        path: Place,
         split: AnySplit = "train",
         *,
         as_supervised: bool = True,
@@ -85,7 +85,8 @@ class Dataset:
 
         Args:
             path: folder of the dataset, or a folder above it (the newest version is read), or the
-                address of either in object storage: "s3://bucket/key", "gs://…", "az://…".
+                address of either in object storage: "s3://bucket/key", "gs://…", "az://…"; or the
+                result of `reader.mix`, whose items are those of each dataset in turn.
             split: "train", "train[:90%]", "train[100:200]", "train+validation", a part returned by
                 `even_splits`, or a `Selection`. Records are in the order of the shards; the parts
                 of "a+b" follow each other.
@@ -101,8 +102,9 @@ class Dataset:
                 not finished, or a shard or an index is missing or contradicts the manifest.
         """
         self._subset = subset = open_subset(path, split, verify_crc=verify_crc)
-        self.path = subset.dataset.files.place
-        """Folder of the dataset, or its address in object storage."""
+        datasets = subset.datasets
+        self.path = datasets.mix or datasets.only.files.place
+        """Folder of the dataset, or its address in object storage; or the mix."""
         self.split = split
         self.schema = subset.schema
         self.class_names = subset.class_names
@@ -118,7 +120,9 @@ class Dataset:
 
     def __repr__(self) -> str:
         # Grain compares this text when it restores a checkpoint, and the folder may have moved.
-        name = "/".join(self.path.parts[-2:])
+        datasets = self._subset.datasets
+        names = ["/".join(one.files.place.parts[-2:]) for one in datasets.opened]
+        name = datasets.mix.named(names) if datasets.mix else names[0]
         records = f"{len(self):,} records {self._examples.records.digest}"
         return f"shardprep.reader.Dataset({name!r}, {self.split!r}, {records})"
 
@@ -141,7 +145,8 @@ class Dataset:
         return facts | ({"classes": list(self.class_names)} if self.class_names else {})
 
     def _pictures(self) -> Iterator[Any]:
-        if is_url(str(self.path)) or not len(self):  # a repr reads nothing over the network
+        # A repr reads nothing over the network.
+        if self._examples.records.is_remote or not len(self):
             return
         decoder = FeatureDecoder(self.schema, (IMAGE,), decode=True)
         images, last = ExampleReader(self._examples.records, decoder), len(self) - 1
@@ -165,8 +170,11 @@ class Dataset:
         """
         if isinstance(wanted, slice):
             part = copy.copy(self)
-            records = self._examples.records[wanted]
-            part._subset = replace(self._subset, records=records, digest=records.digest)  # noqa: SLF001
+            subset, records = self._subset, self._examples.records[wanted]
+            datasets = replace(subset.datasets, sizes=(len(records),))
+            part._subset = replace(  # noqa: SLF001
+                subset, datasets=datasets, records=records, digest=records.digest
+            )
             part._examples = ExampleReader(records, self._examples.decoder)  # noqa: SLF001
             return part
         number = operator.index(wanted)
@@ -293,23 +301,22 @@ class Dataset:
     def _order(self, options: BatchOptions) -> Order:
         host, num_hosts = options.shard_index, options.num_shards
         size = options.batch_size * num_hosts
-        subset, manifest = self._subset, self._subset.manifest
+        datasets, records = self._subset.datasets, self._subset.records
         shuffle = is_training(self.split) if options.shuffle is None else options.shuffle
-        places = subset.records.places
         within: EpochOrder
         if options.buckets is not None:
             from shardprep.reader.selection.statistics import bucket_members  # imports pyarrow
 
-            members = bucket_members(options.buckets, manifest, places)
+            of_bucket = bucket_members(options.buckets, datasets.only.manifest, records.places)
             drop = options.drop_remainder
-            within = BucketBatches(tuple(options.buckets), members, size, drop, shuffle)
+            within = BucketBatches(tuple(options.buckets), of_bucket, size, drop, shuffle)
         elif options.weights is not None:
             from shardprep.reader.selection.weights import weighted_draws  # imports pyarrow
 
-            numbers = places.numbers(manifest)
-            within = weighted_draws(_BATCHES, options.weights, numbers, subset.dataset)
+            numbers = records.places.numbers(datasets.only.manifest)
+            within = weighted_draws(_BATCHES, options.weights, numbers, datasets.only)
         else:
-            within = epoch_order(manifest, len(self), size, ReadConfig(), shuffle=shuffle)
+            within = datasets.order(size, ReadConfig(), shuffle=shuffle)
         check_hosts(str(self.path), len(within), num_hosts)
         seed = seed_of(options.seed, num_hosts)
         return Order(within, GlobalBatches(len(within), size, host, num_hosts), seed)
@@ -319,6 +326,8 @@ class Dataset:
 
     def _check_batches(self, options: BatchOptions) -> None:
         check_boxes(_BATCHES, self.schema, options)
+        no_mix = {"weights": options.weights, "buckets": options.buckets}
+        check_mix(_BATCHES, self.path, no_mix)
         check_weights(_BATCHES, options)
         if options.buckets is not None:
             self._check_buckets(options)

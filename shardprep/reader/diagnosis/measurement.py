@@ -255,7 +255,8 @@ class _Measurement:
             augments=request.augment is not None,
             free_bytes=free_bytes(),
             disk=disk,
-            free_disk_bytes=shutil.disk_usage(disk).free,
+            # A mix cannot be cached in a folder.
+            free_disk_bytes=0 if self.subset.datasets.mix else shutil.disk_usage(disk).free,
         )
 
 
