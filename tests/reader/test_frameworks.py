@@ -17,8 +17,10 @@ import pytest
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
 from tests.reader.datasets import flip, keys_of
+from tests.support.paths import ROOT
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "without_tensorflow.md").read_text()
+PAGES = ("without_tensorflow", "keras")
+DOCUMENT = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 JAX = next(example for example in EXAMPLES if "import jax\n" in example)
 EXAMPLES.remove(JAX)  # it must not start threads before the loaders of torch fork
@@ -52,7 +54,7 @@ def _grain() -> Any:
 
 
 def run(example: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run an example of the document; return its names."""
+    """Run an example of the documents; return its names."""
     for name in ("torch", "grain", "keras"):
         if f"import {name}\n" in example:
             pytest.importorskip(name)
@@ -199,23 +201,3 @@ def test_a_data_loader_of_grain_resumes_only_with_the_same_records(
     assert next(later)["image/filename"] == expected
     with pytest.raises(ValueError, match="source"):
         loader(reader.Dataset(folder)[1:]).set_state(state)
-
-
-# Keras
-
-
-@pytest.mark.thorough
-def test_keras_trains_on_batches(folder: Path) -> None:
-    keras = pytest.importorskip("keras")
-    model = keras.Sequential(
-        [keras.Input((64, 64, 3)), keras.layers.Flatten(), keras.layers.Dense(3, "softmax")]
-    )
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    batches = reader.Dataset(folder).batches(64, shuffle=True, epochs=None, drop_remainder=True)
-    generator = (batch for batch in batches)
-    steps = batches.steps_per_epoch
-    history = model.fit(generator, epochs=2, steps_per_epoch=steps, verbose=0).history
-    assert len(history["loss"]) == 2
-    test = reader.Dataset(folder, "test")
-    images = ((images,) for images, _ in test.batches(50))
-    assert model.predict(images, verbose=0).shape == (len(test), 3)
