@@ -112,7 +112,12 @@ def test_the_hall_holds_seven_modules_at_most() -> None:
 
 @pytest.mark.parametrize(
     ("library", "where"),
-    [("tensorflow", WITH_TENSORFLOW), ("keras", WITH_KERAS), ("ray", WITH_RAY)],
+    [
+        ("tensorflow", WITH_TENSORFLOW),
+        ("keras", WITH_KERAS),
+        ("jax", ("reader.jax.",)),
+        ("ray", WITH_RAY),
+    ],
 )
 def test_a_library_stays_in_its_rooms(library: str, where: tuple[str, ...]) -> None:
     users = {

@@ -129,7 +129,7 @@ class Plan(Card):
     """Plan of a build or of one of its parts, with an attribute for each key of `PlanJson`."""
 
     plan: BuildPlan
-    """The shards with their items; if `part` is set, only those of the part."""
+    """The planned shards and their items; if `part` is set, only the shards of that part."""
     part: Part | None
     num_all_shards: int
     """Number of shards of the whole dataset, not only of the part."""

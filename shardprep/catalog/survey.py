@@ -71,7 +71,7 @@ class Survey(Card):
     chosen: str
     """The rule that `auto` uses."""
     annotations: tuple[Sign, ...]
-    """Detected boxes and masks, starting with what the recipe uses."""
+    """Detected boxes and masks, first the ones that the recipe uses."""
     findings: tuple[str, ...]
     """Remarks, one line each."""
     target: TargetKind

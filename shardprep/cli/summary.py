@@ -115,7 +115,7 @@ def show_refused(error: BuildError) -> None:
 
 
 def show_part(result: PartResult, *, as_json: bool) -> None:
-    """Print the result of the build of a part."""
+    """Print the result of `build --part`."""
     if as_json:
         from shardprep.api.json_types import PartJson
 

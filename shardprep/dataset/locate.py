@@ -109,7 +109,10 @@ def below(root: Path | ObjectUrl, names: Sequence[str]) -> Path | ObjectUrl:
 
 
 def versions_below(root: Path | ObjectUrl) -> list[Version]:
-    """Return the versions in a folder, or else of the datasets in it; oldest first per dataset."""
+    """Return the versions in a folder, or if it has none, the versions of the datasets in it.
+
+    The versions of each dataset are sorted, oldest first. DatasetError if the folder is missing.
+    """
     if isinstance(root, ObjectUrl):
         return _versions(_stored_folders(facts.name for facts in objects.listing(root)))
     if not root.is_dir():
@@ -119,7 +122,7 @@ def versions_below(root: Path | ObjectUrl) -> list[Version]:
 
 
 def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
-    """Return the sorted versions at the uppermost level that has any."""
+    """Return the versions among `folders`, sorted; only those at the uppermost level with any."""
     states_of: defaultdict[tuple[str, ...], set[bool]] = defaultdict(set)
     for names, is_complete in folders:
         match = VERSION_FOLDER.fullmatch(names[-1])

@@ -1,6 +1,7 @@
 """Decode the class or object numbers in mask files, and combine the files of an image.
 
-Profile, gamma and alpha are ignored: they change numbers. A palette is used only for colours.
+Profile, gamma and alpha are ignored, because they would change numbers. A palette is used only for
+colours.
 """
 
 from __future__ import annotations
@@ -326,7 +327,10 @@ class MaskFiles:
                     yield label, (ids == value).view(np.uint8), frame
 
     def ids(self) -> tuple[NDArray[np.uint32], Frame]:
-        """Return the segment ids in the only file of a panoptic set, and the frame of that file."""
+        """Return the segment ids in the mask file of a panoptic dataset, and the frame of the file.
+
+        MaskError if the image has no mask file or several.
+        """
         if len(self.data) != 1:
             raise MaskError(f"has {len(self.data)} files, and its segments are in one")
         height, width = self.placement.upright
@@ -370,7 +374,7 @@ class MaskFiles:
 
 @contextlib.contextmanager
 def fault_of(name: str) -> Iterator[None]:
-    """Put the name of the mask before the text of a MaskError."""
+    """Put the name of the mask before the text of a MaskError that the block raises."""
     try:
         yield
     except MaskError as error:

@@ -71,7 +71,7 @@ _SQUARES = (np.square(np.arange(256) / 255)[None] * np.array([[0.241], [0.691], 
 
 
 def open_images(dataset: OpenDataset, split: AnySplit | None = None) -> StoredImages:
-    """Return the images of a split, by default of all; DatasetError if a shard is missing."""
+    """Return the images of a split (None: of all splits); DatasetError if a shard is missing."""
     splits = "+".join(name for name, one in dataset.manifest.splits.items() if one.num_records)
     return StoredImages(open_subset(dataset, split or splits).records, dataset.schema)
 
@@ -134,8 +134,9 @@ class StoredImages:
 def sharpness(pixels: Pixels) -> float:
     """Return the strength of edges of an image, uint8[height, width, 3]; 0 without contrast.
 
-    It is the standard deviation of the Laplacian divided by that of grey, so mist is not blur. It
-    depends on resolution, so larger images are first reduced to a shorter side of `LEAST_SIDE`.
+    It is the standard deviation of the Laplacian divided by the standard deviation of the grey
+    levels, so that low contrast alone does not count as blur. It depends on resolution, so larger
+    images are first reduced to a shorter side of `LEAST_SIDE`.
     """
     image = Image.fromarray(pixels).convert("L")
     ratio = LEAST_SIDE / min(image.size)

@@ -93,7 +93,7 @@ class ShardReport:
     """The records and the problems of a shard file."""
 
     sha256: str
-    """In hexadecimal, or "" if the file was not read."""
+    """SHA-256 of the file in hexadecimal, or "" if it was not read."""
     num_bytes: int
     places: tuple[tuple[int, int], ...]
     """Offset and length in bytes of each record with an intact frame, in file order."""
@@ -115,7 +115,7 @@ def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
 
 @contextlib.contextmanager
 def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
-    """Give an opened file; an object is copied to a temporary file first."""
+    """Yield the opened file; an object is copied to a temporary file first."""
     if not isinstance(file, StoredObject):
         with open_regular(file) as stream:
             yield stream
@@ -246,7 +246,7 @@ def _count(num_bytes: int) -> None:
 
 
 class _Search:
-    """Iterate over the intact records of a damaged file; `problems` is complete at the end."""
+    """Iterable of the intact records of a damaged file. At its end, `problems` is complete."""
 
     def __init__(
         self, task: ShardTask, file: BinaryIO, num_bytes: int, rows: RecordRows | None

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +19,7 @@ from tests.support.paths import ROOT
 PAGES = ("without_tensorflow", "keras")
 DOCUMENT = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
-JAX = next(example for example in EXAMPLES if "import jax\n" in example)
-EXAMPLES.remove(JAX)  # it must not start threads before the loaders of torch fork
-assert all(any(f"import {name}" in one for one in EXAMPLES) for name in ("torch", "grain", "keras"))
+assert all(any(f"import {name}" in one for one in EXAMPLES) for name in ("torch", "keras"))
 NUM_TRAIN = 509
 COLUMNS = ("image/filename", "image", "label")
 SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
@@ -55,7 +50,7 @@ def _grain() -> Any:
 
 def run(example: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run an example of the documents; return its names."""
-    for name in ("torch", "grain", "keras"):
+    for name in ("torch", "keras"):
         if f"import {name}\n" in example:
             pytest.importorskip(name)
     monkeypatch.chdir(place)
@@ -74,18 +69,6 @@ def test_every_example_runs(number: int, place: Path, monkeypatch: pytest.Monkey
         assert dtype in str(images.dtype)
         assert [*map(int, shape.split(", "))][1:] == list(images.shape)[1:]
         assert "int64" in str(labels.dtype)
-
-
-def test_the_example_for_jax_learns(place: Path) -> None:
-    if importlib.util.find_spec("jax") is None:
-        pytest.skip("JAX is not installed")
-    program = f"{JAX}\nprint(losses)"
-    said = subprocess.run(
-        [sys.executable, "-c", program], cwd=place, check=True, capture_output=True, text=True
-    ).stdout
-    losses = json.loads(said.splitlines()[-1])
-    assert len(losses) == 3 * (NUM_TRAIN // 64)
-    assert np.mean(losses[-4:]) < losses[0]
 
 
 # torch
@@ -201,3 +184,30 @@ def test_a_data_loader_of_grain_resumes_only_with_the_same_records(
     assert next(later)["image/filename"] == expected
     with pytest.raises(ValueError, match="source"):
         loader(reader.Dataset(folder)[1:]).set_state(state)
+
+
+def test_an_elastic_iterator_of_grain_continues_on_another_number_of_shards(
+    folder: Path, grain: Any
+) -> None:
+    source = reader.Dataset(folder, as_supervised=False)
+    records = grain.MapDataset.source(source).shuffle(seed=1)
+
+    def iterators(number: int) -> list[Any]:
+        shards = [grain.sharding.ShardOptions(index, number) for index in range(number)]
+        return [iter(grain.experimental.ElasticIterator(records, 60, one)) for one in shards]
+
+    def step(shards: list[Any]) -> list[str]:
+        parts = [next(shard)["image/filename"].tolist() for shard in shards]
+        return [key for keys in zip(*parts, strict=True) for key in keys]
+
+    expected = [records[number]["image/filename"] for number in range(5 * 60)]
+    before, found = iterators(2), []
+    for _ in range(3):
+        found += step(before)
+    (state, other) = (one.get_state() for one in before)
+    assert state == other
+    for number in (3, 1):
+        after = iterators(number)
+        for one in after:
+            one.set_state(json.loads(json.dumps(state)))
+        assert found + step(after) + step(after) == expected

@@ -131,7 +131,7 @@ def test_each_batch_takes_a_fixed_number_of_records_from_every_lane() -> None:
     taken = {
         tuple(np.bincount(np.searchsorted(order.starts, positions, side="right") - 1).tolist())
         for batch in range(50_000 // 100)
-        for positions in [order.at(7, np.arange(batch * 100, (batch + 1) * 100))]
+        for positions in [order.at(7, 0, np.arange(batch * 100, (batch + 1) * 100))]
     }
     assert taken == {(13, 12, 13, 12, 13, 12, 13, 12)}
 

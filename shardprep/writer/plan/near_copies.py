@@ -78,7 +78,10 @@ class NearCopies:
 
     @cached_property
     def _kept_of(self) -> dict[int, int]:
-        """Position of each left-out copy → kept position: the first by split, then by position."""
+        """Position of each left-out copy → position of the copy that is kept instead.
+
+        That is the copy in the first split of `_KEPT_FIRST`, and there the first one.
+        """
         kept_of: dict[int, int] = {}
         for group in self.groups:
             kept = min(group, key=lambda i: (_rank(self.items[i].split), i))

@@ -71,7 +71,7 @@ class DamagedDataset:
 def find_damage(
     workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
 ) -> DamagedDataset | None:
-    """Return a finished dataset with its intact shards, or None if no file is missing or cut.
+    """Return a finished dataset with its intact shards, or None if no file is missing or truncated.
 
     Only names and shard lengths are checked. BuildError if it is damaged and `fingerprint` differs.
     """

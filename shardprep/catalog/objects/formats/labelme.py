@@ -39,7 +39,7 @@ def is_labelme(data: bytes) -> bool:
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files; shapes with the same `group_id` and label are one object.
 
-    A file belongs to the image of the same name, or if there is none, to the image in `imagePath`.
+    A file belongs to the image of the same name; without such an image, to the one in `imagePath`.
     """
     pairing = Pairing(source.index)
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)
@@ -66,7 +66,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of LabelMe files that are named like the images, or []."""
+    """Return the `Sign` of LabelMe files that are named like the images, or []."""
     return by_sample(source, named_as_images(source, ".json"), is_labelme, "labelme", "LabelMe")
 
 

@@ -109,7 +109,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of YOLO, or one for each names file if their classes differ, or []."""
+    """Return the `Sign` of YOLO, or one for each names file if their classes differ, or []."""
     files = _name_files(source)
     if all(one.names == files[0].names for one in files[1:]):
         options = {"yolo": files[0]} if files else {}
@@ -170,7 +170,7 @@ class NameFile:
         self.key = key
         self.splits: dict[str, list[str]] = {}
         self.num_keypoints = 0
-        """How many numbers follow the box in a line of a pose; 0 if `kpt_shape` is not set."""
+        """Number of values after the box in a line of a pose; 0 if `kpt_shape` is not set."""
         if len(data) > _MOST_NAME_BYTES:
             raise SourceError(key, "is larger than 1 MiB: it names no classes")
         if key.lower().endswith((".yaml", ".yml")):
@@ -233,7 +233,7 @@ class NameFile:
 
 
 def is_yolo(data: bytes, num_keypoints: int = 0) -> bool:
-    """Return True if a text has lines and all are objects: boxes, poses or polygons."""
+    """Return True if a text has objects and no other lines: boxes, poses or polygons."""
     lines = [line for line in decoded(data).splitlines() if line.strip()]
     try:
         shapes = [_object(line.split(), num_keypoints) for line in lines]
@@ -258,7 +258,7 @@ class _Lines(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Number of objects and malformed lines; 0 if there is no object, as in other texts."""
+        """Number of objects and malformed lines; 0 without an object: it may be another text."""
         return len(self.objects) + self.num_bad if self.objects else 0
 
 
