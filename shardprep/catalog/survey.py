@@ -88,7 +88,7 @@ class Survey(Card):
 
     @property
     def taken(self) -> Sign | None:
-        """The boxes or masks that the recipe uses; None if it uses labels."""
+        """The boxes or masks that the recipe uses, or None if it uses none."""
         return self.annotations[0] if self.annotations and self.chosen == "none" else None
 
     def facts(self) -> dict[str, Any]:

@@ -322,7 +322,10 @@ class _Search:
         return self._num_bytes
 
     def _numbered(self, record: Record) -> int | None:
-        """Return a record's number or None; report a record that is repeated or out of order."""
+        """Return a record's number in the shard, or None if no row has its key or its offset.
+
+        Report a record that is repeated or out of order.
+        """
         if self._rows is None:
             number: int | None = self._count
         else:

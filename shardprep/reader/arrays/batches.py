@@ -34,7 +34,7 @@ from shardprep.reader.records.shards import NUM_READS, submitted
 IMAGES_A_TURN = 8
 """Number of images of a batch that justify waking another thread."""
 _ALIGNMENT = 64
-"""Multiple of bytes at which TensorFlow uses an array without a copy."""
+"""Alignment in bytes of the arrays that TensorFlow uses without a copy."""
 _STATE = "Dataset.batches.load_state_dict"
 
 

@@ -1,4 +1,4 @@
-"""YOLO: a text file for each image with a line for each object, in shares of the image sides."""
+"""YOLO: a text file for each image, a line for each object, coordinates as shares of sides."""
 
 from __future__ import annotations
 
@@ -258,7 +258,10 @@ class _Lines(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Number of objects and malformed lines; 0 without an object: it may be another text."""
+        """Number of objects and malformed lines; 0 if no line is an object.
+
+        A file without an object may be a text of another kind.
+        """
         return len(self.objects) + self.num_bad if self.objects else 0
 
 
