@@ -1,4 +1,4 @@
-"""Readers of a dataset: `load` for tf.data, `Dataset` for NumPy and torch.
+"""Readers of a dataset: `load` for tf.data, `Dataset` for NumPy, torch and Keras.
 
     from shardprep import reader
     train = reader.load("tfrecords/dogs_vs_cats", split="train", batch_size=64)
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from shardprep.reader.arrays.dataset import Dataset
     from shardprep.reader.diagnosis.diagnosis import Diagnosis
     from shardprep.reader.diagnosis.stall_meter import StallMeter
+    from shardprep.reader.resume_in_epoch import ResumeInEpoch
     from shardprep.reader.selection.folds import folds
     from shardprep.reader.selection.query import select
     from shardprep.reader.selection.selection import Selection
     from shardprep.reader.selection.statistics import buckets, mean_std
     from shardprep.reader.selection.weights import Weights, class_weights
     from shardprep.reader.tf.iterator import Batches
-    from shardprep.reader.tf.resume_in_epoch import ResumeInEpoch
 
 __all__ = [
     "Advice",
@@ -86,7 +86,7 @@ Strategy = Annotated[
 _ELSEWHERE = {"read_config=reader.ReadConfig({}=…)": ReadConfig}
 _LAZY = {
     "Dataset": "shardprep.reader.arrays.dataset",
-    "ResumeInEpoch": "shardprep.reader.tf.resume_in_epoch",
+    "ResumeInEpoch": "shardprep.reader.resume_in_epoch",
     "Selection": "shardprep.reader.selection.selection",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
     "Weights": "shardprep.reader.selection.weights",

@@ -1,4 +1,4 @@
-"""Options of the readers: crops, `ReadConfig`, the arguments of `load`, `batches` and `loader`.
+"""Options of the readers: crops, `ReadConfig`, the arguments of `load`, `batches` and the like.
 
 TensorFlow and NumPy are not imported here.
 """
@@ -26,6 +26,7 @@ from shardprep.reader.validators import (
     Calls,
     Count,
     Folder,
+    Function,
     Kind,
     Number,
     Seed,
@@ -329,7 +330,7 @@ class Request:
 
 @dataclass(frozen=True)
 class EpochOptions:
-    """Names, types and defaults of the arguments that `batches` and `loader` have in common."""
+    """Names, types and defaults of the arguments that `batches`, `loader` and `keras` share."""
 
     batch_size: Count
     _: KW_ONLY
@@ -373,6 +374,16 @@ class LoaderOptions(EpochOptions):
     num_shards: Count | None = None
     shard_index: Number | None = None
     pin_memory: bool | None = None
+
+
+@dataclass(frozen=True)
+class KerasOptions(EpochOptions):
+    """Names, types, defaults and checks of the arguments that `Dataset.keras` describes."""
+
+    _: KW_ONLY
+    num_shards: Count = 1
+    shard_index: Number = 0
+    sample_weight: Function | None = None
 
 
 def seed_of(given: int | None, num_hosts: int) -> int:

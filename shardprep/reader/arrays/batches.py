@@ -217,9 +217,11 @@ class ArrayBatches:
         """Number of the epoch of the next batch, from 0."""
         return self._next // (self._num_batches or 1)
 
-    def start_epoch(self, epoch: int) -> None:
-        """Continue with the first batch of `epoch`."""
-        self._seek(epoch * self._num_batches)
+    def start_epoch(self, epoch: int, batch: int = 0) -> None:
+        """Continue with global batch `batch` of `epoch`."""
+        number = epoch * self._num_batches + batch
+        if not self._started or self._started[0][0] != number:  # else it is the next one already
+            self._seek(number)
 
     def rest_of_epoch(self) -> Iterator[Any]:
         """Yield the batches that are left in the epoch `self.epoch`."""

@@ -15,12 +15,13 @@ from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
 from shardprep.dataset.card import MOST_PICTURES, card
-from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
+from shardprep.dataset.schema import BOX, IMAGE, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.arrays.batches import ArrayBatches
 from shardprep.reader.config import (
     BatchOptions,
     EpochOptions,
+    KerasOptions,
     LoaderOptions,
     ReadConfig,
     check_mix,
@@ -46,9 +47,11 @@ from shardprep.reader.validators import (
 )
 
 if TYPE_CHECKING:
+    from shardprep.reader.keras import KerasBatches
     from shardprep.reader.torch import Loader
 
 _BATCHES = "Dataset.batches"
+_KERAS = "Dataset.keras"
 
 
 class Dataset:
@@ -298,6 +301,39 @@ class Dataset:
         batches = self.batches(**given, epochs=None, num_shards=number, shard_index=index)
         return Loader(batches, options)
 
+    @WithOptions(_KERAS, KerasOptions)
+    def keras(self, options: KerasOptions) -> KerasBatches:  # noqa: D417 - documents fields
+        """Return batches for `fit`, `evaluate` and `predict` of Keras 3 on any backend.
+
+        The result is a `keras.utils.PyDataset`: item i is batch i of the epoch, and `fit` goes to
+        the next epoch. Batches, order and states are the same as with `batches`, in spite of
+        `shuffle=True` of `fit`, which has no effect. `reader.ResumeInEpoch` saves the state with
+        the weights. Texts are left out. A dataset without labels yields images alone.
+
+        Args:
+            sample_weight: function of the targets of a batch that returns their weights, in a form
+                that Keras takes: float32[batch], or a weight for each pixel or output. For weights
+                of classes, give `fit` the argument `class_weight`.
+            max_boxes: as for `batches`, required if the dataset has boxes.
+            buckets: as for `batches`, except with TensorFlow, which needs images of one size. With
+                `num_shards`, give `drop_remainder` as well.
+
+        All other arguments are the same as for `batches`.
+
+        Raises:
+            DatasetError: as for `batches`, Keras or its backend is not installed, or Keras cannot
+                take the batches.
+        """
+        from shardprep.reader.keras import KerasBatches
+
+        self._check_keras(options)
+        given = {
+            one.name: getattr(options, one.name)
+            for one in fields(options)
+            if one.name != "sample_weight"
+        }
+        return KerasBatches(self.batches(**given, epochs=None), options)
+
     def _order(self, options: BatchOptions) -> Order:
         host, num_hosts = options.shard_index, options.num_shards
         size = options.batch_size * num_hosts
@@ -353,6 +389,20 @@ class Dataset:
         if not self._decode and not options.box_format.startswith("rel_"):
             what = f"box_format={options.box_format!r} is in pixels, and decode=False reads none"
             raise DatasetError(_BATCHES, what, "use a format that begins with rel_")
+
+    def _check_keras(self, options: KerasOptions) -> None:
+        if options.ragged or not self._decode:
+            what, hint = "Keras takes no lists or bytes", "leave out ragged=True and decode=False"
+        elif BOX in self.schema.features and options.max_boxes is None:
+            what, hint = "Keras takes arrays of one shape", "give max_boxes"
+        elif options.buckets is not None and options.num_shards > 1 and not options.drop_remainder:
+            what = "buckets with num_shards, and a host may have no part of a short batch"
+            hint = "give drop_remainder=True"
+        elif options.sample_weight and not (options.as_supervised and self._target.names):
+            what, hint = "sample_weight without targets", "leave it out"
+        else:
+            return
+        raise DatasetError(_KERAS, what, hint)
 
     def _check_buckets(self, options: BatchOptions) -> None:
         if self.schema.image_size is not None:
