@@ -19,7 +19,7 @@ from shardprep.dataset.schema import BOX, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Columns
 from shardprep.reader.arrays.batches import ArrayBatches
-from shardprep.reader.config import BatchOptions
+from shardprep.reader.config import BatchOptions, seed_of
 from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.validators import short_repr
@@ -28,7 +28,7 @@ _WHERE = "Dataset.batches"
 
 
 def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
-    """Return options with the `num_shards` and `shard_index` that follow from their sharding.
+    """Return options with `num_shards`, `shard_index` and the seed for processes of the sharding.
 
     Processes that hold the same rows have the same index.
     """
@@ -46,14 +46,13 @@ def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
     elif options.batch_size % len(own):
         what = f"sharding divides batch_size={options.batch_size} into {len(own)} parts"
         hint = f"use a multiple of {len(own)}"
-    elif len(processes) > 1 and options.seed is None:
-        what, hint = "several processes need one order", "give all of them the same seed"
     elif len(shards) > 1 and BOX in schema.features and options.max_boxes is None:
         what, hint = "the processes would have different numbers of boxes", "give max_boxes"
     elif len(shards) > 1 and schema.is_stack and options.max_length is None:
         what, hint = "the processes would have stacks of different lengths", "give max_length"
     else:
-        return replace(options, num_shards=len(shards), shard_index=shards.index(own))
+        seed = seed_of(options.seed, len(processes))
+        return replace(options, num_shards=len(shards), shard_index=shards.index(own), seed=seed)
     raise DatasetError(_WHERE, what, hint)
 
 

@@ -32,6 +32,7 @@ from tests.support.builders import (
 from tests.support.command import run
 from tests.support.paths import ROOT, shared_folder
 from tests.support.processes import Program, run_program
+from tests.support.torchvision import need_module
 
 MOST_BYTES = 20_000_000
 """Limit for the output of a notebook."""
@@ -80,11 +81,14 @@ def test_reading_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = {**animals(90), **{f"test/{i:03}.jpg": jpeg(seed=i) for i in range(70)}}
     source = write(tmp_path / "dogs_vs_cats.zip", zip_bytes(members))
     build(source, tmp_path / "tfrecords", size="16x12", shards=3)
+    more = write(tmp_path / "more_pets.zip", zip_bytes(animals(20)))
+    build(more, tmp_path / "tfrecords", size="16x12")
     monkeypatch.chdir(tmp_path)
     blocks = examples("reading")
     assert len(blocks) == len(re.findall(r"^## ", page("reading"), re.MULTILINE)) - 1
     found = executed([block.replace("/tmp/dogs", str(tmp_path / "cache")) for block in blocks])
     assert found["state"]["batch"] == 1
+    assert len(found["arrays"]) == 2  # 81 + 18 records
     header, *rows = csv.reader((tmp_path / "submission.csv").read_text().splitlines())
     test = Dataset("tfrecords/dogs_vs_cats", "test", as_supervised=False)
     scores = found["model"].predict(np.stack([item["image"] for item in test]), verbose=0)
@@ -102,6 +106,19 @@ def test_options_that_reading_md_names_exist() -> None:
     fields = set(ReadConfig.__dataclass_fields__)
     named = set(re.findall(r"ReadConfig\((\w+)=|, (\w+)=3\)`", page("reading")))
     assert {one for pair in named for one in pair if one} <= fields
+
+
+@pytest.mark.thorough
+def test_tensorflow_md(shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tfrecords").symlink_to(shapes / "tfrecords")
+    monkeypatch.chdir(tmp_path)
+    found = executed(examples("tensorflow"))
+    undisturbed = Dataset("tfrecords/shapes", "train[:90%]").batches(64, seed=0)
+    next(undisturbed)
+    second, _ = next(undisturbed)
+    np.testing.assert_array_equal(found["images"], second)
+    np.testing.assert_array_equal(found["half"], second[:32])
+    assert (tmp_path / "run" / "state").exists()
 
 
 @pytest.mark.thorough
@@ -259,7 +276,12 @@ def test_keras_takes_an_exported_folder(here: Path) -> None:
 # --- docs/tasks.md ---
 
 TASKS = examples("tasks")
-FEWER = {"epochs=12": "epochs=8", "epochs=7": "epochs=3"}
+FEWER = {
+    "epochs=12": "epochs=8",
+    "epochs=7": "epochs=3",
+    "range(8)": "range(1)",
+    "range(20)": "range(2)",
+}
 """Epochs of the page → sufficient epochs."""
 
 
@@ -271,7 +293,8 @@ def block_with(name: str) -> str:
     return code.replace(found[0], FEWER[found[0]])
 
 
-OTHERS = [one for one in TASKS if "unet" not in one and "detector" not in one]
+TORCH = [one for one in TASKS if "import torch\n" in one]
+OTHERS = [one for one in TASKS if not any(name in one for name in ("unet", "detector", "torch"))]
 
 needs_sets = pytest.mark.skipif(
     not (SHARED_DATA / "camvid.zip").exists(), reason="needs the real sets"
@@ -293,8 +316,6 @@ def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     keras = pytest.importorskip("keras")
     keras.utils.set_random_seed(0)
-    if "import torch" in code or "from torch" in code:
-        pytest.importorskip("torch")
     monkeypatch.chdir(place)
     return executed([code])
 
@@ -307,6 +328,20 @@ def test_tasks_md(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> No
     names = trained(code, place, monkeypatch)
     if "first" in names:
         assert set(names["first"]) == set(re.findall(r'^ +"(\w+)": ', code, re.MULTILINE))
+
+
+@needs_sets
+@pytest.mark.thorough
+@pytest.mark.parametrize("code", TORCH, ids=["detector", "unet"])
+def test_models_of_torch_learn(code: str, place: Path) -> None:
+    need_module("torchvision")
+    (epochs,) = (few for few in FEWER if few in code)
+    code = code.replace(epochs, FEWER[epochs])
+    begin = "import os, sys, torch; os.chdir(sys.argv[1]); torch.manual_seed(0)"
+    done = Program(f"{begin}\n{code}", place, framework="torchvision").wait()
+    assert done.returncode == 0, done.stderr
+    first, last = map(float, re.findall(r"\d\.\d\d", done.stdout))
+    assert last < 0.85 * first
 
 
 @of_keras

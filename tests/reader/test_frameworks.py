@@ -14,10 +14,12 @@ import pytest
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
 from tests.reader.datasets import flip, keys_of
+from tests.support.paths import ROOT
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "without_tensorflow.md").read_text()
+PAGES = ("without_tensorflow", "keras")
+DOCUMENT = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
-assert all(any(f"import {name}" in one for one in EXAMPLES) for name in ("torch", "keras"))
+assert any("import keras" in one for one in EXAMPLES)
 NUM_TRAIN = 509
 COLUMNS = ("image/filename", "image", "label")
 SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
@@ -47,10 +49,9 @@ def _grain() -> Any:
 
 
 def run(example: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run an example of the document; return its names."""
-    for name in ("torch", "keras"):
-        if f"import {name}\n" in example:
-            pytest.importorskip(name)
+    """Run an example of the documents; return its names."""
+    if "import keras\n" in example:
+        pytest.importorskip("keras")
     monkeypatch.chdir(place)
     names: dict[str, Any] = {"__name__": "example"}
     exec(compile(example, "example", "exec"), names)
@@ -58,7 +59,6 @@ def run(example: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str,
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
 def test_every_example_runs(number: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = run(EXAMPLES[number], place, monkeypatch)
     for comment in re.findall(r"# (\w+\[.*\]), int64\[64\]", EXAMPLES[number]):
@@ -209,23 +209,3 @@ def test_an_elastic_iterator_of_grain_continues_on_another_number_of_shards(
         for one in after:
             one.set_state(json.loads(json.dumps(state)))
         assert found + step(after) + step(after) == expected
-
-
-# Keras
-
-
-@pytest.mark.thorough
-def test_keras_trains_on_batches(folder: Path) -> None:
-    keras = pytest.importorskip("keras")
-    model = keras.Sequential(
-        [keras.Input((64, 64, 3)), keras.layers.Flatten(), keras.layers.Dense(3, "softmax")]
-    )
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    batches = reader.Dataset(folder).batches(64, shuffle=True, epochs=None, drop_remainder=True)
-    generator = (batch for batch in batches)
-    steps = batches.steps_per_epoch
-    history = model.fit(generator, epochs=2, steps_per_epoch=steps, verbose=0).history
-    assert len(history["loss"]) == 2
-    test = reader.Dataset(folder, "test")
-    images = ((images,) for images, _ in test.batches(50))
-    assert model.predict(images, verbose=0).shape == (len(test), 3)

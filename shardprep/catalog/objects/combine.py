@@ -297,7 +297,7 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
         raise _other_objects(recipe)
     is_numbered = has_numbers and recipe.rules.boxes.kind == "voc"
     if has_boxes and recipe.instances and rule.kind == "pattern" and not is_numbered:
-        what = "nothing says which object mask in files belongs to which box"
+        what = "it is unknown which mask file belongs to which box"
         raise RecipeError(_INSTANCES, what, f"leave {_BOXES} out: boxes come from the masks")
     if recipe.instances and not rule.is_given:
         raise RecipeError(_INSTANCES, "there are no masks", f"say where they are with {_MASKS}")
