@@ -39,6 +39,7 @@ from pydantic import TypeAdapter
 
 from shardprep.benchmark.pipelines import PIPELINES, Source
 from shardprep.benchmark.result import Benchmark, Round, Settings, Span, Timeline, Way, union
+from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import Shard, Split, load_manifest
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.machine import usable_cores
@@ -79,8 +80,11 @@ def run_benchmark(
     as long as `reader.load` takes for a batch: the shortest step that it can keep up with.
 
     Raises:
-        DatasetError: the split does not exist, or a shard cannot be read.
+        DatasetError: the split does not exist, a shard cannot be read, or the dataset has stacks.
     """
+    if read_schema(folder).is_stack:
+        what = "bench compares readers of single images, and the dataset has stacks"
+        raise DatasetError(str(folder), what, "measure your training with reader.diagnose")
     with tempfile.TemporaryDirectory() as scratch:
         source, shards, num_bytes = _source(folder, split, settings.batch_size, Path(scratch))
         for shard in shards:

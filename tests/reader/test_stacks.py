@@ -15,6 +15,7 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.decode.features import FeatureDecoder
 from tests.support.builders import build, encoded, pixels, png, write_folder
+from tests.support.torchvision import import_torchvision, need_module
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -183,6 +184,21 @@ def test_identical_images_stay_identical_in_a_random_crop(tmp_path: Path) -> Non
     assert len({images.tobytes() for images, _ in reader.Dataset(path).batches(**crop)}) > 1
 
 
+def test_the_transform_of_a_loader_gets_a_video(stacks: Path) -> None:
+    pytest.importorskip("torch")
+    need_module("torchvision")
+    import_torchvision()
+    from torchvision.transforms import v2
+
+    data = reader.Dataset(stacks)
+    flip = v2.RandomHorizontalFlip(1)
+    ((images, _),) = data.loader(8, shuffle=False, max_length=7, transform=flip)
+    for flipped, (stack, _) in zip(images.numpy(), data, strict=True):
+        assert (flipped[: len(stack)] == stack[:, :, ::-1].transpose(0, 3, 1, 2)).all()
+    with pytest.raises(DatasetError, match="give max_length"):
+        data.loader(8, transform=flip)
+
+
 def test_options_that_stacks_do_not_allow_are_errors(
     stacks: Path, deep_stacks: Path, tmp_path: Path
 ) -> None:
@@ -201,6 +217,7 @@ def test_options_that_stacks_do_not_allow_are_errors(
         (lambda: reader.load(plain, every=2), "every=2, and the dataset has no stacks"),
         (lambda: reader.Dataset(plain).batches(2, max_length=2), "max_length=2, and the"),
         (lambda: reader.mean_std(deep_stacks), "images of 8 bits"),
+        (lambda: data.keras(2), "Keras takes arrays of one shape; give max_length"),
     ):
         with pytest.raises(DatasetError, match=what):
             call()

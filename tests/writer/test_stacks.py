@@ -19,7 +19,7 @@ from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import Schema
-from shardprep.errors import OptionError, RecipeError, SourceError
+from shardprep.errors import DatasetError, OptionError, RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.recipe.rules import parse_stack_rule
 from shardprep.verifier.examples import ExampleCheck
@@ -137,6 +137,8 @@ def test_other_commands_take_a_dataset_of_stacks(byu: Path, tmp_path: Path) -> N
         shardprep.export(byu, to="parquet", out=tmp_path / "parquet")
     shardprep.report(byu, output=tmp_path / "report.html")
     assert "each its own size, JPEG or PNG, stacks" in (tmp_path / "report.html").read_text()
+    with pytest.raises(DatasetError, match="bench compares readers of single images"):
+        shardprep.bench(byu)
     builder = tfds.builder_from_directory(str(byu))
     shapes = [len(row["images"]) for row in builder.as_dataset(split="train").as_numpy_iterator()]
     assert sorted(shapes) == [1, 3, 12]

@@ -325,6 +325,9 @@ class Dataset:
             if not (options.as_supervised and self._decode and options.box_format == "rel_yxyx"):
                 what = "transform with as_supervised=False, decode=False or box_format"
                 raise DatasetError(_LOADER, what, "give one of them")
+            if self.schema.is_stack and options.max_length is None:
+                what = "transform of stacks, whose lengths differ"
+                raise DatasetError(_LOADER, what, "give max_length")
             if self._target.names:
                 _check_transform(_LOADER, "transform", options.transform)
             given["ragged"] = True
