@@ -15,7 +15,7 @@ from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError, counted, shown
 from shardprep.recipe.recipe import Recipe
-from shardprep.source.listing import Listing, Skipped
+from shardprep.source.listing import Listing
 from shardprep.source.members import Member, Members, StackExtent
 
 _OPTION = OptionName("stack")
@@ -46,42 +46,40 @@ def stacked(recipe: Recipe, listing: Listing) -> Listing:
     rule = recipe.rules.stack
     if not rule.text:
         return listing
-    keys = listing.images.keys
-    names = list(keys)
-    samples = Pattern(rule.pattern, _OPTION, rule.text, "key", is_whole=True).search(names)
-    channels: Sequence[str | None] = ()
-    if rule.channels:
-        found = Pattern(rule.pattern, _OPTION, rule.text, "channel", is_whole=True).search(names)
-        channels = [None if name is None else name.lower() for name in found]
-    rows_of: defaultdict[str, list[int]] = defaultdict(list)
-    lost: list[Skipped] = []
-    for row, sample in enumerate(samples):
-        if sample is None:
-            lost.append(skipped(listing.images[row], _NOT_MATCHED))
-        else:
-            rows_of[sample].append(row)
-    made: list[Member] = []
+    images, names = listing.images, list(listing.images.keys)
+
+    def found(group: str) -> list[str | None]:
+        return Pattern(rule.pattern, _OPTION, rule.text, group, is_whole=True).search(names)
+
     order = [name.lower() for name in rule.channels]
-    for sample, rows in sorted(rows_of.items()):
+    channels = [(name or "").lower() for name in found("channel")] if order else []
+    rows_of: defaultdict[str | None, list[int]] = defaultdict(list)
+    for row, sample in enumerate(found("key")):
+        rows_of[sample].append(row)
+    unmatched = np.array(rows_of.pop(None, []), np.int64)
+    lost = [skipped(member, _NOT_MATCHED) for member in images.take(unmatched)]
+    made: list[Member] = []
+    for sample, rows in rows_of.items():
         rows.sort(key=lambda row: natural_order(names[row]))
-        there = Counter(channels[row] for row in rows) if order else Counter[str | None]()
-        lacking = [name for name in rule.channels if not there[name.lower()]]
-        twice = [name for name in rule.channels if there[name.lower()] > 1]
-        if order:
-            rows.sort(key=lambda row: order.index(channels[row] or ""))
-        extent = StackExtent(listing.images.take(np.array(rows)), has_channels=bool(order))
-        member = Member(sample, extent)
-        if lacking or twice:
-            reason = _LACKS if lacking else _TWICE
-            lost.append(skipped(member, reason, ", ".join(lacking or twice)))
-        else:
+        rows.sort(key=lambda row: order.index(channels[row]) if order else 0)
+        extent = StackExtent(images.take(np.array(rows)), has_channels=bool(order))
+        there, member = (
+            [channels[row] for row in rows] if order else [],
+            Member(str(sample), extent),
+        )
+        if there == order:
             made.append(member)
+        elif lacking := [name for name in rule.channels if name.lower() not in there]:
+            lost.append(skipped(member, _LACKS, ", ".join(lacking)))
+        else:
+            lost.append(skipped(member, _TWICE))
     if not made:
         what = f"{shown(rule.text)} finds no stack among {counted(len(names), 'image')}"
         if rows_of:
             what += f" ({counted(len(rows_of), 'sample')} without a file for each channel)"
         raise SourceError(_OPTION, what, f"a key looks like {shown(names[0], _MOST_SHOWN)}")
     every = sorted([*listing.skipped, *lost], key=lambda one: one.key)
+    made.sort(key=lambda one: one.key)
     return Listing(Members.of(made), listing.others, every)
 
 

@@ -61,8 +61,7 @@ def read_stack(
     A series of DICOM images is stored in the order of `series_order`. `before_item` is called
     before each file, so that the time limit is one of files.
     """
-    reader = _StackReader(spec, stack)
-    member: Member | None = None
+    reader, member = _StackReader(spec, stack), stack.members[0]
     try:
         for member in stack.members:
             before_item()
@@ -103,10 +102,10 @@ class _StackReader:
             what = f"is {image.width}x{image.height} pixels, the first image "
             return Rejection("bad_stack", f"{what}{first.width}x{first.height}; give --size")
         if len(self._images) * image.height * image.width > MAX_STACK_PIXELS:
-            what = f"a stack may have {MAX_STACK_PIXELS:,} pixels, and with this image has more"
+            what = f"with this image, the stack has more than {MAX_STACK_PIXELS:,} pixels"
             return Rejection("too_many_pixels", what)
         if self._num_stored > _MOST_BYTES:
-            what = f"a stack may have {_MOST_BYTES:,} bytes of images, and with this one has more"
+            what = f"with this image, the stack has more than {_MOST_BYTES:,} bytes of images"
             return Rejection("bad_stack", what)
         return None
 
@@ -125,11 +124,10 @@ class _StackReader:
         )  # fmt: skip
 
 
-def _rejected(item: Item, member: Member | None, rejection: Rejection) -> Outcome:
-    name = "" if member is None else PurePosixPath(member.key).name + ": "
-    original = rejection.original
+def _rejected(item: Item, member: Member, rejection: Rejection) -> Outcome:
+    reason, original = f"{PurePosixPath(member.key).name}: {rejection.reason}", rejection.original
     facts = original.height, original.width, original.format, item.extent.num_bytes, ""
-    return Outcome(rejection.kind, name + rejection.reason, 0, *facts)
+    return Outcome(rejection.kind, reason, 0, *facts)
 
 
 @stage("read")

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 import shardprep
+from shardprep import reader
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.open_dataset import open_dataset
@@ -388,3 +389,37 @@ def test_a_pattern_is_proposed_where_names_look_like_stacks(
     survey = survey_source(source, tmp_path, print)
     assert survey.stacks == ((pattern,) if pattern else ())
     assert (f'# stack = "{pattern}"' in recipe_text(survey)) == bool(pattern)
+
+
+def test_raw_stacks_are_the_pixels_of_their_files(tmp_path: Path) -> None:
+    import tensorflow_datasets as tfds
+
+    source = write_folder(tmp_path / "source", slices("a", 3))
+    path = build(source, tmp_path / "out", stack="{id}/*.jpg", format="raw", size="16x12").path
+    stack = reader.Dataset(path)[0]
+    expected = [np.asarray(Image.open(io.BytesIO(jpeg(HEIGHT, WIDTH, i)))) for i in range(3)]
+    assert (stack == np.array(expected)).all()
+    (row,) = tfds.builder_from_directory(str(path)).as_dataset(split="train").as_numpy_iterator()
+    assert (row["images"] == stack).all()
+
+
+def test_a_stack_of_too_many_pixels_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardprep.writer.stack_encoder.MAX_STACK_PIXELS", 2 * HEIGHT * WIDTH)
+    source = write_folder(tmp_path / "source", {**slices("a", 3), **slices("b", 2)})
+    made = build(source, tmp_path / "out", stack="{id}/*.jpg", size="16x12", max_rejected=0.5)
+    rows = {row["key"]: row for row in read_items(made.path / "items.parquet").to_pylist()}
+    assert (rows["a"]["kind"], rows["b"]["status"]) == ("too_many_pixels", "written")
+    assert rows["a"]["reason"] == "slice_2.jpg: with this image, the stack has more than 384 pixels"
+
+
+def test_twice_a_channel_is_skipped(tmp_path: Path) -> None:
+    members = {
+        f"{name}.jpg": jpeg(8, 8) for name in ("a_red", "a_RED", "a_blue", "b_red", "b_blue")
+    }
+    made = build(
+        write_folder(tmp_path / "source", members), tmp_path / "out", stack="{id}_{red,blue}.jpg"
+    )
+    assert list(records(made.path)) == ["b"]
+    assert open_dataset(made.path).manifest.totals.skipped == {"a channel has several files": 1}
