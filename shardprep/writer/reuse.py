@@ -288,13 +288,7 @@ class _ChunkCopy:
                 images, size = self._stored(bytes(self._sound[place]), IMAGES)
         if len(images) != len(extent.members) or len(size) != 2:
             return encoder.stack(item, extent, before_item)
-        original = Original(stored.height, stored.width, stored.format)
-        stack = StackImages(
-            tuple(images), size[0], size[1], original, stored.num_bytes, stored.sha256,
-            stored.reason, stored.is_dark,
-        )  # fmt: skip
-        record, outcome = encode_stack(item, stack, encoder)
-        return record, outcome._replace(is_copied=True)
+        return encode_stack(item, StackImages(tuple(images), size[0], size[1], stored), encoder)
 
     def _stored(self, record: bytes, name: str) -> tuple[Sequence[bytes], tuple[int, ...]]:
         """Return the images of a record, and their height and width; empty if unknown."""

@@ -28,29 +28,14 @@ _MOST_BYTES: Final = 1 << 30
 
 
 class StackImages(NamedTuple):
-    """The stored images of a stack, and the facts of its originals."""
+    """The stored images of a stack."""
 
     images: tuple[bytes, ...]
     height: int
     width: int
-    original: Original
-    """Size and format of the first file."""
-    num_bytes: int
-    """Bytes of all files."""
-    sha256: str
-    """SHA-256 of all files, joined in the order of `StackExtent`, in hexadecimal."""
-    damage: str
-    """Damage of the first file that was recovered or tolerated; "" if there is none."""
-    is_dark: bool
-    """Whether all images are nearly black."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """The outcome without the length of the record."""
-        return Outcome(
-            "", self.damage, 0, self.original.height, self.original.width, self.original.format,
-            self.num_bytes, self.sha256, self.is_dark,
-        )  # fmt: skip
+    outcome: Outcome
+    """The outcome without the length of the record. Size and format are of the first file; the
+    SHA-256 is of all files, joined in the order of `StackExtent`."""
 
 
 def read_stack(
@@ -117,17 +102,20 @@ class _StackReader:
             from shardprep.image.dicom import series_order
 
             stored = tuple(stored[row] for row in series_order(self._places))
-        return StackImages(
-            stored, first.height, first.width, first.original, self._num_bytes,
-            self._digest.hexdigest(), damaged[0] if damaged else "",
-            all(one.is_dark for one in images),
-        )  # fmt: skip
+        facts = *_facts(first.original), self._num_bytes, self._digest.hexdigest()
+        is_dark = all(one.is_dark for one in images)
+        outcome = Outcome("", damaged[0] if damaged else "", 0, *facts, is_dark)
+        return StackImages(stored, first.height, first.width, outcome)
 
 
 def _rejected(item: Item, member: Member, rejection: Rejection) -> Outcome:
-    reason, original = f"{PurePosixPath(member.key).name}: {rejection.reason}", rejection.original
-    facts = original.height, original.width, original.format, item.extent.num_bytes, ""
-    return Outcome(rejection.kind, reason, 0, *facts)
+    reason = f"{PurePosixPath(member.key).name}: {rejection.reason}"
+    facts = _facts(rejection.original)
+    return Outcome(rejection.kind, reason, 0, *facts, item.extent.num_bytes, "")
+
+
+def _facts(original: Original) -> tuple[int, int, str]:
+    return original.height, original.width, original.format
 
 
 @stage("read")
