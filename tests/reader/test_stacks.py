@@ -184,6 +184,7 @@ def test_identical_images_stay_identical_in_a_random_crop(tmp_path: Path) -> Non
     assert len({images.tobytes() for images, _ in reader.Dataset(path).batches(**crop)}) > 1
 
 
+@pytest.mark.thorough
 def test_the_transform_of_a_loader_gets_a_video(stacks: Path) -> None:
     pytest.importorskip("torch")
     need_module("torchvision")

@@ -116,6 +116,7 @@ def test_workers_and_folders_give_the_same_bytes(byu: Path, tmp_path: Path) -> N
     assert one == two
 
 
+@pytest.mark.thorough
 def test_other_commands_take_a_dataset_of_stacks(byu: Path, tmp_path: Path) -> None:
     """Reuse gives the bytes of a new build; repack, diff, export, report and TFDS read stacks."""
     import tensorflow_datasets as tfds
@@ -391,6 +392,7 @@ def test_a_pattern_is_proposed_where_names_look_like_stacks(
     assert (f'# stack = "{pattern}"' in recipe_text(survey)) == bool(pattern)
 
 
+@pytest.mark.thorough
 def test_raw_stacks_are_the_pixels_of_their_files(tmp_path: Path) -> None:
     import tensorflow_datasets as tfds
 
