@@ -210,10 +210,12 @@ def _annotation_lines(survey: Survey) -> list[str]:
     lines: list[str] = []
     for sign in survey.annotations:
         if sign is survey.taken:
-            lines += ["# Boxes or masks that are stored.", f"# {sign.how}"]
+            lines += ["# Boxes, masks or keypoints that are stored.", f"# {sign.how}"]
             lines += [f"{sign.key} = {toml_value(sign.option)}"]
             if sign.key == "masks":
                 lines += key_lines("instances", value=True, is_set=sign.instances)
+            if sign.has_points:
+                lines += [f"points = {toml_value(sign.option)}"]
             if sign.has_unlisted:
                 lines += [f"# {counted(sign.num_unlisted, 'image')} without a file: no objects."]
                 lines += ['unlisted = "background"']
@@ -222,6 +224,7 @@ def _annotation_lines(survey: Survey) -> list[str]:
             lines += [f"# There are {sign.key}, {lead}: {sign.how}"]
             lines += [f"# {sign.key} = {toml_value(sign.option)}"]
             lines += ["# instances = true"] if sign.instances else []
+            lines += [f"# points = {toml_value(sign.option)}"] if sign.has_points else []
     return [*lines, ""] if lines and survey.taken is None else lines
 
 

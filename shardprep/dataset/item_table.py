@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shardprep.dataset.folder import COPY_AGAIN
+from shardprep.dataset.schema import ALL_POINTS, Schema
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import open_regular
 
@@ -77,6 +78,15 @@ reason; number of clipped objects; key of the item's first mask file; number of 
 class mask by ascending value. Null for features that the dataset does not have.
 """
 ANNOTATED_COLUMNS = pa.schema([*COLUMNS, *ANNOTATION_COLUMNS])
+POINT_COLUMNS = pa.schema(
+    [
+        pa.field("labelled_points", pa.list_(pa.int64())),
+        pa.field("lost_points", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+"""Further columns of a dataset with keypoints: number of labelled keypoints of each stored object,
+and of the image; number of keypoints that are not stored, by sorted reason."""
+POINTED_COLUMNS = pa.schema([*ANNOTATED_COLUMNS, *POINT_COLUMNS])
 
 _MAX_ROWS_A_BYTE = 4
 """Maximum number of rows per byte of the file; a table of a million numbered names has 1.4."""
@@ -96,14 +106,21 @@ def index_text(table: pa.Table) -> str:
 
 
 def columns_of(schema: pa.Schema) -> pa.Schema:
-    """Return `ANNOTATED_COLUMNS` if `schema` has all annotation columns, otherwise `COLUMNS`."""
-    is_annotated = {*ANNOTATION_COLUMNS.names} <= {*schema.names}
-    return ANNOTATED_COLUMNS if is_annotated else COLUMNS
+    """Return the columns of an item table with the columns of `schema`, in their usual order."""
+    several = (POINTED_COLUMNS, ANNOTATED_COLUMNS)
+    return next((one for one in several if {*one.names} <= {*schema.names}), COLUMNS)
 
 
-def with_annotation_columns(table: pa.Table) -> pa.Table:
-    """Return the table with all annotation columns; added columns are null."""
-    missing = [column for column in ANNOTATION_COLUMNS if column.name not in table.column_names]
+def columns_for(schema: Schema) -> pa.Schema:
+    """Return the columns of the item table of a dataset."""
+    if {*ALL_POINTS} & schema.features.keys():
+        return POINTED_COLUMNS
+    return ANNOTATED_COLUMNS if schema.annotations else COLUMNS
+
+
+def with_columns(table: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return the table with all `columns`; added columns are null."""
+    missing = [column for column in columns if column.name not in table.column_names]
     for column in missing:
         table = table.append_column(column, pa.nulls(len(table), column.type))
     return table

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
@@ -17,6 +18,7 @@ from pydantic import Field, model_validator
 from shardprep.dataset import documents, example
 from shardprep.dataset.documents import Document, SparseDocument
 from shardprep.errors import SchemaError
+from shardprep.image.annotation_types import Skeleton
 from shardprep.storage.regular_file import read_named
 
 Value: TypeAlias = (
@@ -36,6 +38,8 @@ BOX, BOX_LABEL, CROWD, OBJECT_MASK = (
     f"{OBJECTS}/{name}" for name in ("bbox", "label", "is_crowd", "mask")
 )
 MASK = "segmentation_mask"
+KEYPOINTS, KEYPOINTS_VISIBLE = f"{OBJECTS}/keypoints", f"{OBJECTS}/keypoints/visible"
+POINTS, POINTS_VISIBLE = "points", "points/visible"
 TargetKind = Literal["class", "multilabel", "regression", "text", "none"]
 TARGET_FEATURES = {"class": LABEL, "multilabel": LABELS, "regression": TARGET, "text": TEXT}
 PROVIDED = {
@@ -52,26 +56,42 @@ PROVIDED = {
     CROWD: ("flag", "int64"),
     OBJECT_MASK: ("mask", "bytes"),
     MASK: ("mask", "bytes"),
+    KEYPOINTS: ("keypoints", "float32"),
+    KEYPOINTS_VISIBLE: ("visibility", "int64"),
+    POINTS: ("keypoints", "float32"),
+    POINTS_VISIBLE: ("visibility", "int64"),
 }
 """Name → kind and dtype of each feature that a build can fill; a schema selects some of them."""
 MASKS = (OBJECT_MASK, MASK)
-ANNOTATIONS = (BOX, BOX_LABEL, CROWD, OBJECT_MASK, MASK)
-"""Features of boxes and masks."""
+ALL_POINTS = (KEYPOINTS, KEYPOINTS_VISIBLE, POINTS, POINTS_VISIBLE)
+ANNOTATIONS = (
+    BOX, BOX_LABEL, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE, MASK, POINTS, POINTS_VISIBLE,
+)  # fmt: skip
+"""Features of boxes, masks and keypoints."""
+MOST_POINTS = 1000
+"""Maximum number of keypoints of an object or image."""
 MOST_BYTE_CLASSES = 254
 """Maximum number of classes of an 8-bit mask; its largest value marks ignored pixels."""
 
 _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
+_Place = Annotated[int, Field(ge=0, lt=MOST_POINTS)]
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
 class Feature(SparseDocument):
     """One named value of every example, or of each of its objects."""
 
-    sparse_keys: ClassVar[frozenset[str]] = frozenset({"repeated", "labels"})
+    sparse_keys: ClassVar[frozenset[str]] = frozenset(
+        {"repeated", "labels", "points", "edges", "mirrored"}
+    )
 
-    kind: Literal["image", "label", "labels", "text", "scalar", "bbox", "flag", "mask"]
+    kind: Literal[
+        "image", "label", "labels", "text", "scalar", "bbox", "flag", "mask", "keypoints",
+        "visibility",
+    ]  # fmt: skip
     """`label`, `labels`: class indices. `scalar`: a number. `text`: UTF-8. `flag`: 0 or 1. `mask`:
-    PNG. `bbox`: ymin, xmin, ymax, xmax as shares (0 to 1) of the stored image."""
+    PNG. `bbox`: ymin, xmin, ymax, xmax as shares (0 to 1) of the stored image. `keypoints`: y, x of
+    each keypoint as shares. `visibility`: 0, 1 or 2 for each keypoint."""
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
@@ -84,6 +104,13 @@ class Feature(SparseDocument):
     """True if an example has one value for each object, in the order of the objects."""
     labels: tuple[str, ...] = ()
     """Class names of objects or of mask values; `Schema.labels` has the class names of images."""
+    points: tuple[str, ...] = Field(default=(), max_length=MOST_POINTS)
+    """Names of the keypoints, in order."""
+    edges: tuple[tuple[_Place, _Place], ...] = ()
+    """Pairs of keypoints to connect in drawings."""
+    mirrored: tuple[_Place, ...] = ()
+    """For each keypoint, the index of the keypoint in its place if the image is mirrored; empty if
+    none changes its place."""
 
     @property
     def mask_dtype(self) -> Literal["uint8", "uint16"]:
@@ -117,6 +144,15 @@ def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
             len(feature.shape) != 3 or feature.shape[2] != 1 or feature.encoding != "png"
         ):
             yield f"features.{name}: must be height, width, 1 of a PNG"
+        yield from _skeleton_problems(name, feature)
+
+
+def _skeleton_problems(name: str, feature: Feature) -> Iterator[str]:
+    places = [*range(len(feature.points))]
+    if feature.mirrored and sorted(feature.mirrored) != places:
+        yield f"features.{name}.mirrored: must name each keypoint once"
+    if not {*chain(*feature.edges)} <= {*places}:
+        yield f"features.{name}.edges: must be pairs of indices of keypoints"
 
 
 class Schema(Document):
@@ -154,7 +190,7 @@ class Schema(Document):
         """TFDS's name of the supervised feature (objects, mask or target), or None without one."""
         if BOX in self.features:
             return OBJECTS
-        return MASK if MASK in self.features else self.target
+        return next((name for name in (MASK, POINTS) if name in self.features), self.target)
 
     @property
     def annotations(self) -> dict[str, Feature]:
@@ -176,12 +212,13 @@ class Schema(Document):
         labels: tuple[str, ...],
         columns: Mapping[str, str],
         annotations: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        skeletons: Mapping[str, Skeleton] = MappingProxyType({}),
     ) -> Schema:
         """Return a copy of this template with the values of one dataset.
 
         `size` is height and width, or None if images differ. `columns` maps names of further
         features to dtypes. `annotations` maps the wanted features of `ANNOTATIONS` to their class
-        names, or to () for features without class names.
+        names, or to () for features without class names. `skeletons` has the keypoints of features.
         """
         shape = size or (None, None)
         image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
@@ -198,6 +235,9 @@ class Schema(Document):
             )
             for name, names in annotations.items()
         }
+        for name, (points, edges, mirrored) in skeletons.items():
+            more = {"edges": edges, "mirrored": mirrored} if name in (KEYPOINTS, POINTS) else {}
+            annotated[name] = annotated[name].model_copy(update={"points": points, **more})
         own = {name: one for name, one in self.features.items() if name not in ANNOTATIONS}
         features = {**own, IMAGE: image, **annotated, **further}
         return self.model_copy(update={"features": features, "labels": labels})
@@ -215,7 +255,7 @@ class Schema(Document):
 
 
 def _annotation_features() -> dict[str, Feature]:
-    templates = [load_schema(name) for name in ("instances", "segmentation")]
+    templates = [load_schema(name) for name in ("instances", "keypoints", "segmentation", "points")]
     return {name: one for schema in templates for name, one in schema.annotations.items()}
 
 

@@ -14,8 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset.item_table import (
-    ANNOTATED_COLUMNS,
+    COLUMNS as ALL_COLUMNS,
+)
+from shardprep.dataset.item_table import (
     WRITTEN,
+    columns_for,
     columns_of,
     rows_by_shard,
     with_status,
@@ -25,11 +28,12 @@ from shardprep.dataset.manifest import (
     Manifest,
     MaskCounts,
     ObjectCounts,
+    PointCounts,
     Shard,
     Split,
     Totals,
 )
-from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
+from shardprep.dataset.schema import ALL_POINTS, BOX_LABEL, MASK, Schema
 from shardprep.image.spec import ImageSpec, fitted_size
 
 
@@ -54,9 +58,18 @@ class AnnotationTally:
     """Number of pixels by mask value."""
     mask_images: Counter[int] = field(default_factory=Counter)
     """Number of records whose mask has each value."""
+    points: list[int] = field(default_factory=lambda: [0, 0])
+    """Number of labelled keypoints, and of objects and images without any."""
+    lost_points: Counter[str] = field(default_factory=Counter)
 
     def add(self, written: pa.Table) -> None:
         """Add the counts of a table of written items; it must have `ANNOTATION_COLUMNS`."""
+        if "lost_points" in written.column_names:
+            labelled = pc.list_flatten(written["labelled_points"].combine_chunks()).to_numpy()
+            self.points[0] += int(labelled.sum())
+            self.points[1] += int((labelled == 0).sum())
+            for lost in filter(None, written["lost_points"].to_pylist()):
+                self.lost_points.update(dict(lost))
         self.num_clipped += sum(filter(None, written["num_clipped"].to_pylist()))
         for dropped in filter(None, written["dropped"].to_pylist()):
             self.dropped.update(dict(dropped))
@@ -94,6 +107,13 @@ class AnnotationTally:
             dropped=dict(sorted(self.dropped.items())),
             objects=objects,
             masks=masks,
+            points=PointCounts(
+                num_labelled=self.points[0],
+                num_without=self.points[1],
+                lost=dict(sorted(self.lost_points.items())),
+            )
+            if {*ALL_POINTS} & features.keys()
+            else None,
         )
 
 
@@ -136,7 +156,7 @@ class Tally:
         tally.num_unlabelled += len(written) - sum(
             pc.count(written[name]).as_py() for name in ("label", "labels", "target", "text")
         )
-        if columns_of(table.schema) is ANNOTATED_COLUMNS:
+        if columns_of(table.schema) is not ALL_COLUMNS:
             tally.annotations.add(written)
         self._num_damaged += pc.count(written["reason"]).as_py()
         marks = "".join(pc.utf8_slice_codeunits(written["original_sha256"], 0, 16).to_pylist())
@@ -209,7 +229,12 @@ COLUMNS = (
     "status", "kind", "reason", "shard", "length", "label", "labels", "target", "text",
     "original_width", "original_height", "original_bytes", "original_sha256",
 )  # fmt: skip
-"""Columns of the item table that `Tally` reads, in addition to `ANNOTATION_COLUMNS`."""
+"""Columns of the item table that `Tally` reads, in addition to `annotation_columns`."""
+
+
+def annotation_columns(schema: Schema) -> list[str]:
+    """Return the names of the columns about boxes, masks and keypoints in an item table."""
+    return columns_for(schema).names[len(ALL_COLUMNS) :]
 
 
 def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _OUTPUT, _IMAGES, _LABELS, _SPLITS = "Output", "Stored images", "Labels", "Splits"
-_OBJECTS = "Boxes and masks"
+_OBJECTS = "Boxes, masks and keypoints"
 _USED, _LIMITS, RUN = "Images to use", "Limits", "This run"
 ARGUMENTS = "Arguments"
 _BYTES = "a size such as 500MB, 2GB or 2GiB"
@@ -103,8 +103,8 @@ class BuildOptions:
     """Height and width in pixels; None if images keep their own size."""
     fit: Literal["auto", Fit] = _option("auto",
         "How images are fitted to that size: crop, pad, stretch, within (only shrinks), none, or "
-        "auto (crop; pad if boxes or masks are stored).", _IMAGES, "HOW", shown="auto")
-    """"auto" until it is known whether boxes or masks are stored; see `Recipe.settled`."""
+        "auto (crop; pad if boxes, masks or keypoints are stored).", _IMAGES, "HOW", shown="auto")
+    """"auto" until it is known whether annotations are stored; see `Recipe.settled`."""
     format: Format = _option("jpeg",
         "Encoding of stored images: jpeg, png, raw (uint8) or keep. keep stores the original bytes "
         "of plain RGB JPEG and PNG files that already have that size.", _IMAGES, "FORMAT")
@@ -163,6 +163,11 @@ class BuildOptions:
         "{stem:(.+)_rgb}; rle:FILE:ID:RLE[:LABEL]; coco[:FILE,…], yolo, labelme, via or cvat, "
         "whose outlines are drawn; auto or none.", _OBJECTS, "PATTERN",
         shown="as for boxes")
+    points: str = _option("",
+        "Keypoints: coco[:FILE,…] or yolo[:NAMES], of the objects of --boxes; labelme, of the "
+        "objects of --boxes labelme or else of the images; csv:FILE[:ID[:X,Y[:NAME]]], of the "
+        "images; or none. X,Y are columns, also of several keypoints, as in x1,y1,x2,y2.",
+        _OBJECTS, "FORMAT", shown="none", is_newer=True)
     instances: bool = _option(False,
         "Store a mask for each object instead of one class mask for each image.", _OBJECTS)
     mask_values: str = _option("",

@@ -31,7 +31,14 @@ from shardprep.dataset.schema import MAX_SIDE
 from shardprep.errors import OptionError, OptionName, RecipeError, printable, shown
 from shardprep.image import annotation_types, spec
 from shardprep.image.spec import Fit, ImageSpec
-from shardprep.recipe.object_rules import FormatRule, MaskRule, parse_box_rule, parse_mask_rule
+from shardprep.recipe.object_rules import (
+    FormatRule,
+    MaskRule,
+    PointRule,
+    parse_box_rule,
+    parse_mask_rule,
+    parse_point_rule,
+)
 from shardprep.recipe.options import BUILD_DEFAULTS, BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
 from shardprep.recipe.rules import (
     GroupRule,
@@ -67,7 +74,7 @@ def _is_encoding(name: str) -> bool:
 _NAMES = ("source", "out", "name", "version")
 _FILES = (
     "labels", "join", "class_map", "exclude_list", "split", "schema", "boxes", "masks",
-    "mask_values",
+    "points", "mask_values",
 )  # fmt: skip
 """Options that may name a file. The file must not be in object storage."""
 _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -139,6 +146,7 @@ class Rules:
     group: GroupRule
     boxes: FormatRule
     masks: MaskRule
+    points: PointRule
     join: tuple[JoinRule, ...]
 
 
@@ -148,6 +156,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "group": parse_group_rule,
     "boxes": parse_box_rule,
     "masks": parse_mask_rule,
+    "points": parse_point_rule,
     "join": lambda texts: tuple(map(parse_join_rule, texts)),
 }
 
@@ -174,7 +183,8 @@ class Recipe(BuildOptions):
 
     @property
     def is_annotated(self) -> bool:
-        return self.rules.boxes.is_given or self.rules.masks.is_given
+        rules = self.rules
+        return rules.boxes.is_given or rules.masks.is_given or rules.points.is_given
 
     @property
     def finds_near(self) -> bool:
@@ -183,8 +193,8 @@ class Recipe(BuildOptions):
 
     @property
     def may_be_annotated(self) -> bool:
-        """Whether boxes and masks may be detected: the recipe states no labels, boxes or masks."""
-        return self.labels == "auto" and not self.boxes and not self.masks
+        """Whether annotations may be detected: the recipe states neither labels nor annotations."""
+        return self.labels == "auto" and not (self.boxes or self.masks or self.points)
 
     @property
     def named_files(self) -> list[str]:
@@ -193,7 +203,7 @@ class Recipe(BuildOptions):
         files = [rule.file for rule in rules.join]
         files += [file for file in (self.class_map, self.exclude_list) if file]
         files += [*rules.labels.table.files, *rules.split.files]
-        files += [*rules.boxes.files, *rules.masks.files]
+        files += [*rules.boxes.files, *rules.masks.files, *rules.points.files]
         if self.mask_values and "=" not in self.mask_values:
             files.append(self.mask_values)
         return files
@@ -356,7 +366,11 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
         options.get("format") == "keep" and not sizes
     ):
         options.update(size="none", fit="none")
-    annotations = [options[key] for key in ("boxes", "masks") if options.get(key, "") != ""]
+    points = options.get("points", "")
+    if isinstance(points, str) and points.startswith(("coco", "yolo")) and not options.get("boxes"):
+        options["boxes"] = points  # the objects that have the keypoints
+    rules = ("boxes", "masks", "points")
+    annotations = [options[key] for key in rules if options.get(key, "") != ""]
     if "fit" not in options and (annotations or options.get("labels", "auto") != "auto"):
         options["fit"] = "crop" if all(rule == "none" for rule in annotations) else "pad"
     return options

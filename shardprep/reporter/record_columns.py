@@ -250,9 +250,7 @@ def _narrowed(contents: Contents, split: AnySplit) -> Contents:
     is_of = np.zeros(len(contents.status), bool)
     is_of[contents.written.numbers[selection.numbers]] = True
     written = ItemView(items, is_of)
-    columns = tally.COLUMNS
-    if schema.annotations:
-        columns = (*columns, *item_table.ANNOTATION_COLUMNS.names)
+    columns = (*tally.COLUMNS, *tally.annotation_columns(schema))
     rows = pa.table({name: written.read(name) for name in columns})
     return replace(
         contents,

@@ -146,6 +146,13 @@ def _framed(
         values[names.CROWD] = tuple(map(int, objects.crowds))
         values[names.OBJECT_MASK] = objects.masks
         values[names.MASK] = objects.segmentation_mask
+        for (places, visible), points in (
+            ((names.KEYPOINTS, names.KEYPOINTS_VISIBLE), objects.keypoints),
+            ((names.POINTS, names.POINTS_VISIBLE), objects.points),
+        ):
+            if points is not None:
+                values[places] = array("f", points.places.tobytes())
+                values[visible] = tuple(points.visible.ravel().tolist())
     for name, value in zip(encoder.columns, item.columns, strict=True):
         values[name] = value.encode() if isinstance(value, str) else value
     return tfrecord.frame(encoder.schema.encode(values))

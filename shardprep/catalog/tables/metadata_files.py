@@ -64,14 +64,19 @@ class Documents:
             for name in columns:
                 if table is not None and name not in ("", "*") and not name.startswith(DICOM):
                     table.column(name)
-        boxes, runs = rules.boxes.table, rules.masks.runs
+        boxes, runs, points = rules.boxes.table, rules.masks.runs, rules.points
         sides = boxes.boxes.names if boxes.boxes else ()
-        for part, names in ((boxes, sides), (runs, (runs.run_column,))):
+        named_columns = (
+            (boxes, (*sides, boxes.label_column)),
+            (runs, (runs.run_column, runs.label_column)),
+            *([(points, (*points.columns, *points.name_columns))] if points.kind == "csv" else ()),
+        )
+        for part, names in named_columns:
             if part.files and self._has(part.files):
                 table = self.table(part.files)
                 if part.id_column:
                     row_ids(table, part.id_column)
-                for name in filter(None, (*names, part.label_column)):
+                for name in filter(None, names):
                     table.column(name)
 
     def _has(self, files: Sequence[str]) -> bool:

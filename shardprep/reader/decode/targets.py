@@ -1,7 +1,8 @@
 """Targets of an example in both readers: a value or, with boxes or several features, a dict.
 
 Boxes are (ymin, xmin, ymax, xmax) in 0 to 1, and are converted to the format of the user last.
-Padding rows follow the rows of objects: label −1, box −1, crowd False, mask 0.
+Keypoints are (y, x) in 0 to 1; those with visibility 0 are (0, 0). Padding rows follow the rows of
+objects: label −1, box −1, crowd False, mask 0, keypoints −1, visibility 0.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
     CROWD,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
     LABEL,
     LABELS,
     MASK,
     OBJECT_MASK,
+    POINTS,
+    POINTS_VISIBLE,
     TARGET,
     TEXT,
     Schema,
@@ -32,14 +37,20 @@ KEYS = {
     BOX_LABEL: "labels",
     CROWD: "crowds",
     OBJECT_MASK: "masks",
+    KEYPOINTS: "keypoints",
+    KEYPOINTS_VISIBLE: "keypoints_visible",
     MASK: "segmentation_mask",
+    POINTS: "points",
+    POINTS_VISIBLE: "points_visible",
     LABEL: "label",
     LABELS: "label",
     TARGET: "target",
     TEXT: "text",
 }
 """Feature → its key in the dict of the target."""
-PADDING = {BOX: -1, BOX_LABEL: -1, CROWD: 0, OBJECT_MASK: 0}
+PADDING = {
+    BOX: -1, BOX_LABEL: -1, CROWD: 0, OBJECT_MASK: 0, KEYPOINTS: -1, KEYPOINTS_VISIBLE: 0,
+}  # fmt: skip
 """Feature of objects → its value in padding rows."""
 
 
@@ -84,7 +95,7 @@ def padding(values: Mapping[str, Any]) -> dict[str, int]:
 
 def check_boxes(where: str, schema: Schema, options: Request | BatchOptions) -> None:
     """Raise DatasetError if an option for boxes is given and the dataset has no boxes."""
-    if BOX in schema.features:
+    if BOX in schema.features or (POINTS in schema.features and options.max_boxes is None):
         return
     if options.max_boxes is not None:
         what = f"max_boxes={options.max_boxes}"
@@ -124,6 +135,19 @@ _SIDES: dict[str, Callable[[Any, Any, Any, Any], list[Any]]] = {
     ],
 }  # fmt: skip
 """Format without "rel_" → function of the sides that returns the four numbers of a box."""
+
+
+def formatted_points(points: Any, box_format: BoxFormat, size: Any, library: Any) -> Any:
+    """Return keypoints, float32[…, 2] as y, x in 0 to 1, in the order and unit of `box_format`.
+
+    Padding rows (−1) are left unchanged; for `size` and `library` see `formatted`.
+    """
+    changed = points
+    if not box_format.startswith("rel_"):
+        changed = points * library.stack(list(size))
+    if "xy" in box_format and "yxyx" not in box_format:
+        changed = changed[..., ::-1]
+    return library.where(points < 0, points, changed)
 
 
 def formatted(boxes: Any, box_format: BoxFormat, size: Any, library: Any) -> Any:

@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from shardprep.dataset.schema import BOX, CROWD, IMAGE, LABELS, MASK, OBJECT_MASK, Feature, Schema
+from shardprep.dataset.schema import (
+    BOX,
+    CROWD,
+    IMAGE,
+    LABELS,
+    MASK,
+    OBJECT_MASK,
+    Feature,
+    Schema,
+)
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Ints
@@ -79,7 +88,7 @@ class Decoder:
             name: feature for name, feature in schema.annotations.items() if name in elements.names
         }
         self._specs = {
-            name: _spec(name, feature)
+            name: _spec(feature)
             for name, feature in schema.features.items()
             if name in elements.names
         }
@@ -233,14 +242,16 @@ class Decoder:
         return tf.ensure_shape(pixels, (*image.shape[:2], 1))
 
 
-def _spec(name: str, feature: Feature) -> Any:
+def _spec(feature: Feature) -> Any:
     dtype = _DTYPES[feature.dtype]
     if feature.kind == "labels":
         return tf.io.VarLenFeature(dtype)
+    number = len(feature.points)
+    shapes = {"bbox": (4,), "keypoints": (number, 2), "visibility": (number,)}
+    shape = shapes.get(feature.kind, ())
     if feature.repeated:
-        shape = (4,) if name == BOX else ()
         return tf.io.FixedLenSequenceFeature(shape, dtype, allow_missing=True)
-    return tf.io.FixedLenFeature((), dtype)
+    return tf.io.FixedLenFeature(shape, dtype)
 
 
 def nearest(pixels: Any, size: Any) -> Any:

@@ -286,7 +286,7 @@ class _Stages:
         self._decoder = Decoder(
             self._elements, resize=config.image_size, max_boxes=most, limit=self._limit
         )
-        self._finish = Finisher(request, self._elements.target, order.key)
+        self._finish = Finisher(request, self._elements.target, order.key, subset.schema)
         crop, size = request.crop, subset.image_size(request)
         height, width = crop.size if crop is not None else size or (0, 0)
         image_bytes = height * width * 3 * np.dtype(request.dtype).itemsize

@@ -28,14 +28,19 @@ from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
     CROWD,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
     MASK,
     OBJECT_MASK,
+    POINTS,
+    POINTS_VISIBLE,
     TARGET_FEATURES,
     Encoding,
     Schema,
     load_schema,
 )
 from shardprep.errors import OptionName, RecipeError, SchemaError
+from shardprep.image.annotation_types import AnnotationSpec, Skeleton
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
 from shardprep.progress import Watcher
@@ -168,7 +173,8 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     labels = catalog.label_names if schema.target else ()
     columns = {column.name: column.dtype for column in catalog.columns}
     encoding: Encoding = "any" if spec.format == "keep" else spec.format
-    return schema.filled(spec.fixed_size, encoding, labels, columns, annotations)
+    skeletons = _skeletons(catalog.annotations)
+    return schema.filled(spec.fixed_size, encoding, labels, columns, annotations, skeletons)
 
 
 def _annotation_features(facts: AnnotationFacts) -> dict[str, tuple[str, ...]]:
@@ -180,11 +186,27 @@ def _annotation_features(facts: AnnotationFacts) -> dict[str, tuple[str, ...]]:
         features[OBJECT_MASK] = ()
     if spec.masks == "classes":
         features[MASK] = facts.names
-    return features
+    return {**features, **dict.fromkeys(_skeletons(facts), ())}
+
+
+def _skeletons(facts: AnnotationFacts | None) -> dict[str, Skeleton]:
+    """Return the keypoints of each feature of keypoints."""
+    spec = AnnotationSpec() if facts is None else facts.spec
+    pairs = (
+        ((KEYPOINTS, KEYPOINTS_VISIBLE), spec.keypoints),
+        ((POINTS, POINTS_VISIBLE), spec.points),
+    )
+    return {name: one for names, one in pairs if one is not None for name in names}
 
 
 def _without_target(annotations: Collection[str]) -> str:
-    names = {OBJECT_MASK: "instances", BOX: "detection", MASK: "segmentation"}
+    names = {
+        OBJECT_MASK: "instances",
+        KEYPOINTS: "keypoints",
+        BOX: "detection",
+        MASK: "segmentation",
+        POINTS: "points",
+    }
     return next((name for feature, name in names.items() if feature in annotations), "unlabelled")
 
 
