@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from shardprep.api.json_types import AnnotationFacts, BuildPlan, BuildResult, PartResult
     from shardprep.dataset.describe import ObjectFacts
-    from shardprep.dataset.manifest import MaskCounts, ObjectCounts, Unmatched
+    from shardprep.dataset.manifest import MaskCounts, ObjectCounts, PointCounts, Unmatched
 
 _BAR_CELLS = 24
 _MOST_CLASSES = 20
@@ -285,12 +285,12 @@ def _print_labels(
     terminal.entry("labels", f"{_classes(names)}{several} (by {found_by})")
 
 
-def _classes(names: Sequence[str]) -> str:
+def _classes(names: Sequence[str], what: str = "class") -> str:
     """Return the first classes with their labels, or a range if all names are numbers."""
     if len(names) > 1 and all(name == str(i) for i, name in enumerate(names)):
-        return f"{len(names):,} classes, 0 to {len(names) - 1:,}"
+        return f"{counted(len(names), what)}, 0 to {len(names) - 1:,}"
     shown = [f"{i} {name}" for i, name in enumerate(names[:_NAMED_CLASSES])]
-    more = [f"… {len(names):,} classes"] if len(names) > _NAMED_CLASSES else []
+    more = [f"… {counted(len(names), what)}"] if len(names) > _NAMED_CLASSES else []
     return ", ".join(shown + more)
 
 
@@ -299,7 +299,12 @@ def _print_annotations(terminal: Terminal, facts: AnnotationFacts) -> None:
     stored = ["boxes"] if spec.boxes else []
     stored += {"none": [], "classes": ["masks"], "instances": []}[spec.masks]
     title = "instances" if spec.masks == "instances" else " and ".join(stored)
-    terminal.entry(title, f"{_classes(facts.names)} (by {facts.how})")
+    if stored or spec.masks == "instances":
+        terminal.entry(title, f"{_classes(facts.names)} (by {facts.how})")
+    for skeleton, of in ((spec.keypoints, "each object"), (spec.points, "each image")):
+        if skeleton is not None:
+            by = "" if stored else f" (by {facts.how})"
+            terminal.entry("keypoints", f"{_classes(skeleton.names, 'keypoint')} of {of}{by}")
     if total := sum(facts.num_objects.values()):
         counts = {name: f"{count:,} {name}" for name, count in facts.num_objects.items()}
         some = ", ".join(list(counts.values())[:_NAMED_CLASSES])
@@ -372,6 +377,7 @@ def _print_object_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFa
         terminal.entry("rescaled", text, style="yellow")
     if num_clipped := sum(one.num_clipped for one in counts):
         terminal.entry("clipped", f"{counted(num_clipped, 'object')} at the edge of the image")
+    _print_points(terminal, [one.points for one in counts if one.points])
     if masks:
         num_ignored = sum(one.num_ignored for one in masks.values())
         total = sum(sum(one.pixels.values()) for one in masks.values()) + num_ignored
@@ -380,6 +386,17 @@ def _print_object_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFa
         if num_uniform := sum(one.num_uniform for one in masks.values()):
             text = f"{counted(num_uniform, 'mask')} with one value in all pixels"
             terminal.entry("one value", text)
+
+
+def _print_points(terminal: Terminal, counts: Sequence[PointCounts]) -> None:
+    if not counts:
+        return
+    number = sum(one.num_labelled for one in counts)
+    without = sum(one.num_without for one in counts)
+    lacking = f"; {without:,} objects or images without any" if without else ""
+    terminal.entry("keypoints", f"{number:,} labelled{lacking}")
+    if lost := _sums(one.lost for one in counts):
+        terminal.entry("lost", f"keypoints: {counts_line(lost)}", style="yellow")
 
 
 def _print_unmatched(terminal: Terminal, unmatched: Unmatched | None) -> None:

@@ -159,7 +159,7 @@ def parquet_file(raw: FileIO, path: Path) -> pq.ParquetFile:
     """Return an opened item table; DatasetError if it has other columns than a build writes."""
     file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
     schema = file.schema_arrow.remove_metadata()
-    if not any(schema.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS)):
+    if not any(schema.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS, POINTED_COLUMNS)):
         raise DatasetError(str(path), "has other columns than a build writes", COPY_AGAIN)
     return file
 

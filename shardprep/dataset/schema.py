@@ -113,6 +113,12 @@ class Feature(SparseDocument):
     none changes its place."""
 
     @property
+    def num_values(self) -> int:
+        """Number of values of an example, or of each of its objects."""
+        sizes = {"bbox": 4, "keypoints": 2 * len(self.points), "visibility": len(self.points)}
+        return sizes.get(self.kind, 1)
+
+    @property
     def mask_dtype(self) -> Literal["uint8", "uint16"]:
         return "uint8" if len(self.labels) <= MOST_BYTE_CLASSES else "uint16"
 

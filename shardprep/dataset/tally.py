@@ -234,7 +234,7 @@ COLUMNS = (
 
 def annotation_columns(schema: Schema) -> list[str]:
     """Return the names of the columns about boxes, masks and keypoints in an item table."""
-    return columns_for(schema).names[len(ALL_COLUMNS) :]
+    return [*columns_for(schema).names][len(ALL_COLUMNS) :]
 
 
 def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:

@@ -82,17 +82,24 @@ def _feature(feature: Feature, schema: Schema) -> dict[str, Any]:
         return _mask(feature)
     if feature.kind == "text":
         return _python("text_feature.Text", text={})
-    if feature.kind in ("scalar", "flag"):
-        dtype = "bool" if feature.kind == "flag" else feature.dtype
-        tensor: dict[str, Any] = {"shape": {}, "dtype": dtype, "encoding": "none"}
-        return _python("scalar.Scalar", tensor=tensor)
+    if feature.kind in ("label", "labels"):
+        num_classes = {"numClasses": str(len(_names(feature, schema)))}
+        label = _python("class_label_feature.ClassLabel", classLabel=num_classes)
+        return label if feature.kind == "label" else _sequence(label)
+    return _numbers(feature)
+
+
+def _numbers(feature: Feature) -> dict[str, Any]:
     if feature.kind == "bbox":
         shape = {"dimensions": ["4"]}
         box = {"shape": shape, "dtype": "float32", "bboxFormat": "REL_YXYX"}
         return _python("bounding_boxes.BBoxFeature", boundingBox=box)
-    num_classes = {"numClasses": str(len(_names(feature, schema)))}
-    label = _python("class_label_feature.ClassLabel", classLabel=num_classes)
-    return label if feature.kind == "label" else _sequence(label)
+    dtype = "bool" if feature.kind == "flag" else feature.dtype
+    sides = [str(len(feature.points))] if feature.points else []
+    sides += ["2"] if feature.kind == "keypoints" else []
+    tensor = {"shape": {"dimensions": sides} if sides else {}, "dtype": dtype, "encoding": "none"}
+    name = "tensor_feature.Tensor" if sides else "scalar.Scalar"
+    return _python(name, tensor=tensor)
 
 
 def _mask(feature: Feature) -> dict[str, Any]:

@@ -26,7 +26,16 @@ from functools import partial
 from pathlib import Path
 
 from shardprep.dataset.card import to_cell
-from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, OBJECT_MASK, Schema
+from shardprep.dataset.schema import (
+    BOX_LABEL,
+    KEYPOINTS,
+    LABEL,
+    LABELS,
+    MASK,
+    OBJECT_MASK,
+    POINTS,
+    Schema,
+)
 from shardprep.exporter import coco
 from shardprep.exporter.file_names import folder_names
 from shardprep.exporter.samples import (
@@ -135,6 +144,9 @@ def _titles(folders: FolderNames, schema: Schema) -> list[str]:
         own.append("class")
     elif schema.target == LABELS:
         own.append("classes")
+    if POINTS in schema.features:
+        names = schema.features[POINTS].points
+        own += [f"{name}_{part}" for name in names for part in ("x", "y", "visible")]
     columns = (*table_columns(schema), *folders.columns)
     return [*own, *(f"column/{n}" if n in own else n for n in columns)]
 
@@ -151,6 +163,9 @@ def _row(sample: ExportSample, path: str, split: str, schema: Schema) -> list[ob
         row += [target, schema.labels[target] if target >= 0 else ""]
     elif schema.target is not None:
         row.append(target)
+    points = coco.pixel_points(sample, sample.points)
+    for i in range(0, len(points), 3):
+        row += points[i : i + 3] if points[i + 2] else ["", "", 0]
     return [*row, *sample.columns.values()]
 
 
@@ -165,13 +180,12 @@ def _join(folders: FolderNames, export: Export) -> None:
                 shutil.copyfileobj(part, file.stream)
         file.commit()
     if BOX_LABEL in schema.features and folders.document is not None:
-        classes = schema.features[BOX_LABEL].labels
         for split, shards in export.places.items():
             document = work / folders.document.format(split)
             document.parent.mkdir(exist_ok=True)
             with DurableFile(document) as file:
                 lines, again = _lines(export, shards), _lines(export, shards)
-                coco.write_document(file.stream, lines, again, classes)
+                coco.write_document(file.stream, lines, again, schema)
                 file.commit()
 
 
@@ -199,12 +213,15 @@ def _labelled(folder: Path, samples: Iterable[ExportSample]) -> Iterator[ExportS
 
 def _yolo_lines(objects: Objects) -> Iterator[str]:
     crowds = objects.crowds or [0] * len(objects.labels)
-    for (top, left, bottom, right), label, is_crowd in zip(
-        objects.boxes, objects.labels, crowds, strict=True
+    keypoints = objects.keypoints or [()] * len(objects.labels)
+    for (top, left, bottom, right), label, is_crowd, points in zip(
+        objects.boxes, objects.labels, crowds, keypoints, strict=True
     ):
         sides = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
+        words = [str(label), *(f"{one:.6f}" for one in sides)]
+        words += [f"{x:.6f} {y:.6f} {visible}" for y, x, visible in points]
         if not is_crowd:
-            yield f"{label} {' '.join(f'{one:.6f}' for one in sides)}\n"
+            yield f"{' '.join(words)}\n"
 
 
 def _describe_yolo(export: Export) -> None:
@@ -214,8 +231,14 @@ def _describe_yolo(export: Export) -> None:
         f"{key}: images/{split}" for split, key in _YOLO_SPLITS.items() if split in export.places
     ]
     lines += [f"nc: {len(names)}", "names:"]
-    # JSON strings are valid YAML.
+    # JSON strings and lists are valid YAML.
     lines += [f"  {number}: {json.dumps(name)}" for number, name in enumerate(names)]
+    if KEYPOINTS in export.schema.features:
+        feature = export.schema.features[KEYPOINTS]
+        mirrored = feature.mirrored or range(len(feature.points))
+        lines += [f"kpt_shape: [{len(feature.points)}, 3]", f"flip_idx: {[*mirrored]}"]
+        points = json.dumps(feature.points)
+        lines += ["kpt_names:", *(f"  {number}: {points}" for number in range(len(names)))]
     write_durably(export.work / DATA_FILE, ("\n".join(lines) + "\n").encode())
 
 

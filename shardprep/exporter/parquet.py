@@ -19,18 +19,21 @@ from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
     CROWD,
+    KEYPOINTS,
     LABEL,
     LABELS,
     MASK,
     OBJECT_MASK,
     OBJECTS,
+    POINTS,
     Schema,
 )
-from shardprep.exporter.coco import pixel_boxes
+from shardprep.exporter.coco import pixel_boxes, pixel_points
 from shardprep.exporter.samples import (
     Buffer,
     Export,
     ExportSample,
+    Keypoints,
     Layout,
     ShardPlace,
     table_columns,
@@ -70,7 +73,11 @@ def _features(schema: Schema) -> dict[str, Any]:
             objects["is_crowd"] = [_value("int64")]
         if OBJECT_MASK in schema.features:
             objects["mask"] = [{"_type": "Image"}]
+        if KEYPOINTS in schema.features:
+            objects["keypoints"] = [[[_value("float32")]]]
         columns[OBJECTS] = objects
+    if POINTS in schema.features:
+        columns[POINTS] = [[_value("float32")]]
     if MASK in schema.features:
         columns[MASK] = {"_type": "Image"}
     columns |= {"key": _value("bytes"), "width": _value("int64"), "height": _value("int64")}
@@ -141,6 +148,12 @@ def _num_bytes(sample: ExportSample) -> int:
     return sum(map(len, (sample.image, sample.mask or b"", *sample.objects.masks)))
 
 
+def _points(sample: ExportSample, keypoints: Keypoints) -> list[list[float]]:
+    """Return x and y in pixels and visibility of each keypoint."""
+    flat = pixel_points(sample, keypoints)
+    return [flat[i : i + 3] for i in range(0, len(flat), 3)]
+
+
 def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, Any]:
     height, width = sample.size
     row: dict[str, Any] = {"image": _image(sample.image, f"{sample.name}.{sample.suffix}")}
@@ -155,7 +168,10 @@ def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, An
             "mask": [
                 _image(mask, f"{sample.name}.{i}.png") for i, mask in enumerate(objects.masks)
             ],
+            "keypoints": [_points(sample, one) for one in objects.keypoints],
         }
+    if POINTS in schema.features:
+        row[POINTS] = _points(sample, sample.points)
     if sample.mask is not None:
         row[MASK] = _image(sample.mask, f"{sample.name}.png")
     row |= {"key": sample.key, "width": width, "height": height}

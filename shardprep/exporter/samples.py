@@ -30,10 +30,14 @@ from shardprep.dataset.schema import (
     FILENAME,
     HEIGHT,
     IMAGE,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
     LABEL,
     LABELS,
     MASK,
     OBJECT_MASK,
+    POINTS,
+    POINTS_VISIBLE,
     PROVIDED,
     TARGET,
     WIDTH,
@@ -52,6 +56,10 @@ _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 _HEAD_BYTES = 4
 
 
+Keypoints = Sequence[tuple[float, float, int]]
+"""y and x of each keypoint as shares of the stored image, and its visibility: 0, 1 or 2."""
+
+
 @dataclass(frozen=True, slots=True)
 class Objects:
     """The objects of an image: lists of equal length, except () for what the dataset lacks."""
@@ -63,6 +71,8 @@ class Objects:
     """0 or 1 for each object: whether it is a crowd; () if the dataset does not say."""
     masks: Sequence[Buffer] = ()
     """PNG of 0 and 1 for each object, as large as the image; () if the dataset has none."""
+    keypoints: Sequence[Keypoints] = ()
+    """Keypoints of each object; () if the dataset has none."""
 
 
 class ExportSample(NamedTuple):
@@ -83,6 +93,8 @@ class ExportSample(NamedTuple):
     """Objects of the image; empty lists if the dataset has no boxes."""
     mask: Buffer | None = None
     """Grey PNG of the class of each pixel; None if the dataset has no class masks."""
+    points: Keypoints = ()
+    """Keypoints of the image; () if the dataset has none."""
     columns: Mapping[str, int | float | str | None] = MappingProxyType({})
     """Cells of the label table by column; None for an empty cell, "" for an empty text."""
 
@@ -179,6 +191,7 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
                 _target(values, target, len(schema.labels)),
                 _objects(values, schema),
                 values[MASK][0] if MASK in schema.features else None,
+                next(iter(_keypoints(values, schema, POINTS, POINTS_VISIBLE)), ()),
                 _columns(values, columns),
             )
         except (LookupError, ValueError, TypeError, OSError) as error:
@@ -241,6 +254,8 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects:
         raise ValueError("a box of it has no place")
     num_classes = len(schema.features[BOX_LABEL].labels)
     lists = [boxes, *(values[n] for n in (BOX_LABEL, CROWD, OBJECT_MASK) if n in schema.features)]
+    keypoints = _keypoints(values, schema, KEYPOINTS, KEYPOINTS_VISIBLE)
+    lists += [keypoints] if KEYPOINTS in schema.features else []
     if any(len(one) != len(labels) for one in lists):
         raise ValueError("its objects have lists of different lengths")
     return Objects(
@@ -248,7 +263,24 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects:
         [_known(one, num_classes) for one in labels],
         values[CROWD] if CROWD in schema.features else (),
         values[OBJECT_MASK] if OBJECT_MASK in schema.features else (),
+        keypoints,
     )
+
+
+def _keypoints(
+    values: dict[str, Any], schema: Schema, places: str, visible: str
+) -> list[Keypoints]:
+    """Return the keypoints of each object, or a list with those of the image."""
+    if places not in schema.features or visible not in schema.features:
+        return []
+    number = len(schema.features[places].points)
+    flat, seen = values[places], values[visible]
+    if not number or len(flat) != 2 * len(seen) or len(seen) % number:
+        raise ValueError(f"{places} has {len(flat)} values, which are not {2 * number} for each")
+    if not all(map(math.isfinite, flat)):
+        raise ValueError("a keypoint of it has no place")
+    points = [*zip(flat[::2], flat[1::2], seen, strict=True)]
+    return [points[i : i + number] for i in range(0, len(points), number)]
 
 
 def _columns(

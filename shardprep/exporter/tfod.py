@@ -12,8 +12,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from shardprep.dataset import documents, example, tfrecord
-from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, OBJECT_MASK, Schema
-from shardprep.exporter.samples import Export, ExportSample, Layout, ShardPlace
+from shardprep.dataset.schema import (
+    BOX_LABEL,
+    KEYPOINTS,
+    LABEL,
+    LABELS,
+    MASK,
+    OBJECT_MASK,
+    POINTS,
+    Schema,
+)
+from shardprep.exporter.samples import Export, ExportSample, Keypoints, Layout, ShardPlace
 from shardprep.storage.atomic_file import DurableFile, write_durably
 
 _CORNERS = ("ymin", "xmin", "ymax", "xmax")
@@ -26,6 +35,11 @@ _DTYPES = {
     f"{_OF_OBJECT}/text": "bytes",
     "image/object/is_crowd": "int64",
     "image/object/mask": "bytes",
+    "image/object/keypoint/num": "int64",
+    "image/object/keypoint/text": "bytes",
+    "image/object/keypoint/visibility": "int64",
+    "image/object/keypoint/x": "float32",
+    "image/object/keypoint/y": "float32",
     "target": "float32",
 }
 """dtype of each list that can be empty."""
@@ -74,6 +88,8 @@ def _values(sample: ExportSample, schema: Schema) -> dict[str, Any]:
         values["image/object/is_crowd"] = objects.crowds or [0] * len(objects.labels)
         if OBJECT_MASK in schema.features:
             values["image/object/mask"] = [bytes(mask) for mask in objects.masks]
+        values |= _points("image/object/keypoint", objects.keypoints, schema, KEYPOINTS)
+    values |= _points("image/keypoint", [sample.points], schema, POINTS)
     if sample.mask is not None:
         values["image/segmentation/class/encoded"] = [bytes(sample.mask)]
         values["image/segmentation/class/format"] = [b"png"]
@@ -81,6 +97,19 @@ def _values(sample: ExportSample, schema: Schema) -> dict[str, Any]:
         plain = cell.encode() if isinstance(cell, str) else cell
         values.setdefault(name, [] if plain is None else [plain])
     return values
+
+
+def _points(prefix: str, several: Sequence[Keypoints], schema: Schema, name: str) -> dict[str, Any]:
+    if name not in schema.features:
+        return {}
+    places = [one for points in several for one in points]
+    return {
+        f"{prefix}/y": [y for y, _, _ in places],
+        f"{prefix}/x": [x for _, x, _ in places],
+        f"{prefix}/visibility": [visible for _, _, visible in places],
+        f"{prefix}/text": [one.encode() for one in schema.features[name].points] * len(several),
+        **({f"{prefix}/num": [len(one) for one in several]} if name == KEYPOINTS else {}),
+    }
 
 
 def _named(prefix: str, labels: Sequence[int], names: Sequence[str]) -> dict[str, Any]:

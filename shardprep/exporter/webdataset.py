@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring
 from typing import Any
 
-from shardprep.dataset.schema import BOX, CROWD, LABEL, OBJECT_MASK, TEXT, Schema
+from shardprep.dataset.schema import BOX, CROWD, KEYPOINTS, LABEL, OBJECT_MASK, POINTS, TEXT, Schema
 from shardprep.exporter.samples import Buffer, Export, ExportSample, Layout, ShardPlace, Target
 from shardprep.storage.atomic_file import DurableFile
 
@@ -82,7 +82,7 @@ def _files(
 
 
 def _described(schema: Schema) -> Callable[[ExportSample], str]:
-    has_objects = BOX in schema.features
+    is_annotated = bool({BOX, POINTS} & schema.features.keys())
 
     @functools.lru_cache(1024)
     def plain(size: tuple[int, int], value: Target) -> str:
@@ -91,7 +91,7 @@ def _described(schema: Schema) -> Callable[[ExportSample], str]:
 
     def describe(sample: ExportSample) -> str:
         # 0.0 and -0.0 are equal keys of a cache, but differ in JSON.
-        if has_objects or sample.columns or isinstance(sample.target, float):
+        if is_annotated or sample.columns or isinstance(sample.target, float):
             rest = _text(_facts(sample, schema))
         else:
             rest = plain(sample.size, sample.target)
@@ -123,6 +123,10 @@ def _facts(sample: ExportSample, schema: Schema) -> dict[str, Any]:
             from shardprep.exporter.coco import run_lengths
 
             facts["objects"]["segmentation"] = run_lengths(sample)
+        if KEYPOINTS in schema.features:
+            facts["objects"]["keypoints"] = objects.keypoints
+    if POINTS in schema.features:
+        facts["points"] = sample.points
     if sample.columns:
         facts["columns"] = {name: _number(cell) for name, cell in sample.columns.items()}
     return facts

@@ -50,11 +50,11 @@ def place_points(
     sides = np.array(size[::-1], np.float64)
     margin = sides / placement.frame_size(frame)[::-1] * _TOLERANCE_PX
     is_labelled = visible > 0
-    is_inside = _are_within(places, sides, margin) & is_labelled
+    is_inside: NDArray[np.bool_] = _are_within(places, sides, margin) & is_labelled
     places[~is_inside] = 0.0
     moved = placement.points(places, size, frame)
     stored = np.array(placement.size[::-1], np.float64)
-    is_left = _are_within(moved, stored, np.full(2, _TOLERANCE_PX)) & is_inside
+    is_left = is_inside & _are_within(moved, stored, np.full(2, _TOLERANCE_PX))
     shares = (moved / stored).clip(0.0, 1.0)[..., ::-1]
     return PlacedPoints(
         np.where(is_left[..., np.newaxis], shares, 0.0).astype(np.float32),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +14,17 @@ import simplejpeg
 from shardprep.dataset.example import ExampleDecoder, Features
 from shardprep.dataset.item_table import WRITTEN, ShardRows, with_status
 from shardprep.dataset.schema import (
-    BOX,
     BOX_LABEL,
     FILENAME,
     HEIGHT,
     IMAGE,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
     LABEL,
     LABELS,
     MASK,
+    POINTS,
+    POINTS_VISIBLE,
     TARGET,
     UNLABELLED,
     WIDTH,
@@ -42,7 +45,7 @@ _PNG_HEADER = struct.Struct(">8xI4sIIBB")
 _COLOUR_TYPES = {0: "grey", 2: "colours", 3: "a palette", 4: "grey and alpha", 6: "colours"}
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 _SIDES = 4
-_ANNOTATIONS = ("object_labels", "mask_pixels")
+_ANNOTATIONS = ("object_labels", "mask_pixels", "labelled_points")
 _TYPES = {"bytes": bytes, "int64": int, "float32": float}
 _Size = tuple[int, int]
 """Height and width in pixels."""
@@ -55,19 +58,20 @@ class RecordRows(ShardRows):
     targets: Sequence[object] = ()
     """Target of each record: class index, list of indices, float32 or UTF-8 bytes. May be empty."""
     annotations: Sequence[Mapping[str, Any]] = ()
-    """`object_labels` and `mask_pixels` of each record; empty in a dataset without annotations."""
+    """The columns `_ANNOTATIONS` of each record that there are."""
 
 
 def written_rows(table: pa.Table, target: str | None) -> RecordRows:
     """Return the rows of a shard's written items; `target` names the target feature, if any."""
     table = with_status(table, WRITTEN)
     rows = ShardRows.of(table)
+    annotations = [name for name in _ANNOTATIONS if name in table.column_names]
     return RecordRows(
         rows.offsets,
         rows.lengths,
         rows.keys,
         _targets(table, target) if target else (),
-        table.select(_ANNOTATIONS).to_pylist() if {*_ANNOTATIONS} <= {*table.column_names} else (),
+        table.select(annotations).to_pylist() if annotations else (),
     )
 
 
@@ -133,6 +137,7 @@ class ExampleCheck:
         if self._annotated:
             yield from self._feature_faults(self._annotated, features, size or self._size, sound)
             yield from _count_faults(self._annotated, features)
+            yield from _unseen_faults(sound)
             if rows is not None and rows.annotations:
                 yield from self._annotation_faults(sound, rows.annotations[record])
 
@@ -205,11 +210,26 @@ class ExampleCheck:
         if BOX_LABEL in sound and list(labels or ()) != sound[BOX_LABEL]:
             here = _some(sound[BOX_LABEL])
             yield Fault("items", f"{BOX_LABEL}: is {here}, items.parquet says {_some(labels)}")
+        if "labelled_points" in row:
+            labelled = self._labelled(sound)
+            if labelled != list(row["labelled_points"] or ()):
+                here, there = _some(labelled), _some(row["labelled_points"])
+                what = f"labelled keypoints are {here}, items.parquet says {there}"
+                yield Fault("items", what)
         if MASK in sound and self._decode:
             pixels = _pixel_counts(sound[MASK][0])
             if pixels != said:
                 what = f"{MASK}: has pixels {_some(pixels)}, items.parquet says {_some(said)}"
                 yield Fault("items", what)
+
+    def _labelled(self, sound: Mapping[str, Sequence[Any]]) -> list[int]:
+        """Return the number of labelled keypoints of each object, then of the image."""
+        counts: list[int] = []
+        for name in (KEYPOINTS_VISIBLE, POINTS_VISIBLE):
+            if name in sound:
+                visible = np.reshape(sound[name], (-1, self._annotated[name].num_values))
+                counts += np.count_nonzero(visible, axis=1).tolist()
+        return counts
 
 
 def key_of(features: Features) -> str:
@@ -225,15 +245,16 @@ def _form_fault(values: Sequence[Any], feature: Feature) -> str:
     for value in values:
         if type(value) is not kind:
             return f"holds {type(value).__name__}, the schema says {feature.dtype}"
-    if len(values) != 1 and not feature.repeated and feature.kind != "labels":
-        return f"has {len(values)} values, not 1"
-    return ""
+    if feature.repeated or feature.kind == "labels":
+        return ""
+    number = feature.num_values
+    return "" if len(values) == number else f"has {len(values)} values, not {number}"
 
 
 def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault | None:
     """Return the fault of the values, or None; their type and number are already checked."""
-    if feature.kind == "bbox":
-        return _box_fault(values)
+    if feature.kind in ("bbox", "keypoints", "visibility"):
+        return _box_fault(values) if feature.kind == "bbox" else _points_fault(values, feature)
     if feature.kind == "text":
         try:
             values[0].decode()
@@ -268,12 +289,37 @@ def _box_fault(values: Sequence[float]) -> Fault | None:
     return Fault("objects", f"box {wrong[0]} ({sides}) has not 0 ≤ min < max ≤ 1{more}")
 
 
-def _count_faults(names: Iterable[str], features: Features) -> Iterator[Fault]:
+def _points_fault(values: Sequence[float], feature: Feature) -> Fault | None:
+    if len(values) % max(feature.num_values, 1):
+        what = f"has {len(values):,} values, which is not {feature.num_values} for each object"
+        return Fault("objects", what)
+    if feature.kind == "visibility":
+        wrong = [int(value) for value in values if value not in (0, 1, 2)]
+        return Fault("objects", _first(wrong, "is not 0, 1 or 2")) if wrong else None
+    outside = [value for value in values if not 0 <= value <= 1]
+    if outside:
+        return Fault("objects", f"{outside[0]:.6g} is not from 0 to 1, a place in the image")
+    return None
+
+
+def _unseen_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
+    """Yield a fault if keypoints with visibility 0 have a place."""
+    for name, of_visible in ((KEYPOINTS, KEYPOINTS_VISIBLE), (POINTS, POINTS_VISIBLE)):
+        if name in features and of_visible in features:
+            places = np.array(features[name], np.float64).reshape(-1, 2)
+            visible = np.array(features[of_visible])
+            if len(places) != len(visible):
+                yield Fault("objects", f"{name}: has {len(places):,} places of {len(visible):,}")
+            elif places[visible == 0].any():
+                yield Fault("objects", f"{name}: has a place for a keypoint of visibility 0")
+
+
+def _count_faults(expected: Mapping[str, Feature], features: Features) -> Iterator[Fault]:
     """Yield one fault if the features of a record have values for different numbers of objects."""
     counts = {
-        name: len(features[name]) // (_SIDES if name == BOX else 1)
-        for name in names
-        if name in features and name != MASK
+        name: len(features[name]) // max(feature.num_values, 1)
+        for name, feature in expected.items()
+        if name in features and feature.repeated
     }
     if len({*counts.values()}) > 1:
         said = ", ".join(f"{name} of {count:,}" for name, count in counts.items())

@@ -41,6 +41,10 @@ VALUES: dict[str, bytes | float | tuple[Any, ...]] = {
     "objects/is_crowd": (0,),
     "objects/mask": (b"a PNG",),
     "segmentation_mask": b"a PNG",
+    "objects/keypoints": (0.25, 0.5),
+    "objects/keypoints/visible": (2,),
+    "points": (0.25, 0.5),
+    "points/visible": (1,),
 }
 
 
@@ -64,7 +68,9 @@ def test_a_schema_is_shipped_for_every_kind_of_target() -> None:
         "classification": "label",
         "detection": "objects",
         "instances": "objects",
+        "keypoints": "objects",
         "multilabel": "labels",
+        "points": "points",
         "regression": "target",
         "segmentation": "segmentation_mask",
         "text": "text",

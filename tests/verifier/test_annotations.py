@@ -18,11 +18,22 @@ from PIL import Image
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.annotated_pictures import annotated_pictures
 from shardprep.dataset.describe import read_facts
-from shardprep.dataset.item_table import ANNOTATED_COLUMNS, read_items, rows_by_shard
+from shardprep.dataset.item_table import POINTED_COLUMNS, read_items, rows_by_shard
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.dataset.schema import (
+    ANNOTATIONS,
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
+    MASK,
+    OBJECT_MASK,
+    POINTS,
+    POINTS_VISIBLE,
+)
 from shardprep.storage.folder import LocalFolder
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset
@@ -99,6 +110,17 @@ DAMAGES: dict[str, tuple[str, Callable[[list[Any]], list[Any]], str, str]] = {
     "another label": (BOX_LABEL, lambda v: [1, *v[1:]], "items", "[1, 0, 1], items.parquet says"),
     "a flag of 2": (CROWD, lambda v: [2, *v[1:]], "objects", "2 is not 0 or 1"),
     "a flag lost": (CROWD, lambda v: v[1:], "objects", "objects/is_crowd of 2"),
+    "a keypoint lost": (KEYPOINTS, lambda v: v[:-2], "objects", "values, which is not 6 for each"),
+    "keypoints of an object lost": (KEYPOINTS, lambda v: v[6:], "objects", "objects/keypoints of 2"),
+    "a keypoint outside": (KEYPOINTS, lambda v: [1.5, *v[1:]], "objects", "1.5 is not from 0 to 1"),
+    "a keypoint without a place": (KEYPOINTS, lambda v: [float("nan"), *v[1:]], "objects", "nan is"),
+    "a visibility of 3": (KEYPOINTS_VISIBLE, lambda v: [3, *v[1:]], "objects", "3 is not 0, 1 or 2"),
+    "an unseen keypoint": (KEYPOINTS_VISIBLE, lambda v: [0, *v[1:]], "objects", "of visibility 0"),
+    "another visibility": (
+        KEYPOINTS_VISIBLE, lambda v: [*v[:2], 1, *v[3:]], "items", "[3, 2, 2, 1], items.parquet says",
+    ),
+    "a point lost": (POINTS, lambda v: v[:2], "example", "has 2 values, not 4"),
+    "no point": (POINTS_VISIBLE, lambda _: [2, 2], "items", "items.parquet says [2, 2, 2, 1]"),
     "a mask lost": (OBJECT_MASK, lambda v: v[1:], "objects", "objects/mask of 2"),
     "no masks": (OBJECT_MASK, lambda _: [], "objects", "objects/mask of 0"),
     "a mask of another size": (
@@ -184,7 +206,7 @@ def test_a_row_that_contradicts_its_record_is_a_problem(
 ) -> None:
     rows = pq.read_table(folder / "items.parquet").to_pylist()
     next(row for row in rows if row["key"] == KEY)[column] = value
-    table = pa.Table.from_pylist(rows, schema=ANNOTATED_COLUMNS)
+    table = pa.Table.from_pylist(rows, schema=POINTED_COLUMNS)
     pq.write_table(table, folder / "items.parquet")
     found = [one.what for one in problems(folder) if one.kind == "items"]
     assert any(said in what for what in found), found
@@ -214,7 +236,7 @@ def test_a_receipt_keeps_the_annotation_columns(folder: Path, tmp_path: Path) ->
     write_receipt(folders.state, facts, table.replace_schema_metadata(None))
     found = read_receipt(folders, SHARD)
     assert found is not None
-    assert found.table.schema.names == ANNOTATED_COLUMNS.names
+    assert found.table.schema.names == POINTED_COLUMNS.names
     assert found.table.to_pylist() == table.to_pylist()
 
 
@@ -255,7 +277,7 @@ def test_any_cell_of_the_annotation_columns_is_valid_or_a_problem(
     for row in rows:
         row[column] = data.draw(st.one_of(st.none(), CELLS[column]))
     try:
-        table = pa.Table.from_pylist(rows, schema=ANNOTATED_COLUMNS)
+        table = pa.Table.from_pylist(rows, schema=POINTED_COLUMNS)
     except UnicodeEncodeError:
         return
     pq.write_table(table, folder / "items.parquet")

@@ -134,7 +134,8 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
     unmatched[ELSEWHERE] = objects.num_elsewhere if objects else 0
     unmatched = +unmatched
     _check_dropped(counts.total(), dropped + unmatched, recipe.max_dropped, objects)
-    sources = [*read.sources, *([read.points] if read.points else [])]
+    points = [read.points] if read.points is not None else []
+    sources: list[Found | FoundPoints] = [*read.sources, *points]
     raw = {*(name for one in read.sources for name in one.names), *files.raw_names}
     is_background = recipe.unlisted == "background"
     if recipe.unlisted == "auto" and objects is not None:

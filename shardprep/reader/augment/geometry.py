@@ -91,16 +91,13 @@ class Flip(Move):
 
     def for_keypoints(self, schema: Schema) -> Flip:
         """Return the op with the pairs of a schema, unless they are given."""
-        features = schema.features
         pairs = {"mirrored": KEYPOINTS, "mirrored_points": POINTS}
-        return dataclasses.replace(
-            self,
-            **{
-                field: features[name].mirrored
-                for field, name in pairs.items()
-                if name in features and getattr(self, field) is None
-            },
-        )
+        known: dict[str, Any] = {
+            field: schema.features[name].mirrored
+            for field, name in pairs.items()
+            if name in schema.features and getattr(self, field) is None
+        }
+        return dataclasses.replace(self, **known)
 
     def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
         across, down = draw(images, seed, 2)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.schema import BOX, MASK
+from shardprep.dataset.schema import ALL_POINTS, BOX, MASK
 from shardprep.errors import counted
 from shardprep.reporter.findings.finding import (
     MEANINGS,
     OF_ANNOTATIONS,
     OF_BOXES,
     OF_MASKS,
+    OF_POINTS,
     Finding,
     excluding,
 )
@@ -86,6 +87,7 @@ def findings(report: ReportData) -> Html:
         *(OF_ANNOTATIONS if not schema.annotations else ()),
         *(OF_BOXES if BOX not in schema.features else ()),
         *(OF_MASKS if MASK not in schema.features else ()),
+        *(OF_POINTS if not {*ALL_POINTS} & schema.features.keys() else ()),
     }
     others = [meaning for name, meaning in MEANINGS.items() if name not in names | cannot]
     counts = Counter(one.severity for one in report.findings)

@@ -119,7 +119,7 @@ def _picture(contents: Contents, number: int, drawing: Drawing) -> Html:
                   class_="tiny" if scale >= _PIXELATED else None)]  # fmt: skip
     if drawing.overlay.mask:
         layers.append(tag("img", src=f"/mask/{number}", alt="its masks", **sizes, class_="over"))
-    if drawing.overlay.boxes:
+    if drawing.overlay.boxes or drawing.overlay.points:
         layers.append(drawn_boxes(schema, drawing.overlay, drawing.overlay.size))
     shot = tag("div", *layers, class_="shot large")
     if not schema.annotations:

@@ -58,7 +58,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     findings = []
     if poses.num_points and not source.keypoints:
         points = counted(poses.num_points, "point")
-        findings.append(f"{points} of LabelMe are not stored; {OptionName('points')} labelme does")
+        findings.append(f"{points} of LabelMe: not stored without {OptionName('points')} labelme")
     if source.keypoints:
         poses.add_to(table)
     names = dict.fromkeys(table.classes, Skeleton(tuple(poses.names)))
