@@ -53,7 +53,7 @@ _WORKER_BYTES = 128 << 20
 _TICK_S = 0.2
 _ROW_COLUMNS = (
     "key", "status", "offset", "length", "label", "labels", "target", "text", "object_labels",
-    "mask_pixels",
+    "mask_pixels", "labelled_points",
 )  # fmt: skip
 
 

@@ -210,25 +210,28 @@ class ExampleCheck:
         if BOX_LABEL in sound and list(labels or ()) != sound[BOX_LABEL]:
             here = _some(sound[BOX_LABEL])
             yield Fault("items", f"{BOX_LABEL}: is {here}, items.parquet says {_some(labels)}")
-        if "labelled_points" in row:
-            labelled = self._labelled(sound)
-            if labelled != list(row["labelled_points"] or ()):
-                here, there = _some(labelled), _some(row["labelled_points"])
-                what = f"labelled keypoints are {here}, items.parquet says {there}"
-                yield Fault("items", what)
+        labelled, there = self._labelled(sound), row.get("labelled_points")
+        if labelled is not None and labelled != list(there or ()):
+            what = f"labelled keypoints are {_some(labelled)}, items.parquet says {_some(there)}"
+            yield Fault("items", what)
         if MASK in sound and self._decode:
             pixels = _pixel_counts(sound[MASK][0])
             if pixels != said:
                 what = f"{MASK}: has pixels {_some(pixels)}, items.parquet says {_some(said)}"
                 yield Fault("items", what)
 
-    def _labelled(self, sound: Mapping[str, Sequence[Any]]) -> list[int]:
-        """Return the number of labelled keypoints of each object, then of the image."""
+    def _labelled(self, sound: Mapping[str, Sequence[Any]]) -> list[int] | None:
+        """Return the number of labelled keypoints of each object, then of the image.
+
+        None if the dataset has no keypoints, or if they are damaged.
+        """
+        names = [name for name in (KEYPOINTS_VISIBLE, POINTS_VISIBLE) if name in self._annotated]
+        if not names or not sound.keys() >= {*names}:
+            return None
         counts: list[int] = []
-        for name in (KEYPOINTS_VISIBLE, POINTS_VISIBLE):
-            if name in sound:
-                visible = np.reshape(sound[name], (-1, self._annotated[name].num_values))
-                counts += np.count_nonzero(visible, axis=1).tolist()
+        for name in names:
+            visible = np.reshape(sound[name], (-1, self._annotated[name].num_values))
+            counts += np.count_nonzero(visible, axis=1).tolist()
         return counts
 
 

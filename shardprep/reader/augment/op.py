@@ -65,7 +65,8 @@ class Move(ABC):
         is_single = images.shape.rank == 3
         if is_single:
             images, spatial = tf.nest.map_structure(lambda x: x[tf.newaxis], (images, spatial))
-        moved = self._moved(images, spatial, seed)
+        images, spatial = self._moved(images, spatial, seed)
+        moved = images, clip_points(spatial, _WHOLE)
         if is_single:
             moved = tf.nest.map_structure(lambda x: x[0], moved)
         return moved[0] if labels is None else (moved[0], join_labels(labels, moved[1]))
@@ -191,7 +192,7 @@ def follow(labels: Labels, windows: Any, size: tuple[Any, Any], min_visible: flo
     )
     if BOXES in moved:
         moved = clip_objects(moved, labels[BOXES], _WHOLE, size, min_visible)
-    return clip_points(moved, _WHOLE)
+    return moved
 
 
 def clip_points(labels: Labels, frames: Any) -> Labels:
