@@ -133,7 +133,10 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
     unmatched = _unmatched(without_image, [one.key for one in images.skipped])
     unmatched[ELSEWHERE] = objects.num_elsewhere if objects else 0
     unmatched = +unmatched
-    _check_dropped(counts.total(), dropped + unmatched, recipe.max_dropped, objects)
+    num_points = read.points.num_labelled if read.points is not None else 0
+    _check_dropped(
+        counts.total() + num_points, dropped + unmatched, recipe.max_dropped, without_image
+    )
     points = [read.points] if read.points is not None else []
     sources: list[Found | FoundPoints] = [*read.sources, *points]
     raw = {*(name for one in read.sources for name in one.names), *files.raw_names}
@@ -469,17 +472,17 @@ def _unmatched(without_image: Mapping[str, int], left_out: Collection[str]) -> C
 
 
 def _check_dropped(
-    num_objects: int, dropped: Counter[str], most: float, objects: Found | None
+    num_objects: int, dropped: Counter[str], most: float, without_image: Mapping[str, int]
 ) -> None:
+    """Raise SourceError if too many objects, or keypoints of images, are bad."""
     bad = {reason: count for reason, count in dropped.items() if reason not in NO_FAULTS}
     num_bad = sum(bad.values())
     total = num_objects + num_bad
     if num_bad > most * total:
         counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))
         what = f"{num_bad:,} of {total:,} objects are bad ({counts}), more than {most:.3g}"
-        if bad.get(NO_IMAGE) and objects is not None:
-            named = objects.without_image.items()
-            missing = [shown(name) for name, count in named if count]
+        if bad.get(NO_IMAGE):
+            missing = [shown(name) for name, count in without_image.items() if count]
             what += f"; there is no image for {some_of(missing)}"
         hint = "a larger share accepts them"
         if bad.get(NO_OUTLINE, 0) == num_objects + num_bad:

@@ -40,6 +40,10 @@ class FoundPoints:
     is_relative: bool = False
     findings: list[str] = field(default_factory=list)
 
+    @property
+    def num_labelled(self) -> int:
+        return sum(int(np.count_nonzero(one[:, 2])) for one in self.points.values())
+
 
 class PointList:
     """The keypoints of a source in reading order."""
