@@ -50,11 +50,11 @@ def place_points(
     sides = np.array(size[::-1], np.float64)
     margin = sides / placement.frame_size(frame)[::-1] * _TOLERANCE_PX
     is_labelled = visible > 0
-    is_inside: NDArray[np.bool_] = _are_within(places, sides, margin) & is_labelled
+    is_inside = np.logical_and(_are_within(places, sides, margin), is_labelled)
     places[~is_inside] = 0.0
     moved = placement.points(places, size, frame)
     stored = np.array(placement.size[::-1], np.float64)
-    is_left = is_inside & _are_within(moved, stored, np.full(2, _TOLERANCE_PX))
+    is_left = np.logical_and(_are_within(moved, stored, np.full(2, _TOLERANCE_PX)), is_inside)
     shares = (moved / stored).clip(0.0, 1.0)[..., ::-1]
     return PlacedPoints(
         np.where(is_left[..., np.newaxis], shares, 0.0).astype(np.float32),
@@ -67,8 +67,9 @@ def place_points(
 def _are_within(
     places: NDArray[np.float64], sides: NDArray[np.float64], margin: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = ((places >= -margin) & (places <= sides + margin)).all(axis=-1)
-    return found  # False for NaN
+    is_within = (places >= -margin) & (places <= sides + margin)  # False for NaN
+    found: NDArray[np.bool_] = np.logical_and.reduce(is_within, axis=-1)
+    return found
 
 
 def united(skeletons: Iterable[Skeleton]) -> Skeleton:

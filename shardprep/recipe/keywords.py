@@ -40,6 +40,7 @@ class RecipeKeywords(TypedDict, total=False):
     null: Texts
     boxes: str
     masks: str
+    points: str
     instances: bool
     mask_values: str
     unlisted: Literal["auto", "skip", "background"]

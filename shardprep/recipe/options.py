@@ -167,7 +167,8 @@ class BuildOptions:
         "Keypoints: coco[:FILE,…] or yolo[:NAMES], of the objects of --boxes; labelme, of the "
         "objects of --boxes labelme or else of the images; csv:FILE[:ID[:X,Y[:NAME]]], of the "
         "images; or none. X,Y are columns, also of several keypoints, as in x1,y1,x2,y2.",
-        _OBJECTS, "FORMAT", shown="none", is_newer=True)
+        _OBJECTS, "FORMAT", shown="none; columns of a table are detected as boxes are",
+        is_newer=True)
     instances: bool = _option(False,
         "Store a mask for each object instead of one class mask for each image.", _OBJECTS)
     mask_values: str = _option("",

@@ -13,7 +13,7 @@ from typing import get_args
 import pytest
 from PIL import Image
 
-from shardprep.dataset.item_table import ANNOTATION_COLUMNS, COLUMNS
+from shardprep.dataset.item_table import ANNOTATION_COLUMNS, COLUMNS, POINT_COLUMNS
 from shardprep.dataset.schema import PROVIDED, shipped_schemas
 from shardprep.image.process import RejectionKind
 from shardprep.reporter.findings.finding import MEANINGS as FINDINGS
@@ -102,6 +102,7 @@ def test_format_names_the_columns_of_items() -> None:
         "original_width", "original_height", "original_format", "original_bytes",
         "original_sha256",
         *ANNOTATION_COLUMNS.names,
+        *POINT_COLUMNS.names,
     ]  # fmt: skip
 
 

@@ -201,7 +201,7 @@ def test_targets_have_the_documented_names_and_types(sets: Sets) -> None:
     assert {name: one.dtype for name, one in target.items()} == dtypes | more
     assert target["label"].shape == (4,)
     every = by_load(sets["all"], batch_size=4)[0][1]
-    of_points = {"keypoints": np.float32, "points": np.float32}
+    of_points: dict[str, Any] = {"keypoints": np.float32, "points": np.float32}
     of_points |= {"keypoints_visible": np.int64, "points_visible": np.int64}
     assert set(every) == {*dtypes, "crowds", "masks", "segmentation_mask", *of_points}
     assert {name: every[name].dtype for name in of_points} == of_points

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from PIL import Image
 
 import shardprep
@@ -29,9 +29,7 @@ IMAGE = png(HEIGHT, WIDTH)
 Features = dict[str, dict[str, Any]]
 
 
-def built(
-    folder: Path, members: Mapping[str, bytes | str], **keys: Any
-) -> tuple[BuildResult, Features]:
+def built(folder: Path, members: Mapping[str, Any], **keys: Any) -> tuple[BuildResult, Features]:
     """Build a source without labels; return the result and the features of its records by key."""
     data = {key: one.encode() if isinstance(one, str) else one for key, one in members.items()}
     source = write_folder(folder / "source", data)
@@ -81,7 +79,12 @@ def test_keypoints_of_real_images_are_where_pycocotools_and_numpy_say(
     number, num_seen = len(category["keypoints"]), 0
     for fit in fits:
         size = "none" if fit == "none" else "400x400"
-        keys = {"points": f"coco:test_{name}.json", "size": size, "fit": fit, "name": "set"}
+        keys: dict[str, Any] = {
+            "points": f"coco:test_{name}.json",
+            "size": size,
+            "fit": fit,
+            "name": "set",
+        }
         made = build(folder, tmp_path / fit, **keys)
         own = feature(made)
         assert list(own.points) == category["keypoints"]
@@ -114,7 +117,7 @@ def test_keypoints_of_real_images_are_where_pycocotools_and_numpy_say(
                 away = np.where(is_left[..., None], np.abs(moved - points), 0.0).max((1, 2))
                 fits_one = (away < 0.01) & (np.where(is_left, wanted[..., 2], 0) == seen).all(1)
                 assert fits_one.any()
-                num_seen += np.count_nonzero(seen)
+                num_seen += int(np.count_nonzero(seen))
     assert num_seen > 0
 
 
@@ -267,7 +270,7 @@ def test_poses_of_yolo_have_their_keypoints(tmp_path: Path, case: str) -> None:
     assert (own.points, own.mirrored) == (
         (("0", "1"), ()) if case == "no shape" else (("tail", "tip"), (1, 0))
     )
-    first = [[[10, 15, 2], [20, 18, 2 if case == "2 values" else 1]]]
+    first: Any = [[[10, 15, 2], [20, 18, 2 if case == "2 values" else 1]]]
     second = [[[12, 15, 2], [0, 0, 0]]] if case == "2 values" else [[[0, 0, 0]] * 2]
     wanted = [*first, *second, [[0, 0, 0]] * 2]
     np.testing.assert_allclose(places(found["images/a.png"], 2), wanted, atol=1e-4)
@@ -294,7 +297,7 @@ def test_facial_keypoints_are_columns_of_one_row(tmp_path: Path) -> None:
     own = feature(made, POINTS)
     assert own.points == ("left_eye_center", "right_eye_center")
     assert own.mirrored == (1, 0)
-    wanted = {
+    wanted: dict[str, Any] = {
         "a.png": [[10.5, 8, 2], [30, 8.25, 2]],
         "b.png": [[0, 0, 0], [29, 9, 2]],
         "c.png": [[0, 0, 0], [0, 0, 0]],
@@ -325,7 +328,7 @@ def test_lumbar_coordinates_are_rows_of_named_points(tmp_path: Path) -> None:
     )
     assert feature(made, POINTS).points == ("Canal L1/L2", "Canal L2/L3")
     np.testing.assert_allclose(
-        places(found["train/1/7/3.png"], 2, POINTS)[0], [[12, 9, 2], [14, 19.5, 2]], atol=1e-4
+        places(found["train/1/7/3.png"], 2, POINTS)[0], [[12.0, 9.0, 2.0], [14, 19.5, 2]], atol=1e-4
     )
     assert not any(found["train/1/7/4.png"][f"{POINTS}/visible"])
 
@@ -335,7 +338,7 @@ def test_several_points_of_one_name_are_numbered(tmp_path: Path) -> None:
     rows = "tomo,z,y,x\na,1,10,20\na,1,4,5\na,1,10,20\nb,2,-1,-1\nc,3,7,7\n"
     members = {f"{key}.png": IMAGE for key in "abc"} | {"labels.csv": rows}
     with pytest.raises(BuildError, match=r"1 of 4 keypoints are bad .*: 1 repeated; the work"):
-        built(tmp_path, members, points="csv:labels.csv:tomo:x,y")
+        built(tmp_path / "strict", members, points="csv:labels.csv:tomo:x,y")
     made, found = built(tmp_path, members, points="csv:labels.csv:tomo:x,y", max_dropped=0.3)
     assert feature(made, POINTS).points == ("point", "point 2")
     np.testing.assert_allclose(
@@ -373,6 +376,19 @@ def test_a_wrong_rule_for_keypoints_is_one_line(tmp_path: Path, rule: str, said:
         build(source, tmp_path / "out", points=rule)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_hostile_numbers_of_keypoints_are_one_line(tmp_path: Path) -> None:
+    """No array of that size is made."""
+    values = [1, 1, 2] * 200_000
+    document = coco({"image_id": 1, "category_id": 3, "keypoints": values})
+    source = write_folder(tmp_path / "s", {"1.png": IMAGE, "all.json": document.encode()})
+    with pytest.raises(SourceError, match="the objects have 200,000 keypoints; at most 1,000"):
+        build(source, tmp_path / "out", points="coco")
+    rows = "".join(f"1,{i},{i}.5\n" for i in range(2_000))
+    source = write_folder(tmp_path / "t", {"1.png": IMAGE, "t.csv": f"image,x,y\n{rows}".encode()})
+    with pytest.raises(SourceError, match="t.csv: has 2,000 keypoints in an image, more than"):
+        build(source, tmp_path / "out", points="csv:t.csv")
 
 
 def test_keypoints_and_boxes_are_of_one_document(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ from shardprep.dataset.manifest import (
     Unmatched,
     unmatched_of,
 )
-from shardprep.dataset.schema import MOST_POINTS
 from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown, some_of
 from shardprep.image.annotation_types import (
     NO_OUTLINE,
@@ -332,11 +331,6 @@ def _skeleton(found: Found | None) -> Skeleton:
     if found is None or found.skeleton is None or not found.skeleton.names:
         what = "no object has keypoints"
         raise SourceError(_POINTS, what, f"leave it out: {_BOXES} alone stores boxes")
-    if len(found.skeleton.names) > MOST_POINTS:
-        what = (
-            f"the objects have {len(found.skeleton.names):,} keypoints, more than {MOST_POINTS:,}"
-        )
-        raise SourceError(_POINTS, what, f"choose classes with {_CLASSES}")
     return found.skeleton
 
 

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.targets import class_names
 from shardprep.dataset.manifest import ELSEWHERE, LEFT_OUT
+from shardprep.dataset.schema import MOST_POINTS
+from shardprep.errors import OptionName, SourceError
 from shardprep.image.annotation_types import Annotation, Floats, Outline, Points, Segment, Skeleton
 from shardprep.image.keypoints import united
 from shardprep.recipe.object_rules import BoxColumns
@@ -199,6 +201,9 @@ class ObjectTable:
                 if labels_of.get(name, -1) >= 0
             }
             skeleton = united(skeletons.values())
+            if len(skeleton.names) > MOST_POINTS:
+                what = f"the objects have {len(skeleton.names):,} keypoints"
+                raise SourceError(OptionName("points"), what, f"at most {MOST_POINTS:,} are stored")
             points = self._keypoints(labels, skeletons, skeleton)
         return Found(
             annotations=self._annotations(labels, areas_of or {}, points),
