@@ -291,7 +291,7 @@ def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFil
 
     recipe = _recipe_here() if dataset is None else None
     if recipe is not None:
-        return locate(f"{recipe.out}/{recipe.dataset_name}")
+        return locate(f"{recipe.out}/{recipe.dataset_name}", damaged=damaged)
     return locate(_datasets() if dataset is None else dataset, damaged=damaged)
 
 

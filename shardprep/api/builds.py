@@ -388,7 +388,7 @@ def repack(
     """Merge datasets, or write the records of a dataset into other shards, without decoding.
 
     Classes are merged by name. A key that several datasets have gets the name of its dataset as a
-    prefix. If the call is interrupted, the same call continues it.
+    prefix. Every checksum is compared. If the call is interrupted, the same call continues it.
 
     Raises:
         RecipeError: an option is malformed, or the images of the datasets were fitted differently.

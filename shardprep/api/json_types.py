@@ -128,7 +128,7 @@ class VerifyJson(TypedDict):
     elapsed_s: float
     """Wall time of the check."""
     problems: tuple[Problem, ...]
-    """Problems by file, then by record; problems of the whole folder come first."""
+    """Problems of documents, missing shards, shards by name and offset, then indexes."""
     unknown: tuple[str, ...]
     """Files that do not belong to the dataset. They do no harm."""
     repaired: NotRequired[tuple[Problem, ...]]

@@ -44,7 +44,7 @@ from shardprep.errors import DatasetError, ShardprepError
 from shardprep.machine import usable_cores
 from shardprep.reader.decode.features import FeatureDecoder
 from shardprep.reader.diagnosis.diagnosis import images_of
-from shardprep.reader.records.open import mean_record_bytes
+from shardprep.reader.records.datasets import mean_record_bytes
 from shardprep.reader.records.records import Places, Records
 from shardprep.reader.selection.split_argument import AnySplit, as_selection
 

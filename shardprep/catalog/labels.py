@@ -143,7 +143,7 @@ def _without_test_names(
     shown = ", ".join(strange[:3]) + (", …" if strange[3:] else "")
     finding = (
         f"{int(is_other.sum()):,} images of test are unlabelled: their classes by {rule} ({shown}) "
-        f"are not those of the other splits; {OptionName('labels')} {rule} takes them"
+        f"are not in the other splits; {OptionName('labels')} {rule} uses them"
     )
     return Coded(np.where(is_other, -1, names.codes), names.values), (finding,)
 

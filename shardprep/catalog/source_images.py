@@ -118,7 +118,7 @@ def _select(
     if not wanted:
         reasons = Counter(one.reason for one in left_out)
         counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
-        what = f"none of its {len(images):,} images is wanted ({counted})"
+        what = f"all {len(images):,} images are left out ({counted})"
         hint = f"a key looks like {shown(images[0].key, MOST_SHOWN)}"
         raise SourceError(recipe.source, what, hint)
     return wanted, left_out

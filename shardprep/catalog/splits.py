@@ -148,7 +148,7 @@ def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list
     mixed = _num_mixed(items, is_grouped, ratios)
     lines = [f"{number:,} groups by {rule}"]
     if alone:
-        lines.append(f"{alone:,} images belong to no group: each stands for itself")
+        lines.append(f"{alone:,} images have no group: each is a group of its own")
     if mixed:
         option = OptionName("split")
         lines.append(

@@ -189,7 +189,9 @@ def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples
         terminal.entry("skipped", counts_line(totals.skipped))
         _print_examples(terminal, found["skipped"])
     if totals.num_copies:
-        leaks = f", {totals.num_leaks:,} of them in another split" if totals.num_leaks else ""
+        leaks = (
+            f", in {counted(totals.num_leaks, 'case')} across splits" if totals.num_leaks else ""
+        )
         text = f"{totals.num_copies:,} images are copies{leaks}; --dedup leaves them out"
         terminal.entry("copies", text, style="yellow" if totals.num_leaks else "")
     labels = manifest.labels

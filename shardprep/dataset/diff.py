@@ -1,9 +1,9 @@
 """The differences between two datasets, or between a dataset and the current state of a source.
 
 Items are matched by key. Targets are compared by class name, originals by SHA-256. Records are read
-only if the item tables cannot show whether they are equal: if the datasets have boxes, masks or
-further features, or if two records have the same length. In equal shards, they are read only if the
-class names of objects or masks differ. A source is compared only by key and SHA-256.
+only if the item tables cannot show whether they are equal: if both datasets have boxes, masks or
+columns of tables, or if two records have the same length. In equal shards, they are read only if
+the class names of objects or masks differ. A source is compared only by key and SHA-256.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class LocalFiles:
         return sha256
 
     def location(self, name: str) -> str:
-        return str(self.folder / name)
+        return f"{self.folder}/{name}"
 
     def check_shards(self, shards: Sequence[Shard]) -> None:
         with self.unchanged():

@@ -248,6 +248,23 @@ class Schema(Document):
         features = {**own, IMAGE: image, **annotated, **further}
         return self.model_copy(update={"features": features, "labels": labels})
 
+    def with_images(self, size: tuple[int, int] | None, encoding: Encoding | None) -> Schema:
+        """Return a copy for images of height and width `size`, or of any size, and their masks."""
+        shape = size or (None, None)
+        changed = {
+            IMAGE: self.image.model_copy(update={"encoding": encoding, "shape": (*shape, 3)})
+        }
+        for name in self.features.keys() & MASKS:
+            changed[name] = self.features[name].model_copy(update={"shape": (*shape, 1)})
+        return self.model_copy(update={"features": {**self.features, **changed}})
+
+    def unnamed(self) -> Schema:
+        """Return a copy without class names."""
+        features = {
+            name: one.model_copy(update={"labels": ()}) for name, one in self.features.items()
+        }
+        return self.model_copy(update={"features": features, "labels": ()})
+
     def encode(self, values: Mapping[str, Value]) -> bytes:
         """Return a serialized Example; values of features that the schema lacks are ignored."""
         picked = {name: values[name] for name in self.features}

@@ -196,7 +196,7 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
             )
         except (LookupError, ValueError, TypeError, OSError) as error:
             what = " ".join(str(error).split())[:200] or type(error).__name__
-            raise RecordError("", f"is not what the schema says ({what})") from error
+            raise RecordError("", f"does not match the schema ({what})") from error
 
     return parse
 
@@ -251,7 +251,7 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects:
     flat, labels = values[BOX], values[BOX_LABEL]
     boxes = [(flat[i], flat[i + 1], flat[i + 2], flat[i + 3]) for i in range(0, len(flat), 4)]
     if not all(map(math.isfinite, flat)):
-        raise ValueError("a box of it has no place")
+        raise ValueError("a corner of a box is not a finite number")
     num_classes = len(schema.features[BOX_LABEL].labels)
     lists = [boxes, *(values[n] for n in (BOX_LABEL, CROWD, OBJECT_MASK) if n in schema.features)]
     keypoints = _keypoints(values, schema, KEYPOINTS, KEYPOINTS_VISIBLE)

@@ -114,7 +114,10 @@ class Annotation:
     """Why the annotations of this image cannot be read; "" if they can."""
 
     def of(self, are_kept: Sequence[bool], reason: str) -> Annotation:
-        """Return the annotation with only the objects in `are_kept`; drop others for `reason`."""
+        """Return the annotation with the objects whose flag in `are_kept` is True.
+
+        The others are counted as dropped for `reason`.
+        """
         number = len(self.labels) - sum(are_kept)
         return replace(
             self,

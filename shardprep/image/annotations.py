@@ -108,7 +108,7 @@ def place_objects(
         with np.errstate(over="ignore", invalid="ignore"):  # boxes that overflow are dropped
             scene = _Scene(annotation, files, placement, spec, frame)
             return scene.place_plain() or scene.place()
-    except MaskError as error:
+    except (ValueError, OverflowError) as error:  # MaskError, and numbers too large for NumPy
         return Rejection("bad_mask", str(error))
     except MemoryError:
         return Rejection("crashed", "its masks need more memory than a worker may use")

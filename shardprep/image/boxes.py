@@ -21,8 +21,8 @@ except ImportError:  # no compiler at installation, or its result does not load 
     _boxes = None
 
 Reason = Literal[
-    "", "not finite", "zero size", "outside", "unknown class", "repeated", "cut away", "too small",
-    "no outline",
+    "", "not finite", "reversed", "zero size", "outside", "unknown class", "repeated", "cut away",
+    "too small", "no outline",
 ]  # fmt: skip
 """Why an object is dropped; "" if it is stored."""
 SHORTFALLS = ("cut away", "too small")
@@ -138,7 +138,8 @@ class Boxes:
         is_inside = _are_all(clipped == boxes)  # False for NaN
         if not (is_inside and _are_all(clipped[:, 2:] > clipped[:, :2])):
             self.drop(_any(~np.isfinite(boxes)), "not finite")
-            self.drop(_any(boxes[:, 2:] <= boxes[:, :2]), "zero size")
+            self.drop(_any(boxes[:, 2:] < boxes[:, :2]), "reversed")
+            self.drop(_any(boxes[:, 2:] == boxes[:, :2]), "zero size")
             self.drop(_any(clipped[:, 2:] <= clipped[:, :2]), "outside")
         if not is_inside:
             sides = placement.frame_size(frame)[::-1] * 2

@@ -100,7 +100,7 @@ def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
         raise MaskError("is a JPEG, which does not keep exact values: only two values can be told")
     if spec.values is None:
         if pixels.ndim == 3:
-            raise MaskError("has colours, and nothing says which classes they mean")
+            raise MaskError("has colours, and no classes are given for them")
         return _checked(pixels, spec)
     is_colours = any(isinstance(value, tuple) for value in spec.values)
     if is_colours:
@@ -163,7 +163,9 @@ def _decoded(
 
 def _ids(image: Image.Image, raw: str) -> NDArray[np.uint32]:
     if image.mode not in ("RGB", "RGBA", "RGBX", "P"):
-        return _values(image, raw).astype(np.uint32)
+        values = _values(image, raw)
+        if values.ndim == 2:
+            return values.astype(np.uint32)
     if ";16" in raw:
         raise MaskError("has colours of 16 bits, which are not read")
     colours = np.asarray(image.convert("RGB"))

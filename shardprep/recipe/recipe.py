@@ -115,7 +115,7 @@ _ONE_SIZE = "use the fit crop, pad or stretch, or the format png"
 _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ...] = (
     (
         "fit", "size", lambda fit, size: size == "none" and fit != "none",
-        "{} needs a size, which is none", "",
+        "{} needs a size other than none", "",
     ),
     (
         "size", "fit", lambda size, fit: fit == "none" and size != "none",

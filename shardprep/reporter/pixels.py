@@ -56,8 +56,9 @@ MEASURES = np.dtype(
     ]
 )
 """Measures of one image: `PHASH` and more. `brightness` (mean), `darkest` (5th percentile) and
-`lightest` (99th) are perceived brightness in 0..1. `entropy` is in bits of the grey levels.
-`colour` is the mean distance between channels, 0..1. For `sharpness`, see the function."""
+`lightest` (99th) are perceived brightness in 0..1. `entropy` is the entropy of the grey levels in
+bits. `colour` is the difference between the largest and the smallest channel of a pixel, 0..1,
+averaged over the pixels. For `sharpness`, see the function."""
 _VERSION = 3
 """Version of the measures. Increase it when the same pixels give other values."""
 _AT_ONCE = 64

@@ -87,13 +87,17 @@ class Budget:
         return extent
 
     def readable_all(self, packed: Sizes, sizes: Sizes) -> NDArray[np.bool_]:
-        """Return which images are within the limits, bool[n], and count their unpacked bytes."""
+        """Return which images are surely within the limits, bool[n]; count their unpacked bytes.
+
+        Check the others one by one with `readable`: they are all images if the total would be
+        above its limit.
+        """
         limits = self.limits
         fits = (packed <= limits.max_member_size) & (sizes <= limits.max_member_size)
         fits &= (sizes <= _SMALL_BYTES) | (-(-sizes // limits.max_ratio) <= packed)
         num_unpacked = int(sizes[fits & (packed != sizes)].sum())
         if self._num_unpacked + num_unpacked > self._most_unpacked:
-            fits[:] = False  # checked one by one, so that the error names the right member
+            fits[:] = False  # so that the error of `readable` names the right member
         else:
             self._num_unpacked += num_unpacked
         return fits

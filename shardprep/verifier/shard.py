@@ -322,7 +322,10 @@ class _Search:
         return self._num_bytes
 
     def _numbered(self, record: Record) -> int | None:
-        """Return a record's number or None; report a record that is repeated or out of order."""
+        """Return a record's number in the shard, or None if no row has its key or its offset.
+
+        Report a record that is repeated or out of order.
+        """
         if self._rows is None:
             number: int | None = self._count
         else:
@@ -333,7 +336,7 @@ class _Search:
             return None
         if number <= self._last:
             again = number in self._seen
-            what = "is there twice" if again else "stands after a record that it came before"
+            what = "is there twice" if again else "is after a record that it should precede"
             self._add("items", what, number, record.offset)
         self._seen.add(number)
         self._last = max(self._last, number)

@@ -177,5 +177,5 @@ class RecipeImages:
         raise BuildError(
             self.recipe.source,
             "has changed or gone while it was read",
-            "nothing is kept of this build: run it again when the source is at rest",
+            "the build is discarded: run it again when the source no longer changes",
         )

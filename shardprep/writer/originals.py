@@ -114,7 +114,7 @@ def _original(member: Member) -> _Original:
     except MemberError as error:
         return member.key, None, str(error)
     except MemoryError:
-        return member.key, None, "is larger than the memory that there is"
+        return member.key, None, "does not fit in the free memory"
 
 
 LIST_FILE = "rejected.csv"

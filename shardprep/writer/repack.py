@@ -123,7 +123,7 @@ class ParentImages:
             for key, size, why in zip(Texts(others), sizes, skipped_reasons(parent), strict=True):
                 skipped.append(Skipped(key, why[0], size or 0, why[1]))
         if not any(map(len, keys)):
-            raise DatasetError(self.parents[0].where, "no record is taken of it")
+            raise DatasetError(self.parents[0].where, "no record of it is selected")
         rows = pa.concat_tables(tables)
         items = _items(rows, Texts.joined(keys))
         estimate = int(items.members.num_bytes.sum())
@@ -253,7 +253,7 @@ def check_alike(parents: Sequence[Parent]) -> None:
     for place, other in enumerate(parents[1:], 1):
         if any(other.mark == known.mark for known in parents[:place]):
             raise RecipeError(other.where, "is named twice", "name each dataset once")
-        differences = feature_differences(_unnamed(first.schema), _unnamed(other.schema))
+        differences = feature_differences(first.schema.unnamed(), other.schema.unnamed())
         if differences:
             what = f"its features differ from the features of {first.where}: {some_of(differences)}"
             raise SchemaError(other.where, what, "build both with the same options")
@@ -268,13 +268,6 @@ def check_alike(parents: Sequence[Parent]) -> None:
             raise SchemaError(
                 other.where, what, f"build both with the same {OptionName('classes')}"
             )
-
-
-def _unnamed(schema: Schema) -> Schema:
-    features = {
-        name: feature.model_copy(update={"labels": ()}) for name, feature in schema.features.items()
-    }
-    return schema.model_copy(update={"features": features, "labels": ()})
 
 
 def united(parents: Sequence[Parent]) -> Schema:

@@ -80,7 +80,7 @@ class OldDataset:
         if changes := self.changes(spec):
             return f"no image is copied from {self.where}: made with other {', '.join(changes)}"
         num_known = int((places >= 0).sum())
-        return f"{num_known:,} of {len(places):,} images may be copied from {self.where}"
+        return f"{num_known:,} of {len(places):,} images can be copied from {self.where}"
 
     def changes(self, spec: ImageSpec) -> list[str]:
         """Return in words which options and versions differ, if they change stored images."""

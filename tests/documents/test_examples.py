@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -30,10 +31,26 @@ from tests.support.builders import (
 )
 from tests.support.command import run
 from tests.support.paths import ROOT, shared_folder
-from tests.support.processes import run_program
+from tests.support.processes import Program, run_program
+from tests.support.torchvision import need_module
 
 MOST_BYTES = 20_000_000
 """Limit for the output of a notebook."""
+
+
+ENDS = {
+    "jax": """
+assert sum(losses[-4:]) < 4 * losses[0]
+assert (images == [*train.batches(64, seed=0)][1][0]).all()
+assert (half == images[:32]).all()
+assert len(images.addressable_shards) == 8
+""",
+    "grain": """
+assert restored.get_state() == iterator.get_state()
+assert [len(labels) for _, labels in parts] == [20, 20, 20]
+""",
+}
+"""Name of a page → what its code must have done."""
 
 
 def page(name: str) -> str:
@@ -64,11 +81,14 @@ def test_reading_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = {**animals(90), **{f"test/{i:03}.jpg": jpeg(seed=i) for i in range(70)}}
     source = write(tmp_path / "dogs_vs_cats.zip", zip_bytes(members))
     build(source, tmp_path / "tfrecords", size="16x12", shards=3)
+    more = write(tmp_path / "more_pets.zip", zip_bytes(animals(20)))
+    build(more, tmp_path / "tfrecords", size="16x12")
     monkeypatch.chdir(tmp_path)
     blocks = examples("reading")
     assert len(blocks) == len(re.findall(r"^## ", page("reading"), re.MULTILINE)) - 1
     found = executed([block.replace("/tmp/dogs", str(tmp_path / "cache")) for block in blocks])
     assert found["state"]["batch"] == 1
+    assert len(found["arrays"]) == 2  # 81 + 18 records
     header, *rows = csv.reader((tmp_path / "submission.csv").read_text().splitlines())
     test = Dataset("tfrecords/dogs_vs_cats", "test", as_supervised=False)
     scores = found["model"].predict(np.stack([item["image"] for item in test]), verbose=0)
@@ -89,6 +109,19 @@ def test_options_that_reading_md_names_exist() -> None:
 
 
 @pytest.mark.thorough
+def test_tensorflow_md(shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tfrecords").symlink_to(shapes / "tfrecords")
+    monkeypatch.chdir(tmp_path)
+    found = executed(examples("tensorflow"))
+    undisturbed = Dataset("tfrecords/shapes", "train[:90%]").batches(64, seed=0)
+    next(undisturbed)
+    second, _ = next(undisturbed)
+    np.testing.assert_array_equal(found["images"], second)
+    np.testing.assert_array_equal(found["half"], second[:32])
+    assert (tmp_path / "run" / "state").exists()
+
+
+@pytest.mark.thorough
 def test_selections_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = {**animals(90), **{f"test/{i:03}.jpg": jpeg(seed=i) for i in range(9)}}
     source = write(tmp_path / "dogs_vs_cats.zip", zip_bytes(members))
@@ -105,6 +138,20 @@ def test_selections_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["weights"] == {0: 1.0, 1: 1.0}
     assert sum(len(one) for one in found["buckets"].values()) == 25
     assert len(found["shape"]) == 4
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["jax", "grain"])
+def test_jax_md_and_grain_md(name: str, shapes: Path, tmp_path: Path) -> None:
+    """On eight devices. The second batch of a resumed run is that of the first run."""
+    if not all(map(importlib.util.find_spec, ("jax", "grain"))):
+        pytest.skip("JAX or Grain is not installed")
+    (tmp_path / "tfrecords").symlink_to(shapes / "tfrecords")
+    code = "\n".join(["import os, sys", "os.chdir(sys.argv[1])", *examples(name), ENDS[name]])
+    device_count = "--xla_force_host_platform_device_count=8"
+    program = Program(code, tmp_path, framework="none", XLA_FLAGS=device_count, JAX_PLATFORMS="cpu")
+    done = program.wait()
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.thorough
@@ -209,7 +256,12 @@ def test_keras_takes_an_exported_folder(here: Path) -> None:
 # --- docs/tasks.md ---
 
 TASKS = examples("tasks")
-FEWER = {"epochs=12": "epochs=8", "epochs=7": "epochs=3"}
+FEWER = {
+    "epochs=12": "epochs=8",
+    "epochs=7": "epochs=3",
+    "range(8)": "range(1)",
+    "range(20)": "range(2)",
+}
 """Epochs of the page → sufficient epochs."""
 
 
@@ -221,7 +273,8 @@ def block_with(name: str) -> str:
     return code.replace(found[0], FEWER[found[0]])
 
 
-OTHERS = [one for one in TASKS if "unet" not in one and "detector" not in one]
+TORCH = [one for one in TASKS if "import torch\n" in one]
+OTHERS = [one for one in TASKS if not any(name in one for name in ("unet", "detector", "torch"))]
 
 needs_sets = pytest.mark.skipif(
     not (SHARED_DATA / "camvid.zip").exists(), reason="needs the real sets"
@@ -243,8 +296,6 @@ def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     keras = pytest.importorskip("keras")
     keras.utils.set_random_seed(0)
-    if "import torch" in code or "from torch" in code:
-        pytest.importorskip("torch")
     monkeypatch.chdir(place)
     return executed([code])
 
@@ -257,6 +308,20 @@ def test_tasks_md(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> No
     names = trained(code, place, monkeypatch)
     if "first" in names:
         assert set(names["first"]) == set(re.findall(r'^ +"(\w+)": ', code, re.MULTILINE))
+
+
+@needs_sets
+@pytest.mark.thorough
+@pytest.mark.parametrize("code", TORCH, ids=["detector", "unet"])
+def test_models_of_torch_learn(code: str, place: Path) -> None:
+    need_module("torchvision")
+    (epochs,) = (few for few in FEWER if few in code)
+    code = code.replace(epochs, FEWER[epochs])
+    begin = "import os, sys, torch; os.chdir(sys.argv[1]); torch.manual_seed(0)"
+    done = Program(f"{begin}\n{code}", place, framework="torchvision").wait()
+    assert done.returncode == 0, done.stderr
+    first, last = map(float, re.findall(r"\d\.\d\d", done.stdout))
+    assert last < 0.85 * first
 
 
 @of_keras

@@ -364,7 +364,7 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
         raise _other_objects(recipe)
     is_numbered = has_numbers and recipe.rules.boxes.kind == "voc"
     if has_boxes and recipe.instances and rule.kind == "pattern" and not is_numbered:
-        what = "nothing says which object mask in files belongs to which box"
+        what = "it is unknown which mask file belongs to which box"
         raise RecipeError(_INSTANCES, what, f"leave {_BOXES} out: boxes come from the masks")
     if recipe.rules.points.needs_boxes and recipe.points != recipe.boxes:
         what = f"{recipe.points!r} lists other objects than {_BOXES} {recipe.boxes}"

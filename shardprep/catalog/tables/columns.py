@@ -67,7 +67,7 @@ def make_columns(
         return (), ()
     if match is None:
         hint = f"use {OptionName('join')} FILE"
-        raise SourceError(_COLUMNS, "needs a label table, and there is none", hint)
+        raise SourceError(_COLUMNS, "needs a label table", hint)
     columns: list[Column] = []
     values: list[Coded[Value]] = []
     for name in names:

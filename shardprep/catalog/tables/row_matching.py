@@ -201,7 +201,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     step = max(1, len(table.rows) // _SAMPLE_ROWS)
     hits = [index.num_found(table.cells(i)[::step]) for i in range(len(table.header))]
     if not any(hits):
-        what = "no column of it holds names of images of the source"
+        what = "none of its columns has names of images in the source"
         hint = f"name the columns: {OptionName('labels')} csv:FILE:ID:LABEL"
         raise SourceError(table.name, what, hint)
     return table.header[hits.index(max(hits))]

@@ -34,7 +34,7 @@ from shardprep.reader.records.shards import NUM_READS, submitted
 IMAGES_A_TURN = 8
 """Number of images of a batch that justify waking another thread."""
 _ALIGNMENT = 64
-"""Multiple of bytes at which TensorFlow uses an array without a copy."""
+"""Alignment in bytes of the arrays that TensorFlow uses without a copy."""
 _STATE = "Dataset.batches.load_state_dict"
 
 
@@ -57,6 +57,11 @@ class Filling:
                 examples.fill(self.numbers[row], self.columns, row, self.keys[row])
             except RecordError as error:
                 self.errors[row] = error
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row is filled, without an error."""
+        return all(future.done() for future in self.futures) and not self.errors
 
     def wait(self) -> None:
         """Block until every row is filled or has an entry in `errors`."""
@@ -212,9 +217,11 @@ class ArrayBatches:
         """Number of the epoch of the next batch, from 0."""
         return self._next // (self._num_batches or 1)
 
-    def start_epoch(self, epoch: int) -> None:
-        """Continue with the first batch of `epoch`."""
-        self._seek(epoch * self._num_batches)
+    def start_epoch(self, epoch: int, batch: int = 0) -> None:
+        """Continue with global batch `batch` of `epoch`."""
+        number = epoch * self._num_batches + batch
+        if not self._started or self._started[0][0] != number:  # else it is the next one already
+            self._seek(number)
 
     def rest_of_epoch(self) -> Iterator[Any]:
         """Yield the batches that are left in the epoch `self.epoch`."""
@@ -225,6 +232,11 @@ class ArrayBatches:
                 self._next = stop  # this host has no part of the last batches
                 return
             yield next(self)
+
+    def keys(self) -> list[int]:
+        """Return a key for each image of the last batch, a hash of seed, epoch and record."""
+        tags, _ = self._order.batch(*divmod(self._next - 1, self._num_batches))
+        return crop_keys(self._order.key, tags)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state before the next batch, in values that JSON can store."""

@@ -255,7 +255,8 @@ class _Measurement:
             augments=request.augment is not None,
             free_bytes=free_bytes(),
             disk=disk,
-            free_disk_bytes=shutil.disk_usage(disk).free,
+            # A mix cannot be cached in a folder.
+            free_disk_bytes=0 if self.subset.datasets.mix else shutil.disk_usage(disk).free,
         )
 
 
@@ -330,7 +331,7 @@ def _check_step(step: Any, dataset: Any) -> None:
 def _train_on(step: Any, batch: Any) -> Iterator[_Train]:
     """Yield a function that trains on a batch and waits for the accelerator.
 
-    At the end, a Keras model has its old weights, optimizer and random seeds, and reset metrics.
+    At the end, a Keras model has its old weights, optimizer, random seeds and metrics.
     """
 
     def finished(run: Callable[[Any], Any]) -> _Train:
@@ -345,14 +346,14 @@ def _train_on(step: Any, batch: Any) -> Iterator[_Train]:
         return
     step(batch[0][:1], training=False)  # creates the variables
     step.optimizer.build(step.trainable_variables)
-    every = (*step.variables, *step.optimizer.variables)
+    every = (*step.variables, *step.metrics_variables, *step.optimizer.variables)
     before = {id(variable): (variable, variable.numpy()) for variable in every}
     try:
         yield finished(lambda batch: step.train_on_batch(*batch))
     finally:
+        step.reset_metrics()  # also those that the first step creates
         for variable, value in before.values():
             variable.assign(value)
-        step.reset_metrics()
 
 
 class _Changed(NamedTuple):

@@ -75,7 +75,8 @@ class Finding:
     name: str
     """Name of the finding, a value of `--list`."""
     severity: Severity
-    """`serious`: a result measured on this set may be wrong; `warning`: training may suffer."""
+    """`serious`: a result measured on this set may be wrong; `warning`: training may suffer;
+    `note`: may be intended."""
     num_found: int
     """Number of images (or classes, splits or objects) found."""
     num_looked_at: int

@@ -50,7 +50,7 @@ class Filter:
     label: str = ""
     """Class number, or `NO_CLASS`."""
     object: str = ""
-    """Class number of an object or a mask value."""
+    """Class number that an object of the image, or a pixel of its mask, must have."""
     finding: str = ""
     key: str = ""
 

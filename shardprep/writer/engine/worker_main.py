@@ -48,7 +48,8 @@ class ChunkOrder(NamedTuple):
     head: ShardHead | None = None
     """The owned shard to write the chunk to, or None to send the records back."""
     is_suspect: bool = False
-    """Whether the chunk has ended a process before. Then a lack of memory does not end this one."""
+    """Whether a process has died of this chunk. If so, a lack of memory is reported and does not
+    end the process."""
 
 
 class ChunkResult(NamedTuple):

@@ -95,7 +95,7 @@ def find_damage(
         raise BuildError(
             workspace.location,
             f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built",
-            "build it where these are as they were, or add "
+            "build it with the same ones, or add "
             f"{OptionName('overwrite')} to build all of it anew",
         )
     items = folder / ITEMS_FILE

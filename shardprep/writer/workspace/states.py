@@ -55,7 +55,7 @@ _MOST_TRIES = 5
 
 @contextlib.contextmanager
 def writing(workspace: Workspace) -> Iterator[None]:
-    """Turn errors of the disk, and of objects that another run moved, into BuildErrors."""
+    """Turn errors of the disk, and of files that another run changed, into BuildErrors."""
     try:
         yield
     except ChangedError as error:

@@ -81,10 +81,10 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     if form is None:
         sizes = _sizes(table, boxes.rows, sides, match, source.size_of)
         sizes = np.ones_like(sizes) if is_relative else sizes
-        form, told = box_format.told_form(values, sizes), ", told from the data"
+        form, told = box_format.told_form(values, sizes), ", detected from the data"
     if form is None and len(values):
         name = ",".join(columns.names)
-        what = f"boxes in {name} may be corner and size or two corners: the data do not tell"
+        what = f"boxes in {name} could be corner and size, or two corners"
         hint = f"write xywh({name}) or xyxy({name}) instead of {name}"
         raise SourceError(table.name, what, hint)
     form = form or "xyxy"

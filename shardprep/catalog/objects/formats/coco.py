@@ -167,7 +167,7 @@ class _Document:
     def add(self, entries: dict[object, Any], id_: object, value: object) -> None:
         if entries.setdefault(id_, value) != value:
             both = f"{_short(entries[id_])} and {_short(value)}"
-            raise SourceError(self._key, f"id {_short(id_)} stands for two: {both}")
+            raise SourceError(self._key, f"id {_short(id_)} is used twice: {both}")
 
 
 class _Reader:

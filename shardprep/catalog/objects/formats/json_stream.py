@@ -67,7 +67,7 @@ class _Reader:
         while True:
             key = self._value()
             if not isinstance(key, str):
-                raise self._error("a key is no text")
+                raise self._error("a key is not a text")
             self._take(":")
             if self._next() == "[":
                 for chunk in self._array():

@@ -195,7 +195,7 @@ def _parsed(text: Text) -> tuple[dict[str, Any], str]:
     except (ValueError, RecursionError) as error:
         return {}, f"is damaged JSON ({error})"
     if not isinstance(document, dict):
-        return {}, "is no JSON object"
+        return {}, "is not a JSON object"
     return document, text.fault
 
 
@@ -203,7 +203,7 @@ def _add(table: ObjectTable, image: int, document: dict[str, Any], poses: _Poses
     try:
         objects, num_bad = _objects(document)
     except _DAMAGE:
-        return "has shapes that are none of LabelMe"
+        return "has shapes that LabelMe does not write"
     height, width = document.get("imageHeight"), document.get("imageWidth")
     is_stated = isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0
     table.list_image(image, (height, width) if is_stated else None)  # type: ignore[arg-type]

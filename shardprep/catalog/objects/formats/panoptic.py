@@ -94,7 +94,7 @@ def masks_of_segments(
     if found.segments and not any(of_image):
         document, name = next(iter(found.segments.values()))
         what = f"none of its masks, such as {shown(name)}, is in the source"
-        raise SourceError(document, what, f"they belong in a folder {stem(document)} beside it")
+        raise SourceError(document, what, f"put them into a folder {stem(document)} next to it")
     return of_image
 
 

@@ -150,7 +150,7 @@ def _list_splits(lists: Iterable[Text], index: KeyIndex, findings: list[str]) ->
     if num_twice:
         findings.append(
             f"{num_twice:,} images are on the lists of two splits in {_SPLIT_LISTS}; test goes "
-            "before validation, and that before train"
+            "before validation, validation before train"
         )
     return splits
 

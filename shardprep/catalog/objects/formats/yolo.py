@@ -1,4 +1,4 @@
-"""YOLO: a text file for each image with a line for each object, in shares of the image sides."""
+"""YOLO: a text file for each image, a line for each object, coordinates as shares of sides."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         if image is None:
             table.missing[key] = lines.number
             continue
-        pairing.claim(image, key, f"name the class names beside the right one: {_YOLO}:FILE")
+        pairing.claim(
+            image, key, f"name the file of class names next to the right one: {_YOLO}:FILE"
+        )
         table.list_image(image)
         num_poses += sum(bool(one.keypoints) for one in lines.objects)
         num_likely += sum(one.may_be_pose for one in lines.objects)
@@ -125,18 +127,19 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of YOLO, or one for each names file if their classes differ, or []."""
     files = _name_files(source)
-    if all(one.names == files[0].names for one in files[1:]):
-        options = {"yolo": files[0]} if files else {}
-    else:
+    options: dict[str, NameFile | None] = {"yolo": next(iter(files), None)}
+    if any(one.names != files[0].names for one in files[1:]):
         options = {f"yolo:{one.key}": one for one in files}
     signs: list[Sign] = []
     for option, names in options.items():
         members = named_as_images(source, ".txt")
-        if len(options) > 1:
+        if names and len(options) > 1:
             members = _below(members, names.key)
-        is_one = functools.partial(is_yolo, shape=names.pose or _ANY_POSE)
-        found = by_sample(source, members, is_one, option, f"YOLO, classes of {names.key}")
-        signs += [replace(sign, has_points=names.pose is not None) for sign in found]
+        pose = names.pose if names else None
+        is_one = functools.partial(is_yolo, shape=pose or _ANY_POSE)
+        title = f"YOLO, classes of {names.key}" if names else "YOLO, classes without names"
+        found = by_sample(source, members, is_one, option, title)
+        signs += [replace(sign, has_points=pose is not None) for sign in found]
     return signs
 
 
@@ -323,7 +326,10 @@ class _Lines(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Number of objects and malformed lines; 0 without an object: it may be another text."""
+        """Number of objects and malformed lines; 0 if no line is an object.
+
+        A file without an object may be a text of another kind.
+        """
         return len(self.objects) + self.num_bad if self.objects else 0
 
 
@@ -338,7 +344,7 @@ def _read_lines(data: bytes, shape: _Pose) -> _Lines:
             objects.append(_object(words, shape))
         except (ValueError, OverflowError):
             num_bad += 1
-            what = f"is no YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
+            what = f"is not YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
             fault = fault or what
     return _Lines(objects, num_bad, fault)
 
