@@ -312,6 +312,21 @@ def test_facial_keypoints_are_columns_of_one_row(tmp_path: Path) -> None:
     assert made.manifest.unmatched.objects == {"no image": 2}
 
 
+def test_images_without_a_row_of_keypoints_are_skipped_or_background(tmp_path: Path) -> None:
+    rows = "image,nose_x,nose_y\n" + "".join(f"{i},{i}.5,4\n" for i in range(8))
+    members = {f"{i}.png": png(HEIGHT, WIDTH, seed=i) for i in range(10)} | {"t.csv": rows}
+    keys = {"points": "csv:t.csv", "split": "train=0.5,test=0.5"}
+    made, found = built(tmp_path / "1", members, **keys)
+    assert made.manifest.totals.skipped == {"no annotation": 2}
+    assert {name: one.num_records for name, one in made.manifest.splits.items()} == {
+        "train": 4, "test": 4,
+    }  # fmt: skip
+    made, found = built(tmp_path / "2", members, **keys, unlisted="background")
+    assert sorted(key for key, one in found.items() if one[f"{POINTS}/visible"] == [0]) == [
+        "8.png", "9.png",
+    ]  # fmt: skip
+
+
 def test_lumbar_coordinates_are_rows_of_named_points(tmp_path: Path) -> None:
     """A twin of rsna-2024-lumbar-spine: ids of three columns, names of two."""
     rows = [

@@ -383,7 +383,7 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
 def _lacks(
     annotations: Sequence[Annotation | None], files: FileMasks, objects: Found | None
 ) -> list[str]:
-    reason = NO_MASK if objects is None else NO_ANNOTATION
+    reason = NO_MASK if objects is None and files.is_read else NO_ANNOTATION
     pairs = zip(annotations, files.masks, strict=True)
     lacks = []
     for one, masks in pairs:
