@@ -13,6 +13,7 @@ from typing import cast
 
 import numpy as np
 
+from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.items import Items
 from shardprep.catalog.labels import ENOUGH, Labelling
@@ -29,6 +30,7 @@ from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.source_images import (
     MOST_SHOWN,
     SourceImages,
+    list_images,
     no_image,
     num_links_outside,
     source_images,
@@ -50,8 +52,8 @@ from shardprep.catalog.targets import (
 from shardprep.dataset.schema import TargetKind
 from shardprep.errors import OptionName, SourceError, concise, shown, some_of
 from shardprep.image.annotation_types import Annotation
-from shardprep.recipe.recipe import Recipe, outputs
-from shardprep.source.listing import Listing, Skipped, list_source
+from shardprep.recipe.recipe import Recipe
+from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded
 
@@ -83,21 +85,13 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     def check(others: Sequence[Member]) -> None:
         Documents(others, recipe).check_columns()
 
-    listing = list_source(
-        recipe.source,
-        work_dir,
-        notice,
-        zip_encoding=recipe.zip_encoding or None,
-        limits=recipe.source_limits,
-        leave_out=outputs(recipe),
-        check=check,
-    )
+    listing = list_images(recipe, work_dir, notice, check)
     if not listing.images:
         raise no_image(recipe.source, listing)
     return _catalog(source_images(recipe, listing), listing)
 
 
-def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
+def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     recipe, documents, beside = wanted.recipe, wanted.documents, wanted.beside
     members, index, labelling = wanted.members, wanted.index, wanted.labelling
     match = labelling.match
@@ -214,14 +208,14 @@ def _without(items: Items, lacks: Coded[str]) -> tuple[Items, list[Skipped]]:
 
 def _findings(
     wanted: SourceImages,
-    listing: Listing,
+    listing: ImageListing,
     targets: Targets,
     annotated: Annotated | None,
     made: tuple[Items, Sequence[Skipped]],
 ) -> list[str]:
     recipe, labelling = wanted.recipe, wanted.labelling
     items, unlabelled = made
-    findings: list[str] = []
+    findings = [*listing.notes]
     if num_links := num_links_outside(listing):
         links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
         findings.append(f"{links} outside skipped; {OptionName('follow_links')} follows")

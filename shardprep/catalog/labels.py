@@ -74,7 +74,7 @@ def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Lab
             pattern = Pattern(rule.pattern, OptionName("labels"), rule.text, group="label")
             names: Coded[Cell | None] = Coded.of(label or None for label in pattern.search(keys))
             return Labelling(names, f"regex {rule.pattern}")
-        case "csv":
+        case "csv" | "column":
             return label_by_table(index, tables[0], rule.table)
         case "none":
             return Labelling(Coded.constant(None, len(keys)), "none asked for")
@@ -208,7 +208,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
         frozenset(cell for cell in cells.firsts().values() if cell is not None) | classes,
         match,
         titles,
-        rule=f"csv:{table.name}:{match.id_column}:{','.join(titles)}",
+        rule=table.label_rule(match.id_column, titles),
     )
 
 
@@ -271,5 +271,5 @@ def _label_column(table: Table, id_title: str) -> str:
     if len(others) == 1:
         return others[0]
     what = f"it is not clear which column is the label: {', '.join(table.header)}"
-    hint = f"name the columns: {OptionName('labels')} csv:{table.name}:{id_title}:LABEL"
+    hint = f"name the columns: {OptionName('labels')} {table.label_rule(id_title, ['LABEL'])}"
     raise SourceError(table.name, what, hint)

@@ -125,7 +125,8 @@ class BuildOptions:
         _IMAGES, "WINDOW", read=read_window, wanted="full, auto or CENTER,WIDTH, such as 40,400")
     labels: str = _option("auto",
         "Rule that finds labels: auto, folder, folder:N (Nth above the image), prefix "
-        "(cat.12.jpg), regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, or none. "
+        "(cat.12.jpg), regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, column:NAME "
+        "(beside the images of a file of arrays, or of the only table), or none. "
         "FILE can be several files, with commas. ID can be a path such as {folder}/{id}.jpg. "
         "LABEL can be several columns, or *.", _LABELS, "RULE")
     target: Literal["auto", TargetKind] = _option("auto",
@@ -210,6 +211,12 @@ class BuildOptions:
         "Leave out byte-for-byte copies; with near, near copies too, which are found by a pass "
         "over the pixels before the build.", _SPLITS, "[near]",
         wanted="true, false or near")
+    images: tuple[str, ...] = _option((),
+        "Images in a file of arrays: Parquet, HDF5, .npy, .npz, IDX, TFRecord or a CSV of pixels. "
+        "FILE can be a glob; COLUMN is a column, array or feature; LAYOUT is a letter of NHWC for "
+        "each axis, or WIDTHxHEIGHT. Can be repeated.", _USED, "FILE[:COLUMN[:LAYOUT]]",
+        shown="array files are read if the source has no other images", is_repeated=True,
+        is_newer=True)
     root: str = _option("", "Use only images below this folder of the source.", _USED, "FOLDER")
     include: tuple[str, ...] = _option((),
         "Use only images that match, such as *.png. Can be repeated.", _USED, "GLOB",

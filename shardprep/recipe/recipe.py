@@ -34,10 +34,12 @@ from shardprep.image.spec import Fit, ImageSpec
 from shardprep.recipe.object_rules import FormatRule, MaskRule, parse_box_rule, parse_mask_rule
 from shardprep.recipe.options import BUILD_DEFAULTS, BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
 from shardprep.recipe.rules import (
+    ArrayRule,
     GroupRule,
     JoinRule,
     LabelRule,
     SplitRule,
+    parse_array_rule,
     parse_group_rule,
     parse_join_rule,
     parse_label_rule,
@@ -140,6 +142,7 @@ class Rules:
     boxes: FormatRule
     masks: MaskRule
     join: tuple[JoinRule, ...]
+    images: tuple[ArrayRule, ...]
 
 
 _PARSERS: dict[str, Callable[[Any], Any]] = {
@@ -149,6 +152,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "boxes": parse_box_rule,
     "masks": parse_mask_rule,
     "join": lambda texts: tuple(map(parse_join_rule, texts)),
+    "images": lambda texts: tuple(map(parse_array_rule, texts)),
 }
 
 
