@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardprep.errors import SourceError, shown
-from shardprep.source.byte_range import MemberError
+from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.string_column import Texts
+from shardprep.source.unpack import buffered
+from shardprep.storage.url import is_url
 
 BLOCK_BYTES = 8 << 20
 UNKNOWN = -1
@@ -66,6 +68,16 @@ def reading(name: str) -> Iterator[None]:
     except _DAMAGE as error:
         why = shown(" ".join(str(error).split()) or type(error).__name__, _SHOWN_ERROR)
         raise SourceError(name, f"cannot be read ({why})", "download or write it again") from error
+
+
+@contextlib.contextmanager
+def opened_file(place: PlainExtent) -> Iterator[str | BinaryIO]:
+    """Return the path of a whole file, which libraries read without copies, or a stream."""
+    if place.offset == 0 and not is_url(place.file):
+        yield place.file
+        return
+    with buffered(place) as stream:
+        yield stream
 
 
 def rows_at_once(row_bytes: int) -> int:

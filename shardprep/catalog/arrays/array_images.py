@@ -19,7 +19,7 @@ from shardprep.catalog.arrays.arrow_file import open_parquet, open_pixel_csv
 from shardprep.catalog.arrays.flat_array import IDX_TYPES, open_idx, open_npy
 from shardprep.catalog.arrays.hdf5_file import open_hdf5
 from shardprep.catalog.arrays.layout import Layout, given_layout, possible_layouts
-from shardprep.catalog.arrays.netpbm import ValueRange, is_scaled, pictures
+from shardprep.catalog.arrays.number_images import ValueRange, is_scaled, pictures
 from shardprep.catalog.arrays.tfrecord_file import open_tfrecord
 from shardprep.catalog.tables.table import Rows, Table
 from shardprep.dataset.tfrecord import HEADER_BYTES, payload_bytes
@@ -260,7 +260,7 @@ class _Arrays:
             if rule is None:
                 continue
             columns = opened.candidates
-            if rule.column or rule.layout:
+            if rule.column or rule.layout or not columns:
                 images = opened.arrays.images.items()
                 columns = [_Column(opened, name, one, _layouts(one)) for name, one in images]
             chosen = [one for one in columns if one.name == rule.column]
@@ -471,10 +471,10 @@ def _parts(
     """Yield the bytes of some images, and their sizes; −1 for a row without an image."""
     if isinstance(block, np.ndarray):
         files = pictures(block, layout, levels)
-        yield files.data, np.full(len(files), files.shape[1], np.int64)
+        yield files.reshape(-1).data, np.full(len(files), files.shape[1], np.int64)
     elif isinstance(block, list):
         for one in block:
-            if one is None:
+            if one is None or (isinstance(one, np.ndarray) and not layout.fits(one.shape)):
                 yield b"", np.array([-1])
             elif isinstance(one, bytes):
                 yield one, np.array([len(one)])

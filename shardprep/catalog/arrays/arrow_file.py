@@ -24,13 +24,14 @@ from shardprep.catalog.arrays.array_file import (
     ArrayFile,
     Block,
     ImageColumn,
+    opened_file,
     reading,
     rows_at_once,
 )
 from shardprep.catalog.arrays.layout import MIN_FLAT
 from shardprep.image.signatures import HEAD_BYTES, is_image
 from shardprep.source.byte_range import PlainExtent
-from shardprep.source.string_column import Texts, booleans
+from shardprep.source.string_column import Texts, booleans, release
 from shardprep.source.unpack import buffered
 from shardprep.storage.text_file import encoding_of
 
@@ -52,12 +53,18 @@ def open_parquet(place: PlainExtent, name: str) -> ArrayFile:
     """Return the columns of a Parquet file. Row groups are not read as a whole."""
 
     def batches(titles: Sequence[str], most_rows: int) -> Iterator[Any]:
-        with reading(name), buffered(place) as stream:
-            file = pq.ParquetFile(stream, buffer_size=_READ_BYTES)
-            yield from file.iter_batches(most_rows, columns=list(titles), use_threads=False)
+        with (
+            reading(name),
+            opened_file(place) as whole,
+            pq.ParquetFile(whole, buffer_size=_READ_BYTES, pre_buffer=False) as file,
+        ):
+            some = file.iter_batches(most_rows, columns=list(titles), use_threads=False)
+            for number, batch in enumerate(some):
+                yield batch
+                if number % _FILES_AT_ONCE == 0:
+                    release()
 
-    with reading(name), buffered(place) as stream:
-        file = pq.ParquetFile(stream)
+    with reading(name), opened_file(place) as whole, pq.ParquetFile(whole) as file:
         schema, num_rows = file.schema_arrow, file.metadata.num_rows
     return _Rows(schema, num_rows, batches, _class_names(schema)).array_file()
 

@@ -69,7 +69,7 @@ def open_npy(place: PlainExtent, name: str) -> ArrayFile:
     if dtype.hasobject:
         what = "holds pickled Python objects, which are never read"
         raise SourceError(name, what, "save it with a type of numbers: array.astype(numpy.uint8)")
-    return _array_file(place, name, at, dtype, shape, "F" if is_fortran else "C")
+    return _array_file(place, name, at, dtype, (shape, "F" if is_fortran else "C"))
 
 
 def open_idx(place: PlainExtent, name: str) -> ArrayFile:
@@ -79,17 +79,20 @@ def open_idx(place: PlainExtent, name: str) -> ArrayFile:
         at = 4 + 4 * head[3]
         shape = struct.unpack(f">{head[3]}I", place.read_range(4, at - 4))
         dtype = np.dtype(IDX_TYPES[head[2]])
-    return _array_file(place, name, at, dtype, shape, "C")
+    return _array_file(place, name, at, dtype, (shape, "C"), is_idx=True)
 
 
-def _array_file(
+def _array_file(  # noqa: PLR0913 - the header of an array
     place: PlainExtent,
     name: str,
     at: int,
     dtype: np.dtype[Any],
-    shape: Sequence[int],
-    order: Literal["C", "F"],
+    layout: tuple[tuple[int, ...], Literal["C", "F"]],
+    *,
+    is_idx: bool = False,
 ) -> ArrayFile:
+    """Return the array behind a header of `at` bytes; `layout` is its shape and order."""
+    shape, order = layout
     num_bytes, there = math.prod(shape) * dtype.itemsize, place.num_bytes - at
     if num_bytes > there:
         what = f"is truncated: its header states {num_bytes:,} bytes of numbers, it has {there:,}"
@@ -106,4 +109,5 @@ def _array_file(
         return ArrayFile({}, {}, read_cells, (f"{name}: {dtype} is not a type of numbers",))
     if math.prod(shape[1:]) == 1 and shape:
         return ArrayFile({}, {"": shape[0]}, read_cells)
-    return ArrayFile({"": ImageColumn(array.shape, dtype, array.blocks)}, {}, read_cells)
+    column = ImageColumn(array.shape, dtype, array.blocks, has_rows=is_idx and len(shape) > 2)
+    return ArrayFile({"": column}, {}, read_cells)

@@ -17,6 +17,7 @@ from shardprep.catalog.arrays.array_file import (
     Block,
     ImageColumn,
     number_texts,
+    opened_file,
     reading,
     rows_at_once,
 )
@@ -25,9 +26,7 @@ from shardprep.errors import SourceError
 from shardprep.image.signatures import HEAD_BYTES, is_image
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.string_column import Texts
-from shardprep.source.unpack import buffered
 from shardprep.storage.space import megabytes
-from shardprep.storage.url import is_url
 
 _MOST_BLOCKS = 8
 """Largest block of whole chunks, and cache for chunks, in units of `BLOCK_BYTES`."""
@@ -44,11 +43,13 @@ def _opened(place: PlainExtent, name: str) -> Iterator[Any]:
     except ModuleNotFoundError as error:
         what = "is an HDF5 file, which needs h5py"
         raise SourceError(name, what, "pip install 'shardprep[hdf5]'") from error
-    with reading(name), contextlib.ExitStack() as stack:
-        whole: Any = place.file
-        if place.offset or is_url(place.file):
-            whole = stack.enter_context(buffered(place))
-        yield stack.enter_context(h5py.File(whole, "r", rdcc_nbytes=_MOST_BLOCKS * BLOCK_BYTES))
+    cache = _MOST_BLOCKS * BLOCK_BYTES
+    with (
+        reading(name),
+        opened_file(place) as whole,
+        h5py.File(whole, "r", rdcc_nbytes=cache) as file,
+    ):
+        yield file
 
 
 def open_hdf5(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 CHANNELS = (1, 3, 4)
+_COLOURS = 3
 MIN_FLAT = 64
 """Minimum number of values of a flat image: 8x8 pixels."""
 _MAX_ASPECT = 4
@@ -33,6 +34,14 @@ class Layout(NamedTuple):
         own = self.axes.replace("N", "")
         return tuple(sorted(range(len(own)), key=lambda axis: _ORDER.index(own[axis])))
 
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return whether an array of this shape may be one image."""
+        own = self.axes.replace("N", "")
+        if not own:
+            channels, rest = divmod(shape[0], self.size[0] * self.size[1])
+            return len(shape) == 1 and not rest and channels in CHANNELS
+        return len(shape) == len(own) and ("C" not in own or shape[own.index("C")] in CHANNELS)
+
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of one image in an array of this shape."""
         return tuple(n for axis, n in enumerate(shape) if axis != self.rows)
@@ -48,8 +57,10 @@ def possible_layouts(shape: Sequence[int], *, has_rows: bool) -> list[Layout]:
     if len(shape) == 4 or (has_rows and len(shape) > 1):
         return [one._replace(axes="N" + one.axes) for one in _of_image(shape[1:])]
     if len(shape) == 3:
-        layouts = [one for one in _of_image(shape) if shape[-1] != 1]
-        return layouts if [one.axes for one in layouts] == ["HWC"] else [*layouts, Layout("NHW")]
+        if shape[2] in CHANNELS and shape[0] not in CHANNELS:
+            return [Layout("HWC")]
+        planes = [Layout(axes) for axes, at in (("HWC", 2), ("CHW", 0)) if shape[at] == _COLOURS]
+        return [*planes, Layout("NHW")]
     if len(shape) == 2:
         aspect = max(shape) / min(shape)
         if aspect > _MAX_ASPECT:

@@ -24,6 +24,7 @@ from shardprep.source.unpack import buffered
 
 _MAX_CELL = 4096
 """Maximum number of characters of a feature that becomes a cell."""
+_SHORT = 64
 _AGAIN = "download or write it again"
 
 
@@ -42,8 +43,7 @@ def open_tfrecord(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
             for feature, values in decode(payload).items():
                 data = values[0] if len(values) == 1 else None
                 if isinstance(data, bytes) and (feature in found or is_image(data[:512])):
-                    # Equal bytes that come earlier in the record are the same image.
-                    found[feature][number] = start + payload.find(data), len(data)
+                    found[feature][number] = start + _place_of(data, payload), len(data)
                 elif (cell := _cell(values)) is None:
                     no_text.add(feature)
                 else:
@@ -60,6 +60,12 @@ def open_tfrecord(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
         return [Texts.of(texts[key]) for key in names]
 
     return ArrayFile(images, columns, read_cells, left_out)
+
+
+def _place_of(data: bytes, payload: bytes) -> int:
+    """Return an offset at which the payload has these bytes."""
+    at = payload.find(data[:_SHORT])  # a search for all bytes takes ten times as long
+    return at if payload.startswith(data, at) else payload.find(data)
 
 
 def _placed(file: str, found: dict[int, tuple[int, int]], number: int) -> ImageColumn:

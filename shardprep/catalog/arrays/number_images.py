@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.arrays.layout import Layout
+from shardprep.image.netpbm import netpbm_start
 from shardprep.image.spec import DepthRange
 
 Array = NDArray[Any]
@@ -71,15 +72,12 @@ def pictures(images: Array, layout: Layout, levels: DepthRange) -> NDArray[np.ui
         images, deepest = images.astype(">u2", copy=False), 65535
     elif images.dtype != np.uint8:
         images = _scaled(images, levels)
-    start = b"%s\n%d %d\n%d\n" % (_MAGIC[channels], width, height, deepest)
+    start = netpbm_start(height, width, channels, deepest)
     rows = np.ascontiguousarray(images).view(np.uint8).reshape(num_images, -1)
     files = np.empty((num_images, len(start) + rows.shape[1]), np.uint8)
     files[:, : len(start)] = np.frombuffer(start, np.uint8)
     files[:, len(start) :] = rows
     return files
-
-
-_MAGIC = {1: b"P5", 3: b"P6", 4: b"PyRGBA"}
 
 
 def _scaled(images: Array, levels: DepthRange) -> NDArray[np.uint8]:
