@@ -22,13 +22,14 @@ from shardprep.catalog.tables.table import OpenQuoteError, Table
 from shardprep.catalog.targets import Cell
 from shardprep.errors import OptionName, SourceError
 from shardprep.recipe.rules import CsvRule, LabelRule
-from shardprep.source.names import without_archive_suffix
+from shardprep.source.names import is_array_name, without_archive_suffix
 from shardprep.source.string_column import Coded, Texts
 
 Ints = NDArray[np.int64]
 
 _NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
 """Number at the end of a name, searched in the reversed name: a forward search is quadratic."""
+_NUMBERED_END = re.compile(r"\d$")
 _WORDS = re.compile(r"[^\W\d_][^\d]*$")
 ENOUGH = 0.9
 """Share of the images that a rule must label to be used by `auto`."""
@@ -165,6 +166,8 @@ def _folder_names(
     def named(folder: str) -> str | None:
         parts = folder.split("/") if folder else []
         name = without_archive_suffix(parts[-depth]) if len(parts) >= depth else None
+        if name is not None and is_array_name(parts[-depth]) and _NUMBERED_END.search(name):
+            return None  # a part of a set, such as data_0.parquet
         return None if name is None or name in no_classes or given_split([name]) else name
 
     return Texts.of(keys).folders.map(named)

@@ -105,6 +105,9 @@ class Survey(Card):
             "others": self.others,
             "skipped": self.skipped,
             "twice": self.num_doubles,
+            "options": [
+                f"--{key.replace('_', '-')} {one[0]}" for key, one in self.proposals.items()
+            ],
             "notes": self.findings,
         }
         return {title: value for title, value in found.items() if value}

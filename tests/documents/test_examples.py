@@ -59,6 +59,14 @@ def test_python_md(tmp_path: Path) -> None:
     assert run_program(code, tmp_path) == "(32, 64, 64, 3)\n"
 
 
+def test_sources_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = executed(examples("sources"))["result"]
+    labels = result.manifest.labels.names[:3]
+    shown = f"{result.manifest.splits['train'].num_records} {labels}"
+    assert f"This prints `{shown}`." in page("sources")
+
+
 @pytest.mark.thorough
 def test_reading_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = {**animals(90), **{f"test/{i:03}.jpg": jpeg(seed=i) for i in range(70)}}

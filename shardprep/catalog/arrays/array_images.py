@@ -129,6 +129,8 @@ class _Column(NamedTuple):
 def _layouts(column: ImageColumn) -> list[Layout]:
     if column.dtype is None:
         return [Layout("N")]
+    if 0 in column.shape:
+        return []
     return possible_layouts(column.shape, has_rows=column.has_rows)
 
 

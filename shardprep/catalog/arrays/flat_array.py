@@ -82,7 +82,7 @@ def open_idx(place: PlainExtent, name: str) -> ArrayFile:
     return _array_file(place, name, at, dtype, (shape, "C"), is_idx=True)
 
 
-def _array_file(  # noqa: PLR0913 - the header of an array
+def _array_file(
     place: PlainExtent,
     name: str,
     at: int,

@@ -52,8 +52,6 @@ def possible_layouts(shape: Sequence[int], *, has_rows: bool) -> list[Layout]:
 
     With `has_rows`, each element of the first axis is an image.
     """
-    if 0 in shape:
-        return []
     if len(shape) == 4 or (has_rows and len(shape) > 1):
         return [one._replace(axes="N" + one.axes) for one in _of_image(shape[1:])]
     if len(shape) == 3:
