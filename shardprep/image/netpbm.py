@@ -25,7 +25,10 @@ class OrdinaryNetpbm(NamedTuple):
     data: bytes
     start: int
 
-    is_plain = False
+    @property
+    def is_plain(self) -> bool:
+        """Whether every reader decodes the file: no other library has to."""
+        return False
 
     def pixels(self, background: tuple[int, int, int]) -> Pixels:
         """Return uint8[height, width, 3], or [height, width, 1] for grey; read only."""

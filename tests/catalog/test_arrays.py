@@ -7,7 +7,7 @@ import gzip
 import io
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def parquet(columns: dict[str, Any], metadata: Any = None, **options: Any) -> by
     return out.getvalue()
 
 
-def csv(rows: list[list[Any]]) -> bytes:
+def csv(rows: Sequence[Sequence[Any]]) -> bytes:
     return "".join(",".join(map(str, row)) + "\n" for row in rows).encode()
 
 
@@ -430,6 +430,15 @@ def one_chunk_hdf5() -> bytes:
     return out.getvalue()
 
 
+def long_row_hdf5() -> bytes:
+    """A row that states 4 GB, in a field that HDF5 trusts."""
+    data = bytearray(hdf5_rows())
+    with h5py.File(io.BytesIO(data)) as file:
+        at = file["x"].id.get_offset()
+    data[at : at + 4] = b"\xff" * 4
+    return bytes(data)
+
+
 def linked_hdf5() -> bytes:
     out = io.BytesIO()
     with h5py.File(out, "w") as file:
@@ -464,6 +473,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes]]] = {
     "huge idx": ("a-idx3-ubyte", lambda: struct.pack(">BBBB3I", 0, 0, 8, 3, *[4 * 10**9] * 3)),
     "endless hdf5": ("a.h5", endless_hdf5),
     "hdf5 of one chunk": ("a.h5", one_chunk_hdf5),
+    "hdf5 of a long row": ("a.h5", long_row_hdf5),
     "hdf5 of links": ("a.h5", linked_hdf5),
     "parquet of nothing": ("a.parquet", lambda: b"PAR1" * 9),
     "a deep parquet": ("a.parquet", lambda: parquet({"x": [[[[[[1]]]]]]})),

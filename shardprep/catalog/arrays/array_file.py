@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -12,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardprep.errors import SourceError, shown
-from shardprep.source.byte_range import MemberError, PlainExtent
+from shardprep.source.byte_range import UNPACK_ERRORS, MemberError, PlainExtent
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import buffered
 from shardprep.storage.url import is_url
@@ -22,8 +23,8 @@ UNKNOWN = -1
 """Number of rows that is not known before the file has been read."""
 _SHOWN_ERROR = 140
 _DAMAGE = (
-    pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, RuntimeError,
-    OverflowError, EOFError, MemoryError, MemberError,
+    *UNPACK_ERRORS, MemberError, pa.ArrowException, KeyError, TypeError, IndexError, RuntimeError,
+    SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 Block = Any
 """Some rows: an Arrow array of files, an array of numbers with the rows first, or a list whose

@@ -26,6 +26,7 @@ from shardprep.dataset.tfrecord import HEADER_BYTES, payload_bytes
 from shardprep.errors import OptionError, OptionName, SourceError, some_of
 from shardprep.image.signatures import HEAD_BYTES, archive_type, array_type
 from shardprep.image.spec import DepthRange
+from shardprep.machine import limited_memory
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES, ArrayRule
 from shardprep.source.byte_range import PlainExtent, RefusedExtent, StoredExtent
@@ -39,6 +40,8 @@ _OPTION = OptionName("images")
 _DIGITS = re.compile(r"\d+")
 _ENDING = re.compile(r"[-_.]idx\d-ubyte|\.(npy|gz)$")
 _MOST_SHOWN = 8
+_WORK_BYTES = 1 << 30
+"""Memory for blocks, keys and cells, in addition to one member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +148,12 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
     if listing.unpacker is None or (not rules and listing.images):
         return ImageListing(*parts)
     found = _Arrays(recipe, listing.unpacker, proposes=proposes)
-    found.open(listing.others)
-    taken = [*found.named()] if rules else [*found.clear(found.all())]
-    if not taken:
-        return ImageListing(*parts, notes=found.looked_into())
-    images, columns = found.read(taken)
+    with limited_memory(_WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
+        found.open(listing.others)
+        taken = [*found.named()] if rules else [*found.clear(found.all())]
+        if not taken:
+            return ImageListing(*parts, notes=found.looked_into())
+        images, columns = found.read(taken)
     used = {*found.used}
     others = [member for member in listing.others if member.key not in used]
     images = in_order(Members.joined([listing.images, images]) if listing.images else images)
@@ -163,7 +167,8 @@ def _kind(member: Member) -> str | None:
     """Return the kind of an array file, with "gz:" before it if it is compressed."""
     if isinstance(member.extent, RefusedExtent):
         return None
-    head, before = member.extent.read_head(HEAD_BYTES), ""
+    with reading(member.key):
+        head, before = member.extent.read_head(HEAD_BYTES), ""
     if (packed := archive_type(head)) in ("gz", "bz2", "xz"):
         with reading(member.key), member_stream(member.extent) as stream:
             head, before = decompressed(stream, packed).read(HEAD_BYTES), f"{packed}:"
@@ -225,9 +230,9 @@ class _Arrays:
 
     def _place(self, key: str, extent: StoredExtent, kind: str) -> PlainExtent:
         packed = kind.rpartition(":")[0]
-        if not packed:
-            return self.unpacker.in_place(extent, key)
         with reading(key), member_stream(extent) as stream:
+            if not packed:
+                return self.unpacker.in_place(extent, key)
             return self.unpacker.unpack(decompressed(stream, packed), extent.num_bytes, key)
 
     def _open(self, place: PlainExtent, key: str, kind: str) -> ArrayFile | None:

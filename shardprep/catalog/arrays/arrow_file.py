@@ -298,6 +298,7 @@ def _stacked(column: Any) -> NDArray[Any]:
 
 def _row(column: Any) -> NDArray[Any] | None:
     try:
-        return _stacked(column)[0]
+        row: NDArray[Any] = _stacked(column)[0]
     except (pa.ArrowInvalid, ValueError):
         return None
+    return row
