@@ -10,7 +10,8 @@ import gc
 import signal
 
 _ALLOCATIONS = 100_000
-"""Python's lower default starts many collections during imports, but modules are never garbage."""
+"""Object allocations between garbage collections. Python's lower default would start many of them
+during imports, which create no garbage."""
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ _QUOTED = re.compile(r"""(?<!\w)(b?)(['"])((?:\\.|(?!\2)[^\\])*+)\2""", re.DOTAL
 _MAX_WHERE = 160
 _MAX_VALUE = 200
 _MAX_PART = 1000
-"""Maximum characters of a place, of a quoted value, and of a problem or hint."""
+"""Maximum number of characters of `where`, of a quoted value, and of `what` or `hint`."""
 _NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
 """Ends of error texts that mean "out of memory", from CPython and from the dynamic loader."""
 
@@ -90,7 +90,7 @@ _spelling = {"as flags": False}
 
 
 def name_options_as_flags(*, yes: bool = True) -> None:
-    """Spell options in errors of this process as flags, or as Python keywords."""
+    """Spell options in errors of this process as flags; with `yes=False`, as Python keywords."""
     _spelling["as flags"] = yes
 
 
@@ -121,10 +121,10 @@ class ShardprepError(Exception):
     """
 
     def __init__(self, where: str | OptionName, what: str = "", hint: str = "") -> None:
-        """Create an error from the place (a file or an option), the problem and the next step.
+        """Create an error from a file or an option, the problem, and what to do about it.
 
-        PyTorch creates a worker's error again, with the text of its traceback as the only argument.
-        Then the last line about this class becomes `what`, and the whole text becomes a note.
+        PyTorch creates a copy of a worker's error with one argument, the text of the traceback. The
+        last line of it that starts with the class name becomes `what`, and the whole text a note.
         """
         super().__init__(where, what, hint)
         if not what:
@@ -187,7 +187,7 @@ class OptionError(RecipeError):
         value: object = None,
         allowed: str | Sequence[str] = "",
     ) -> None:
-        """Create an error. With `allowed`, a list or description of values, `what` is ignored."""
+        """Create an error; `allowed`, a list or description of values, replaces `what`."""
         if allowed:
             words = allowed if isinstance(allowed, str) else f"one of {', '.join(allowed)}"
             what = f"{shown(repr(value), _MAX_VALUE)} is not {words}"
@@ -195,7 +195,7 @@ class OptionError(RecipeError):
 
 
 class SourceError(ShardprepError):
-    """The source cannot be used as asked: an archive, a label table, keys or labels."""
+    """An archive, a label table, keys or labels cannot be used as asked."""
 
 
 class SchemaError(ShardprepError):
@@ -213,7 +213,7 @@ class RecordError(ShardprepError):
         *,
         offset: int | None = None,
     ) -> None:
-        """`offset` is the byte position of the record in its file, if known."""
+        """Create an error; `offset` is the byte position of the record in its file, if known."""
         super().__init__(where, what, hint)
         self.offset = offset
 

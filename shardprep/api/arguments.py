@@ -45,7 +45,10 @@ _SHARDS_PER_CPU = 2
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
-    """Return the recipe of `flags`, and of ./shardprep.toml if that file is for the same source."""
+    """Return the recipe from `flags` and, if it is for the same source, ./shardprep.toml.
+
+    RecipeError if neither names a source.
+    """
     from shardprep.recipe.recipe import make_recipe
 
     keys = _keys_here()
@@ -98,9 +101,9 @@ def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
 def downloaded(
     ref: KaggleRef, watch: Watch, *, to: Path | None = None, refresh: bool
 ) -> tuple[Path, bool]:
-    """Download a slug unless it is mounted; return the local path, and whether it is mounted.
+    """Download `ref` unless Kaggle has mounted it; return the path, and whether it is mounted.
 
-    With `to` or `refresh`, a mounted folder is not used.
+    With `to` or `refresh`, it is downloaded even if it is mounted.
     """
     from shardprep.source.kaggle import download
 
@@ -264,7 +267,7 @@ def only_archive() -> str:
 
 
 def dataset_at(dataset: str | Path | None) -> OpenDataset:
-    """Open a dataset. None means the dataset of ./shardprep.toml or, without it, of `tfrecords`."""
+    """Open a dataset. None means the one of ./shardprep.toml, or else the one in `tfrecords`."""
     from shardprep.dataset.open_dataset import open_dataset
 
     return open_dataset(files_at(dataset))
@@ -280,12 +283,15 @@ def selected(dataset: OpenDataset, split: AnySplit | None) -> Selection | None:
 
 
 def files_at(dataset: str | Path | None, *, damaged: bool = False) -> DatasetFiles:
-    """Return the files of a dataset as in `dataset_at`; `damaged` allows for a missing manifest."""
+    """Return the files of the dataset that `dataset_at` opens.
+
+    With `damaged`, the manifest may be missing.
+    """
     from shardprep.dataset.locate import locate
 
     recipe = _recipe_here() if dataset is None else None
     if recipe is not None:
-        return locate(f"{recipe.out}/{recipe.dataset_name}")
+        return locate(f"{recipe.out}/{recipe.dataset_name}", damaged=damaged)
     return locate(_datasets() if dataset is None else dataset, damaged=damaged)
 
 

@@ -129,7 +129,7 @@ class Plan(Card):
     """Plan of a build or of one of its parts, with an attribute for each key of `PlanJson`."""
 
     plan: BuildPlan
-    """The shards with their items; if `part` is set, only those of the part."""
+    """The planned shards and their items; if `part` is set, only the shards of that part."""
     part: Part | None
     num_all_shards: int
     """Number of shards of the whole dataset, not only of the part."""
@@ -388,7 +388,7 @@ def repack(
     """Merge datasets, or write the records of a dataset into other shards, without decoding.
 
     Classes are merged by name. A key that several datasets have gets the name of its dataset as a
-    prefix. If the call is interrupted, the same call continues it.
+    prefix. Every checksum is compared. If the call is interrupted, the same call continues it.
 
     Raises:
         RecipeError: an option is malformed, or the images of the datasets were fitted differently.

@@ -45,7 +45,7 @@ class BuildJson(TypedDict):
     num_new_items: int
     """Number of images processed by this run; earlier runs processed the others."""
     num_copied: int
-    """Number of these images copied from the dataset of `--reuse`; the others were encoded."""
+    """How many of `num_new_items` were copied from the dataset of `--reuse`, not encoded."""
     elapsed_s: float
     """Wall time of this run."""
     manifest: Manifest
@@ -55,7 +55,7 @@ class BuildJson(TypedDict):
 
 
 class PartJson(TypedDict):
-    """The result of the build of a part."""
+    """The result of `build --part`."""
 
     path: str
     """Location of the future dataset: a folder, or an address in object storage."""
@@ -70,13 +70,13 @@ class PartJson(TypedDict):
     num_new_items: int
     """Number of images processed by this run; earlier runs processed the others."""
     num_copied: int
-    """Number of these images copied from the dataset of `--reuse`; the others were encoded."""
+    """How many of `num_new_items` were copied from the dataset of `--reuse`, not encoded."""
     elapsed_s: float
     """Wall time of this run."""
 
 
 class PlanJson(TypedDict):
-    """The plan of a build, or with `--part` of that part."""
+    """The plan of a build; with `--part`, the plan of that part."""
 
     name: str
     """Name of the dataset."""
@@ -85,9 +85,9 @@ class PlanJson(TypedDict):
     num_all_shards: NotRequired[int]
     """With `--part`: number of shards of the dataset."""
     splits: dict[str, int]
-    """Shards by split."""
+    """Number of shards by split."""
     images: dict[str, int]
-    """Images by split."""
+    """Number of images by split."""
     labels: list[str]
     """Class names; a label is an index into them."""
     labels_from: str
@@ -100,16 +100,16 @@ class PlanJson(TypedDict):
     object_classes: NotRequired[list[str]]
     """With boxes or masks: class names of objects and of the values of masks."""
     num_objects: NotRequired[dict[str, int]]
-    """With boxes or masks: known objects by class."""
+    """With boxes or masks: number of objects by class, as far as known without decoding masks."""
     dropped: NotRequired[dict[str, int]]
-    """With boxes or masks: known dropped objects by reason."""
+    """With boxes or masks: number of dropped objects by reason, as far as known before encoding."""
     unmatched: NotRequired[Unmatched | None]
-    """With boxes or masks: annotations without an image, and images without an annotation; null
-    without either."""
+    """With boxes or masks: annotations without an image, and images without an annotation; null if
+    all match."""
     num_masks: NotRequired[int]
-    """With boxes or masks: mask files."""
+    """With boxes or masks: number of mask files."""
     skipped: dict[str, int]
-    """Skipped inputs by reason."""
+    """Number of skipped inputs by reason."""
     estimated_bytes: int
     """Estimated size of all shards."""
 
@@ -122,13 +122,13 @@ class VerifyJson(TypedDict):
     num_shards: int
     """Number of shard files read."""
     num_records: int
-    """Number of records in them with an intact frame."""
+    """Number of records with an intact frame in these shards."""
     num_bytes: int
-    """Size of all files."""
+    """Size of the shard files that were read."""
     elapsed_s: float
     """Wall time of the check."""
     problems: tuple[Problem, ...]
-    """Problems by file, then by record; problems of the whole folder come first."""
+    """Problems of documents, missing shards, shards by name and offset, then indexes."""
     unknown: tuple[str, ...]
     """Files that do not belong to the dataset. They do no harm."""
     repaired: NotRequired[tuple[Problem, ...]]
@@ -155,11 +155,11 @@ class CopiesJson(TypedDict):
     """Images that are copies of each other."""
 
     kind: Literal["exact", "near"]
-    """Byte for byte, or within a few bits of a perceptual hash."""
+    """`exact`: equal byte for byte; `near`: perceptual hashes differ in a few bits."""
     is_leak: bool
-    """True if they are in more than one split."""
+    """True if the images are in more than one split."""
     is_conflict: bool
-    """True if their targets differ."""
+    """True if the targets of the images differ."""
     bits: tuple[int, ...]
     """Number of bits in which each hash differs from the first; 0 for exact copies."""
     records: list[RecordJson]
@@ -170,7 +170,7 @@ class QualityJson(TypedDict):
     """One measured property of all images."""
 
     name: str
-    """Name of its finding."""
+    """Name of the finding that lists the images."""
     what: str
     """The property in words."""
     threshold: float
@@ -189,22 +189,22 @@ class ChannelsJson(TypedDict):
     num_images: int
     """Number of measured images."""
     mean: tuple[float, float, float]
-    """Means."""
+    """Mean of each channel."""
     std: tuple[float, float, float]
-    """Standard deviations."""
+    """Standard deviation of each channel."""
 
 
 class ReportJson(TypedDict):
     """The facts of a report, which the page shows too."""
 
     path: str
-    """The page."""
+    """Path of the page."""
     name: str
     """Name of the dataset."""
     version: str
     """Version of the dataset."""
     manifest_sha256: str
-    """SHA-256 of the manifest, as in its own `sha256`."""
+    """SHA-256 of the manifest, which is also its key `sha256`."""
     split: str | None
     """Value of --split; null for all records."""
     num_records: int
@@ -246,7 +246,7 @@ class LeftOutJson(TypedDict):
     where: str
     """Address of the shard."""
     what: str
-    """Its fault."""
+    """The problem."""
 
 
 class FetchJson(_From):
@@ -267,7 +267,7 @@ class FetchJson(_From):
 
 
 class ErrorFactsJson(TypedDict):
-    """The reason for the missing result."""
+    """Why the command has no result."""
 
     where: str
     """A file, an address, an option or a command; otherwise ""."""

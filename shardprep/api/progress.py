@@ -30,7 +30,7 @@ class Progress:
     """A line of text that the user should see."""
 
     def follows(self, other: Progress) -> bool:
-        """Return True if this report is of the phase of `other`, with at least as much done."""
+        """Return True if `other` is a report of the same phase with at most as much done."""
         is_same = (self.what, self.total, self.unit) == (other.what, other.total, other.unit)
         return is_same and self.num_done >= other.num_done
 

@@ -34,7 +34,7 @@ _IN_FACTS = {
 }  # fmt: skip
 
 _LEAST_ADDRESS_SPACE = 384 << 20
-"""In bytes. With less, threads of OpenBLAS and Arrow may abort the process."""
+"""Minimum address space in bytes. Below it, threads of OpenBLAS and Arrow may abort the process."""
 
 _MOST_ORIGINAL = 256 << 20
 _HOSTED = {"KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "COLAB_RELEASE_TAG": "Colab"}
@@ -216,7 +216,10 @@ def report(
 
 
 def check_listed(name: str, *, no_pixels: bool) -> None:
-    """Raise RecipeError if this finding lists no images, or with `no_pixels` if it needs pixels."""
+    """Raise RecipeError unless `name` is a finding that lists images.
+
+    With `no_pixels`, also raise it for a finding that needs pixels.
+    """
     from shardprep.reporter.findings.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS
 
     listed = [kind for kind in MEANINGS if kind not in WITHOUT_KEYS]

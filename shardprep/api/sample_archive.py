@@ -109,7 +109,7 @@ def _two_tone(tile: Image.Image, black: Colour, white: Colour) -> Image.Image:
 
 
 def _spread(tile: Image.Image, size: tuple[int, int], rng: random.Random) -> Image.Image:
-    """Rotate a square tile randomly, and stretch its part without empty corners to `size`."""
+    """Rotate a square tile randomly, cut off the empty corners, and stretch the rest to `size`."""
     margin = tile.width * (1 - math.sqrt(0.5)) / 2
     inner = (margin, margin, tile.width - margin, tile.width - margin)
     turned = tile.rotate(rng.uniform(0, 360), Image.Resampling.BILINEAR)

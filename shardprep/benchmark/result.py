@@ -34,7 +34,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to read."""
+    """One pipeline, and its measurements."""
 
     name: str
     """Name of the pipeline: naive, tuned, tfds, load or dataset."""
@@ -59,7 +59,7 @@ class Way:
     def measured(
         cls, name: str, rounds: Sequence[Round], yields: str, peak_bytes: int, image_bytes: float
     ) -> Self:
-        """Return a way with the medians of rounds; `image_bytes` is the mean size of a record."""
+        """Return a pipeline with medians of its rounds; `image_bytes` is a record's mean size."""
         images_s = statistics.median(turn.num_images / turn.elapsed_s for turn in rounds)
         return cls(
             name,
@@ -121,7 +121,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Benchmark(Card):
-    """The speed of several ways to read a split."""
+    """The speed of several pipelines that read the same split."""
 
     path: str
     """The dataset: a folder."""
@@ -136,9 +136,9 @@ class Benchmark(Card):
     num_cores: int
     """Number of cores that the process may use."""
     ways: tuple[Way, ...]
-    """Ways to read, in the order of the table."""
+    """The pipelines, in the order of the table."""
     timelines: tuple[Timeline, ...] = ()
-    """With `--plot`: timelines."""
+    """With `--plot`: timelines of reading, decoding and training of some pipelines."""
     step_s: float = 0.0
     """Duration of a training step in the timelines."""
 

@@ -44,7 +44,7 @@ from shardprep.errors import DatasetError, ShardprepError
 from shardprep.machine import usable_cores
 from shardprep.reader.decode.features import FeatureDecoder
 from shardprep.reader.diagnosis.diagnosis import images_of
-from shardprep.reader.records.open import mean_record_bytes
+from shardprep.reader.records.datasets import mean_record_bytes
 from shardprep.reader.records.records import Places, Records
 from shardprep.reader.selection.split_argument import AnySplit, as_selection
 
@@ -58,7 +58,7 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIB
 
 _WARM_UP_STEPS, _TRACED_STEPS = 20, 10
 _MORE_TRACES = 2
-"""Largest number of further traces if a trace has nothing of reading or of decoding."""
+"""Maximum number of further traces if a trace has recorded no reading or no decoding."""
 _PS = 1e-12
 _NS = 1e-9
 _READ = re.compile(r"Iterator::.*::TFRecord(V\d)?$")
@@ -66,7 +66,7 @@ _DECODE = re.compile(
     r".*:(ParseExampleV2|ParseSingleExample|Decode\w+|Resize\w+|ScaleAndTranslate|Cast|RealDiv|Mul)$"
 )
 _CLOCK = "shardprep clock"
-"""Name of an event that shows the offset of the profiler's clock to `time.perf_counter`."""
+"""Name of an event, recorded to compare the profiler's clock with `time.perf_counter`."""
 _MODULE = "shardprep.benchmark.run"
 
 
@@ -123,7 +123,7 @@ def _measured(
 
 
 def _trace(name: str, source: Source, step_s: float) -> Timeline | None:
-    """Return the timeline of a pipeline, or None if tracing fails, as without the profiler."""
+    """Return the timeline of a pipeline, or None if tracing fails, e.g. without the profiler."""
     done = subprocess.run(  # noqa: S603 - a module of ours
         _command("timeline", name, source, str(step_s)),
         capture_output=True, text=True, check=False, env={**os.environ, **_QUIET},

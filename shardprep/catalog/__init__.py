@@ -1,5 +1,5 @@
-"""The catalog: from members and tables of a source to labelled items with splits and groups.
+"""The catalog: turn members and tables of a source into labelled items with splits and groups.
 
-Images are not decoded here. Some mask files are, to find out what their values mean. The same
-members and options give the same items in the same order.
+Images are not decoded here; some mask files are decoded to find out what their values mean. The
+same members and options give the same items in the same order.
 """

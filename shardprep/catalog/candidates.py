@@ -24,7 +24,7 @@ from shardprep.errors import SourceError, counted
 from shardprep.recipe.rules import CsvRule, LabelRule
 
 _MOST_PARTS = 6
-"""Maximum number of sibling folders to try as parts; if there are more, they are classes."""
+"""Maximum number of sibling folders that count as parts of a source; more folders are classes."""
 _MOST_SHOWN = 3
 
 
@@ -85,7 +85,10 @@ def candidate(labelling: Labelling, **part: str | tuple[str, ...]) -> Candidate:
 
 
 def path_candidates(index: KeyIndex) -> list[Candidate]:
-    """Return likely candidates by folders and file names, unless mask folders would be classes."""
+    """Return the likely candidates by folders and file names.
+
+    Candidates that would use folders of masks as classes are left out.
+    """
     masks = find_masks(index.keys).no_classes
     rules = (LabelRule("folder"), LabelRule("folder", depth=2), LabelRule("prefix"))
     found = [candidate(label_keys(index, rule, ())) for rule in rules]
@@ -93,7 +96,7 @@ def path_candidates(index: KeyIndex) -> list[Candidate]:
 
 
 def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
-    """Return a candidate by the label column of a table, or by each likely column if unclear."""
+    """Return a candidate for the label column of a table, or if unclear, for each likely column."""
     try:
         return [candidate(label_by_table(index, table, CsvRule((table.name,))))]
     except SourceError:

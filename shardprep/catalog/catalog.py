@@ -189,7 +189,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
 
 
 def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
-    """Return why each image is left out, or "" to keep it. Splits without any target are kept."""
+    """Return why each image is left out, or "" to keep it. A split without any target is kept."""
     has_target = targets.are_there
     is_labelled = np.zeros(len(splits.values) + 1, np.bool_)  # the last row means "no split"
     is_labelled[splits.codes[has_target]] = True

@@ -31,9 +31,9 @@ class Item(NamedTuple):
     target: Target = None
     """Class index, tuple of class indices, number or text; None if the source has no target."""
     strata: tuple[int, ...] = ()
-    """Classes of the image, or the bin of its number; a cut spreads them evenly over splits."""
+    """Classes of the image, or the bin of its number; ratios spread each evenly over splits."""
     group: str = ""
-    """Group of the image; a cut keeps the images of a group together. "" if there is none."""
+    """Group of the image; ratios put all images of a group into one split. "" without a group."""
     columns: tuple[Value, ...] = ()
     """Values of the features in `Catalog.columns`, in that order."""
     annotation: Annotation | None = None

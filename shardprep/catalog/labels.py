@@ -61,7 +61,7 @@ class Labelling:
 
 
 def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Labelling:
-    """Return the labels by a rule; "csv" reads the first table, "auto" tries all tables."""
+    """Return the labels that a rule gives; "csv" reads the first table, "auto" tries all tables."""
     keys = index.keys
     match rule.kind:
         case "folder":
@@ -84,7 +84,7 @@ def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Lab
 
 
 def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
-    """Return the labels by the first rule that fits: table, folder, prefix, otherwise none.
+    """Return the labels by the first rule that fits: table, folder or prefix; or no labels.
 
     Rules that often fit by accident come last. A rule fits if it labels nine tenths of the images
     outside test splits, and the labels look like classes (see `are_classes`).
@@ -132,7 +132,7 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
 def _without_test_names(
     names: Coded[Cell | None], considered: Ints, rule: str
 ) -> tuple[Coded[Cell | None], tuple[str, ...]]:
-    """Return names and remarks; a test split with other classes than the rest is unlabelled."""
+    """Return names and remarks; a test split whose classes differ from the rest gets no labels."""
     known = names.take(considered).counts()
     is_other = np.ones(len(names), bool)
     is_other[considered] = False
@@ -144,7 +144,7 @@ def _without_test_names(
     shown = ", ".join(strange[:3]) + (", …" if strange[3:] else "")
     finding = (
         f"{int(is_other.sum()):,} images of test are unlabelled: their classes by {rule} ({shown}) "
-        f"are not those of the other splits; {OptionName('labels')} {rule} takes them"
+        f"are not in the other splits; {OptionName('labels')} {rule} uses them"
     )
     return Coded(np.where(is_other, -1, names.codes), names.values), (finding,)
 
@@ -156,7 +156,7 @@ def _fits(names: Coded[Cell | None], considered: Ints) -> bool:
 
 
 def are_classes(num_names: int, num_images: int) -> bool:
-    """Return True for two names, or for more with at least two images each on average."""
+    """Return whether names look like classes: two, or more with two images each on average."""
     return 2 <= num_names <= max(2, num_images // 2)
 
 
@@ -183,14 +183,14 @@ def _prefix(key: str) -> str | None:
 
 
 def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
-    """Return the labels by a table, and detect the columns that the rule does not name."""
+    """Return the labels in a table; columns that the rule does not name are detected."""
     id_title = find_ids(index, table, rule.id_column)
     _label_titles(table, rule.label_columns, id_title)  # report unclear columns before ids
     return label_by_columns(index.keys, match_table(index, table, id_title), rule)
 
 
 def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> Labelling:
-    """Return the labels by a matched table; SourceError if two rows of an image differ."""
+    """Return the labels in a matched table; SourceError if two rows of an image disagree."""
     table = match.table
     titles, cells = _label_cells(table, rule.label_columns, match.id_column)
     rows = np.flatnonzero((match.key_of >= 0) & cells.are_there)

@@ -1,4 +1,4 @@
-"""What names of files and folders mean: splits and masks. Natural order of names."""
+"""Find splits and masks by the names of files and folders, and sort names in natural order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MASKS = re.compile(
     r"|gt(fine|coarse)",
     re.IGNORECASE,
 )
-"""Usual names of folders of masks; `find_masks` decides whether a folder is one."""
+"""Usual names of mask folders; `find_masks` decides whether a folder with such a name has masks."""
 _CITYSCAPES = re.compile(r"_gt(fine|coarse)_[a-z]+$", re.IGNORECASE)
 _CITIES = re.compile(r"gt(fine|coarse)", re.IGNORECASE)
 """Folders of masks in Cityscapes; folders below them are splits or cities, not classes."""
@@ -40,7 +40,7 @@ MASK_ENDING = re.compile(
 )
 """End of the name of a mask, after the name of its image."""
 _MATCHED = 0.5
-"""Minimum share of files named like images, for a mask folder without sibling images."""
+"""Minimum share of files named like images, in a mask folder without a sibling image folder."""
 
 
 def given_split(folders: Iterable[str]) -> str | None:
@@ -101,7 +101,7 @@ class MaskFolders(NamedTuple):
 def find_masks(keys: Sequence[str]) -> MaskFolders:
     """Return the folders of masks and of their images, so that they do not become classes.
 
-    A folder with a usual name holds masks if it has a sibling such as `images`, or `train` beside
+    A folder with a usual name holds masks if it has a sibling such as `images`, or `train` next to
     `trainannot`, or if at least half of its files are named like images of another folder.
     """
     paths = {key.rpartition("/")[0] for key in keys}
@@ -138,7 +138,7 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
 
 
 def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:
-    """Return name of mask folder → keys of the probable masks in it."""
+    """Return the keys of probable masks by the name of their mask folder."""
     found: dict[str, list[str]] = {name: [] for name in find_masks(keys).num_masks}
     for key in keys if found else ():
         name = next((part for part in key.split("/")[:-1] if part in found), None)
@@ -148,7 +148,7 @@ def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:
 
 
 def class_files(masks: Iterable[str], keys: Iterable[str]) -> dict[str, str]:
-    """Return mask in SegmentationObject → its file in SegmentationClass, where both exist."""
+    """Return for each mask in SegmentationObject its file in SegmentationClass, if both exist."""
     there = {key.lower(): key for key in keys}
     found: dict[str, str] = {}
     for mask in filter(OF_OBJECTS.search, masks):

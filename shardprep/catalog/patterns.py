@@ -1,4 +1,4 @@
-r"""Patterns of the user, searched in the names of a source in bounded time.
+r"""Regular expressions and globs of the user, searched in names of a source in bounded time.
 
 A pattern that can match in many ways (`([a-z]+)*$`) takes exponential time for a long name, and
 `re` has no time limit. So the search runs in its own process, with limited CPU time (but not on
@@ -62,7 +62,7 @@ class Pattern:
 
 
 def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
-    """Return whether each key matches; inner archives in a key match without suffix, too."""
+    """Return whether each key matches, with or without the suffixes of archives in it."""
     fits = [found is not None for found in pattern.search(keys)]
     others = {
         i: plain

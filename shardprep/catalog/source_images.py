@@ -38,7 +38,7 @@ MOST_SHOWN = 160
 
 @dataclass(frozen=True, slots=True)
 class SourceImages:
-    """The wanted images of a source, and what names and tables say about them."""
+    """The wanted images of a source, with their labels, tables and masks."""
 
     recipe: Recipe
     documents: Documents
@@ -146,7 +146,7 @@ def _select(
     if not wanted:
         reasons = Counter(one.reason for one in left_out)
         counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
-        what = f"none of its {len(images):,} images is wanted ({counted})"
+        what = f"all {len(images):,} images are left out ({counted})"
         hint = f"a key looks like {shown(images[0].key, MOST_SHOWN)}"
         raise SourceError(recipe.source, what, hint)
     return wanted, left_out
@@ -175,7 +175,7 @@ def _without(
 
 
 def _copies(images: Members) -> dict[int, str]:
-    """Return position of each exact copy → key of the image that is kept.
+    """Return the positions of exact copies, each with the key of the image that is kept.
 
     A test image is kept first, then a validation image, so that evaluation sets stay whole and are
     not trained on; then the first key. Only images of equal size and CRC-32 (if known) are read.

@@ -1,4 +1,4 @@
-"""Splits that the source gives, and groups of images that a cut does not divide.
+"""Splits that the source gives, and groups of images that must stay in one split.
 
 Splits come from folders, a column, lists or tables. A group can be a patient, a scene or a burst.
 """
@@ -26,7 +26,7 @@ _MOST_CHARACTERS = 160
 
 
 def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
-    """Return True if `ratios` cut this split. Train is always cut: it has the other images."""
+    """Return True if `ratios` divide this split; they always divide train."""
     return split == "train" or split in ratios
 
 
@@ -141,14 +141,14 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
 
 
 def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list[str]:
-    """Return remarks on the groups; `ratios` maps each split of a cut to its share."""
+    """Return remarks on the groups; `ratios` maps the splits of `--split` to their shares."""
     is_grouped = items.group.fit(bool)
     alone = int((~is_grouped).sum())
     number = len(np.unique(items.group.codes[is_grouped]))
     mixed = _num_mixed(items, is_grouped, ratios)
     lines = [f"{number:,} groups by {rule}"]
     if alone:
-        lines.append(f"{alone:,} images belong to no group: each stands for itself")
+        lines.append(f"{alone:,} images have no group: each is a group of its own")
     if mixed:
         option = OptionName("split")
         lines.append(

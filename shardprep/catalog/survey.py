@@ -69,7 +69,7 @@ class Survey(Card):
     chosen: str
     """The rule that `auto` uses."""
     annotations: tuple[Sign, ...]
-    """Detected boxes and masks, starting with what the recipe uses."""
+    """Detected boxes and masks, first the ones that the recipe uses."""
     findings: tuple[str, ...]
     """Remarks, one line each."""
     proposals: dict[str, tuple[str, ...]]
@@ -88,7 +88,7 @@ class Survey(Card):
 
     @property
     def taken(self) -> Sign | None:
-        """The boxes or masks that the recipe uses; None if it uses labels."""
+        """The boxes or masks that the recipe uses, or None if it uses none."""
         return self.annotations[0] if self.annotations and self.chosen == "none" else None
 
     def facts(self) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def _annotation_lines(survey: Survey) -> list[str]:
                 lines += [f"# {counted(sign.num_unlisted, 'image')} without a file: no objects."]
                 lines += ['unlisted = "background"']
         else:
-            lead = "in place of labels" if survey.taken is None else "in its place, or beside it"
+            lead = "instead of labels" if survey.taken is None else "instead of these, or with them"
             lines += [f"# There are {sign.key}, {lead}: {sign.how}"]
             lines += [f"# {sign.key} = {toml_value(sign.option)}"]
             lines += ["# instances = true"] if sign.instances else []
@@ -254,7 +254,7 @@ def _label_lines(survey: Survey) -> list[str]:
         lines.append(f"target = {toml_value(survey.target)}")
     others = [rule for rule in survey.rules if rule.keys != {"labels": survey.chosen}]
     if others:
-        lines.append("# Other ways to label them, in place of these lines:")
+        lines.append("# Other ways to label them, instead of these lines:")
     for rule in others:
         pairs = [f"# {key} = {toml_value(value)}" for key, value in rule.keys.items()]
         lines += [*pairs[:-1], f"{pairs[-1]}  # {rule.counts}"]

@@ -87,7 +87,7 @@ def make_targets(
     spec: TargetSpec,
     all_cells: Iterable[Cell] = (),
 ) -> Targets:
-    """Return the targets in the cells of images; all names in `all_cells` are classes, too."""
+    """Return the targets from one cell for each image; names in `all_cells` are classes, too."""
     column: Coded[Cell] = Coded.of(cells)  # type: ignore[arg-type] # None is not among its values
     counts = column.counts()
     kind, separator = spec.kind, spec.separator
@@ -169,7 +169,7 @@ def words_in(cells: Iterable[Cell | None]) -> set[str]:
 
 
 def _parsed_map(data: bytes, name: str) -> dict[str, str]:
-    """Return old name → new name, by a JSON object, a JSON list or a CSV of two columns."""
+    """Return old name → new name, from a JSON object, a JSON list or a CSV of two columns."""
     text = decoded(data)
     try:
         document = json.loads(text)
@@ -214,7 +214,7 @@ def _guess(found: Collection[Cell], separator: str) -> tuple[TargetKind, str]:
 
 
 def _separator(texts: Collection[str]) -> str:
-    """Return the separator of names that all occur in several cells, or ""."""
+    """Return the separator that splits cells into names which occur in several cells, or ""."""
     for separator in _SEPARATORS:
         split = [{part.strip() for part in text.split(separator)} - {""} for text in texts]
         if not any(len(parts) > 1 for parts in split):

@@ -36,7 +36,7 @@ _log = logging.getLogger("shardprep")
 
 
 class _InterruptedError(BaseException):
-    """Ctrl-C. Typer would turn KeyboardInterrupt into a silent exit."""
+    """Raised on Ctrl-C, because Typer would turn KeyboardInterrupt into a silent exit."""
 
 
 def _interrupt(*_: object) -> None:

@@ -84,8 +84,9 @@ def finalize(call: Call, *, as_json: bool) -> None:
 def repack(call: Call, *, as_json: bool) -> None:
     """Merge datasets, or write the records of a dataset into other shards, without decoding.
 
-    Classes are merged by name. If several datasets have the same key, the name of the dataset is
-    put in front. Every checksum is compared. If the command is interrupted, run it again.
+    Classes are merged by name. A key that several datasets have gets the name of its dataset as a
+    prefix. Every checksum is compared. If the command is interrupted, the same command continues
+    it.
 
     Examples:
         shardprep repack tfrecords/pets --shards 64 --version 1.0.1

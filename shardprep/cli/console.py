@@ -67,7 +67,7 @@ class Terminal(Console):
 
 
 def plain_table(*titles: str, left: Collection[str] = ("",)) -> Table:
-    """Return an empty table; the first column and columns titled as in `left` are left-aligned."""
+    """Return an empty table. Its first column and the columns in `left` are left-aligned."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in titles:
         is_left = title in (titles[0], *left)
@@ -86,7 +86,7 @@ def print_changes(
     meanings: Mapping[str, str],
     line: Callable[[Any], str],
 ) -> None:
-    """Print the number of changes of each kind, and its first changes as text made by `line`."""
+    """Print the number of changes of each kind and the first few, which `line` turns into text."""
     kinds = {kind: number for kind, number in difference.num_changes.items() if number}
     if kinds:
         table = plain_table("change", "items", "what it means", left=("what it means",))

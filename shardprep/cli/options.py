@@ -50,7 +50,7 @@ def _parameter(name: str, option: Option, default: object, *, is_key: bool = Fal
     """Return a command's parameter for an option; the parameter's default None means "not given".
 
     `default` is the default in Python, or `Parameter.empty` for a required option. A switch also
-    gets `--no-…` if its default is True or it `is_key` of a recipe.
+    gets `--no-…` if its default is True or if `is_key`: it is a key of the recipe.
     """
     flags = option.flags or (f"--{name.rstrip('_').replace('_', '-')}",)
     kind: Any = list[str] if option.is_repeated else str

@@ -49,7 +49,7 @@ def console(*, stderr: bool = False) -> Terminal:
 
 
 def picked(kind: Any, result: object, **more: Any) -> dict[str, Any]:
-    """Return the keys of a type of `json_types`, with values from `more` or else `result`."""
+    """Return a dict with the keys of a `json_types` type, and values from `more` or `result`."""
     keys = [key for key in kind.__annotations__ if key in more or hasattr(result, key)]
     return {key: more[key] if key in more else getattr(result, key) for key in keys}
 

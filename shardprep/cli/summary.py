@@ -115,7 +115,7 @@ def show_refused(error: BuildError) -> None:
 
 
 def show_part(result: PartResult, *, as_json: bool) -> None:
-    """Print the result of the build of a part."""
+    """Print the result of `build --part`."""
     if as_json:
         from shardprep.api.json_types import PartJson
 
@@ -189,7 +189,9 @@ def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples
         terminal.entry("skipped", counts_line(totals.skipped))
         _print_examples(terminal, found["skipped"])
     if totals.num_copies:
-        leaks = f", {totals.num_leaks:,} of them in another split" if totals.num_leaks else ""
+        leaks = (
+            f", in {counted(totals.num_leaks, 'case')} across splits" if totals.num_leaks else ""
+        )
         text = f"{totals.num_copies:,} images are copies{leaks}; --dedup leaves them out"
         terminal.entry("copies", text, style="yellow" if totals.num_leaks else "")
     labels = manifest.labels

@@ -1,4 +1,4 @@
-"""Some records of a dataset as pictures with their boxes and masks."""
+"""Pictures of some records of a dataset, with their boxes and masks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def annotated_pictures(dataset: OpenDataset, number: int) -> Iterator[AnnotatedP
 
 
 def contact_sheet(dataset: OpenDataset, number: int) -> bytes:
-    """Return a PNG that shows at most `number` pictures from `annotated_pictures`."""
+    """Return a contact sheet as PNG, with at most `number` pictures of `annotated_pictures`."""
     pictures = annotated_pictures(dataset, number)
     legend = legend_of(dataset.schema)
     sheet = draw_contact_sheet(pictures, legend)

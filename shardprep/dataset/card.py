@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 30
 _MOST_CHARACTERS = 240
 _MOST_HTML = 60_000
-"""Maximum number of characters of the rows of a card; further rows are only counted."""
+"""Maximum number of HTML characters in the rows of a card; further rows are only counted."""
 _MOST_BYTES = 100_000
 """Maximum size in bytes of a card with pictures; above it, all pictures are left out."""
 MOST_PICTURES = 8
@@ -94,7 +94,10 @@ def _more(values: Any, most: int) -> str:
 
 
 def card(name: str, facts: Mapping[str, Any], pictures: Iterable[Pixels] = ()) -> str:
-    """Return an HTML table of facts, with up to `MOST_PICTURES` pictures if the card is small."""
+    """Return an HTML table of `facts`, followed by up to `MOST_PICTURES` pictures.
+
+    The pictures are left out if the card would have more than `_MOST_BYTES`.
+    """
     rows: list[str] = []
     num_characters = 0
     for title, value in facts.items():

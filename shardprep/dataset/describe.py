@@ -1,6 +1,6 @@
-"""Facts about a dataset, from its manifest and item table; facts about boxes, from its shards.
+"""Facts about a dataset from its manifest and item table, and about its boxes from its shards.
 
-Boxes are read without the image if the image is the first feature of a record.
+If the image is the first feature of a record, the boxes are read without it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 _EXAMPLE_COLUMNS = ("key", "status", "kind", "reason")
 MOST_EXAMPLES = 3
 LACKING = "^(no label|in no split)"
-"""Pattern of the reasons of images that were skipped although no option asked for it."""
+"""Matches the reason of an image that was skipped because it has no label or is in no split."""
 TINY, _SMALL = 8, 32
-"""Sides of squares in pixels. COCO calls boxes "small" if their area is less than 32 x 32."""
+"""Sides of squares in pixels: boxes with a smaller area than such a square are counted.
+
+COCO calls boxes below 32 x 32 "small".
+"""
 _EDGE = 1e-6
-"""Maximum distance of a box that touches the edge, as a share of the image's side."""
+"""A box touches the edge if its distance from it is at most this share of the image's side."""
 _SAME = 0.9
 """Two boxes are nearly equal if their intersection over union is above this."""
 _MOST_PAIRS = 5_000_000
-"""Maximum number of pairs to compare in a shard: a hostile image has a million equal boxes."""
+"""Maximum number of pairs to compare in a shard: a hostile image may have a million equal boxes."""
 _WHOLE_BYTES = 8 << 10
-"""Maximum size in bytes of a record that is read whole, with its first feature."""
+"""Records of at most this size in bytes are read completely, including their first feature."""
 _HEAD_BYTES = 64
 """Bytes at the start of a record that are enough to find the length of its first feature."""
 
@@ -59,7 +62,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFacts:
-    """The stored boxes of a dataset."""
+    """Facts about the stored boxes of a dataset."""
 
     boxes_per_image: Range
     """Number of boxes in an image, images without a box included."""
@@ -85,7 +88,7 @@ class Example:
 
 
 class LeftOutExamples(TypedDict):
-    """Examples of inputs that were not written, as in the fields of `Facts`."""
+    """Examples of inputs that were not written, under the names of the fields of `Facts`."""
 
     rejections: dict[str, tuple[Example, ...]]
     skipped: tuple[Example, ...]
@@ -199,9 +202,10 @@ def _range_of(values: np.ndarray[Any, Any]) -> Range | None:
 
 
 def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectFacts | None:
-    """Return the facts about the boxes in a folder; None without boxes, image sizes or records.
+    """Return the facts about the boxes of the dataset in a folder.
 
-    RecordError if a record cannot be decoded; checksums are not compared.
+    None if the dataset has no boxes, no image sizes or no records. RecordError if a record cannot
+    be decoded; checksums are not compared.
     """
     is_sized = schema.image_size or {HEIGHT, WIDTH} <= schema.features.keys()
     if BOX not in schema.features or not is_sized:
@@ -230,7 +234,10 @@ def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectF
 def _boxes(
     folder: Path, shard: Shard, schema: Schema, counts: list[int]
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Return image, label, sides and image size of each box; append boxes per image to `counts`."""
+    """Return arrays of the image number, label, coordinates and image size of each box of a shard.
+
+    Append the number of boxes of each image to `counts`.
+    """
     first = len(counts)
     labels: list[int] = []
     sides: list[float] = []
@@ -274,7 +281,7 @@ def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[Mapping[st
 
 
 def _without_first(descriptor: int, start: int, size: int) -> bytes:
-    """Return an Example without its first feature, usually the image; b"" if it is damaged."""
+    """Return a serialized Example without its first feature (the image), or b"" if damaged."""
     head = read_at(descriptor, _HEAD_BYTES, start)
     try:
         _, at = read_varint(head, 1)
@@ -303,10 +310,11 @@ def _damaged(path: Path, number: int, offset: int, what: str) -> RecordError:
 
 
 def near_duplicates(image: Ints, label: Ints, boxes: Floats) -> Ints:
-    """Return an image number for each pair of nearly equal boxes of one image and class.
+    """Return the image number of each pair of nearly equal boxes with the same image and class.
 
-    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax. A box is compared only with boxes that begin
-    within a tenth of its height, because boxes further down overlap too little.
+    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax. A box is compared only with boxes whose top is
+    less than a tenth of its height below its own top, because others overlap too little. After
+    about `_MOST_PAIRS` comparisons, further pairs are not searched.
     """
     order = np.lexsort((boxes[:, 0], label, image))
     image, label, boxes = image[order], label[order], boxes[order]

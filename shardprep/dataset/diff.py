@@ -1,9 +1,9 @@
 """The differences between two datasets, or between a dataset and the current state of a source.
 
 Items are matched by key. Targets are compared by class name, originals by SHA-256. Records are read
-only if the item tables cannot show whether they are the same: in datasets with boxes, masks or
-further features, or if both have the same length. In equal shards, they are read only if the class
-names of objects or masks differ. A source is compared by key and SHA-256 alone.
+only if the item tables cannot show whether they are equal: if both datasets have boxes, masks or
+columns of tables, or if two records have the same length. In equal shards, they are read only if
+the class names of objects or masks differ. A source is compared only by key and SHA-256.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ItemChange(NamedTuple):
     value of the feature, SHA-256 of the original, or length of the record in bytes. If the item was
     not written: its status and the reason, or "" if it is not an input."""
     after: str
-    """The same for the second dataset."""
+    """Value in the second dataset, as in `before`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -90,7 +90,7 @@ class Difference(Card):
     before: str
     """The first dataset: a folder, or an address in object storage."""
     after: str
-    """The second dataset, likewise."""
+    """The second dataset: a folder, or an address in object storage."""
     is_equal: bool
     """True if both have the same features, classes and splits, and shards with the same bytes."""
     num_before: int
@@ -104,9 +104,9 @@ class Difference(Card):
     features: tuple[str, ...]
     """Features of the records that differ, in words."""
     classes_added: tuple[str, ...]
-    """Class names that only the second has."""
+    """Class names that only the second dataset has."""
     classes_removed: tuple[str, ...]
-    """Class names that only the first has."""
+    """Class names that only the first dataset has."""
     num_changes: dict[str, int]
     """Number of changes by kind; 0 for kinds without a change."""
     changes: Annotated[pa.Table, list[ItemChange]]
@@ -244,10 +244,10 @@ def _changes(before: ComparedSide, after: ComparedSide) -> list[pa.Table]:
 def _changes_of_records(
     before: ComparedSide, after: ComparedSide, rows: Rows, others: Rows, is_same_item: Mask
 ) -> dict[str, tuple[Any, Any, Any]]:
-    """Return three columns for each kind of change inside records: key, before and after.
+    """Return the columns key, before and after for each kind of change inside records.
 
-    `rows` and `others` are the rows of the common items in the first and in the second table.
-    `is_same_item` is True for items with equal original and target.
+    `rows` and `others` are the row numbers of the items that both tables have, in the first and in
+    the second table. `is_same_item` is True for items with equal original and target.
     """
     sides = [_records(before, rows), _records(after, others)]
     keys, lengths = before.table["key"].take(rows), [side.table["length"] for side in sides]
@@ -329,7 +329,11 @@ SOURCE_MEANINGS = {
 }
 
 ORIGINALS = pa.schema([(name, pa.string()) for name in ("key", "original_sha256", "reason")])
-"""Columns of a table of originals: SHA-256 in hexadecimal, or null and the reason for it."""
+"""Columns of a table of originals.
+
+`original_sha256` is in hexadecimal. If the original cannot be read, it is null and `reason` says
+why.
+"""
 
 
 class SourceChange(NamedTuple):
@@ -362,7 +366,8 @@ class SourceDifference(Card):
     num_changes: dict[str, int]
     """Number of differences by kind; 0 for kinds without a difference."""
     changes: Annotated[pa.Table, list[SourceChange]]
-    """All differences, sorted by kind, then as in dataset or source; in Python a pyarrow table."""
+    """All differences, sorted by kind, then in the order of the dataset or of the source; in Python
+    a pyarrow table."""
 
     def facts(self) -> dict[str, Any]:
         lines = {
@@ -380,7 +385,8 @@ def compare_originals(source: str, items: pa.Table, originals: pa.Table) -> Sour
     """Return the differences between the items of a dataset and the originals in a source.
 
     `items` has `key`, `status` and `original_sha256` of all inputs of the dataset. `originals` has
-    the columns `ORIGINALS`, with rows for images that the dataset wrote or rejected, and new ones.
+    the columns `ORIGINALS` and a row for each image of the source that the dataset wrote, rejected
+    or does not know.
     """
     ours = items.filter(pc.not_equal(items["status"].cast("string"), item_table.SKIPPED))
     place = _places_of(ours["key"], originals["key"], np.ones(len(originals), bool))
@@ -437,7 +443,7 @@ _ROWS = pa.schema([(name, pa.string()) for name in ("key", "kind", "before", "af
 
 
 def _places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) -> Rows:
-    """Return the row of each key in `others`, int64[n]; -1 if no row with `is_there` has it."""
+    """Return the row in `others` of each key, int64[n]; -1 if it is in no row where `is_there`."""
     rows = np.flatnonzero(is_there)
     positions = pc.index_in(keys, others.take(rows))
     return np.append(rows, -1).take(np.asarray(pc.fill_null(positions, -1)))

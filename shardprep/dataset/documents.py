@@ -61,13 +61,13 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 class Document(BaseModel):
-    """A document, or a part of one; unknown keys are errors."""
+    """Base class of JSON documents and of their parts; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class SparseDocument(Document):
-    """A document that omits empty keys."""
+    """Base class of documents that omit some keys if they are empty."""
 
     sparse_keys: ClassVar[frozenset[str]] = frozenset()
     """Keys that are omitted if their value is 0, empty or None."""

@@ -51,7 +51,7 @@ _BEYOND_FLOAT32 = 3.4028235677973366e38
 def encode(
     features: Mapping[str, Values], dtypes: Mapping[str, str] = MappingProxyType({})
 ) -> bytes:
-    """Return the serialized Example; OverflowError if a float `is_beyond_float32`.
+    """Return the serialized Example; OverflowError if a float is too large for float32.
 
     A feature without values becomes an empty list of its type in `dtypes`, as TFDS expects.
     """
@@ -62,9 +62,10 @@ def encode(
 
 
 def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str, str]) -> bytes:
-    """Return an Example with new values for features that it has; further `features` are ignored.
+    """Return the serialized Example `data` with the values in `features` instead of its own.
 
-    RecordError if `data` is not a serialized Example.
+    Features that the Example does not have are ignored. RecordError if `data` is not a serialized
+    Example.
     """
     values = decode(data)
     others = {name: feature for name, feature in features.items() if name in values}
@@ -140,7 +141,10 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return the uint64 at an offset, and the next offset; IndexError or ValueError if damaged."""
+    """Return the uint64 that starts at an offset, and the offset after it.
+
+    IndexError or ValueError if the number is damaged.
+    """
     value = data[at]
     if value < _ONE_BYTE:
         return value, at + 1
@@ -245,10 +249,11 @@ _READERS: dict[int, Callable[[bytes], FeatureList]] = {
 class _KnownFeature:
     name: str
     head: bytes
-    """Bytes between the lengths of the entry and of its Feature."""
+    """Bytes between the length of the entry and the length of its Feature."""
     list_tag: int
     short: tuple[bytes, ...]
-    """At each length of an entry, 0 to 127: the bytes before its only value; b"" if too short."""
+    """For each length of an entry, 0 to 127: the bytes before its only value, or b"" if the entry
+    is too short for a value."""
     wanted: bool
 
 
@@ -256,21 +261,24 @@ class ExampleDecoder:
     """Decoder for the examples of one schema, fast for the layout that `encode` writes."""
 
     def __init__(self, dtypes: Mapping[str, str], wanted: Container[str]) -> None:
-        """`dtypes` has all features of the schema, `wanted` the names of those to decode."""
+        """`dtypes` has all features of the schema; only the features in `wanted` are decoded."""
         self._entries = [
             _known_feature(name, _LISTS[dtypes[name]], wanted=name in wanted)
             for name in sorted(dtypes)
         ]
 
     def find(self, data: bytes | memoryview) -> dict[str, Found] | None:
-        """Return the wanted features, bytes as views into `data`; None for another layout."""
+        """Return the wanted features, or None for a layout that `encode` does not write.
+
+        Values of bytes features are views into `data`.
+        """
         try:
             return self._find(memoryview(data))
         except (IndexError, ValueError):
             return None
 
     def decode(self, data: bytes) -> Features:
-        """Return the wanted features, perhaps with others; RecordError if not an Example."""
+        """Return at least the wanted features; RecordError if `data` is not an Example."""
         features = self.find(data)
         if features is None:
             return decode(data)
@@ -328,7 +336,10 @@ def _known_feature(name: str, list_tag: int, *, wanted: bool) -> _KnownFeature:
 
 
 def _long(data: memoryview, at: int, entry: _KnownFeature) -> tuple[int, int] | None:
-    """Return start and end of an entry's values, bytes with their tags; None for another layout."""
+    """Return start and end of an entry's values, or None for a layout that `encode` does not write.
+
+    The values of a bytes feature include their tags and lengths.
+    """
     size, start = read_varint(data, at + 1)
     end = start + size
     values = start + len(entry.head)

@@ -72,7 +72,7 @@ def fetch_dataset(
     check: bool = False,
     damaged: bool = False,
 ) -> Fetched:
-    """Copy a dataset to `<to>/<name>/<version>/`, or fetch what an existing copy lacks.
+    """Copy a dataset to `<to>/<name>/<version>/`, or fetch the files that an existing copy lacks.
 
     `check` compares all bytes of an existing copy. Without it, `schema.json` and `items.parquet`
     are hashed, other files compared by size. `damaged` skips damaged or missing remote files.
@@ -119,7 +119,7 @@ class _FetchedFiles:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lacking(self, *, hashed: bool) -> set[str]:
-        """Return the names of files that the finished copy lacks or has damaged."""
+        """Return the names of files that are missing or damaged in the finished copy."""
         final, names = self.folder.final, [*self.manifest.shards, *self._documents()]
         if not final.exists():
             return set(names)
@@ -144,7 +144,10 @@ class _FetchedFiles:
         return {SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, *indexes, *there} - {MANIFEST_FILE}
 
     def _is_here(self, name: str, *, hashed: bool) -> bool:
-        """Return whether the finished copy has an intact file; see `check` of `fetch_dataset`."""
+        """Return whether a file of the finished copy is intact.
+
+        `hashed` has the meaning of `check` in `fetch_dataset`.
+        """
         path = self.folder.final / name
         if name in self.manifest.shards:
             shard = self.manifest.shards[name]
@@ -208,7 +211,7 @@ class _FetchedFiles:
 
     @contextlib.contextmanager
     def _leaving_out(self) -> Iterator[None]:
-        """Collect the error of a bad file if `skips_damaged`; otherwise add a hint to the error."""
+        """Collect a DatasetError of the block if `skips_damaged`, otherwise give it a hint."""
         try:
             yield
         except DatasetError as error:

@@ -32,7 +32,7 @@ DOCUMENT_FILES = (SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, MANIFEST_FILE)
 
 @dataclass(frozen=True, slots=True)
 class DatasetFolder:
-    """The folders of a version of a dataset: finished, and while it is fetched."""
+    """Paths of the folders of one version of a dataset: finished, and while it is fetched."""
 
     out: Path
     name: str
@@ -89,12 +89,12 @@ def inventory(manifest: Manifest, schema: Schema) -> set[str]:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a path below a dataset's folder has the form of a dataset's file."""
+    """Return whether a path below a dataset's folder looks like a file that datasets have."""
     return name in DOCUMENT_FILES or _OWN.fullmatch(name) is not None
 
 
 def belongs(name: str, manifest: Manifest) -> bool:
-    """Return whether a path is that of a document, or of a shard or index of the manifest."""
+    """Return whether a path names a document, or a shard or index that the manifest lists."""
     shard = name.removeprefix(f"{INDEX_DIR}/").removesuffix(".idx")
     known = name in DOCUMENT_FILES or _LABELS.fullmatch(name) is not None
     return known or (shard in manifest.shards and name in (shard, index_name(shard)))

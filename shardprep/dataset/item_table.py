@@ -81,7 +81,7 @@ ANNOTATED_COLUMNS = pa.schema([*COLUMNS, *ANNOTATION_COLUMNS])
 _MAX_ROWS_A_BYTE = 4
 """Maximum number of rows per byte of the file; a table of a million numbered names has 1.4."""
 _MAX_UNPACKED_RATIO = 1000
-"""Maximum number of unpacked bytes per byte of the file; such a table has 30."""
+"""Maximum number of unpacked bytes per byte of the file; a table of numbered names has 30."""
 _MIN_UNPACKED_BYTES = 64 << 20
 UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, MemoryError, ArithmeticError, pa.ArrowException,
@@ -128,7 +128,7 @@ def read_items(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 @contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Raise DatasetError with `path` for errors in the block that a damaged item table causes."""
+    """Turn errors of the block that mean a damaged item table into a DatasetError with `path`."""
     try:
         yield
     except FileNotFoundError as error:
@@ -139,7 +139,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def parquet_file(raw: FileIO, path: Path) -> pq.ParquetFile:
-    """Return an opened item table; DatasetError if its columns are not those of a build."""
+    """Return an opened item table; DatasetError if it has other columns than a build writes."""
     file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
     schema = file.schema_arrow.remove_metadata()
     if not any(schema.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS)):
@@ -155,7 +155,8 @@ def bounded_table(
 ) -> pa.Table:
     """Return `columns` (None for all) of a row group (None for all) of an untrusted file.
 
-    ValueError, before memory is allocated, if sizes in the file do not fit its size `num_bytes`.
+    ValueError, before memory is allocated, if the file states too many rows or unpacked bytes for
+    its size `num_bytes`.
     """
     facts = file.metadata
     groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
@@ -195,7 +196,7 @@ def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class ShardRows:
-    """Offsets, lengths and keys of the records of a shard, in order; no keys if from an index."""
+    """Offsets, lengths and keys of the records of a shard, in order. An index gives no keys."""
 
     offsets: Sequence[int]
     lengths: Sequence[int]
@@ -264,11 +265,11 @@ class ItemFile:
 
 
 _MOST_PARTS = 4
-"""Maximum number of row groups to keep of a column; then the whole column is read."""
+"""Maximum number of row groups of a column to cache before the whole column is read."""
 
 
 class ItemView:
-    """Rows of an item table where `is_of`, bool[n]. Columns are read on first use and kept."""
+    """The rows of an item table where `is_of`, bool[n], is True. Read columns are cached."""
 
     def __init__(self, file: ItemFile, is_of: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
         self._file = file
@@ -290,7 +291,10 @@ class ItemView:
         return self._columns[name]
 
     def value(self, name: str, number: int) -> Any:
-        """Return a value. Its row group is kept; after `_MOST_PARTS` groups, the whole column."""
+        """Return the value of a column in row `number` of this view.
+
+        Its row group is cached; after `_MOST_PARTS` row groups, the whole column.
+        """
         if name in self._columns:
             return self._columns[name][number].as_py()
         row, parts = int(self.numbers[number]), self._parts.setdefault(name, {})
@@ -304,7 +308,7 @@ class ItemView:
         return values[row - rows.start].as_py()
 
     def read(self, name: str) -> pa.ChunkedArray:
-        """Return a column without keeping it; DatasetError if the table is damaged."""
+        """Return a column without caching it; DatasetError if the table is damaged."""
         return self._file.column(name).filter(self._bits)
 
     def anew(self) -> ItemView:

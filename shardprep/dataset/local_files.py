@@ -48,7 +48,7 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class LocalFiles:
-    """The files of one dataset in a folder, identified by its manifest. Can be pickled."""
+    """The files of one dataset in a folder; its manifest identifies the dataset. Can be pickled."""
 
     folder: Path
     manifest_mark: str
@@ -58,7 +58,7 @@ class LocalFiles:
 
     @classmethod
     def at(cls, folder: Path) -> Self:
-        """Return the files of the dataset that a folder now has, even without a manifest."""
+        """Return the files of the dataset that is now in a folder; it may lack a manifest."""
         files = cls(folder, "")
         files.manifest_mark = files._hash_manifest()
         return files
@@ -79,7 +79,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:
-        """Give the folder. ChangedError after the block if the dataset was replaced."""
+        """Yield the folder. ChangedError after the block if the dataset was replaced."""
         del manifest, names  # a folder has all documents
         with self.unchanged():
             yield self.folder
@@ -117,7 +117,7 @@ class LocalFiles:
         return sha256
 
     def location(self, name: str) -> str:
-        return str(self.folder / name)
+        return f"{self.folder}/{name}"
 
     def check_shards(self, shards: Sequence[Shard]) -> None:
         with self.unchanged():

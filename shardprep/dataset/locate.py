@@ -58,7 +58,7 @@ def locate(place: str | Path | ObjectUrl, *, damaged: bool = False) -> DatasetFi
         return _stored_dataset(root, damaged=damaged)
     if has_manifest(root) or (damaged and _has_remains(root)):
         return LocalFiles.at(root)
-    return LocalFiles.at(root.joinpath(*_newest(root, versions_below(root))))
+    return LocalFiles.at(root.joinpath(*_newest(root, versions_below(root, damaged=damaged))))
 
 
 def _has_remains(folder: Path) -> bool:
@@ -72,7 +72,7 @@ def _stored_dataset(root: ObjectUrl, *, damaged: bool) -> RemoteFiles:
     is_unfinished = root.key.endswith(INCOMPLETE_SUFFIX)
     if MANIFEST_FILE in listed or (damaged and not is_unfinished and listed.keys() & {*_REMAINS}):
         return RemoteFiles(root, in_force(root, listed))
-    prefix = "/".join(_newest(root, _versions(_stored_folders(listed))))
+    prefix = "/".join(_newest(root, _versions(_stored_folders(listed, damaged=damaged))))
     inside = {name: facts._replace(name=name) for name, facts in under(prefix, listed).items()}
     return RemoteFiles(root / prefix, in_force(root / prefix, inside))
 
@@ -108,18 +108,23 @@ def below(root: Path | ObjectUrl, names: Sequence[str]) -> Path | ObjectUrl:
     return root.joinpath(*names)
 
 
-def versions_below(root: Path | ObjectUrl) -> list[Version]:
-    """Return the versions in a folder, or else of the datasets in it; oldest first per dataset."""
+def versions_below(root: Path | ObjectUrl, *, damaged: bool = False) -> list[Version]:
+    """Return the versions in a folder, or if it has none, the versions of the datasets in it.
+
+    The versions of each dataset are sorted, oldest first. With `damaged`, versions that lack their
+    manifest count as finished. DatasetError if the folder is missing.
+    """
     if isinstance(root, ObjectUrl):
-        return _versions(_stored_folders(facts.name for facts in objects.listing(root)))
+        names = (facts.name for facts in objects.listing(root))
+        return _versions(_stored_folders(names, damaged=damaged))
     if not root.is_dir():
         hint = f"give the folder or address that {OptionName('out')} was"
         raise DatasetError(str(root), "no such folder", hint)
-    return _versions(_folders(root))
+    return _versions(_folders(root, damaged=damaged))
 
 
 def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
-    """Return the sorted versions at the uppermost level that has any."""
+    """Return the versions among `folders`, sorted; only those at the uppermost level with any."""
     states_of: defaultdict[tuple[str, ...], set[bool]] = defaultdict(set)
     for names, is_complete in folders:
         match = VERSION_FOLDER.fullmatch(names[-1])
@@ -134,19 +139,25 @@ def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
     return sorted(upper, key=lambda one: (one.names[:-1], version_key(one.names[-1]), one.names))
 
 
-def _folders(root: Path, level: int = 1) -> Iterator[tuple[tuple[str, ...], bool]]:
+def _folders(
+    root: Path, level: int = 1, *, damaged: bool
+) -> Iterator[tuple[tuple[str, ...], bool]]:
     for folder in root.iterdir():
         if VERSION_FOLDER.fullmatch(folder.name):
             if folder.is_dir():
-                yield (folder.name,), has_manifest(folder)
+                is_complete = has_manifest(folder) or (damaged and _has_remains(folder))
+                yield (folder.name,), is_complete
         elif level < _LEVELS and folder.is_dir():
-            for names, is_complete in _folders(folder, level + 1):
+            for names, is_complete in _folders(folder, level + 1, damaged=damaged):
                 yield (folder.name, *names), is_complete
 
 
-def _stored_folders(names: Iterable[str]) -> Iterator[tuple[tuple[str, ...], bool]]:
+def _stored_folders(
+    names: Iterable[str], *, damaged: bool
+) -> Iterator[tuple[tuple[str, ...], bool]]:
+    signs = {MANIFEST_FILE, *(_REMAINS if damaged else ())}
     for name in names:
         *folders, file = name.split("/")
         for level in range(1, min(len(folders), _LEVELS) + 1):
-            is_complete = file == MANIFEST_FILE and level == len(folders)
+            is_complete = file in signs and level == len(folders)
             yield tuple(folders[:level]), is_complete

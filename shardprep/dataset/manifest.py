@@ -37,7 +37,7 @@ class Shard(Document):
 
 
 class Split(Document):
-    """The shards of one split, in order."""
+    """Counts of one split, and its shards in order."""
 
     num_records: Count
     num_bytes: Count
@@ -61,8 +61,7 @@ class Totals(Document):
     num_copies: Count
     """Number of written images with the same original bytes as an earlier image."""
     num_leaks: Count
-    """Sum over all groups of images with the same original bytes: number of splits that have an
-    image of the group, minus 1."""
+    """Number of leaks: images with the same original bytes that are in n splits count n - 1."""
     num_damaged: Count
     """Number of written images that were damaged; `reason` in the item table says how."""
     num_enlarged: Count
@@ -87,11 +86,14 @@ class Labels(Document):
 
 
 NO_IMAGE, LEFT_OUT, ELSEWHERE = "no image", "image left out", "document of other images"
-"""Reasons why an object has no image. `ELSEWHERE`: no image of its document is in the source."""
+"""Reasons why an annotated object has no image in the dataset.
+
+`ELSEWHERE`: no image of its annotation document is in the source.
+"""
 
 
 class ObjectCounts(Document):
-    """The objects of one split."""
+    """Counts of the objects of one split."""
 
     num_objects: Count
     num_background: Count
@@ -103,7 +105,7 @@ class ObjectCounts(Document):
 
 
 class MaskCounts(Document):
-    """The masks of one split."""
+    """Counts of the class masks of one split."""
 
     pixels: dict[str, Count]
     """Number of pixels in stored masks by class name, in label order; 0 for unused classes."""
@@ -295,7 +297,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
-    """Yield the contradictions in a manifest that was read from `data`, a wrong own hash first."""
+    """Yield the contradictions in a manifest that was read from `data`, a wrong `sha256` first."""
     if data != manifest.dumps().encode():
         yield "is not what the build wrote: its own SHA-256 differs"
     for name, split in manifest.splits.items():

@@ -74,11 +74,14 @@ class OpenDataset:
 
     @property
     def mark(self) -> ManifestMark:
-        """Used to detect, also in other processes, that the dataset was replaced."""
+        """A mark to detect, also in another process, that the dataset was replaced."""
         return ManifestMark(str(self), self.files.manifest_mark)
 
     def documents(self, *names: str) -> AbstractContextManager[Path]:
-        """Return a context with a folder of these documents; errors in it name the dataset."""
+        """Return a context manager that yields a folder with these documents.
+
+        Errors inside it name the dataset.
+        """
         return self.files.documents(self.manifest, names)
 
     def item_file(self) -> ItemFile:
@@ -149,7 +152,7 @@ class OpenDataset:
     def read(self, number: int) -> bytes:
         """Return the payload of a record; `number` counts from 0 through all shards in order.
 
-        IndexError if there is no such record, RecordError if the record is damaged.
+        IndexError if the record does not exist, RecordError if it is damaged.
         """
         shard, record = self.place(number)
         offset, length = self.index(shard)[record].tolist()

@@ -37,7 +37,7 @@ from shardprep.storage.shard_cache import RemoteShard
 from shardprep.storage.url import ObjectUrl
 
 _SPARE_ITEM_BYTES = 4 << 30
-"""Bytes by which an item table may exceed the shards, for inputs that were not written."""
+"""Bytes by which an item table may exceed the shards: it also has rows for skipped inputs."""
 _DOCUMENT = re.compile(r"index/[^/]+\.idx|[^/]+\.(json|parquet|txt)")
 _AT_A_TIME = 16
 _UNUSED_S = 30 * 24 * 3600.0
@@ -65,7 +65,7 @@ class RemoteFiles:
         return self.objects[MANIFEST_FILE].etag
 
     def unchanged(self) -> AbstractContextManager[None]:
-        """Return a context that checks nothing: each read compares the object's ETag anyway."""
+        """Return a context that checks nothing, because each read compares the object's ETag."""
         return contextlib.nullcontext()
 
     def with_manifest(self) -> tuple[Self, Manifest]:
@@ -75,7 +75,7 @@ class RemoteFiles:
 
     @contextlib.contextmanager
     def documents(self, manifest: Manifest, names: Sequence[str] = ()) -> Iterator[Path]:
-        """Give a folder with checked copies of documents; errors in the block name the objects."""
+        """Yield a folder with checked copies of documents; errors in the block name the objects."""
         for name in names:
             if name not in self.objects:
                 raise self._error(name, "is not there")
@@ -87,9 +87,10 @@ class RemoteFiles:
             yield folder
 
     def copies(self, names: Sequence[str] | None = None) -> Path:
-        """Return a local folder with copies of the named documents (None for all), not hashed.
+        """Return a local folder with copies of the named documents (None for all).
 
-        The name of the folder is a hash of the ETags of all documents, so copies are never stale.
+        Sizes of the copies are checked, hashes are not. The name of the folder is a hash of the
+        ETags of all documents, so copies are never stale.
         """
         documents = {name: facts for name, facts in self.objects.items() if is_document(name)}
         state = "\n".join([str(self.url), *(f"{name} {one[:]}" for name, one in documents.items())])
@@ -192,7 +193,7 @@ class RemoteFiles:
 
 
 def is_document(name: str) -> bool:
-    """Return whether a path in a dataset has the form of the path of a document or an index."""
+    """Return whether a path in a dataset looks like a document or an index."""
     return _DOCUMENT.fullmatch(name) is not None
 
 
@@ -215,7 +216,7 @@ _SEAL = re.compile(rf"{re.escape(DRAFT_PREFIX)}[^/]*/{re.escape(MANIFEST_FILE)}"
 def draft_in_force(
     url: ObjectUrl, listed: Mapping[str, ListedObject]
 ) -> tuple[str, Manifest] | None:
-    """Return prefix and manifest of the draft in force, or None if there is none.
+    """Return prefix and manifest of the draft in force, or None if no draft is in force.
 
     `listed` has all objects below `url`, by name. ChangedError if a manifest changed since they
     were listed.

@@ -83,7 +83,7 @@ class Feature(SparseDocument):
     repeated: bool = False
     """True if an example has one value for each object, in the order of the objects."""
     labels: tuple[str, ...] = ()
-    """Class names of objects or of mask values; those of images are in the schema's `labels`."""
+    """Class names of objects or of mask values; `Schema.labels` has the class names of images."""
 
     @property
     def mask_dtype(self) -> Literal["uint8", "uint16"]:
@@ -151,7 +151,7 @@ class Schema(Document):
 
     @property
     def supervised(self) -> str | None:
-        """TFDS's name of the supervised feature: objects, a mask or the target, or None."""
+        """TFDS's name of the supervised feature (objects, mask or target), or None without one."""
         if BOX in self.features:
             return OBJECTS
         return MASK if MASK in self.features else self.target
@@ -180,7 +180,8 @@ class Schema(Document):
         """Return a copy of this template with the values of one dataset.
 
         `size` is height and width, or None if images differ. `columns` maps names of further
-        features to dtypes, `annotations` wanted names of `ANNOTATIONS` to class names or ().
+        features to dtypes. `annotations` maps the wanted features of `ANNOTATIONS` to their class
+        names, or to () for features without class names.
         """
         shape = size or (None, None)
         image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
@@ -201,8 +202,25 @@ class Schema(Document):
         features = {**own, IMAGE: image, **annotated, **further}
         return self.model_copy(update={"features": features, "labels": labels})
 
+    def with_images(self, size: tuple[int, int] | None, encoding: Encoding | None) -> Schema:
+        """Return a copy for images of height and width `size`, or of any size, and their masks."""
+        shape = size or (None, None)
+        changed = {
+            IMAGE: self.image.model_copy(update={"encoding": encoding, "shape": (*shape, 3)})
+        }
+        for name in self.features.keys() & MASKS:
+            changed[name] = self.features[name].model_copy(update={"shape": (*shape, 1)})
+        return self.model_copy(update={"features": {**self.features, **changed}})
+
+    def unnamed(self) -> Schema:
+        """Return a copy without class names."""
+        features = {
+            name: one.model_copy(update={"labels": ()}) for name, one in self.features.items()
+        }
+        return self.model_copy(update={"features": features, "labels": ()})
+
     def encode(self, values: Mapping[str, Value]) -> bytes:
-        """Return a serialized Example; values of features outside the schema are ignored."""
+        """Return a serialized Example; values of features that the schema lacks are ignored."""
         picked = {name: values[name] for name in self.features}
         return example.encode(
             {n: one if isinstance(one, tuple | array) else (one,) for n, one in picked.items()},  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Count the rows of item tables, for the manifest of all records or of some records."""
+"""Counts for a manifest, from the rows of item tables."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AnnotationTally:
     """Number of records whose mask has each value."""
 
     def add(self, written: pa.Table) -> None:
-        """Add the counts of written items; the table has `ANNOTATION_COLUMNS`."""
+        """Add the counts of a table of written items; it must have `ANNOTATION_COLUMNS`."""
         self.num_clipped += sum(filter(None, written["num_clipped"].to_pylist()))
         for dropped in filter(None, written["dropped"].to_pylist()):
             self.dropped.update(dict(dropped))
@@ -111,7 +111,7 @@ class _SplitTally:
 
 @dataclass(slots=True)
 class Tally:
-    """Running counts of shards, added in order. It keeps 8 bytes for each written row."""
+    """Running counts of the items of shards, which are added in order. Uses 8 bytes per record."""
 
     spec: ImageSpec
     _splits: dict[str, _SplitTally] = field(default_factory=dict)
@@ -213,10 +213,11 @@ COLUMNS = (
 
 
 def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:
-    """Return a manifest with the counts and sizes of some records, without empty splits and shards.
+    """Return `manifest` with the counts and sizes of only some records.
 
-    Names and hashes of shards are still those of the whole files. `written` has the rows of the
-    records, in the order of the item table, with `COLUMNS`.
+    Splits and shards without any of these records are left out. Names and hashes of shards are
+    still those of the complete files. `written` has `COLUMNS` and the rows of the records, in the
+    order of the item table.
     """
     tally = Tally(ImageSpec(size=None, fit="none"))
     rows = rows_by_shard(written)

@@ -29,7 +29,7 @@ _BLOCK_BYTES = 16 << 20
 
 
 class Record(NamedTuple):
-    """A record and the place of its frame."""
+    """The payload of a record, with the offset and length of its frame."""
 
     offset: int
     """Start of the frame in bytes, counted from where reading began."""
@@ -110,7 +110,10 @@ def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
 def are_sound(
     block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which adjacent frames in `block` are intact, bool[n]; `lengths` are in bytes."""
+    """Return for each frame in `block` whether it is intact, bool[n].
+
+    The frames follow each other from the start of the block; `lengths` are their sizes in bytes.
+    """
     is_sound = lengths >= FRAME_BYTES
     num_bytes = lengths[is_sound]
     ends = np.cumsum(lengths)[is_sound]

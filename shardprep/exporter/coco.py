@@ -67,7 +67,7 @@ def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]
 def write_document(
     file: BinaryIO, lines: Iterable[bytes], again: Iterable[bytes], classes: Sequence[str]
 ) -> None:
-    """Write the document of one split. `lines` and `again` each yield the JSON of all entries."""
+    """Write a split's document. `lines` and `again` yield the same entries, for two passes."""
     categories = [{"id": i + 1, "name": name} for i, name in enumerate(classes)]
     file.write(b'{"categories": ' + _json(categories) + b',\n"images": [')
     for i, line in enumerate(lines):

@@ -1,7 +1,8 @@
 """Export a dataset. An export is complete or absent, and can be resumed.
 
-Files are written to `<out>.incomplete/`, and what identifies the export to `.export.json`. The same
-export continues after its finished shards. `export.json` comes last; then the folder is renamed.
+Files are written to `<out>.incomplete/`, where `.export.json` identifies the export. If the same
+export runs again, it continues after the finished shards. `export.json` is written last; then the
+folder is renamed.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ LAYOUTS = {
 """Layout → name of the module that writes it, which is imported on demand."""
 _EXPORT_FILE, _STATE_FILE = "export.json", ".export.json"
 _REPLACED = ".replaced"
-"""Folder inside the new export that has the replaced export until this is removed."""
+"""Folder inside the new export, to which the old export is moved before it is removed."""
 _MOST_FACTS = 64 << 20
 
 
@@ -81,7 +82,7 @@ class Exported(Card):
     was_there: bool
     """True if the export was already complete."""
     splits: dict[str, int]
-    """Records by split."""
+    """Number of records by split."""
     num_new_shards: int
     """Number of the dataset's shards exported by this run; earlier runs exported the others."""
     num_files: int
@@ -271,7 +272,7 @@ def _check_free(out: Path, *, overwrite: bool) -> None:
 
 
 def _prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
-    """Undo a broken replacement, and keep only what a run of the same export finished in `work`."""
+    """Undo an interrupted replacement, and remove files in `work` that another export wrote."""
     if (work / _REPLACED).is_dir() and not os.path.lexists(out):
         (work / _REPLACED).rename(out)
     complete, begun = _facts_in(work / _EXPORT_FILE), _facts_in(work / _STATE_FILE)

@@ -1,4 +1,4 @@
-"""Make file names of keys: safe on any file system, readable if possible, unique in a split.
+"""Turn keys into file names: safe on any file system, readable if possible, unique in a split.
 
 A name is the last part of a key without its suffix. If two names of one split would be equal or any
 name too long, all names are whole keys. Names that are still equal or too long end in `~` and a

@@ -50,7 +50,7 @@ _YOLO_SPLITS = {"train": "train", "validation": "val", "test": "test"}
 
 @dataclass(frozen=True, slots=True)
 class FolderNames:
-    """Folders and files of a layout; `{}` is the split. None if the layout has no such file."""
+    """Folders and files of a layout, where `{}` is replaced by the split; None for no such file."""
 
     images: str
     masks: str
@@ -104,7 +104,7 @@ def _write(
 
 
 def _class_folders(folders: FolderNames, export: Export, split: str) -> list[str]:
-    """Return the folder of each class, then of unlabelled images; or only that of the split."""
+    """Return the folder of each class, then of unlabelled images; or only the split's folder."""
     folder = folders.images.format(split)
     if export.schema.target != LABEL or not folders.by_class:
         return [folder]

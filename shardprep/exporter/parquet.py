@@ -164,7 +164,7 @@ def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, An
 
 
 def _image(data: Buffer, path: str) -> dict[str, Any]:
-    """Return an image for `datasets` with its bytes copied: views keep many blocks in memory."""
+    """Return an image for `datasets` with a copy of its bytes: a view keeps a block in memory."""
     return {"bytes": bytes(data), "path": path}
 
 

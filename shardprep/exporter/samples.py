@@ -1,8 +1,8 @@
 """The samples of an export, and the interface of the layouts that write them.
 
 `read_samples` yields the parsed records of a shard in order, and compares their checksums. If one
-is damaged, the export ends with an error that names the damaged records of the shard. Otherwise
-they would be missing without notice.
+is damaged, the export ends with an error that names the damaged records of the shard, so that no
+record is missing without notice.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ExportSample(NamedTuple):
     """Class index (−1 if missing), class indices, number (None if missing) or text. None for a
     dataset without a target."""
     objects: Objects = Objects()
-    """Empty lists if the dataset has no boxes."""
+    """Objects of the image; empty lists if the dataset has no boxes."""
     mask: Buffer | None = None
     """Grey PNG of the class of each pixel; None if the dataset has no class masks."""
     columns: Mapping[str, int | float | str | None] = MappingProxyType({})
@@ -145,7 +145,7 @@ class Layout:
     """Whether file names may have dots before the suffix."""
     needs_boxes: bool = False
     version: int = 1
-    """Version of what is written. An incomplete export of another version is started again."""
+    """Version of the written files. An incomplete export of another version is started again."""
 
 
 def table_columns(schema: Schema) -> dict[str, str]:
@@ -159,7 +159,7 @@ def table_columns(schema: Schema) -> dict[str, str]:
 
 
 def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
-    """Return a function of (payload, key, name) to a sample, which keeps views of the payload."""
+    """Return a function of (payload, key, name) that returns a sample with views of the payload."""
     size, is_raw = schema.image_size, schema.image.encoding == "raw"
     known = {FILENAME} if size is None else {FILENAME, HEIGHT, WIDTH}
     decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)
@@ -183,7 +183,7 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
             )
         except (LookupError, ValueError, TypeError, OSError) as error:
             what = " ".join(str(error).split())[:200] or type(error).__name__
-            raise RecordError("", f"is not what the schema says ({what})") from error
+            raise RecordError("", f"does not match the schema ({what})") from error
 
     return parse
 
@@ -238,7 +238,7 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects:
     flat, labels = values[BOX], values[BOX_LABEL]
     boxes = [(flat[i], flat[i + 1], flat[i + 2], flat[i + 3]) for i in range(0, len(flat), 4)]
     if not all(map(math.isfinite, flat)):
-        raise ValueError("a box of it has no place")
+        raise ValueError("a corner of a box is not a finite number")
     num_classes = len(schema.features[BOX_LABEL].labels)
     lists = [boxes, *(values[n] for n in (BOX_LABEL, CROWD, OBJECT_MASK) if n in schema.features)]
     if any(len(one) != len(labels) for one in lists):
@@ -277,7 +277,7 @@ def read_samples(
     names: Sequence[str | None],
     moved: Callable[[int], None],
 ) -> Iterator[ExportSample]:
-    """Yield the records of a shard in order. Memory holds one block, and blocks with views in use.
+    """Yield the records of a shard in order, read block by block (`_BLOCK_BYTES`).
 
     `names` are the file names without suffix of all records; None leaves a record out. `moved` is
     called with the size of each block. After a damaged record, the others are only checked; then

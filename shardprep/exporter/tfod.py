@@ -2,7 +2,7 @@
 
 https://github.com/tensorflow/models/blob/master/research/object_detection/core/standard_fields.py
 and official/vision/data/tfrecord_lib.py: box edges are four lists, classes count from 1, names are
-in `label_map.pbtxt`. Features for which there is no such key keep their own name.
+in `label_map.pbtxt`. Features without a key there keep their own name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """WebDataset: a tar for each shard, with the files of each record.
 
 https://github.com/webdataset/webdataset: files of a sample have equal names up to the first dot.
-`.cls` is an integer, `.txt` a text, `.json` the rest. Tars have no times, so reruns are equal.
+`.cls` is an integer, `.txt` a text, `.json` the rest. The tars contain no times, so another run
+gives equal bytes.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ py_unfilter(PyObject *Py_UNUSED(module), PyObject *args)
         if (done)
             answer = Py_NewRef(Py_None);
         else
-            PyErr_SetString(PyExc_ValueError, "a row has a filter that there is not");
+            PyErr_SetString(PyExc_ValueError, "a row has an unknown filter");
     }
     free(zeros);
     PyBuffer_Release(&out);

@@ -1,4 +1,4 @@
-"""Types for the annotations of one image as the source gives them, and for how they are stored.
+"""Types of the annotations of one image, as the source gives them, and options for storing them.
 
 Coordinates refer to the annotated image: x to the right, y down, in pixels from the outer
 corner of the first pixel, or as shares of width and height.
@@ -20,11 +20,11 @@ RunOrder = Literal["column", "row", "relative"]
 """Pixel order of run lengths: down the columns or along the rows, with pixels counted from 1; or
 down the columns with each start counted from the end of the previous run (0 for the first)."""
 Frame = Literal["upright", "stored"]
-"""Orientation of the annotated image: upright by its EXIF tag, or as stored in the file."""
+"""Orientation in which the image was annotated: turned upright by its EXIF tag, or as stored."""
 IGNORE = 255
 """Value of 8-bit mask pixels without a class; training ignores them."""
 IGNORE_16 = 65_535
-"""The same in 16-bit masks, which are used for more than 254 classes."""
+"""`IGNORE` for 16-bit masks, which are used for more than 254 classes."""
 NO_OUTLINE: Final = "no outline"
 """Reason for dropping an object that has only a box, or an outline without a pixel in it."""
 NO_NUMBERS = (0, IGNORE, IGNORE_16)
@@ -33,7 +33,7 @@ _MAX_CLASSES_8 = 254
 
 
 class Polygons(NamedTuple):
-    """An object as polygons. It covers the union of their areas; there are no holes."""
+    """An object as polygons. It covers the union of their areas, without holes."""
 
     rings: tuple[Floats, ...]
     """x, y of the corners of each part, float64[n, 2]."""
@@ -73,9 +73,9 @@ class Annotation:
     boxes: Floats = field(default_factory=lambda: np.empty((0, 4)))
     """float64[n, 4]: left, top, right, bottom; NaN for an object that has only an outline."""
     labels: tuple[int, ...] = ()
-    """Class index of each object; or of each mask file, if there are no boxes."""
+    """Class index of each object, or of each mask file in an annotation without boxes."""
     crowds: tuple[bool, ...] = ()
-    """Whether each object is a crowd; () if there are no crowds."""
+    """Whether each object is a crowd (many objects under one box); () without crowds."""
     outlines: tuple[Outline, ...] = ()
     """Outline of each object; () if the source has only boxes."""
     areas: tuple[tuple[Segment, int], ...] = ()
@@ -90,7 +90,10 @@ class Annotation:
     """Why the annotations of this image cannot be read; "" if they can."""
 
     def of(self, are_kept: Sequence[bool], reason: str) -> Annotation:
-        """Return the annotation of the flagged objects; the others are dropped for `reason`."""
+        """Return the annotation with the objects whose flag in `are_kept` is True.
+
+        The others are counted as dropped for `reason`.
+        """
         number = len(self.labels) - sum(are_kept)
         return replace(
             self,

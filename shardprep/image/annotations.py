@@ -42,7 +42,7 @@ from shardprep.image.rasterize import outline_mask
 
 _NONE = np.empty((0, 4), np.float32)
 _MAX_COPY = 16
-"""Maximum pixels of the annotated copy of an image, as a multiple of those of the image."""
+"""Maximum ratio of the pixels of the copy that was annotated to the pixels of the image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class PlacedObjects:
     segmentation_mask: bytes = b""
     """Grey PNG of class indices, of the stored size; b"" unless masks="classes"."""
     num_clipped: int = 0
-    """Number of stored boxes that the source has partly outside the image, beyond rounding."""
+    """Number of stored boxes that extend beyond the image in the source (not just by rounding)."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Number of objects that are not stored, by reason, including `Annotation.dropped`."""
     pixels: Mapping[int, int] = field(default_factory=dict)
@@ -75,8 +75,8 @@ def place_objects(
 
     If the spec has masks of objects, mask files hold the objects (`MaskFiles.shapes`). Otherwise
     they are layers of the class mask, and later layers win. `annotation.labels` are the classes of
-    the files unless the annotation has boxes. A panoptic set has one mask file, with the segments
-    of the annotation.
+    the files unless the annotation has boxes. An image of a panoptic dataset has one mask file,
+    with the segments of the annotation.
     """
     if annotation.fault:
         return Rejection("bad_annotation", annotation.fault)
@@ -94,7 +94,7 @@ def place_objects(
         with np.errstate(over="ignore", invalid="ignore"):  # boxes that overflow are dropped
             scene = _Scene(annotation, files, placement, spec, frame)
             return scene.place_plain() or scene.place()
-    except MaskError as error:
+    except (ValueError, OverflowError) as error:  # MaskError, and numbers too large for NumPy
         return Rejection("bad_mask", str(error))
     except MemoryError:
         return Rejection("crashed", "its masks need more memory than a worker may use")
@@ -153,7 +153,7 @@ class _Scene:
         )
 
     def _objects(self) -> tuple[Boxes, NDArray[np.float32]]:
-        """Return all objects and their stored boxes, and draw the masks of the objects kept."""
+        """Return all objects and their stored boxes, and draw the masks of kept objects."""
         has_masks = self.spec.masks == "instances"
         if has_masks and self.files.data and not self.spec.is_panoptic:
             objects, shapes = self._of_files()
@@ -253,7 +253,7 @@ class _Scene:
         self.masks[i] = encode_mask(stored) if stored.any() else b""
 
     def _class_mask(self, dropped: Counter[str]) -> Labels:
-        """Return the class of each stored pixel, that of the last object or file there."""
+        """Return the class of each stored pixel; where objects or files overlap, the last one."""
         spec, labels = self.spec, self.annotation.labels
         if spec.is_panoptic:
             return self._segment_mask()
@@ -274,7 +274,7 @@ class _Scene:
         return mask
 
     def _segment_mask(self) -> Labels:
-        """Return the class of each stored pixel in a panoptic set, also in crowds."""
+        """Return the class of each stored pixel in a panoptic dataset; crowds are included."""
         annotation, spec = self.annotation, self.spec
         parts = [*zip(annotation.outlines, annotation.labels, strict=False), *annotation.areas]
         classes = {

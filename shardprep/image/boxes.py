@@ -21,8 +21,8 @@ except ImportError:  # no compiler at installation, or its result does not load 
     _boxes = None
 
 Reason = Literal[
-    "", "not finite", "zero size", "outside", "unknown class", "repeated", "cut away", "too small",
-    "no outline",
+    "", "not finite", "reversed", "zero size", "outside", "unknown class", "repeated", "cut away",
+    "too small", "no outline",
 ]  # fmt: skip
 """Why an object is dropped; "" if it is stored."""
 SHORTFALLS = ("cut away", "too small")
@@ -30,12 +30,12 @@ SHORTFALLS = ("cut away", "too small")
 _CODES: dict[Reason, int] = {reason: code for code, reason in enumerate(get_args(Reason))}
 
 _TOLERANCE_PX, _TOLERANCE = 1e-3, 1e-6
-"""A box may pass the edge by the larger of this many pixels and this share of a side."""
+"""A box may exceed the edge by this many pixels or by this share of a side, if that is larger."""
 _MIN_SIDE = 1.0
 """Minimum side, in stored pixels, of a box that a crop has cut."""
 _Y_FIRST = np.array((1, 0, 3, 2))
 _FEW = 1000
-"""Up to this number of boxes, a set rules out repeats faster than a sort finds them."""
+"""Up to this number of boxes, a set shows faster than a sort that no box repeats."""
 _MOST_PLAIN = 256
 """Maximum number of boxes for the fast path, which compares every two boxes."""
 _CUT = 1 - 1e-6
@@ -59,7 +59,8 @@ def plain_boxes(
     """Return the stored boxes, float32[n, 4], or None if `Boxes` has to place them.
 
     Takes a fifth of the time, with the same result. None if a box is clipped, dropped or possibly
-    repeated; if the image is cropped, turned or has masks; for many boxes; and without `_boxes`.
+    repeated; if the image is cropped, turned or has masks; if there are many boxes; and without the
+    extension `_boxes`.
     """
     boxes, labels = np.ascontiguousarray(annotation.boxes, np.float64), annotation.labels
     has_more = annotation.outlines or spec.masks != "none" or not spec.boxes
@@ -79,13 +80,13 @@ def plain_boxes(
 
 @dataclass(slots=True)
 class Boxes:
-    """The objects of an image on their way to its record, in source order."""
+    """The objects of one image in source order, while they are placed and checked."""
 
     corners: Floats
     """float64[n, 4]: x, y, x, y in pixels of the stored image, not clipped."""
     labels: NDArray[np.int64]
     is_clipped: Flags
-    """Whether the box passed the edge of the annotated image by more than a rounding error."""
+    """Whether the box exceeded the annotated image by more than a rounding error."""
     reasons: NDArray[np.uint8]
     """Index of the `Reason` of each object; 0 if it is not dropped."""
 
@@ -137,7 +138,8 @@ class Boxes:
         is_inside = _are_all(clipped == boxes)  # False for NaN
         if not (is_inside and _are_all(clipped[:, 2:] > clipped[:, :2])):
             self.drop(_any(~np.isfinite(boxes)), "not finite")
-            self.drop(_any(boxes[:, 2:] <= boxes[:, :2]), "zero size")
+            self.drop(_any(boxes[:, 2:] < boxes[:, :2]), "reversed")
+            self.drop(_any(boxes[:, 2:] == boxes[:, :2]), "zero size")
             self.drop(_any(clipped[:, 2:] <= clipped[:, :2]), "outside")
         if not is_inside:
             sides = placement.frame_size(frame)[::-1] * 2
@@ -149,7 +151,7 @@ class Boxes:
         self.corners = placement.boxes(clipped, size, frame)
 
     def drop_repeated(self, shapes: Sequence[int] = ()) -> None:
-        """Drop objects whose box, class and number in `shapes`, if given, occurred before."""
+        """Drop objects with the box, class and number in `shapes` (if given) of an earlier one."""
         if len(self.corners) <= _FEW and len(set(map(tuple, self.corners.tolist()))) == len(
             self.corners
         ):

@@ -28,10 +28,10 @@ _MODES = {
     "GRAY": ("L", ("L", "LA", "La", "1", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")),
     "CMYK": ("CMYK", ("CMYK",)),
 }
-"""Colour space of an ICC profile → Pillow mode of the transform, and modes of its images."""
+"""Colour space of an ICC profile → Pillow mode of the transform, and modes of images it fits."""
 _GREYS = ("1", "L")
 _SRGB_TOLERANCE = 2
-"""A profile that changes no level by more than this counts as sRGB, whose curve makers round."""
+"""A profile that changes no level by more than this counts as sRGB: sRGB profiles are rounded."""
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _WHITE_IS_ZERO = 0
 
@@ -101,14 +101,14 @@ def flattened(pixels: Pixels, background: tuple[int, int, int] | None) -> Pixels
 
 
 def convert_in_place(pixels: Pixels, transform: SrgbTransform) -> None:
-    """Convert RGB pixels to sRGB by the transform of their profile."""
+    """Convert RGB pixels, uint8[height, width, 3], to sRGB by the transform of their profile."""
     for rows, columns in _tiles(*pixels.shape[:2]):
         tile = Image.fromarray(np.ascontiguousarray(pixels[rows, columns]))
         pixels[rows, columns] = np.asarray(_in_srgb(tile, transform))
 
 
 def srgb_transform(image: Image.Image) -> SrgbTransform | None:
-    """Return the transform of an image's colours to sRGB, or None if they stay as they are.
+    """Return the transform from the colour profile of an image to sRGB.
 
     None without a profile, or with one that is sRGB, broken or made for other kinds of pixels.
     """

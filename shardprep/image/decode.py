@@ -48,7 +48,7 @@ class Decoded(NamedTuple):
     orientation: int = UPRIGHT
     """EXIF orientation that was applied, 1 to 8."""
     damage: str = ""
-    """Damage that the decoder tolerated; "" if there is none."""
+    """Damage that the decoder tolerated, or ""."""
 
 
 @stage("decode")
@@ -206,7 +206,7 @@ def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:
 
 
 def is_plain(data: bytes, image: Image.Image) -> bool:
-    """Return whether the strictest reader would decode the bytes to the same pixels.
+    """Return whether every reader, even a strict one, decodes the file to the same pixels.
 
     Precondition: the file is sound and no profile was applied. The image may be closed.
     """
@@ -239,7 +239,7 @@ def _upright(pixels: Pixels, turn: int) -> Pixels:
 
 
 def _scale_colour_key(image: Image.Image) -> None:
-    """Scale the transparent colour of a PNG to 8 bits, as Pillow does its pixels."""
+    """Scale the transparent colour of a PNG to 8 bits, as Pillow scales its pixels."""
     key = image.info.get("transparency")
     tiles = cast("ImageFile.ImageFile", image).tile
     raw = tiles[0].args if tiles else ""

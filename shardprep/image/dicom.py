@@ -51,7 +51,8 @@ _TAGS: Final = [
 """Elements that hold or describe the pixels; no others are parsed."""
 _PIXELS: Final = {"PixelData", "FloatPixelData", "DoubleFloatPixelData"}
 _FRAME_GROUPS: Final = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
-"""In an enhanced image, groups of elements that others have at the top (PS3.3, C.7.6.16.2)."""
+"""Groups of elements in an enhanced image; in others, the elements are at the top level (PS3.3,
+C.7.6.16.2)."""
 _TEXT_VRS: Final = "AE AS CS DA DS DT FD FL IS LO LT PN SH SL SS ST TM UC UI UL UR US UT"
 """Value representations (VR) of elements that hold a text or a number (PS3.5, 6.2)."""
 _TRUNCATED: Final = "image file is truncated"

@@ -1,4 +1,4 @@
-"""Draw thumbnails, pictures with boxes and masks, and contact sheets, in the colours of classes."""
+"""Draw thumbnails, pictures with boxes and masks, and contact sheets; each class has a colour."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _MOST_CLASSES = 60
 
 
 def class_colour(label: int) -> Colour:
-    """Return the RGB colour of a class. It is the same in every picture and page."""
+    """Return the RGB colour of a class, which is the same in every picture and page."""
     if 0 <= label < len(_COLOURS):
         red, green, blue = bytes.fromhex(_COLOURS[label])
         return red, green, blue
@@ -188,10 +188,10 @@ def mask_layers(
 ) -> Iterator[tuple[Array, Colour]]:
     """Yield the pixels that each mask of a picture paints, bool[height, width], and their colour.
 
-    The class mask is used if there is one, else the masks of objects. If there are several
-    classes, an object has a shade of its class's colour, otherwise a colour of its own. `size` is
-    the width and height of the layers in pixels. Raises ValueError for a mask of another size than
-    its picture, and any error of the decoder.
+    A class mask is used if the picture has it, otherwise the masks of objects. If the dataset has
+    several classes, an object has a shade of its class's colour, otherwise a colour of its own.
+    `size` is the width and height of the layers in pixels. Raises ValueError for a mask of another
+    size than its picture, and any error of the decoder.
     """
     if picture.mask:
         values = _scaled(picture.mask, picture, size)

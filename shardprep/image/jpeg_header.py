@@ -18,7 +18,7 @@ _FRAMES = frozenset((0xC0, 0xC1, 0xC2))
 _ARITHMETIC_FRAMES = frozenset((0xC9, 0xCA))
 """Extended and progressive frames with arithmetic codes."""
 _ALL_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""These and the lossless (0xC3, 0xCB) and hierarchical frames (0xC5 to 0xC7, 0xCD to 0xCF)."""
+"""All frames, also lossless (0xC3, 0xCB) and hierarchical ones (0xC5 to 0xC7, 0xCD to 0xCF)."""
 _END = 0xD9
 _BARE = frozenset((0x01, *range(0xD0, 0xD8)))
 """Markers without a segment."""
@@ -74,12 +74,12 @@ def is_scalable(data: bytes | memoryview) -> bool:
 
 
 def is_common(data: bytes | memoryview) -> bool:
-    """Return whether every decoder reads this kind of JPEG frame; browsers read no other kind."""
+    """Return whether every decoder can read this kind of JPEG; browsers cannot read other kinds."""
     return _first_frame(data) in _FRAMES
 
 
 def _first_frame(data: bytes | memoryview) -> int:
-    """Return the marker of the first frame header, or 0 if there is none.
+    """Return the marker of the first frame header, or 0 if the JPEG has none.
 
     Skips bytes between segments as libjpeg does (`next_marker`), so that both find the same frame.
     """
@@ -96,7 +96,7 @@ def _first_frame(data: bytes | memoryview) -> int:
 
 
 def _says_nothing(marker: int, data: bytes, at: int, num_bytes: int) -> bool:
-    """Return whether a segment is one that Pillow need not read."""
+    """Return whether only the decoder has to read a segment."""
     if marker in _PASSED_OVER:
         return True
     start, least = _MARKED.get(marker, (b"", sys.maxsize))
@@ -104,7 +104,7 @@ def _says_nothing(marker: int, data: bytes, at: int, num_bytes: int) -> bool:
 
 
 def _frame(data: bytes, at: int, num_bytes: int) -> OrdinaryJpeg | None:
-    """Return a frame header; None unless it has 8 bits and one or three components."""
+    """Return the content of a frame header; None unless it has 8 bits and 1 or 3 components."""
     if num_bytes < _FRAME.size:
         return None
     _, bits, height, width, components = _FRAME.unpack_from(data, at)

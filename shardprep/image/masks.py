@@ -1,6 +1,7 @@
 """Decode the class or object numbers in mask files, and combine the files of an image.
 
-Profile, gamma and alpha are ignored: they change numbers. A palette is used only for colours.
+Profile, gamma and alpha are ignored, because they would change numbers. A palette is used only for
+colours.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
         raise MaskError("is a JPEG, which does not keep exact values: only two values can be told")
     if spec.values is None:
         if pixels.ndim == 3:
-            raise MaskError("has colours, and nothing says which classes they mean")
+            raise MaskError("has colours, and no classes are given for them")
         return _checked(pixels, spec)
     is_colours = any(isinstance(value, tuple) for value in spec.values)
     if is_colours:
@@ -162,7 +163,9 @@ def _decoded(
 
 def _ids(image: Image.Image, raw: str) -> NDArray[np.uint32]:
     if image.mode not in ("RGB", "RGBA", "RGBX", "P"):
-        return _values(image, raw).astype(np.uint32)
+        values = _values(image, raw)
+        if values.ndim == 2:
+            return values.astype(np.uint32)
     if ";16" in raw:
         raise MaskError("has colours of 16 bits, which are not read")
     colours = np.asarray(image.convert("RGB"))
@@ -326,7 +329,10 @@ class MaskFiles:
                     yield label, (ids == value).view(np.uint8), frame
 
     def ids(self) -> tuple[NDArray[np.uint32], Frame]:
-        """Return the segment ids in the only file of a panoptic set, and the frame of that file."""
+        """Return the segment ids in the mask file of a panoptic dataset, and the frame of the file.
+
+        MaskError if the image has no mask file or several.
+        """
         if len(self.data) != 1:
             raise MaskError(f"has {len(self.data)} files, and its segments are in one")
         height, width = self.placement.upright
@@ -370,7 +376,7 @@ class MaskFiles:
 
 @contextlib.contextmanager
 def fault_of(name: str) -> Iterator[None]:
-    """Put the name of the mask before the text of a MaskError."""
+    """Put the name of the mask before the text of a MaskError that the block raises."""
     try:
         yield
     except MaskError as error:

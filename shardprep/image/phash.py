@@ -55,7 +55,7 @@ _DCT = np.rint(_ONE * np.cos(_ANGLES))
 
 
 def tile(pixels: Pixels) -> Pixels:
-    """Return the area means of an image, uint8[height, width, 3], as a tile, uint8[56, 56, 3]."""
+    """Reduce an image, uint8[height, width, 3], to a tile of area means, uint8[56, 56, 3]."""
     image = Image.fromarray(pixels)
     if image.width % TILE == image.height % TILE == 0:  # takes a third of the time
         return np.asarray(image.reduce((image.width // TILE, image.height // TILE)))

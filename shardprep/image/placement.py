@@ -28,8 +28,8 @@ UPRIGHT = 1
 _MIRRORED, _UPSIDE_DOWN = (2, 3, 6, 7), (3, 4, 7, 8)
 """Orientations that reverse columns, and those that reverse rows; 5 to 8 first swap both."""
 _SAME_RATIO = 0.01
-"""Maximum relative difference between the aspect ratios of an image and its annotated copy. The
-sides of a copy are rounded."""
+"""Maximum relative difference between the aspect ratios of an image and a resized copy that was
+annotated; the sides of a copy are rounded."""
 
 
 class _Axis(NamedTuple):
@@ -93,7 +93,7 @@ class Placement:
         return cls(upright=size, box=box, fitted=size, corner=(0, 0), size=size)
 
     def of_file(self, upright: tuple[int, int], orientation: int) -> Placement:
-        """Return the placement of a file; this placement is that of its decoded, upright pixels.
+        """Return the placement of a file from this placement of its decoded, upright pixels.
 
         If the decoder scaled the pixels, with sides rounded up, the whole file is mapped to all
         pixels: the error at the far edge is less than one pixel.
@@ -141,7 +141,7 @@ class Placement:
     def boxes(self, boxes: Floats, size: tuple[int, int], frame: Frame) -> Floats:
         """Return boxes, float64[n, 4] of x, y, x, y, in pixels of the stored image, not clipped.
 
-        `size` and `frame` are those of the annotated image; size 1, 1 if boxes are shares of it.
+        `size` and `frame` belong to the annotated image; `size` is 1, 1 if boxes are shares of it.
         """
         x, y = self.axes(size, frame)
         across, down = ([1, 3], [0, 2]) if self._is_swapped(frame) else ([0, 2], [1, 3])
@@ -182,7 +182,10 @@ class Placement:
         return frame == "stored" and self.orientation >= 5
 
     def axes(self, size: tuple[int, int], frame: Frame) -> tuple[_Axis, _Axis]:
-        """Return the maps to stored x and to stored y; orientations 5 to 8 swap x and y before."""
+        """Return the maps to x and to y of the stored image.
+
+        They apply to annotated x and y, or to y and x if the orientation (5 to 8) swaps them.
+        """
         turn = self.orientation if frame == "stored" else UPRIGHT
         height, width = size[::-1] if self._is_swapped(frame) else size
         full_height, full_width = self.upright

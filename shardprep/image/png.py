@@ -69,7 +69,7 @@ class OrdinaryPng(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the strictest reader decodes the file to the same pixels."""
+        """Whether every reader, even a strict one, decodes the file to the same pixels."""
         # Pillow ignores wrong checksums of pixels, TensorFlow does not.
         return self.colour_type == _RGB and all(chunk.is_sound for chunk in self.compressed)
 

@@ -89,7 +89,8 @@ class ProcessedImage:
     damage: str = ""
     """Damage of the original that was recovered or tolerated; "" if it has none."""
     is_dark: bool = False
-    """Whether over 99% of sampled pixels are nearly black, in DICOM or grey of over 8 bits."""
+    """Whether over 99% of the sampled pixels are nearly black; only in DICOM images and in images
+    of more than 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +325,7 @@ def encode(pixels: Pixels, original_format: str, spec: ImageSpec) -> bytes:
 
 
 def _encoded_grey(pixels: Pixels, quality: int) -> bytes | None:
-    """Return the JPEG that equal RGB channels give; None for odd sides: planes pad differently."""
+    """Return the JPEG that equal RGB channels give; None if a side is odd, as padding differs."""
     height, width = pixels.shape[:2]
     if height % 2 or width % 2:
         return None

@@ -63,7 +63,7 @@ def resize(
 
 
 def resize_by_pillow(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
-    """Like `resize`, without the extension."""
+    """Return the same pixels as `resize`, computed by Pillow instead of the extension."""
     down = down_first(pixels, size)
     if pixels.shape[2] == 3:
         return np.array(_by_pillow(Image.fromarray(pixels), size, box, down=down))

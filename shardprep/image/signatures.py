@@ -93,7 +93,7 @@ _CONTROLS = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 def is_image(head: bytes) -> bool:
-    """Return whether the first bytes of a file are those of an image format."""
+    """Return whether a file begins like an image; `head` has its first `HEAD_BYTES`."""
     return _IMAGE_START.match(head) is not None
 
 
@@ -127,7 +127,7 @@ def array_type(head: bytes) -> str | None:
 
 
 def _is_tar(head: bytes) -> bool:
-    """Return whether a tar begins here; the oldest form has no magic, only a checksum."""
+    """Return whether a file begins like a tar; the oldest form has no magic, only a checksum."""
     if head[_TAR_MAGIC] == b"ustar":
         return True
     if len(head) < HEAD_BYTES or head[:1] == b"\0":

@@ -21,7 +21,7 @@ _TIFF_TYPES = {3: "H", 4: "I", 5: "Q", 8: "h", 9: "i", 10: "q", 11: "f", 12: "d"
 
 
 def is_cut(data: bytes, error: Exception) -> bool:
-    """Return whether a file ends before its image does, given the error of its decoder."""
+    """Return whether a file is truncated; `error` is the error of its decoder."""
     if str(error).startswith(_PILLOW_SAYS):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Readers of a dataset: `load` for tf.data, `Dataset` for NumPy and torch.
+"""Readers of a dataset: `load` for tf.data, `Dataset` for NumPy, torch and Keras.
 
     from shardprep import reader
     train = reader.load("tfrecords/dogs_vs_cats", split="train", batch_size=64)
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shardprep.errors import DatasetError
 from shardprep.reader.config import (
@@ -25,6 +25,7 @@ from shardprep.reader.config import (
     ReadConfig,
     Request,
 )
+from shardprep.reader.selection.mix import Mix, Shares, mix_of
 from shardprep.reader.selection.split_argument import EvenSplit, even_splits
 from shardprep.reader.validators import (
     Folder,
@@ -41,13 +42,13 @@ if TYPE_CHECKING:
     from shardprep.reader.arrays.dataset import Dataset
     from shardprep.reader.diagnosis.diagnosis import Diagnosis
     from shardprep.reader.diagnosis.stall_meter import StallMeter
+    from shardprep.reader.resume_in_epoch import ResumeInEpoch
     from shardprep.reader.selection.folds import folds
     from shardprep.reader.selection.query import select
     from shardprep.reader.selection.selection import Selection
     from shardprep.reader.selection.statistics import buckets, mean_std
     from shardprep.reader.selection.weights import Weights, class_weights
     from shardprep.reader.tf.iterator import Batches
-    from shardprep.reader.tf.resume_in_epoch import ResumeInEpoch
 
 __all__ = [
     "Advice",
@@ -73,6 +74,7 @@ __all__ = [
     "iterate",
     "load",
     "mean_std",
+    "mix",
     "select",
 ]
 
@@ -84,7 +86,7 @@ Strategy = Annotated[
 _ELSEWHERE = {"read_config=reader.ReadConfig({}=…)": ReadConfig}
 _LAZY = {
     "Dataset": "shardprep.reader.arrays.dataset",
-    "ResumeInEpoch": "shardprep.reader.tf.resume_in_epoch",
+    "ResumeInEpoch": "shardprep.reader.resume_in_epoch",
     "Selection": "shardprep.reader.selection.selection",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
     "Weights": "shardprep.reader.selection.weights",
@@ -133,7 +135,8 @@ def load(request: Request) -> Any:  # noqa: D417 - documents fields
 
     Args:
         path: folder of the dataset, or a folder above it (the newest version is read), or the
-            address of either in object storage: "s3://bucket/key", "gs://…", "az://…".
+            address of either in object storage: "s3://bucket/key", "gs://…", "az://…"; or the
+            result of `reader.mix`.
         split: "train", "train[:90%]", "train[100:200]", "train+validation", a part returned by
             `even_splits`, or a `Selection`. Slices count records in the order of the shards.
         batch_size: number of images per batch; None for single images.
@@ -148,7 +151,7 @@ def load(request: Request) -> Any:  # noqa: D417 - documents fields
             or not at all. `reader.Weights` can draw without replacement or change the number of
             draws. The draws of an epoch are from all records and are divided among the hosts.
         seed: number that decides the order, crops and seeds of `augment`, with any number of
-            parallel calls. By default it is random.
+            parallel calls. By default it is random, or 0 for several hosts.
         repeat: number of epochs of an iteration; True for no end.
         cache: where to keep decoded uint8 images before augmentation: "memory"; a folder, which
             later runs and other processes share; or "auto": memory if the images fit, else no
@@ -227,6 +230,31 @@ def distribute(strategy: Strategy, request: Request) -> Any:
     with needing_tensorflow("reader.distribute"):
         from shardprep.reader.tf import pipeline
     return pipeline.distribute(strategy, request)
+
+
+@validated("reader.mix", {"it to the reader that takes the mix: load(mix, {}=…)": Request})
+def mix(shares: Shares, *, stop: Literal["first"] | None = None) -> Mix:
+    """Return a mix of datasets, which readers accept wherever they accept a path.
+
+    Of each 1,000 records in training order, each dataset has exactly its share. In each batch, the
+    number of its records differs from the share by less than two. Each dataset is shuffled by
+    itself and repeated: all of its records are read once before any is read again. With
+    `shuffle=False` it keeps the order of its shards. The datasets must have the same features and
+    class names. Their images may differ in size if they are cropped or resized.
+
+    Args:
+        shares: path or address of each dataset → its share. The shares are divided by their sum and
+            rounded to thousandths.
+        stop: None for epochs with as many records as all datasets together; small datasets are
+            repeated within them, and an epoch continues where the last one stopped. "first" for
+            epochs that end when a dataset has no record left; each begins all datasets anew.
+
+    Raises:
+        DatasetError: a share is not above 0, or is rounded to 0. The reader raises it if a dataset
+            is missing or has other features or classes, or for an option that a mix does not have:
+            weights, buckets, a selection, `shuffle=N`, a cache in a folder, a tf.data service.
+    """
+    return mix_of(shares, stop)
 
 
 @validated("reader.clear_cache")

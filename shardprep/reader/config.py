@@ -1,4 +1,4 @@
-"""Options of the readers: crops, `ReadConfig`, the arguments of `load`, `batches` and `loader`.
+"""Options of the readers: crops, `ReadConfig`, the arguments of `load`, `batches` and the like.
 
 TensorFlow and NumPy are not imported here.
 """
@@ -9,13 +9,14 @@ import inspect
 import math
 import secrets
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
+from shardprep.reader.selection.mix import Mix, Place
 from shardprep.reader.selection.split_argument import AnySplit, is_training
 from shardprep.reader.validators import (
     Address,
@@ -25,8 +26,8 @@ from shardprep.reader.validators import (
     Calls,
     Count,
     Folder,
+    Function,
     Kind,
-    Location,
     Number,
     Seed,
     Share,
@@ -48,6 +49,7 @@ InputContext = Annotated[
         "num_replicas_in_sync",
     ),
 ]
+Sharding = Annotated[Any, like("a jax.sharding.Sharding", "devices_indices_map", "num_devices")]
 DataOptions = Annotated[Any, like("a tf.data.Options", "threading", "autotune")]
 BoxFormat = Literal[
     "rel_yxyx", "rel_xyxy", "rel_xywh", "rel_center_xywh",
@@ -280,7 +282,7 @@ class Request:
     Properties give the values of arguments whose defaults depend on other arguments.
     """
 
-    path: Location
+    path: Place
     split: AnySplit = "train"
     _: KW_ONLY
     batch_size: Count | None = None
@@ -305,7 +307,7 @@ class Request:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The crop of each image, or None for whole images. DatasetError if two are given."""
+        """The crop of each image, or None for whole images. DatasetError if both are given."""
         return _only_crop("reader", self)
 
     @property
@@ -328,7 +330,7 @@ class Request:
 
 @dataclass(frozen=True)
 class EpochOptions:
-    """Names, types and defaults of the arguments that `batches` and `loader` have in common."""
+    """Names, types and defaults of the arguments that `batches`, `loader` and `keras` share."""
 
     batch_size: Count
     _: KW_ONLY
@@ -349,7 +351,7 @@ class EpochOptions:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The crop of each image, or None for whole images. DatasetError if two are given."""
+        """The crop of each image, or None for whole images. DatasetError if both are given."""
         return _only_crop("Dataset.batches", self)
 
 
@@ -361,6 +363,7 @@ class BatchOptions(EpochOptions):
     epochs: Count | None = 1
     num_shards: Count = 1
     shard_index: Number = 0
+    sharding: Sharding | None = None
 
 
 @dataclass(frozen=True)
@@ -373,9 +376,24 @@ class LoaderOptions(EpochOptions):
     pin_memory: bool | None = None
 
 
-def draw_seed() -> int:
-    """Return a random seed, from 0 to 2³¹ − 1."""
-    return secrets.randbits(31)
+@dataclass(frozen=True)
+class KerasOptions(EpochOptions):
+    """Names, types, defaults and checks of the arguments that `Dataset.keras` describes."""
+
+    _: KW_ONLY
+    num_shards: Count = 1
+    shard_index: Number = 0
+    sample_weight: Function | None = None
+
+
+def seed_of(given: int | None, num_hosts: int) -> int:
+    """Return the seed of an order: as given, else 0 for several hosts and random for one.
+
+    Hosts do not talk to each other, and with different seeds records would be lost and repeated.
+    """
+    if given is not None:
+        return given
+    return 0 if num_hosts > 1 else secrets.randbits(31)
 
 
 def _only_crop(where: str, options: Request | EpochOptions) -> Crop | None:
@@ -393,9 +411,24 @@ def check_weights(where: str, options: Request | EpochOptions) -> None:
         raise DatasetError(where, what, "leave out shuffle or weights")
 
 
+def check_mix(where: str, path: object, options: Mapping[str, object]) -> None:
+    """Raise DatasetError if `path` is a mix and one of these options is not None or False."""
+    given = [name for name, value in options.items() if value is not None and value is not False]
+    if isinstance(path, Mix) and given:
+        hint = "leave it out, or merge the datasets with `shardprep repack`"
+        raise DatasetError(where, f"a mix cannot be read with {given[0]}", hint)
+
+
 def check_request(request: Request) -> None:
     """Raise DatasetError if arguments of `reader.load` contradict each other."""
     config = request.config
+    no_mix = {
+        "weights": request.weights,
+        f"shuffle={request.window}": request.window,
+        "a tf.data service": config.service,
+        "a cache in a folder": request.cache not in (False, "auto", "memory"),
+    }
+    check_mix("reader", request.path, no_mix)
     check_weights("reader", request)
     if request.weights is not None and (config.pad_batches or config.service):
         raise _refused(

@@ -78,9 +78,9 @@ class Loader:
 
 
 def process_of(index: int | None, number: int | None) -> tuple[int, int]:
-    """Return (rank, number of processes): as given, or of the process group or environment.
+    """Return (rank, number of processes) from the arguments, the process group or the environment.
 
-    (0, 1) if all of these are missing. DatasetError if only one argument is given.
+    (0, 1) if all of them are missing. DatasetError if only one argument is given.
     """
     if (index is None) != (number is None):
         given = f"num_shards={number}, shard_index={index}"

@@ -43,7 +43,7 @@ def toml_value(value: object) -> str:
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """Return key → value of a recipe file, with "_" for "-" in keys; RecipeError if invalid."""
+    """Return the keys and values of a recipe file, "_" for "-" in keys; RecipeError if invalid."""
     where = str(path)
     try:
         num_bytes = path.stat().st_size

@@ -13,7 +13,7 @@ from shardprep.image.annotation_types import Frame, RunOrder
 from shardprep.image.spec import DepthRange, Fit, Format, Truncated, Window
 
 Texts = str | list[str] | tuple[str, ...]
-"""A list of texts, or one text; `classes`, `columns` and `null` split it at commas."""
+"""A list of texts, or one text, which `classes`, `columns` and `null` split at commas."""
 
 
 class RecipeKeywords(TypedDict, total=False):
@@ -74,7 +74,7 @@ class RecipeKeywords(TypedDict, total=False):
 
 
 class BuildKeywords(RecipeKeywords, total=False):
-    """The keywords of a build except `source` and `out`, with the options of one run."""
+    """All keywords of a build except `source` and `out`, including the options of one run."""
 
     save_rejected: str | Path | None
     workers: int | None

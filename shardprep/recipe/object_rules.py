@@ -40,7 +40,8 @@ _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
         "cx cy w h", "cx cy width height", "xc yc w h",
     ),
 }  # fmt: skip
-"""Usual column names, in lower case, without punctuation or a prefix such as "bbox"."""
+"""Form → usual names of its four columns, in lower case, without punctuation or a prefix such as
+"bbox"."""
 _BOX_WORD = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
 _FORM = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)
 _COLON = re.compile(r":(?![^{}]*\})")
@@ -89,7 +90,7 @@ _NO_RUN_TABLE = RunTableRule()
 
 @dataclass(frozen=True, slots=True)
 class FormatRule:
-    """A value of `--boxes`, or of `--masks` for a format whose outlines are drawn."""
+    """The parsed value of `--boxes`, or of `--masks` for a format whose outlines are drawn."""
 
     kind: str = "none"
     """A key of `BOX_FORMATS`, "auto" or "none"."""
@@ -142,7 +143,7 @@ _NO_PATTERN = MaskPattern("", "")
 
 @dataclass(frozen=True, slots=True)
 class MaskRule:
-    """A value of `--masks`."""
+    """The parsed value of `--masks`."""
 
     kind: Literal["none", "auto", "rle", "format", "pattern"] = "none"
     text: str = ""
@@ -232,7 +233,7 @@ def _files_and_columns(argument: str) -> list[str]:
 
 
 def parse_box_columns(text: str) -> BoxColumns:
-    """Return the one or four columns of BOX, such as x,y,w,h, and their form, as in `xywh(…)`."""
+    """Return the columns (one or four) in a text such as `x,y,w,h` or `xywh(…)`, and their form."""
     option = OptionName("boxes", "csv")
     match = _FORM.fullmatch(text.strip())
     form = match["form"] if match else None

@@ -62,7 +62,7 @@ class Option:
     shapes_bytes: bool = True
     """Whether the option can change the shards, so that the fingerprint contains it."""
     is_newer: bool = False
-    """Whether fingerprints omit the default value, so that those of older datasets stay valid."""
+    """Whether fingerprints omit the default value, so that older fingerprints stay valid."""
 
     def numbers(self, kind: type) -> str:
         """Return the allowed numbers in words; `kind` is int or float."""

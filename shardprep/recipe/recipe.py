@@ -110,7 +110,7 @@ _ONE_SIZE = "use the fit crop, pad or stretch, or the format png"
 _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ...] = (
     (
         "fit", "size", lambda fit, size: size == "none" and fit != "none",
-        "{} needs a size, which is none", "",
+        "{} needs a size other than none", "",
     ),
     (
         "size", "fit", lambda size, fit: fit == "none" and size != "none",
@@ -171,7 +171,7 @@ class Recipe(BuildOptions):
 
     @property
     def image_spec(self) -> ImageSpec:
-        """Specification of the stored images; for fit "auto", without boxes and masks."""
+        """Specification of the stored images; fit "auto" counts as "crop" (no boxes or masks)."""
         if self.fit == "auto":
             return self.settled(annotated=False).image_spec
         return self._part(ImageSpec)
@@ -247,7 +247,10 @@ class Recipe(BuildOptions):
 def make_recipe(
     keys: Mapping[str, Any], where: str, flags: Mapping[str, Any] | None = None
 ) -> Recipe:
-    """Return the recipe of file keys, overridden by flags; errors name the flag, or `where`."""
+    """Return the recipe from the keys of a file and from flags, which override them.
+
+    Errors name the flag, or the file `where` for a key of the file.
+    """
     flags = flags or {}
 
     def place(key: str) -> tuple[str | OptionName, str]:
@@ -382,7 +385,7 @@ def _check(key: str, value: Any, given: object) -> None:
 
 
 def _unusable(problems: Sequence[tuple[str, str]], place: Place) -> RecipeError:
-    """Return one error for (key, message) pairs; if they are too long, the last are counted."""
+    """Return one error for all (key, message) pairs; pairs that do not fit are only counted."""
     problems = [(key, shown(printable(what), _MAX_WHAT)) for key, what in problems]
     (first, message), *others = dict.fromkeys(problems)
     where, before = place(first)

@@ -45,7 +45,7 @@ _NO_TABLE = CsvRule(())
 
 @dataclass(frozen=True, slots=True)
 class LabelRule:
-    """A value of `--labels`."""
+    """The parsed value of `--labels`."""
 
     kind: RuleKind
     text: str = ""
@@ -58,7 +58,7 @@ class LabelRule:
 
 @dataclass(frozen=True, slots=True)
 class SplitRule:
-    """A value of `--split`; kind "folders" is the default."""
+    """The parsed value of `--split`; kind "folders" is the default."""
 
     kind: Literal["folders", "ratio", "column", "list", "roots", "tables"]
     text: str = ""
@@ -75,7 +75,7 @@ class SplitRule:
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
-    """A value of `--group`."""
+    """The parsed value of `--group`."""
 
     kind: Literal["none", "column", "folder", "regex"]
     text: str = ""
@@ -86,7 +86,7 @@ class GroupRule:
 
 
 class JoinRule(NamedTuple):
-    """A value of `--join`."""
+    """One parsed value of `--join`."""
 
     file: str
     key: str = ""

@@ -56,8 +56,9 @@ MEASURES = np.dtype(
     ]
 )
 """Measures of one image: `PHASH` and more. `brightness` (mean), `darkest` (5th percentile) and
-`lightest` (99th) are perceived brightness in 0..1. `entropy` is in bits of the grey levels.
-`colour` is the mean distance between channels, 0..1. For `sharpness`, see the function."""
+`lightest` (99th) are perceived brightness in 0..1. `entropy` is the entropy of the grey levels in
+bits. `colour` is the difference between the largest and the smallest channel of a pixel, 0..1,
+averaged over the pixels. For `sharpness`, see the function."""
 _VERSION = 3
 """Version of the measures. Increase it when the same pixels give other values."""
 _AT_ONCE = 64
@@ -71,7 +72,7 @@ _SQUARES = (np.square(np.arange(256) / 255)[None] * np.array([[0.241], [0.691], 
 
 
 def open_images(dataset: OpenDataset, split: AnySplit | None = None) -> StoredImages:
-    """Return the images of a split, by default of all; DatasetError if a shard is missing."""
+    """Return the images of a split (None: of all splits); DatasetError if a shard is missing."""
     splits = "+".join(name for name, one in dataset.manifest.splits.items() if one.num_records)
     return StoredImages(open_subset(dataset, split or splits).records, dataset.schema)
 
@@ -134,8 +135,9 @@ class StoredImages:
 def sharpness(pixels: Pixels) -> float:
     """Return the strength of edges of an image, uint8[height, width, 3]; 0 without contrast.
 
-    It is the standard deviation of the Laplacian divided by that of grey, so mist is not blur. It
-    depends on resolution, so larger images are first reduced to a shorter side of `LEAST_SIDE`.
+    It is the standard deviation of the Laplacian divided by the standard deviation of the grey
+    levels, so that low contrast alone does not count as blur. It depends on resolution, so larger
+    images are first reduced to a shorter side of `LEAST_SIDE`.
     """
     image = Image.fromarray(pixels).convert("L")
     ratio = LEAST_SIDE / min(image.size)

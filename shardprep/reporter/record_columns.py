@@ -143,7 +143,7 @@ class Contents:
 
     @cached_property
     def is_spared(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether each record is an unlabelled image outside train. Submissions need all these."""
+        """Whether each record is an unlabelled image outside train, which a submission needs."""
         schema, spared = self.schema, np.zeros(len(self), bool)
         if schema.target is not None or schema.annotations:
             spared = np.array([name != _TRAIN for name in self.splits], bool)[self.split]
@@ -226,7 +226,7 @@ class Contents:
 
 
 def read_contents(dataset: OpenDataset, split: AnySplit | None = None) -> Contents:
-    """Return the columns of the records of `split`, or of all records and the left-out inputs."""
+    """Return the columns of the records of `split`; if None, of all records and left-out inputs."""
     manifest, items = dataset.manifest, dataset.item_file()
     words, known = coded(items.column("status"))
     places = [STATUSES.index(one) if one in STATUSES else len(STATUSES) - 1 for one in known]

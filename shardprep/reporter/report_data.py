@@ -77,7 +77,7 @@ class ReportData(Card):
 
     @property
     def channels(self) -> Channels | None:
-        """Sums over the images that were decoded in full; None if none was."""
+        """Sums over the images that were decoded in full; None without such images."""
         if self.measured is None or not self.measured.channels.num_pixels:
             return None
         return self.measured.channels
@@ -104,5 +104,5 @@ class ReportData(Card):
                         yield self.images.pixels(self.images.image(payload), SIDE)
 
     def keys(self, name: str) -> tuple[str, ...]:
-        """Return the keys of the finding called `name`; () if that was not found."""
+        """Return the keys of the finding called `name`; () if the report has no such finding."""
         return next((one.keys for one in self.findings if one.name == name), ())

@@ -44,7 +44,7 @@ _BLOCK_BYTES = 1 << 20
 """Stored bytes read for the head of a bzip2 or LZMA member: more than one whole bzip2 block."""
 
 MOST_BYTES = 2**63 - 1
-"""Largest size that fits in an item table; archives may state larger sizes."""
+"""Largest size in bytes that fits in an item table; archives may state larger sizes."""
 
 
 class MemberError(Exception):

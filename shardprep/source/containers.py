@@ -135,7 +135,7 @@ def _true_name(info: zipfile.ZipInfo) -> str:
 
 
 class _Headers(io.BufferedReader):
-    """A tar for `tarfile`; TarError for large headers and numbers, which only attackers write."""
+    """The stream of a tar. TarError for a huge header or number: only attackers write them."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= _MAX_HEADER_BYTES:

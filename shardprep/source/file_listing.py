@@ -37,9 +37,10 @@ def find_files(
     """Return the files below a folder or an address, or only the source if it is a file itself.
 
     Files of a folder are sorted by name. Each folder is visited once, even if links lead to it. A
-    link out of the source has a problem, unless `follow_links` is set: a foreign folder must not
-    decide which other files of this machine are read. `leave_out` has folders or addresses to
-    ignore, such as a dataset built from the source. SourceError if the source does not exist.
+    link that leads out of the source gets a `problem`, unless `follow_links` is set: a foreign
+    folder must not decide which other files of this machine are read. `leave_out` has folders or
+    addresses to ignore, such as a dataset built from the source. SourceError if the source does not
+    exist.
     """
     place = parse_place(str(source))
     if isinstance(place, ObjectUrl):

@@ -28,7 +28,7 @@ _FREE_RATIO = 100
 
 @dataclass(frozen=True, slots=True)
 class SourceLimits:
-    """The limits of one source."""
+    """Limits on the members and the bytes of one source."""
 
     max_members: int = 10_000_000
     """Members of all archives and files of the source together, skipped ones included."""
@@ -73,7 +73,7 @@ class Budget:
             raise _above("max_members", archive, what)
 
     def readable(self, extent: StoredExtent, key: str) -> Extent:
-        """Return the extent and count its bytes; a `RefusedExtent` if it is above a limit."""
+        """Return a member's extent and count its bytes; `RefusedExtent` if it is above a limit."""
         packed = extent.stored_bytes if isinstance(extent, ZipExtent) else extent.num_bytes
         largest = max(packed, extent.num_bytes)
         reason = self._bomb(packed, extent.num_bytes)
@@ -87,13 +87,17 @@ class Budget:
         return extent
 
     def readable_all(self, packed: Sizes, sizes: Sizes) -> NDArray[np.bool_]:
-        """Count the bytes of the images that are within the limits; return their mask, bool[n]."""
+        """Return which images are surely within the limits, bool[n]; count their unpacked bytes.
+
+        Check the others one by one with `readable`: they are all images if the total would be
+        above its limit.
+        """
         limits = self.limits
         fits = (packed <= limits.max_member_size) & (sizes <= limits.max_member_size)
         fits &= (sizes <= _SMALL_BYTES) | (-(-sizes // limits.max_ratio) <= packed)
         num_unpacked = int(sizes[fits & (packed != sizes)].sum())
         if self._num_unpacked + num_unpacked > self._most_unpacked:
-            fits[:] = False  # checked one by one, so that the error names the right member
+            fits[:] = False  # so that the error of `readable` names the right member
         else:
             self._num_unpacked += num_unpacked
         return fits

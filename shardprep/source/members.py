@@ -1,4 +1,4 @@
-"""Members of a source as columns: keys in one buffer, places of their bytes as integers.
+"""Members of a source as columns: keys in one buffer, extents (see `PLACE`) as integers.
 
 Most members are images with ordinary names: safe, not junk, and valid keys without changes. One
 pattern finds them in all names, a hundred times as fast as calls of `unsafe_name`, `clean_key` and
@@ -34,9 +34,9 @@ PLACE = np.dtype(
         ("offset", "<i8"), ("stored_bytes", "<i8"), ("num_bytes", "<i8"),
     ]
 )  # fmt: skip
-"""An extent as integers. `file` is an index into `Members.files`, or `Members.odd` for `ODD`."""
+"""An extent as integers. `file` is an index into `Members.files`; for `ODD`, into `Members.odd`."""
 PLAIN, BELOW, ZIP, ODD = range(4)
-"""Kinds: bytes of a file, a file whose path ends with its key, a zip member, any other extent."""
+"""Kinds of extents: bytes of a file, a file whose path ends with its key, a zip member, others."""
 _AT_ONCE = 1 << 12
 
 
@@ -49,7 +49,7 @@ class Member(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A member of an archive that is not a folder, as the archive lists it."""
+    """An entry of an archive, as the archive lists it. Folders are left out."""
 
     name: str
     num_bytes: int
@@ -164,7 +164,7 @@ class MembersBuilder:
             self._pack()
 
     def add_all(self, keys: Texts, places: Places, file: str) -> None:
-        """Add members of one `file` as in `OrdinaryImages`; sets the field `file` of `places`."""
+        """Add members with the same `file` (see `OrdinaryImages`); sets `file` in `places`."""
         self._pack()
         places["file"] = self._number(file)
         self._parts.append((keys, places))
@@ -206,13 +206,13 @@ class MembersBuilder:
 
 
 class OrdinaryImages(NamedTuple):
-    """Images of a zip or a folder, as columns."""
+    """Images of a zip or a folder that have ordinary names, as columns."""
 
     keys: Texts
     places: Places
     """A `PLACE` for each image; the field `file` is not set."""
     file: str
-    """Path or address of the zip; for a folder, the common part of all paths before the key."""
+    """Path or address of the zip; for a folder, the part of each path that precedes the key."""
 
     @property
     def stored_bytes(self) -> NDArray[np.int64]:
@@ -221,7 +221,7 @@ class OrdinaryImages(NamedTuple):
 
 
 def are_ordinary(names: Texts) -> NDArray[np.bool_]:
-    """Return bool[n]: True for names of ordinary images. A few of them may be False."""
+    """Return which names belong to ordinary images, bool[n]; a few may be missed."""
     fits = booleans(pc.match_substring_regex(names.array, ORDINARY_IMAGE))
     fits &= integers(pc.binary_length(names.array)) <= MAX_KEY_LENGTH
     return fits & ~booleans(pc.match_substring(names.array, "__MACOSX"))

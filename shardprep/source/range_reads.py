@@ -1,4 +1,4 @@
-"""Reads of objects with few requests for small reads, and read-ahead for objects and files.
+"""Small reads of objects with few requests, and read-ahead for objects and files.
 
 A small read fetches a larger block and keeps it in memory for the next reads. `read_ahead` gets the
 spans of a chunk. It fetches spans of objects in parallel, while the worker decodes earlier images.
@@ -20,14 +20,17 @@ from shardprep.storage.regular_file import Descriptor, OpenFiles, regular_descri
 from shardprep.storage.url import ObjectUrl, is_url
 
 _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
-"""Bytes of the first request. The size doubles up to the maximum while reads are consecutive."""
+"""Bytes of the first and the largest request. The size doubles while reads are consecutive."""
 _KEPT_BYTES = 24 << 20
 _WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 8 << 20, 8, 64
-"""Bytes and spans of a read-ahead window. The first has few spans, because workers wait for it."""
+"""Maximum bytes of a read-ahead window, spans of the first window, and maximum spans of a window.
+
+The first window has few spans, because workers wait for it.
+"""
 _WINDOWS_AHEAD = 4
 """Number of windows fetched in advance: a store may be slower than the decoder."""
 _CALL_SPANS, _CALLS_AT_ONCE = 8, 16
-"""Ranges per call, and parallel calls of a window. One thread per range would cost more."""
+"""Ranges per call, and parallel calls per window. One thread for each range would cost more."""
 _NEAR_BYTES = 128 << 10
 """Largest gap in bytes between two spans that one request fetches."""
 
@@ -187,7 +190,7 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _get_ranges(spans: Sequence[Span]) -> list[tuple[int, bytes]]:
-    """Return offset and bytes of ranges of one object. `read_at` reports a missing object."""
+    """Return offset and bytes of each span of one object; [] if missing: `read_at` reports it."""
     starts = [span.offset for span in spans]
     lengths = [span.num_bytes for span in spans]
     try:

@@ -59,7 +59,7 @@ class _EntryWriters(WriterFactory):
 def sevenzip_entries(
     place: PlainExtent, name: str, out: UnpackedFile, budget: Budget
 ) -> Iterator[Entry]:
-    """Unpack a whole 7z into `out`, and yield its members. They share one packed stream."""
+    """Unpack a 7z archive into `out`, and yield its members as ranges of that file."""
     try:
         with closing(out), py7zr.SevenZipFile(buffered(place)) as archive:
             if archive.needs_password():

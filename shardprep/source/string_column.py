@@ -25,7 +25,7 @@ _FEW = 4
 
 
 class Coded(Sequence[_Value]):
-    """A sequence of values, some of which may be None."""
+    """A sequence of values and None, stored as a code for each row and a list of values."""
 
     __slots__ = ("codes", "values")
 
@@ -103,7 +103,7 @@ class Coded(Sequence[_Value]):
         return there
 
     def fit(self, is_one: Callable[[_Value], bool]) -> NDArray[np.bool_]:
-        """Return bool[n]: the result of `is_one` for each row's value, or False for None."""
+        """Return the result of `is_one` for the value of each row, bool[n]; False for None."""
         return np.array([*map(is_one, self.values), False], bool)[self.codes]
 
     def take(self, rows: NDArray[Any]) -> Coded[_Value]:
@@ -118,13 +118,13 @@ class Coded(Sequence[_Value]):
         return Coded(_small(codes, len(values)), values)
 
     def firsts(self) -> dict[int, _Value]:
-        """Return a dict in row order: the first row of each used value → that value."""
+        """Return the used values by the first row that has each of them, in row order."""
         codes, rows = np.unique(self.codes, return_index=True)
         pairs = sorted(zip(rows.tolist(), codes.tolist(), strict=True))
         return {row: self.values[code] for row, code in pairs if code >= 0}
 
     def counts(self) -> dict[_Value, int]:
-        """Return a dict in the order of `firsts`: value → number of its rows."""
+        """Return the number of rows of each used value, in the order of `firsts`."""
         numbers = np.bincount(self.codes[self.are_there], minlength=len(self.values)).tolist()
         firsts = self.firsts()
         return {one: numbers[self.codes[row]] for row, one in firsts.items()}
@@ -150,7 +150,7 @@ Ints = NDArray[np.int64]
 
 _AT_ONCE = 1 << 12
 _HASHED_AT_ONCE = 1 << 14
-"""Texts hashed at a time. Hashing needs 20 bytes of memory for each character."""
+"""Number of texts to hash at a time. Hashing needs 20 bytes of memory for each character."""
 _FOUND_AT_ONCE = 1 << 17
 _WEIGHTS = np.frombuffer(os.urandom(8 * 4096), np.uint64) | np.uint64(1)
 """Random odd factors for the bytes of a text, so that nobody can make names with equal hashes."""
@@ -255,7 +255,7 @@ class Texts(Sequence[str]):
         return Texts(pc.replace_substring_regex(self.array, pattern, r"\1" if depth else ""))
 
     def stems(self, depth: int) -> Texts:
-        """Return the `ends` without file extension. A name such as ".jpg" does not change."""
+        """Return the `ends` of all paths without file extensions; ".jpg" does not change."""
         ends = self.ends(depth).array
         return Texts(pc.replace_substring_regex(ends, r"([^/])\.[^./]*$", r"\1"))
 
@@ -300,7 +300,7 @@ def release() -> None:
 
 
 def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Hashes:
-    """Return uint64[n]: a hash of `part` of each text, which differs between processes."""
+    """Return a hash of `part` of each text, uint64[n]. Each process has other hashes."""
     hashes = np.empty(len(texts), np.uint64)
     for start in range(0, len(texts), _HASHED_AT_ONCE):
         some = part(texts[start : start + _HASHED_AT_ONCE]).array
@@ -329,7 +329,7 @@ def _coded(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -
 
 
 def integers(array: Any) -> NDArray[Any]:
-    """Return an integer Arrow array without nulls as NumPy. `to_numpy` would import pandas."""
+    """Return an integer Arrow array without nulls as a NumPy array, without importing pandas."""
     kind = {"int32": np.int32, "int64": np.int64, "uint64": np.uint64, "uint8": np.uint8}
     whole = np.frombuffer(array.buffers()[1] or b"", kind[str(array.type)])
     return whole[array.offset : array.offset + len(array)]

@@ -112,7 +112,7 @@ def buffered(place: PlainExtent) -> BinaryIO:
 
 
 def member_stream(extent: StoredExtent) -> BinaryIO:
-    """Return the bytes of a member as a stream, uncompressed if its zip compresses it."""
+    """Return a stream of the uncompressed bytes of a member."""
     if isinstance(extent, PlainExtent):
         return buffered(extent)
     stored = extent.stored()

@@ -95,7 +95,7 @@ def measured_entries(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
 
 
 def read_entries(place: PlainExtent, at: int, stop: int, number: int) -> ZipEntries | None:
-    """Return the entries from `at` to `stop`; None if they are unusual or their number differs."""
+    """Return the entries from `at` to `stop`; None if they are unusual or not `number` entries."""
     names = _Names(number, stop - at)
     places, modes = np.zeros(number, PLACE), np.empty(number, np.uint16)
     places["kind"] = ZIP
@@ -248,7 +248,7 @@ def _number(block: Bytes, at: Ints, size: int) -> Ints:
 
 
 class End(NamedTuple):
-    """The end record of a zip, and facts of its directory. Offsets are relative to its extent."""
+    """The end record of a zip, and facts about its directory. Offsets are within the extent."""
 
     directory: int
     directory_stop: int
@@ -297,7 +297,10 @@ def check_end(end: End | None, name: str) -> End:
 
 
 def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, name: str) -> None:
-    """Raise SourceError if members are miscounted, overlap or are unlisted. `stop` is their end."""
+    """Raise SourceError if members are miscounted, overlap or are unlisted.
+
+    The bytes of the members end at `stop`, where the directory starts.
+    """
     # Some programs write only 16 bits of the number.
     num_found = len(found.names)
     if (end.num_stated ^ num_found) & 0xFFFF:

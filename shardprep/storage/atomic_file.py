@@ -11,11 +11,11 @@ _PIECE_BYTES = 128 << 10
 """Bytes per write. Larger writes need contiguous memory, and may take ten times as long."""
 
 _BUFFER_BYTES = 64 << 10
-"""Smaller than a piece. Otherwise, each piece would be copied into the buffer."""
+"""Size of the buffer, smaller than a piece. Otherwise, each piece would be copied into it."""
 
 
 class DurableFile:
-    """A file that gets its name with `commit`. The context removes an uncommitted file."""
+    """A file that appears under its name at `commit`. The context removes an uncommitted file."""
 
     def __init__(self, path: Path, *, is_shared: bool = False, token: str = "") -> None:
         """Open a hidden temporary file next to `path`; replace one that a dead process left.
@@ -25,7 +25,7 @@ class DurableFile:
         self.path = path
         self._temporary = sibling(path, token or (new_token() if is_shared else ""))
         self.stream: BinaryIO = self._temporary.open("wb", _BUFFER_BYTES)
-        """For libraries that write to a file object; do not close it."""
+        """The open file, for libraries that write to a file object; do not close it."""
         self._is_handed_over = False
 
     def __enter__(self) -> Self:
@@ -45,7 +45,10 @@ class DurableFile:
         sync_folder(self.path.parent)
 
     def hand_over(self) -> Callable[[], None]:
-        """Return a function to commit the file in any thread. The context then leaves the file."""
+        """Return a function that commits the file in any thread.
+
+        After this call, the context no longer removes the file.
+        """
         self._is_handed_over = True
 
         def commit() -> None:

@@ -17,7 +17,7 @@ _FORGOTTEN_S = 30 * 24 * 3600.0
 
 
 def cache_root() -> Path:
-    """Return the folder SHARDPREP_CACHE, or ~/.cache/shardprep. It may not exist yet."""
+    """Return the cache folder: $SHARDPREP_CACHE, or ~/.cache/shardprep. It may not exist yet."""
     root = os.environ.get("SHARDPREP_CACHE") or Path.home() / ".cache" / "shardprep"
     return Path(root).expanduser()
 
@@ -39,7 +39,10 @@ def array_file(folder: str, name: str) -> Path:
 
 
 def kept_arrays(path: Path) -> Arrays | None:
-    """Return the arrays of a file by name, or None if it is missing or damaged; mark it as used."""
+    """Return the arrays of a file by name, or None if it is missing or damaged.
+
+    Marks the file as used, because `keep_arrays` removes unused files.
+    """
     import numpy as np  # noqa: PLC0415 - a download does not need it
 
     try:

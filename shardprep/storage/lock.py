@@ -65,7 +65,7 @@ def locked(
 
 
 def take(descriptor: int, *, alone: bool = True, waits: bool = False) -> bool:
-    """Lock an open file until it is closed; return False if system or file system have no locks.
+    """Lock an open file until it is closed; return False if the system or disk has no locks.
 
     With `alone`, the lock is exclusive. If another process holds a conflicting lock, wait with
     `waits`, otherwise raise BlockingIOError.
@@ -83,7 +83,7 @@ def take(descriptor: int, *, alone: bool = True, waits: bool = False) -> bool:
 
 
 def has_name(descriptor: int, path: Path) -> bool:
-    """Return True if `path` is still the path of an open file."""
+    """Return True if `path` is still the path of the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -48,7 +48,7 @@ class ListedObject(NamedTuple):
 
 
 def get(url: ObjectUrl) -> bytes | None:
-    """Return the whole object, or None if it does not exist."""
+    """Return all bytes of an object, or None if it does not exist."""
     try:
         return bytes(asked_again(url, lambda store, _: store.get(url.key).bytes()))
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def get(url: ObjectUrl) -> bytes | None:
 
 
 def get_range(url: ObjectUrl, start: int, num_bytes: int) -> bytes:
-    """Return `num_bytes` bytes from an offset on, or fewer if the object ends earlier."""
+    """Return `num_bytes` bytes from the offset `start`, or fewer if the object ends earlier."""
     if num_bytes <= 0:
         return b""
     span = {"start": start, "length": num_bytes}
@@ -196,7 +196,10 @@ def _exchange(url: ObjectUrl, old: bytes | None, new: bytes) -> bool:
 
 
 def _content(url: ObjectUrl) -> tuple[bytes | None, str | dict[str, str]]:
-    """Return the content of an object (None if missing), and the mode to replace only this one."""
+    """Return the content of an object, and the `mode` of `_put_once` that replaces only this.
+
+    A missing object has the content None and the mode "create".
+    """
 
     def read(store: Any, _: Wait) -> tuple[bytes, dict[str, str]]:
         answer = store.get(url.key)
@@ -216,7 +219,10 @@ def _put_once(url: ObjectUrl, content: bytes, mode: str | dict[str, str]) -> Non
 
 
 def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
-    """Copy an object in its bucket; False if it is missing. Above 5 GB, this machine relays it."""
+    """Copy an object in its bucket; return False if it is missing.
+
+    Stores do not copy objects above 5 GB, so these pass through this machine.
+    """
     if num_bytes <= _COPY_BYTES:
         try:
             asked_again(to, lambda store, _: store.copy(source.key, to.key), writing=True)

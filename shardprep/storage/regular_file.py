@@ -55,12 +55,15 @@ class Descriptor:
 
 
 def regular_descriptor(path: Path | str) -> int:
-    """Open a file for reading; return a descriptor to close. OSError if it is not regular."""
+    """Return a descriptor of a file, which the caller closes; OSError if it is not regular."""
     return opened_regular(path)[0]
 
 
 def opened_regular(path: Path | str) -> tuple[int, int]:
-    """Return a descriptor to close, and the file's size in bytes; OSError if it is not regular."""
+    """Return a descriptor of a file, which the caller closes, and the file's size in bytes.
+
+    OSError if the file is not regular.
+    """
     if not _NO_LINK:
         _check_regular(path, os.lstat(path))
     try:
@@ -152,12 +155,12 @@ class OpenFiles:
     """The open files of one reader, by name. Thread-safe."""
 
     def __init__(self, opened: Callable[[str], int]) -> None:
-        """`opened` opens a file by name and returns its descriptor, which this object closes."""
+        """Begin without files; `opened` opens one by name and returns its descriptor."""
         self._opened = opened
         self._names: set[str] = set()
 
     def get(self, name: str) -> Descriptor:
-        """Return the file, opened if necessary. Keep the result while you read from its number."""
+        """Return the file, opened if necessary. It stays open while the caller keeps the result."""
         file = self.find(name)
         if file is not None:
             return file

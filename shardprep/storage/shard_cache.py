@@ -39,7 +39,8 @@ _OPEN_S = 1.0
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 Outcome = Literal["here", "busy", "full", "stopped"]
-"""Result of `stage`: a copy exists, another process copies it, no space, `is_over` was True."""
+"""Result of `stage`: a copy exists ("here"), another process makes it ("busy"), there is no space
+("full"), or `is_over` returned True ("stopped")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,10 @@ class RemoteShard:
 def copy_shard(
     shard: RemoteShard, write: Callable[[bytes], object], is_over: Callable[[], bool]
 ) -> bool:
-    """Pass a shard to `write` and check it (DatasetError); return False if `is_over` stopped it."""
+    """Pass all bytes of a shard to `write` and return True; return False if `is_over` stopped it.
+
+    DatasetError if the size or the SHA-256 is not the expected one.
+    """
     digest, num_bytes = hashlib.sha256(), 0
     for block in objects.read_whole(shard.url, shard.etag, is_over):
         if is_over():
@@ -76,7 +80,7 @@ class StagedShards:
     """The copies of remote shards on this machine."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """`limit` is in bytes. None: SHARDPREP_CACHE_BYTES, or half of (free space + copies)."""
+        """Keep at most `limit` bytes; None: SHARDPREP_CACHE_BYTES, or half of (free + copies)."""
         self._folder = cache_root() / "shards"
         self._limit = limit
         folder = self._folder  # with `self`, a cycle would keep the files open
@@ -156,7 +160,7 @@ class StagedShards:
         return "here"
 
     def _held(self) -> list[tuple[float, int, Path]]:
-        """Return time of last use, size in bytes and path of each copy, also if unfinished."""
+        """Return time of last use, bytes and path of each copy, unfinished copies included."""
         held: list[tuple[float, int, Path]] = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:

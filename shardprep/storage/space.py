@@ -19,7 +19,7 @@ _MOST_KEPT_BYTES = 64 << 20
 def shortage(folder: Path, num_bytes: int, num_written: int = 0) -> str:
     """Return a message if a disk cannot take `num_bytes` more and a reserve, otherwise "".
 
-    `num_written` has the bytes of the same work that are already written: they raise the reserve.
+    `num_written` is the number of bytes that the same work has written, which raises the reserve.
     """
     reserve = (num_written + num_bytes) // _KEPT_SHARE
     reserve = min(max(reserve, _LEAST_KEPT_BYTES), _MOST_KEPT_BYTES)

@@ -3,8 +3,8 @@
 The client (obstore) repeats requests with back-off after 429, 5xx and broken connections. Its time
 limit (`timeouts`) is short until the store has answered once. One thread watches all calls of a
 process, and logs a warning while a store is silent. The workers of a program would all log the same
-warning, so the first worker reserves it: it binds an abstract socket whose name contains the parent
-process and the host. The system frees the name when the process ends.
+warning, so the first worker reserves the warning by binding an abstract socket, whose name contains
+the parent process and the host. The system frees the name when the worker ends.
 
 Except for missing objects, errors become a one-line `StorageError`. Its parts are our own words, an
 HTTP status, the store's error code and the host: never credentials, signed URLs or response bodies.
@@ -39,7 +39,7 @@ from shardprep.storage.url import ObjectUrl
 TIMEOUT_VARIABLE = "SHARDPREP_STORE_TIMEOUT"
 DEFAULT_TIMEOUT_S = 180.0
 _FIRST_S, _FIRST_RETRY_S = 10.0, 4.0
-"""Limits until a store has answered once: a wrong address is then likelier than an outage."""
+"""Limits in seconds until a store has answered once: the address may be wrong."""
 _TRY_S = 30.0
 """Seconds of one try to read. Several tries fit into the time limit for a silent store."""
 _MOST_PAUSE_S = 15.0
@@ -82,7 +82,7 @@ class ChangedError(StorageError):
 
 
 def changed(where: str) -> ChangedError:
-    """Return the `ChangedError` for a place in storage."""
+    """Return the `ChangedError` for the path or address of a file."""
     hint = "open the dataset again, or run the command again"
     return ChangedError(where, "has changed since it was found", hint)
 
@@ -409,7 +409,7 @@ def _apart(call: Callable[[], Any], is_left: Callable[[], bool] | None) -> Any:
     """Return the result of a call that runs in another thread.
 
     The client reacts neither to signals nor to the end of the program. So the call is abandoned if
-    a signal handler raises, or if `is_left` returns True. It is called four times a second.
+    a signal handler raises, or if `is_left`, which is called four times a second, returns True.
     """
     outcome = Future[Any]()
     try:

@@ -49,11 +49,11 @@ class CsvRows:
     """The rows of a CSV, with the faults of its quotes.
 
     An open quote swallows later rows up to the next quote or the end of the file, and `csv` does
-    not report this. With strict rules it does, so rows of several lines are parsed again with them.
+    not report this. Its strict mode does, so rows of several lines are parsed again in that mode.
     """
 
     def __init__(self, lines: Iterable[str], delimiter: str = ",") -> None:
-        """`lines` include their line endings, as in `text_lines`."""
+        """Read rows from lines that include their line endings, as in `text_lines`."""
         self._lines = lines
         self._form = {"delimiter": delimiter, "skipinitialspace": True}
         self.faults: dict[int, str] = {}

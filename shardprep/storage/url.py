@@ -14,7 +14,7 @@ from shardprep.errors import RecipeError
 SCHEMES = ("s3", "gs", "az")
 _STARTS = ("s3://", "gs://", "az://")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)")
-"""At least two letters: one letter is a drive of Windows."""
+"""Start of an address. A scheme has at least two letters, because one is a drive of Windows."""
 _CONTAINER = "az://CONTAINER/KEY, with the account in AZURE_STORAGE_ACCOUNT_NAME"
 _MEANT = {
     **dict.fromkeys(("s3a", "s3n"), "s3://BUCKET/KEY"),
@@ -74,7 +74,7 @@ class ObjectUrl(NamedTuple):
     scheme: str
     bucket: str
     key: str
-    """Without slashes at its start and end; "" for the whole bucket."""
+    """Key of the object, without slashes at its start and end; "" for the whole bucket."""
 
     @classmethod
     def parse(cls, text: str) -> ObjectUrl:

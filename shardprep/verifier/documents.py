@@ -53,7 +53,7 @@ class CheckedDocuments:
         self.folder = folder
         self.problems: list[Problem] = []
         self.manifest: Manifest | None = None
-        """None if the manifest cannot be read. Likewise for `schema`."""
+        """The manifest, or None if it cannot be read. Likewise for `schema`."""
         self.shards: Mapping[str, Shard] = {}
         """Shards of the manifest by name; empty if the manifest cannot be read."""
         self.schema: Schema | None = None
@@ -228,7 +228,7 @@ def _table_problems(
 def _counted(
     manifest: Manifest, schema: Schema | None, table: pa.Table, rows: dict[str, pa.Table]
 ) -> dict[str, object]:
-    """Return counts from the rows, by manifest key; `annotations` only with a schema."""
+    """Return the counts of the rows by manifest key; `annotations` only if there is a schema."""
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(manifest.annotations))
     tally = Tally(recipe.image_spec)
     statuses = (WRITTEN, item_table.REJECTED, item_table.SKIPPED)

@@ -96,7 +96,7 @@ class ExampleCheck:
     """Checks of records against the schema of a dataset."""
 
     def __init__(self, schema: Schema | None, *, decode: bool) -> None:
-        """If `schema` is None, any Example is valid; `decode` also decodes images and masks."""
+        """Check by `schema` (None: any Example is valid); `decode` decodes images and masks too."""
         features = schema.features if schema else {}
         dtypes = schema.dtypes if schema else {}
         self.target = schema.target if schema else None
@@ -115,7 +115,7 @@ class ExampleCheck:
             return Fault("example", error.what)
 
     def faults(self, features: Features, rows: RecordRows | None, record: int) -> Iterator[Fault]:
-        """Yield a record's faults, at most one per feature, because it may have a million boxes."""
+        """Yield the faults of a record, at most one per feature, as it may have many values."""
         if not self._plain:
             return
         sound: dict[str, Sequence[Any]] = {}

@@ -45,7 +45,7 @@ MEANINGS: Mapping[Kind, str] = {
 
 
 class Fault(NamedTuple):
-    """A problem of a record, without the place of the record."""
+    """A problem of a record, without the file, number and offset of the record."""
 
     kind: Kind
     what: str
@@ -72,7 +72,7 @@ class Problem:
 
 
 def hash_problem(file: str, digest: str, expected: str) -> Problem:
-    """Return the problem that the SHA-256 of a file, `digest`, is not the expected one."""
+    """Return the problem of a file whose SHA-256 is `digest` instead of `expected`."""
     what = f"has SHA-256 {digest[:12]}…, the manifest says {expected[:12]}…"
     return Problem("hash", file, what)
 
@@ -83,7 +83,7 @@ class Verification(Card):
 
     path: Path
     problems: tuple[Problem, ...]
-    """In order: documents, missing shards, shards by name and offset, indexes."""
+    """All problems, in order: documents, missing shards, shards by name and offset, indexes."""
     unknown: tuple[str, ...]
     """Harmless files that no build writes, and old or unfinished folders next to the dataset."""
     num_shards: int

@@ -88,7 +88,7 @@ def _trusted_manifest(verification: Verification) -> Manifest:
     if any(problem.file == MANIFEST_FILE for problem in verification.problems):
         raise DatasetError(
             f"{verification.location}/{MANIFEST_FILE}",
-            "is damaged itself, and nothing else says what the shards were",
+            "is damaged, and no other file has the hashes of the shards",
             f"build the set again with {OptionName('overwrite')}",
         )
     return load_manifest(verification.path)

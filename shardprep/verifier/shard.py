@@ -93,7 +93,7 @@ class ShardReport:
     """The records and the problems of a shard file."""
 
     sha256: str
-    """In hexadecimal, or "" if the file was not read."""
+    """SHA-256 of the file in hexadecimal, or "" if it was not read."""
     num_bytes: int
     places: tuple[tuple[int, int], ...]
     """Offset and length in bytes of each record with an intact frame, in file order."""
@@ -115,7 +115,7 @@ def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
 
 @contextlib.contextmanager
 def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
-    """Give an opened file; an object is copied to a temporary file first."""
+    """Yield the opened file; an object is copied to a temporary file first."""
     if not isinstance(file, StoredObject):
         with open_regular(file) as stream:
             yield stream
@@ -246,7 +246,7 @@ def _count(num_bytes: int) -> None:
 
 
 class _Search:
-    """Iterate over the intact records of a damaged file; `problems` is complete at the end."""
+    """Iterable of the intact records of a damaged file. At its end, `problems` is complete."""
 
     def __init__(
         self, task: ShardTask, file: BinaryIO, num_bytes: int, rows: RecordRows | None
@@ -322,7 +322,10 @@ class _Search:
         return self._num_bytes
 
     def _numbered(self, record: Record) -> int | None:
-        """Return a record's number or None; report a record that is repeated or out of order."""
+        """Return a record's number in the shard, or None if no row has its key or its offset.
+
+        Report a record that is repeated or out of order.
+        """
         if self._rows is None:
             number: int | None = self._count
         else:
@@ -333,7 +336,7 @@ class _Search:
             return None
         if number <= self._last:
             again = number in self._seen
-            what = "is there twice" if again else "stands after a record that it came before"
+            what = "is there twice" if again else "is after a record that it should precede"
             self._add("items", what, number, record.offset)
         self._seen.add(number)
         self._last = max(self._last, number)

@@ -38,7 +38,7 @@ from shardprep.writer.workspace.states import Workspace
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PartResult(Card):
-    """The result of `build_part`, whose shards are all written. Fields are as in `BuildResult`."""
+    """The result of `build_part`: the part's shards are all written. Fields as in `BuildResult`."""
 
     workspace: Workspace
     part: Part
@@ -80,11 +80,11 @@ def build_dataset(
 ) -> BuildResult:
     """Build the dataset of a recipe, or continue an unfinished build.
 
-    A finished dataset with the same inputs and options is kept; its missing or cut files are built
-    again. Other inputs or options are a BuildError without `overwrite`. With it, an unfinished
-    build is removed, and a finished dataset is replaced when the new one is complete. Images are
-    copied from `reuse` if they would be the same. A repair passes the `damaged` dataset; BuildError
-    is raised if the new manifest differs.
+    A finished dataset with the same inputs and options is kept; its missing or truncated files are
+    built again. Other inputs or options are a BuildError without `overwrite`. With `overwrite`, an
+    unfinished build is removed, and a finished dataset is replaced when the new one is complete.
+    Images are copied from `reuse` if they would be the same. A repair passes the `damaged` dataset;
+    BuildError is raised if the new manifest differs.
     """
     images = RecipeImages(recipe, make_fingerprint(recipe), workers, reuse)
     workspace = workspace_of(recipe)
@@ -134,7 +134,7 @@ def build_part(
 
 @dataclass(frozen=True, slots=True)
 class RecipeImages:
-    """The images of a recipe's source, as `BuildImages`."""
+    """The images of a recipe's source; implements `BuildImages`."""
 
     recipe: Recipe
     fingerprint: Fingerprint
@@ -176,5 +176,5 @@ class RecipeImages:
         raise BuildError(
             self.recipe.source,
             "has changed or gone while it was read",
-            "nothing is kept of this build: run it again when the source is at rest",
+            "the build is discarded: run it again when the source no longer changes",
         )

@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
     kind: str
     """Kind of rejection; "" for a written item."""
     reason: str
-    """Reason of a rejection; for a written image its damage, or ""."""
+    """Reason for the rejection; for a written image, its damage or ""."""
     length: int
     """Length of the framed record in bytes, or 0 for a rejected item."""
     height: int
@@ -63,7 +63,7 @@ class Outcome(NamedTuple):
     """SHA-256 of the original in hexadecimal; "" if it cannot be read."""
     is_dark: bool = False
     objects: ImageObjectCounts | None = None
-    """None for a rejected item, or if the dataset has no annotations."""
+    """Counts of objects and mask pixels; None if rejected, or if the dataset has no annotations."""
     is_copied: bool = False
 
     @classmethod
@@ -78,9 +78,9 @@ class ChunkTask:
     shard: str
     start: int
     items: Sequence[Item]
-    """A tuple if there are few items, otherwise `Items`, which are pickled faster."""
+    """The items: a tuple if they are few, otherwise `Items`, which are pickled faster."""
     old: pa.Table | None = None
-    """Item-table row of each item in the dataset of `reuse`, or nulls; None without `reuse`."""
+    """Row of each item in the item table of `reuse`, all null if new; None without `reuse`."""
 
     def __str__(self) -> str:
         last = self.start + len(self.items) - 1
@@ -97,7 +97,7 @@ class EncodedChunk:
     """The records and outcomes of a chunk."""
 
     data: bytes | bytearray
-    """Framed records of the written items in plan order; hashes in a search for near copies."""
+    """Framed records of the written items in plan order. `ImageHasher` puts hashes here instead."""
     outcomes: tuple[Outcome, ...]
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by stage; empty if they are not measured."""
@@ -117,5 +117,5 @@ class EncodedChunk:
 Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
 """Encodes a chunk; pickled for every worker. A bad image is an outcome, not an error.
 
-An encoder calls its second argument before each item, so that the engine can restart the clock.
+An encoder calls its second argument before each item, to restart the time limit of an item.
 """

@@ -164,7 +164,8 @@ def complete(
 ) -> Manifest:
     """Write all files except shards, and return the manifest, which is written last.
 
-    BuildError if it is not `expected`, or `check_rejections` or `check_dropped` refuses it.
+    BuildError if the manifest differs from `expected`. If that is None, `check_rejections` and
+    `check_dropped` can also raise it.
     """
     with states.writing(workspace):
         folders.check_build()
@@ -344,7 +345,7 @@ class TooManyRejectedError(BuildError):
 def check_rejections(
     workspace: Workspace, folders: Folders, manifest: Manifest, limit: float
 ) -> None:
-    """Raise TooManyRejectedError if the share of rejected images is above `limit`."""
+    """Raise TooManyRejectedError if the share of rejected images is above `limit`, 0 to 1."""
     totals = manifest.totals
     num_items = totals.num_written + totals.num_rejected
     if totals.num_rejected > limit * num_items:
@@ -360,7 +361,10 @@ def check_rejections(
 
 
 def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
-    """Raise BuildError if the share of bad objects is above `limit`. `_NO_FAULTS` are not bad."""
+    """Raise BuildError if the share of bad objects is above `limit`, 0 to 1.
+
+    Objects that are dropped for a reason in `_NO_FAULTS` do not count as bad.
+    """
     num_kept, lost = 0, Counter[str]()
     for counts in manifest.annotations.values():
         num_kept += counts.objects.num_objects if counts.objects else 0

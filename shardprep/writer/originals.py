@@ -36,17 +36,18 @@ _AT_ONCE = 64
 
 
 _Original = tuple[str, str | None, str]
-"""A row of `ORIGINALS`: key, SHA-256 or None, and why the image cannot be read or ""."""
+"""A row of `ORIGINALS`: key, SHA-256 or None, and the reason if it cannot be read, otherwise ""."""
 
 
 def hash_originals(
     recipe: Recipe, items: pa.Table, *, is_annotated: bool, num_threads: int, watcher: Watcher
 ) -> pa.Table:
-    """Return a table of `ORIGINALS`: the source's images that are items of a dataset, or new.
+    """Return a table of `ORIGINALS`: the images of a source that are items of a dataset or new.
 
     Rows are in the order of keys. `recipe` is the recipe of the dataset with the current source. It
-    selects the new images, labelled or not. `items` has `key` and `status` of all inputs of the
-    dataset. `is_annotated` means that the dataset has boxes or masks.
+    selects the new images, labelled or not, that are not inputs of the dataset. `items` has
+    `key` and `status` of all inputs of the dataset. `is_annotated` means that the dataset has boxes
+    or masks.
     """
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         members = _members(recipe, items, Path(work), watcher, is_annotated=is_annotated)
@@ -101,7 +102,7 @@ def _original(member: Member) -> _Original:
     except MemberError as error:
         return member.key, None, str(error)
     except MemoryError:
-        return member.key, None, "is larger than the memory that there is"
+        return member.key, None, "does not fit in the free memory"
 
 
 LIST_FILE = "rejected.csv"
@@ -150,7 +151,7 @@ def save_rejected(
 
 
 def read_copy(folder: Path, key: str, kind: str) -> bytes:
-    """Return the bytes that `save_rejected` copied of an item; SourceError if they are missing."""
+    """Return the original of an item that `save_rejected` copied; SourceError if it is missing."""
     try:
         if kind not in get_args(RejectionKind):  # it names a folder and may come from a request
             raise FileNotFoundError

@@ -41,7 +41,7 @@ _BATCH_BYTES = 1 << 20
 
 
 class RecordRun(NamedTuple):
-    """Adjacent records of one shard: `start` to `stop` of a `StoredRecords`."""
+    """Adjacent records of one shard: positions `start` to `stop` in `StoredRecords`."""
 
     start: int
     stop: int
@@ -54,7 +54,7 @@ class StoredRecords:
     """Records of finished datasets, in the wanted order."""
 
     def __init__(self, rows: pa.Table, *, have_keys: bool) -> None:
-        """`rows` come from `with_files`. With `have_keys`, each record contains its item key."""
+        """Take rows of `with_files`. With `have_keys`, each record must contain its item key."""
         file = rows["file"].unify_dictionaries().combine_chunks()
         self._codes = integers(file.indices)
         self.files: list[str] = file.cast("string").to_pylist()
@@ -152,7 +152,10 @@ class RecordCopier:
         relabelled: Iterable[str],
         check: Callable[[], None],
     ) -> None:
-        """Records of the files `relabelled` get new classes. `check` raises if a parent changed."""
+        """Create a copier; records of the files in `relabelled` get new class numbers.
+
+        `check` raises an error if a parent dataset has changed.
+        """
         self.folders, self.schema, self.check = folders, schema, check
         self.relabelled = pa.array([*relabelled], pa.string())
         self.reading = threading.RLock()

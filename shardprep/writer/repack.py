@@ -59,8 +59,9 @@ def repack_dataset(
     """Make one dataset of the parents' records, or continue an unfinished one.
 
     Classes are numbered as in the first parent; new classes of the others follow. `recipe` gives
-    place, name, version, number of shards and seed. A finished dataset of other parents or options
-    is a BuildError without `overwrite`; with it, it is replaced when the new one is complete.
+    folder, name, version, number of shards and seed. A finished dataset of other parents or options
+    is a BuildError without `overwrite`; with `overwrite`, it is replaced when the new one is
+    complete.
     """
     check_alike(parents)
     workspace, images = workspace_of(recipe), ParentImages(tuple(parents), recipe)
@@ -74,7 +75,7 @@ def repack_dataset(
 
 @dataclass(frozen=True, slots=True)
 class ParentImages:
-    """The images of finished datasets, as `BuildImages`."""
+    """The images of finished datasets; implements `BuildImages`."""
 
     parents: tuple[Parent, ...]
     recipe: Recipe
@@ -122,7 +123,7 @@ class ParentImages:
             for key, size, why in zip(Texts(others), sizes, skipped_reasons(parent), strict=True):
                 skipped.append(Skipped(key, why[0], size or 0, why[1]))
         if not any(map(len, keys)):
-            raise DatasetError(self.parents[0].where, "no record is taken of it")
+            raise DatasetError(self.parents[0].where, "no record of it is selected")
         rows = pa.concat_tables(tables)
         items = _items(rows, Texts.joined(keys))
         estimate = int(items.members.num_bytes.sum())
@@ -247,12 +248,12 @@ def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
 
 
 def check_alike(parents: Sequence[Parent]) -> None:
-    """Raise SchemaError or RecipeError if parents do not fit together or one is given twice."""
+    """Raise SchemaError or RecipeError if parents cannot be merged or one is given twice."""
     first = parents[0]
     for place, other in enumerate(parents[1:], 1):
         if any(other.mark == known.mark for known in parents[:place]):
             raise RecipeError(other.where, "is named twice", "name each dataset once")
-        differences = feature_differences(_unnamed(first.schema), _unnamed(other.schema))
+        differences = feature_differences(first.schema.unnamed(), other.schema.unnamed())
         if differences:
             what = f"its features differ from the features of {first.where}: {some_of(differences)}"
             raise SchemaError(other.where, what, "build both with the same options")
@@ -267,13 +268,6 @@ def check_alike(parents: Sequence[Parent]) -> None:
             raise SchemaError(
                 other.where, what, f"build both with the same {OptionName('classes')}"
             )
-
-
-def _unnamed(schema: Schema) -> Schema:
-    features = {
-        name: feature.model_copy(update={"labels": ()}) for name, feature in schema.features.items()
-    }
-    return schema.model_copy(update={"features": features, "labels": ()})
 
 
 def united(parents: Sequence[Parent]) -> Schema:

@@ -80,10 +80,10 @@ class OldDataset:
         if changes := self.changes(spec):
             return f"no image is copied from {self.where}: made with other {', '.join(changes)}"
         num_known = int((places >= 0).sum())
-        return f"{num_known:,} of {len(places):,} images may be copied from {self.where}"
+        return f"{num_known:,} of {len(places):,} images can be copied from {self.where}"
 
     def changes(self, spec: ImageSpec) -> list[str]:
-        """Return the changes of options and versions, in words, that would change images."""
+        """Return in words which options and versions differ, if they change stored images."""
         now = versions() | fit_version(spec.fit)
         return fingerprint_differences(self.made_by, _making(spec, now, _formats(self.rows)))
 
@@ -210,7 +210,10 @@ class _ChunkCopy:
         return EncodedChunk(b"".join(records), tuple(outcomes))
 
     def _spans(self) -> list[PlainExtent]:
-        """Return the ranges to read: each original, and after it a run that begins at its item."""
+        """Return the ranges to read, in order: originals and runs of records.
+
+        A run follows the original of its first item.
+        """
         spans = []
         for place, member in enumerate(self._members):
             spans.append(member.extent.span)
@@ -220,7 +223,7 @@ class _ChunkCopy:
 
     @stage("read")
     def _read(self, run: RecordRun) -> None:
-        """Read a run and keep its sound records. If that fails (a cut shard), read one by one."""
+        """Read a run and keep its sound records; if that fails (a cut shard), record by record."""
         self._sound.clear()
         try:
             self._keep_sound(run.start, run.stop, run.extent.read())

@@ -40,7 +40,7 @@ class BuildImages(Protocol):
 
     @property
     def work(self) -> str:
-        """Name of the writing of shards in progress messages, such as "encoding"."""
+        """Word for this work in progress messages, such as "encoding"."""
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -83,7 +83,7 @@ def make_dataset(
     overwrite: bool = False,
     damaged: DamagedDataset | None = None,
 ) -> BuildResult:
-    """Make a dataset of `images`, or continue; `overwrite` and `damaged` as in `build_dataset`."""
+    """Make a dataset of `images`, or continue a build; other arguments as in `build_dataset`."""
     start, fingerprint = time.monotonic(), images.fingerprint
 
     def attempt(replaced: bytes | None) -> BuildResult:

@@ -2,7 +2,7 @@
 
 A shard file under its final name is complete. Its receipt has the rows of its items, and the length
 and hash of the file, and is kept until the dataset is published. A shard is written only if file
-and receipt exist and agree. A build commits no shard after another build has taken its place.
+and receipt exist and agree. A build commits no shard after another build has replaced it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ShardHead(NamedTuple):
     split: str
     num_items: int
     token: str = ""
-    """Part of the temporary file's name, by which other processes can find and remove it."""
+    """Part of the temporary file's name, so that other processes can find and remove the file."""
 
 
 class ShardWriter:
@@ -245,7 +245,7 @@ def read_receipt(folders: Folders, shard: str) -> Receipt | None:
 
 
 def written_receipt(folders: Folders, shard: str) -> Receipt | None:
-    """Return the receipt of a shard, or None if there is none or the shard file does not match."""
+    """Return the receipt of a shard, or None if it is missing or the shard file does not match."""
     receipt = read_receipt(folders, shard)
     if receipt is None:
         return None
@@ -255,7 +255,7 @@ def written_receipt(folders: Folders, shard: str) -> Receipt | None:
 
 
 def done_receipt(folders: Folders, shard: str) -> Receipt | None:
-    """Return the receipt of a written shard, or None if it must be written (again)."""
+    """Return the receipt of a shard, or None if the shard is not written or has items to retry."""
     receipt = written_receipt(folders, shard)
     if receipt is None or set(receipt.table["kind"].cast("string").to_pylist()) & {*RETRIED}:
         return None

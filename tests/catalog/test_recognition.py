@@ -53,7 +53,7 @@ def test_hexadecimal_names_of_a_test_set_are_not_classes(tmp_path: Path) -> None
     assert not made.skipped
     (note,) = made.findings
     assert "300 images of test are unlabelled: their classes by prefix (a" in note
-    assert note.endswith("--labels prefix takes them")
+    assert note.endswith("--labels prefix uses them")
 
 
 @pytest.mark.parametrize("folder", ["test/images", "test/unknown", "test1.zip/x"])

@@ -53,12 +53,12 @@ def test_inspect_shows_the_worst_findings_without_pixels(
     run: Callable[..., Done], tmp_path: Path
 ) -> None:
     members = {f"{'cat' if i else 'dog'}/{i}.jpg": jpeg(30, 40 if i else 120, i) for i in range(12)}
-    members["cat/copy.jpg"] = members["cat/1.jpg"]
+    members |= dict.fromkeys(("cat/copy.jpg", "test/1.jpg", "test/2.jpg"), members["cat/1.jpg"])
     path = build(write_folder(tmp_path / "pets", members), tmp_path / "out", labels="folder").path
     said = run("inspect", path).stdout
-    assert "13 images have originals with fewer pixels than are stored" in said.split("findings")[1]
+    assert "15 images have originals with fewer pixels than are stored" in said.split("findings")[1]
     assert said.count("byte for byte") == 0, "the copies are counted above"
-    assert "--dedup leaves them out" in said
+    assert "3 images are copies, in 1 case across splits; --dedup leaves them out" in said
     table = item_table.read_items(path / "items.parquet")
     item_table.write_items(LocalFolder(path), "items.parquet", [table.slice(1)])
     done = run("inspect", path)

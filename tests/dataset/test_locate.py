@@ -60,11 +60,12 @@ def test_the_error_without_a_dataset_is_equal_for_a_folder_and_an_address(
 def test_a_dataset_without_a_manifest_is_found_only_with_damaged(
     bucket: Bucket, tmp_path: Path, roots: tuple[str, str]
 ) -> None:
-    lay(["schema.json"], bucket, tmp_path)
+    lay(["a/1.0.0/schema.json", "a/2.0.0.incomplete/schema.json"], bucket, tmp_path)
     for root in roots:
-        assert str(locate(root, damaged=True)) == root
-        with pytest.raises(DatasetError, match="holds no dataset"):
-            locate(root)
+        for place in (root, f"{root}/a", f"{root}/a/1.0.0"):
+            assert str(locate(place, damaged=True)) == f"{root}/a/1.0.0"
+            with pytest.raises(DatasetError, match=r"holds no dataset|is not finished"):
+                locate(place)
 
 
 def test_unfinished_builds_are_found_as_datasets_are(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -30,10 +31,25 @@ from tests.support.builders import (
 )
 from tests.support.command import run
 from tests.support.paths import ROOT, shared_folder
-from tests.support.processes import run_program
+from tests.support.processes import Program, run_program
 
 MOST_BYTES = 20_000_000
 """Limit for the output of a notebook."""
+
+
+ENDS = {
+    "jax": """
+assert sum(losses[-4:]) < 4 * losses[0]
+assert (images == [*train.batches(64, seed=0)][1][0]).all()
+assert (half == images[:32]).all()
+assert len(images.addressable_shards) == 8
+""",
+    "grain": """
+assert restored.get_state() == iterator.get_state()
+assert [len(labels) for _, labels in parts] == [20, 20, 20]
+""",
+}
+"""Name of a page → what its code must have done."""
 
 
 def page(name: str) -> str:
@@ -72,11 +88,14 @@ def test_reading_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = {**animals(90), **{f"test/{i:03}.jpg": jpeg(seed=i) for i in range(70)}}
     source = write(tmp_path / "dogs_vs_cats.zip", zip_bytes(members))
     build(source, tmp_path / "tfrecords", size="16x12", shards=3)
+    more = write(tmp_path / "more_pets.zip", zip_bytes(animals(20)))
+    build(more, tmp_path / "tfrecords", size="16x12")
     monkeypatch.chdir(tmp_path)
     blocks = examples("reading")
     assert len(blocks) == len(re.findall(r"^## ", page("reading"), re.MULTILINE)) - 1
     found = executed([block.replace("/tmp/dogs", str(tmp_path / "cache")) for block in blocks])
     assert found["state"]["batch"] == 1
+    assert len(found["arrays"]) == 2  # 81 + 18 records
     header, *rows = csv.reader((tmp_path / "submission.csv").read_text().splitlines())
     test = Dataset("tfrecords/dogs_vs_cats", "test", as_supervised=False)
     scores = found["model"].predict(np.stack([item["image"] for item in test]), verbose=0)
@@ -97,6 +116,19 @@ def test_options_that_reading_md_names_exist() -> None:
 
 
 @pytest.mark.thorough
+def test_tensorflow_md(shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tfrecords").symlink_to(shapes / "tfrecords")
+    monkeypatch.chdir(tmp_path)
+    found = executed(examples("tensorflow"))
+    undisturbed = Dataset("tfrecords/shapes", "train[:90%]").batches(64, seed=0)
+    next(undisturbed)
+    second, _ = next(undisturbed)
+    np.testing.assert_array_equal(found["images"], second)
+    np.testing.assert_array_equal(found["half"], second[:32])
+    assert (tmp_path / "run" / "state").exists()
+
+
+@pytest.mark.thorough
 def test_selections_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = {**animals(90), **{f"test/{i:03}.jpg": jpeg(seed=i) for i in range(9)}}
     source = write(tmp_path / "dogs_vs_cats.zip", zip_bytes(members))
@@ -113,6 +145,20 @@ def test_selections_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["weights"] == {0: 1.0, 1: 1.0}
     assert sum(len(one) for one in found["buckets"].values()) == 25
     assert len(found["shape"]) == 4
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["jax", "grain"])
+def test_jax_md_and_grain_md(name: str, shapes: Path, tmp_path: Path) -> None:
+    """On eight devices. The second batch of a resumed run is that of the first run."""
+    if not all(map(importlib.util.find_spec, ("jax", "grain"))):
+        pytest.skip("JAX or Grain is not installed")
+    (tmp_path / "tfrecords").symlink_to(shapes / "tfrecords")
+    code = "\n".join(["import os, sys", "os.chdir(sys.argv[1])", *examples(name), ENDS[name]])
+    device_count = "--xla_force_host_platform_device_count=8"
+    program = Program(code, tmp_path, framework="none", XLA_FLAGS=device_count, JAX_PLATFORMS="cpu")
+    done = program.wait()
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.thorough

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from typing import Any
 
 import pytest
 
 from shardprep.catalog import patterns
 from shardprep.recipe.document import read_recipe
 from shardprep.source.file_listing import LEADS_OUTSIDE
-from tests.catalog import test_patterns
-from tests.dataset import test_hostile_documents
 from tests.dataset.resigned import MANIFESTS
 from tests.documents.trust import PAGE as TRUST
 from tests.documents.trust import page_text
-from tests.recipe import test_recipe
-from tests.source import test_links
 from tests.source.ordeal import Ordeal
 from tests.support.paths import ROOT
 
@@ -41,13 +39,29 @@ def test_the_limits_equal_those_of_the_program() -> None:
     assert f"reason `{LEADS_OUTSIDE}`" in TEXT
 
 
+def constant(file: str, name: str) -> Any:
+    """Return the expression that a test module assigns to a name."""
+    (value,) = (
+        node.value
+        for node in ast.parse((ROOT / "tests" / file).read_text()).body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and re.match(rf"{name}\b", ast.unparse(node))
+    )
+    return value
+
+
 def test_the_counts_equal_those_of_the_tests() -> None:
-    links, slow, files = len(test_links.OUTSIDE), len(test_patterns.SLOW), len(test_recipe.HOSTILE)
-    random = sum(test_recipe.NUM_RANDOM)
+    links = len(constant("source/test_links.py", "OUTSIDE").elts)
+    slow = len(constant("catalog/test_patterns.py", "SLOW").keys)
+    files = len(constant("recipe/test_recipe.py", "HOSTILE").keys)
+    random, documents = (
+        sum(ast.literal_eval(constant(file, "NUM_RANDOM")))
+        for file in ("recipe/test_recipe.py", "dataset/test_hostile_documents.py")
+    )
     assert f"{links} kinds of links in an untrusted folder, {slow} options with a pattern" in TEXT
     assert f"{files} hostile recipe files and {random} random ones" in TEXT
     assert f"{len(MANIFESTS)} manifests make false claims under a correct hash" in TEXT
-    assert f"changed at random, {sum(test_hostile_documents.NUM_RANDOM)} times in each run" in TEXT
+    assert f"changed at random, {documents} times in each run" in TEXT
 
 
 @pytest.mark.thorough

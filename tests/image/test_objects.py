@@ -122,7 +122,8 @@ def test_an_object_that_cannot_be_stored_is_dropped_with_a_reason() -> None:
     found = stored(annotated(boxes, labels=labels, dropped={"unknown class": 4, "odd": 1}))
     assert found.labels == (0, 1, 0)
     assert found.dropped == {
-        "not finite": 2, "zero size": 2, "outside": 4, "repeated": 1, "unknown class": 6, "odd": 1,
+        "not finite": 2, "reversed": 1, "zero size": 1, "outside": 4, "repeated": 1,
+        "unknown class": 6, "odd": 1,
     }  # fmt: skip
 
 
@@ -584,6 +585,23 @@ def test_an_unusable_mask_of_segments_rejects_the_image(files: list[bytes], reas
         found = rejection(segments({5: 0}, {}), files, spec=spec)
         assert found.kind == "bad_mask"
         assert reason in found.reason
+
+
+def test_colours_that_are_not_rgb_are_ids_of_segments() -> None:
+    """JPEG's colours in a TIFF file; the ids are those of its RGB colours."""
+    file = encoded(colours_of(np.full((100, 200), 0x40_80_C0)).convert("YCbCr"), "TIFF")
+    red, green, blue = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))[0, 0].tolist()
+    number = red | green << 8 | blue << 16
+    assert stored(segments({number: 1}, {}), [file], spec=PANOPTIC).pixels == {1: 20_000}
+
+
+def test_an_outline_with_a_number_too_large_for_numpy_rejects_the_image() -> None:
+    file = png(mask_of(0, 0, 9, 9))
+    for found in (
+        rejection(segments({1: 1, 1 << 63: 1}, {}), [file], spec=PANOPTIC),
+        rejection(annotated([[1, 1, 5, 5]], outlines=(Counts("0", (10**400, 1)),)), spec=INSTANCES),
+    ):
+        assert found.kind == "bad_mask"
 
 
 def test_ids_without_colours_are_values() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from shardprep import reader
 from shardprep.dataset import example
@@ -40,6 +41,18 @@ def pets(factory: pytest.TempPathFactory, members: Mapping[str, bytes], **option
 
     folder: Path = shared_folder(factory, f"pets-{name}", make) / "out" / "pets" / "1.0.0"
     return folder
+
+
+def numbered(factory: pytest.TempPathFactory, number: int) -> Path:
+    """Return a dataset of `number` images of 4x4 pixels that show their numbers as red."""
+
+    def image(number: int) -> bytes:
+        stream = io.BytesIO()
+        Image.new("RGB", (4, 4), (number, 7 * number % 256, 255)).save(stream, "PNG")
+        return stream.getvalue()
+
+    members = {f"train/{('cat', 'dog')[i % 2]}.{i}.png": image(i) for i in range(number)}
+    return pets(factory, members, size="4x4", format="png", shards=3)
 
 
 HEIGHT, WIDTH = 12, 16

@@ -80,6 +80,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "epochs": (*COUNTS, float("inf")),
     "buckets": ({}, [(8, 8)], {(8, 8): "train"}, {8: None}, True),
     "prefetch": (-1, "2", 1.5, True),
+    "sharding": (8, "data", object()),
     "index": (-1, 5, "0", 1.0, None),
     **dict.fromkeys(("max_boxes", "num_shards", "num_threads", "number", "interleave_cycle_length",
                      "interleave_block_length", "private_threadpool_size"), COUNTS),

@@ -258,7 +258,7 @@ def test_a_model_is_trained_and_gets_its_values_back(folder: Path) -> None:
     reader.diagnose(train, model, seconds=0.1)
     assert model.optimizer.iterations == 0
     model.fit(train.take(2), verbose=0)
-    variables = [*model.variables, *model.optimizer.variables]
+    variables = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
     before = [one.numpy() for one in variables]
     found = reader.diagnose(train, model, seconds=0.1)
     assert found.measured.model > 0

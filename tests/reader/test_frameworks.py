@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +14,12 @@ import pytest
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
 from tests.reader.datasets import flip, keys_of
+from tests.support.paths import ROOT
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "without_tensorflow.md").read_text()
+PAGES = ("without_tensorflow", "keras")
+DOCUMENT = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
-JAX = next(example for example in EXAMPLES if "import jax\n" in example)
-EXAMPLES.remove(JAX)  # it must not start threads before the loaders of torch fork
-assert all(any(f"import {name}" in one for one in EXAMPLES) for name in ("torch", "grain", "keras"))
+assert all(any(f"import {name}" in one for one in EXAMPLES) for name in ("torch", "keras"))
 NUM_TRAIN = 509
 COLUMNS = ("image/filename", "image", "label")
 SPAWNED = {"num_workers": 1, "multiprocessing_context": "spawn"}
@@ -52,8 +49,8 @@ def _grain() -> Any:
 
 
 def run(example: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run an example of the document; return its names."""
-    for name in ("torch", "grain", "keras"):
+    """Run an example of the documents; return its names."""
+    for name in ("torch", "keras"):
         if f"import {name}\n" in example:
             pytest.importorskip(name)
     monkeypatch.chdir(place)
@@ -72,18 +69,6 @@ def test_every_example_runs(number: int, place: Path, monkeypatch: pytest.Monkey
         assert dtype in str(images.dtype)
         assert [*map(int, shape.split(", "))][1:] == list(images.shape)[1:]
         assert "int64" in str(labels.dtype)
-
-
-def test_the_example_for_jax_learns(place: Path) -> None:
-    if importlib.util.find_spec("jax") is None:
-        pytest.skip("JAX is not installed")
-    program = f"{JAX}\nprint(losses)"
-    said = subprocess.run(
-        [sys.executable, "-c", program], cwd=place, check=True, capture_output=True, text=True
-    ).stdout
-    losses = json.loads(said.splitlines()[-1])
-    assert len(losses) == 3 * (NUM_TRAIN // 64)
-    assert np.mean(losses[-4:]) < losses[0]
 
 
 # torch
@@ -201,21 +186,28 @@ def test_a_data_loader_of_grain_resumes_only_with_the_same_records(
         loader(reader.Dataset(folder)[1:]).set_state(state)
 
 
-# Keras
+def test_an_elastic_iterator_of_grain_continues_on_another_number_of_shards(
+    folder: Path, grain: Any
+) -> None:
+    source = reader.Dataset(folder, as_supervised=False)
+    records = grain.MapDataset.source(source).shuffle(seed=1)
 
+    def iterators(number: int) -> list[Any]:
+        shards = [grain.sharding.ShardOptions(index, number) for index in range(number)]
+        return [iter(grain.experimental.ElasticIterator(records, 60, one)) for one in shards]
 
-@pytest.mark.thorough
-def test_keras_trains_on_batches(folder: Path) -> None:
-    keras = pytest.importorskip("keras")
-    model = keras.Sequential(
-        [keras.Input((64, 64, 3)), keras.layers.Flatten(), keras.layers.Dense(3, "softmax")]
-    )
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    batches = reader.Dataset(folder).batches(64, shuffle=True, epochs=None, drop_remainder=True)
-    generator = (batch for batch in batches)
-    steps = batches.steps_per_epoch
-    history = model.fit(generator, epochs=2, steps_per_epoch=steps, verbose=0).history
-    assert len(history["loss"]) == 2
-    test = reader.Dataset(folder, "test")
-    images = ((images,) for images, _ in test.batches(50))
-    assert model.predict(images, verbose=0).shape == (len(test), 3)
+    def step(shards: list[Any]) -> list[str]:
+        parts = [next(shard)["image/filename"].tolist() for shard in shards]
+        return [key for keys in zip(*parts, strict=True) for key in keys]
+
+    expected = [records[number]["image/filename"] for number in range(5 * 60)]
+    before, found = iterators(2), []
+    for _ in range(3):
+        found += step(before)
+    (state, other) = (one.get_state() for one in before)
+    assert state == other
+    for number in (3, 1):
+        after = iterators(number)
+        for one in after:
+            one.set_state(json.loads(json.dumps(state)))
+        assert found + step(after) + step(after) == expected

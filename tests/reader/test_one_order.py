@@ -21,8 +21,8 @@ from shardprep.errors import DatasetError
 from shardprep.reader.order import epoch as epoch_order
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.open import mean_record_bytes
-from tests.reader.datasets import batch_keys, damage, pets, put, saved, stored, written
+from shardprep.reader.records.datasets import mean_record_bytes
+from tests.reader.datasets import batch_keys, damage, merged, pets, put, saved, stored, written
 from tests.support.builders import animals
 from tests.support.examples import examples, thorough
 
@@ -52,6 +52,26 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         form: pets(tmp_path_factory, animals(NUM_TRAIN), format=form, size="8x6", shards=4)
         for form in ("jpeg", "raw")
     }
+
+
+def test_hosts_without_a_seed_have_one_order(sets: dict[str, Path]) -> None:
+    """A random seed on each host would lose some records and repeat others."""
+    options: dict[str, Any] = {"shuffle": True, "as_supervised": False}
+    dataset = reader.Dataset(sets["jpeg"], as_supervised=False)
+    whole = batch_keys(dataset.batches(10, seed=0, **options))
+    for make in (arrays_of_host, tensors_of_host):
+        hosts = [make(sets["jpeg"], host, options) for host in range(2)]
+        assert merged(hosts) == whole
+
+
+def arrays_of_host(place: Path, host: int, options: dict[str, Any]) -> list[list[str]]:
+    dataset = reader.Dataset(place, as_supervised=False)
+    return batch_keys(dataset.batches(5, num_shards=2, shard_index=host, **options))
+
+
+def tensors_of_host(place: Path, host: int, options: dict[str, Any]) -> list[list[str]]:
+    config = reader.ReadConfig(num_shards=2, shard_index=host)
+    return batch_keys(reader.iterate(place, batch_size=5, read_config=config, **options))
 
 
 USUAL = {

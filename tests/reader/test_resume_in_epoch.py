@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import itertools
 import json
 import random
@@ -14,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 import pytest
-from PIL import Image
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from tests.reader.datasets import pets
+from tests.reader.datasets import numbered
 from tests.support.builders import write
 from tests.support.examples import thorough
 from tests.support.processes import Program
@@ -99,15 +97,7 @@ def used(seed: int = 0, units: int = 4, optimizer: str = "adam", **options: Any)
 
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset of images that show their numbers."""
-
-    def png(number: int) -> bytes:
-        stream = io.BytesIO()
-        Image.new("RGB", (4, 4), (number, 7 * number % 256, 255)).save(stream, "PNG")
-        return stream.getvalue()
-
-    members = {f"train/{('cat', 'dog')[i % 2]}.{i}.png": png(i) for i in range(NUM_RECORDS)}
-    return pets(tmp_path_factory, members, size="4x4", format="png", shards=3)
+    return numbered(tmp_path_factory, NUM_RECORDS)
 
 
 def batches(folder: Path, split: str = "train", **options: Any) -> Any:

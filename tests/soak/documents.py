@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import sys
 import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
 
+from shardprep.machine import usable_cores
 from tests.catalog.mutated_documents import SEED, Tally, try_out
 from tests.documents import trust
 from tests.soak.record import DOCUMENTS, DocumentRecord
@@ -34,7 +34,7 @@ def main(given: list[str] | None = None) -> int:
     """Build the sources; return 1 if a build failed in another way than with a one-line error."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak.documents", description=__doc__)
     parser.add_argument("--documents", type=int, default=8000, help="sources to build")
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--processes", type=int, default=usable_cores())
     parser.add_argument("--write", action="store_true", help="report them in docs/trust.md")
     asked = parser.parse_args(given)
     parts = [

@@ -1,11 +1,13 @@
 """Trials that the suite makes some of, all of them: the first part of `make soak`.
 
-python -m tests.soak.repeated           faults of the disk, orders of two runs, datasets signed anew
+python -m tests.soak.repeated           faults of the disk, orders of two runs,
+                                        datasets signed anew, training on clusters that change
 python -m tests.soak.repeated NAME ...  all orders of these meetings of two runs: some hours
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -80,12 +82,32 @@ def signed_datasets(folder: Path) -> None:
     _say(f"{NUM_SOAK} datasets signed anew: {ended}")
 
 
+def training_runs(folder: Path) -> None:
+    """Compare plans of clusters that change with one host, and print the SHA-256 of all streams."""
+    from tests.reader.clusters import NUM_READ_SOAK, NUM_SOAK, datasets, planned, read
+
+    places = datasets(folder)
+    for name, number, play in (
+        ("plans", NUM_SOAK, planned),
+        ("plans that are read", NUM_READ_SOAK, lambda seed: read(seed, places)),
+    ):
+        alone, together = hashlib.sha256(), hashlib.sha256()
+        for seed in range(number):
+            streams = play(seed)
+            alone.update(streams.alone)
+            together.update(streams.together)
+            assert alone.digest() == together.digest(), f"{name}: {seed}"
+        _say(f"{number:,} {name}: nothing lost or doubled, SHA-256 {together.hexdigest()}")
+
+
 def main(names: list[str]) -> int:
     """Return 1 if a part failed. Its files are then kept."""
     skip_fsync()
     for name in names:
         every_order(name)
-    parts: list[Callable[[Path], None]] = [] if names else [faults, orders, signed_datasets]
+    parts: list[Callable[[Path], None]] = (
+        [] if names else [faults, orders, signed_datasets, training_runs]
+    )
     failed = 0
     for part in parts:
         folder = Path(tempfile.mkdtemp(prefix="soak-"))

@@ -262,8 +262,8 @@ def _serve(framework: str) -> None:
         import tensorflow as tf  # noqa: F401
 
         import shardprep.reader.augment
-        import shardprep.reader.tf.pipeline
-        import shardprep.reader.tf.resume_in_epoch  # noqa: F401
+        import shardprep.reader.resume_in_epoch
+        import shardprep.reader.tf.pipeline  # noqa: F401
 
     gc.freeze()  # a collection in a program would copy every page that it looks at
     for line in sys.stdin.buffer:

@@ -336,11 +336,13 @@ def test_an_impossible_repair_is_a_one_line_error(shop: Path, folder: Path) -> N
 
 
 def test_verify_takes_a_folder_without_a_manifest(shop: Path, folder: Path) -> None:
+    """Also one that only the recipe names."""
     (folder / "manifest.json").unlink()
-    done = run("verify", folder, cwd=shop)
-    assert done.returncode == 3
-    assert "missing   manifest.json: is not there" in done.stdout
-    assert "5 shards, 40 records" in done.stdout
+    for named in ((folder,), ()):
+        done = run("verify", *named, cwd=shop)
+        assert done.returncode == 3, done.stderr
+        assert "missing   manifest.json: is not there" in done.stdout
+        assert "5 shards, 40 records" in done.stdout
 
 
 def test_verify_of_an_unfinished_build_exits_1(shop: Path, folder: Path) -> None:

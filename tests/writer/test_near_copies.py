@@ -208,6 +208,23 @@ def test_hashes_equal_the_hashes_of_a_report(tmp_path: Path, form: dict[str, Any
         ], key
 
 
+def test_no_more_workers_are_started_than_cores_may_be_used(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+
+    def counting(encode: Any, tasks: Any, num_workers: int, limits: Any) -> Iterator[EncodedChunk]:
+        started.append(num_workers)
+        return in_process(encode, tasks, num_workers, limits)
+
+    monkeypatch.setattr(near_copies, "run_chunks", handing_over(counting))
+    monkeypatch.setattr(near_copies, "usable_cores", lambda: 1)
+    recipe = make_recipe({"source": str(source), **CUT}, "test")
+    plan = make_plan(recipe, tmp_path, Quiet())
+    hash_images(Items.of(sorted(plan.shards[0].items)), plan.spec, recipe, 8, Quiet())
+    assert started == [1]
+
+
 @pytest.mark.thorough
 def test_a_second_build_of_the_source_looks_at_no_pixel(
     source: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch

@@ -186,9 +186,7 @@ def test_a_class_file_of_another_size_rejects_its_image(tmp_path: Path) -> None:
 
 def test_masks_in_other_folders_do_not_say_which_box_is_theirs(tmp_path: Path) -> None:
     members = {k.replace("SegmentationObject", "masks"): v for k, v in voc("Annotations").items()}
-    with pytest.raises(
-        RecipeError, match="nothing says which object mask in files belongs to which box"
-    ):
+    with pytest.raises(RecipeError, match="it is unknown which mask file belongs to which box"):
         built(tmp_path, members, boxes="voc", masks="masks/{stem}.png")
 
 

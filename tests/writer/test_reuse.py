@@ -433,7 +433,7 @@ def test_the_command_says_what_was_copied(old: Path, tmp_path: Path) -> None:
     options = ("pets.zip", "--size", "32x32", "--labels", "prefix", "--version", "1.1.0")
     reuse = ("--reuse", "tfrecords/pets")
     planned = run("build", *options, *reuse, "--dry-run", cwd=tmp_path)
-    assert "41 of 46 images may be copied from tfrecords/pets/1.0.0" in planned.stderr
+    assert "41 of 46 images can be copied from tfrecords/pets/1.0.0" in planned.stderr
     done = run("build", *options, *reuse, cwd=tmp_path)
     assert "46 images (41 copied, 5 encoded) in " in done.stdout
     options = (*options[:-1], "1.2.0")

@@ -1,5 +1,6 @@
-"""Annotations: documents, tables and mask files to the objects of each image.
+"""Annotations: read the objects of each image from documents, tables and mask files.
 
-Documents have a maximum size or are parsed as a stream. An invalid object is counted by reason, an
-invalid document of one image becomes the fault of that image. Other problems are errors.
+Documents have a maximum size or are parsed as a stream. An invalid object is dropped and counted by
+reason. If the document of one image is invalid, the annotation of that image has a fault. Other
+problems are errors.
 """

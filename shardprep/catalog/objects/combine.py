@@ -1,4 +1,4 @@
-"""The objects of all images: boxes and masks of all formats combined, with wanted classes."""
+"""Combine boxes and masks of all formats into annotations of images, with the wanted classes."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from shardprep.source.members import Member
 _BOXES, _MASKS, _CLASSES = OptionName("boxes"), OptionName("masks"), OptionName("classes")
 _INSTANCES, _MASK_VALUES = OptionName("instances"), OptionName("mask_values")
 NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
-"""Reasons to leave out an image of a split in which other images are annotated."""
+"""Reasons to leave out an image if other images of its split are annotated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationFacts:
-    """Facts about the boxes and masks of a source as a whole."""
+    """Facts about all boxes and masks of a source."""
 
     spec: AnnotationSpec
     names: tuple[str, ...]
@@ -297,7 +297,7 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
         raise _other_objects(recipe)
     is_numbered = has_numbers and recipe.rules.boxes.kind == "voc"
     if has_boxes and recipe.instances and rule.kind == "pattern" and not is_numbered:
-        what = "nothing says which object mask in files belongs to which box"
+        what = "it is unknown which mask file belongs to which box"
         raise RecipeError(_INSTANCES, what, f"leave {_BOXES} out: boxes come from the masks")
     if recipe.instances and not rule.is_given:
         raise RecipeError(_INSTANCES, "there are no masks", f"say where they are with {_MASKS}")
@@ -328,7 +328,8 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
     """Return the annotations with unlisted images resolved, now that their splits are known.
 
     Images of a split without any annotation are unlabelled. In other splits, unlisted images become
-    background, or keep their reason in `lacks`. SourceError if "auto" makes too many background.
+    background, or keep their reason in `lacks`. SourceError if "auto" would make too many images
+    background.
     """
     listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if not lack}
     nothing = Annotation()

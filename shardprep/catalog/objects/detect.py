@@ -49,7 +49,7 @@ _BOXES = {
 
 
 def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) -> list[Sign]:
-    """Return a sign for each kind of boxes and masks in a source; `images` may include masks."""
+    """Return a `Sign` for each kind of boxes and masks in a source; `images` may include masks."""
     folders = masks_by_folder([member.key for member in images])
     masks = {key for keys in folders.values() for key in keys}
     if masks and (rest := [key for key in index.keys if key not in masks]):
@@ -77,7 +77,7 @@ def usual(signs: Sequence[Sign]) -> list[Sign]:
 def recognised(
     recipe: Recipe, index: KeyIndex, documents: Documents, images: Sequence[Member]
 ) -> Recipe:
-    """Return the recipe with the detected boxes or masks, or `recipe` itself if there are none.
+    """Return the recipe with detected boxes or masks, or `recipe` itself if nothing is detected.
 
     SourceError if the user must choose, or if nothing is detected for an option that is "auto".
     """
@@ -115,7 +115,7 @@ def _mask_signs(
     others: Collection[str],
     documents: Documents,
 ) -> list[Sign]:
-    """Return a sign for each set of masks: the first pattern that fits its folder or names."""
+    """Return a `Sign` for each set of masks: the first pattern that fits its folder or names."""
     by_key = {member.key: member for member in images}
     taken: set[str] = set()
     found: list[Sign] = []

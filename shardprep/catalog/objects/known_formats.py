@@ -1,4 +1,4 @@
-"""The formats of boxes, and how each is read and detected."""
+"""The formats of boxes, with the functions that read and detect them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardprep.recipe.object_rules import FormatRule
 
 
 class Format(NamedTuple):
-    """How a format of boxes is read and detected."""
+    """The functions that read and detect a format of boxes."""
 
     read: Callable[[FormatRule, AnnotatedSource], Found]
     recognise: Callable[[AnnotatedSource], list[Sign]]
@@ -39,5 +39,5 @@ def read_boxes(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the signs of all detected formats, in the order of `FORMATS`."""
+    """Return a `Sign` for each detected format, in the order of `FORMATS`."""
     return [sign for one in FORMATS.values() for sign in one.recognise(source)]

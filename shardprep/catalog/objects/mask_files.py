@@ -59,7 +59,7 @@ class MasksBeside(NamedTuple):
         return {} if self.files is None else self.files.class_of
 
     def unused(self, images: Collection[str], masks: Collection[str]) -> list[Skipped]:
-        """Return the masks whose image is not in `images`, and panoptic masks not in `masks`."""
+        """Return as skipped the masks of images not in `images`, and segments not in `masks`."""
         segments = {m.key: m for several in self.segments.values() for m in several.members}
         idle = [skipped(m, "a mask that is not stored") for m in segments.values()]
         idle = [one for one in idle if one.key not in masks]
@@ -112,7 +112,7 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
 
 
 def skipped(member: Member, reason: str, detail: str = "") -> Skipped:
-    """Return the record of a member that is left out."""
+    """Return a `Skipped` for a member that is left out."""
     return Skipped(member.key, reason, member.extent.num_bytes, detail)
 
 

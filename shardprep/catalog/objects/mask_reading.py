@@ -151,7 +151,7 @@ def _by_file(
 
 
 def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
-    """Return True if masks in SegmentationObject are stored as one mask for each object."""
+    """Return True if masks in SegmentationObject will be stored as one mask for each object."""
     is_apart = recipe.instances and not beside.class_of
     return is_apart and any(map(OF_OBJECTS.search, beside.members))
 
@@ -159,8 +159,9 @@ def holds_numbers(recipe: Recipe, beside: MasksBeside) -> bool:
 def numbered_objects(recipe: Recipe, images: SourceImages) -> Found | None:
     """Return the objects of masks with object numbers, each with its class and segment.
 
-    Classes are read from XML; without XML, or with `--mask-values`, from class masks. None if there
-    are neither: then all objects have one class. Boxes are NaN unless the recipe stores boxes.
+    Classes are read from XML; without XML, or with `--mask-values`, from class masks. None without
+    XML and class masks: then all objects have one class. Boxes are NaN unless the recipe stores
+    boxes.
     """
     if recipe.rules.boxes.is_given:
         return _numbered_boxes(images)

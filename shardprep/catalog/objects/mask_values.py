@@ -1,4 +1,4 @@
-"""What the values of mask files mean: stated by `--mask-values`, or detected from the masks."""
+"""Meaning of the values in mask files: stated by `--mask-values`, or detected from the masks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _COLOUR = re.compile(r"#([0-9a-fA-F]{6})|(\d{1,3})[ ,]+(\d{1,3})[ ,]+(\d{1,3})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskValues:
-    """The classes of mask files, and which values mean them."""
+    """The classes of mask files, and the pixel values that mean each class."""
 
     names: tuple[str, ...]
     values: Mapping[int, int] | Mapping[Colour, int] | None = None
@@ -67,7 +67,7 @@ class MaskValues:
         return next(found, NONE)
 
     def renamed(self, names: Mapping[str, str], classes: Sequence[str]) -> MaskValues:
-        """Return the values with classes renamed by `names`, and only `classes` if not empty."""
+        """Return a copy with classes renamed by `names`, and only `classes` unless it is empty."""
         called = [names.get(name, name) for name in self.names]
         if self.is_binary and len(classes) == 1:
             classes = (BACKGROUND, *classes)
@@ -138,7 +138,7 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
 
 NUMBERED = "values are 1 to n in each and n differs: numbers of objects"
 _MOST_CLASSES_IN_TURN = 2
-"""If masks have values 1 to n: maximum n that means classes (1 an organ, 2 its tumour)."""
+"""Values 1 to n in masks are classes if n is at most this (1 an organ, 2 its tumour)."""
 
 
 def are_numbers(masks: Iterable[Collection[int]]) -> bool:
@@ -163,7 +163,7 @@ def _highest_number(mask: Collection[int]) -> int | None:
 
 
 def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents) -> bool:
-    """Return True if up to 64 sampled masks hold object numbers, which no document names."""
+    """Return True if a sample of masks holds object numbers, and no document names the values."""
     seen = []
     for mask in masks[:: max(1, -(-len(masks) // _SAMPLE))]:
         one = _look(mask, max_pixels)

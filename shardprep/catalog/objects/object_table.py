@@ -37,7 +37,7 @@ NO_BOX = (np.nan,) * 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The annotations of all images, and other facts in the documents of a format."""
+    """The annotations of all images, and other facts, as read from documents of one format."""
 
     annotations: list[Annotation | None]
     names: tuple[str, ...]
@@ -54,14 +54,14 @@ class Found:
     is_table: bool = False
     """Whether boxes are columns of a table, so that `--boxes` can state their form."""
     is_complete: bool = False
-    """Whether an image that is not listed has no objects, as in YOLO."""
+    """Whether an image that no annotation lists has no objects, as in YOLO."""
     segments: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Position of an image → key of its panoptic document, and name of its mask file."""
     findings: list[str] = field(default_factory=list)
 
 
 class ObjectTable:
-    """The objects of a source, in reading order, and the annotated images that it lacks."""
+    """The objects of a source, in reading order, and annotated images that the source lacks."""
 
     def __init__(self, num_images: int, *, outlines: bool = True) -> None:
         self._has_outlines = outlines
@@ -158,9 +158,10 @@ class ObjectTable:
     ) -> Found:
         """Return the annotations of all images.
 
-        `classes` is all class names, and class name as read → label; None for natural order. An
-        object whose class has no label is dropped and counted. An object with the label `NO_OBJECT`
-        is left out, or becomes an area if its class has a label in `areas_of`.
+        `classes` is a pair: all class names, and a map from class names as read to labels. None
+        means all classes in natural order. An object whose class has no label is dropped and
+        counted. An object with the label `NO_OBJECT` is left out, or becomes an area if its class
+        has a label in `areas_of`.
         """
         names, labels_of = self._natural_names() if classes is None else classes
         return Found(
@@ -214,7 +215,7 @@ class ObjectTable:
         return lookup[np.frombuffer(self._classes, np.int64)]
 
     def _areas(self, labels_of: Mapping[str, int]) -> dict[int, list[tuple[Segment, int]]]:
-        """Return position of an image → segments that are areas, and their labels."""
+        """Return the segments that are areas, with their labels, by the position of the image."""
         labels, images = self._labels(labels_of), np.frombuffer(self._images, np.int64)
         found: defaultdict[int, list[tuple[Segment, int]]] = defaultdict(list)
         for row in np.flatnonzero((labels >= 0) & (images >= 0)).tolist():

@@ -30,12 +30,12 @@ _READ: dict[DType, tuple[Callable[[str], Value], Value]] = {
     "bytes": (str, ""),
 }
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
-"""A whole number as Python writes an int64."""
+"""Matches a whole number in the form that Python prints."""
 _FLOAT = re.compile(
     r"(?![-+]?\d+$)([-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?inf(inity)?|nan)",
     re.ASCII | re.IGNORECASE,
 )
-"""A number with a point or an exponent; other spellings of whole numbers are texts (ids)."""
+"""Matches a number with a point or an exponent, but no other spelling of a whole number (an id)."""
 
 DICOM = "dicom/"
 """Prefix of the name of a DICOM column, before a keyword of the DICOM standard (PS3.6)."""
@@ -67,7 +67,7 @@ def make_columns(
         return (), ()
     if match is None:
         hint = f"use {OptionName('join')} FILE"
-        raise SourceError(_COLUMNS, "needs a label table, and there is none", hint)
+        raise SourceError(_COLUMNS, "needs a label table", hint)
     columns: list[Column] = []
     values: list[Coded[Value]] = []
     for name in names:
@@ -112,7 +112,7 @@ def _check_range(numbers: Coded[Value], column: str, table: str) -> None:
 def with_headers(
     match: TableMatch | None, members: Sequence[Member], names: Sequence[str]
 ) -> TableMatch | None:
-    """Return `match` with the DICOM elements in `names` as columns; "" if an image lacks one."""
+    """Return `match` with the DICOM elements in `names` as columns; missing elements are ""."""
     asked = dict.fromkeys(name for name in names if name.startswith(DICOM))
     if not asked:
         return match

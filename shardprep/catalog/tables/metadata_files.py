@@ -104,7 +104,7 @@ class Documents:
     def find(self, file: str) -> tuple[str, bytes]:
         """Return key and bytes of the member whose key ends in `file`, or of a file on disk.
 
-        JSON is returned as UTF-8. SourceError if several members fit, or if there is no file.
+        JSON is returned as UTF-8. SourceError if several members fit, or if the file is missing.
         """
         found, is_json = self._members(file), file.lower().endswith(".json")
         if len(found) == 1:

@@ -76,7 +76,7 @@ class KeyIndex:
         return self._by_folder[name, depth].get(folder, ())
 
     def find_all(self, texts: Texts, where: str) -> Ints:
-        """Return the position of the key of each id, or −1; errors are those of `find_one`."""
+        """Return the position of the key of each id, or −1; errors as in `find_one`."""
         found, is_odd = self._find_names(texts)
         for row in np.flatnonzero(is_odd).tolist():
             position = self.find_one(texts[row], where)
@@ -143,7 +143,7 @@ class KeyIndex:
         return list(folder_splits(self.keys))
 
     def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:
-        """Return last `depth` folders → positions, without test splits if there are others."""
+        """Return the positions by their last `depth` folders; test splits only if no other fits."""
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for i in positions:
             *folders, _ = self._names[i].rsplit("/", depth + 1)
@@ -156,7 +156,7 @@ class KeyIndex:
 
 
 def _add(positions: dict[str, int | list[int]], name: str, position: int) -> None:
-    """Add a position. A single one is stored without a list: a million lists are slow."""
+    """Add a position of a name. A single one is stored without a list: a million lists are slow."""
     known = positions.setdefault(name, position)
     if isinstance(known, list):
         known.append(position)
@@ -201,7 +201,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     step = max(1, len(table.rows) // _SAMPLE_ROWS)
     hits = [index.num_found(table.cells(i)[::step]) for i in range(len(table.header))]
     if not any(hits):
-        what = "no column of it holds names of images of the source"
+        what = "none of its columns has names of images in the source"
         hint = f"name the columns: {OptionName('labels')} csv:FILE:ID:LABEL"
         raise SourceError(table.name, what, hint)
     return table.header[hits.index(max(hits))]

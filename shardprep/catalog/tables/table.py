@@ -1,4 +1,4 @@
-"""Label tables: parse CSV or JSON to a header and rows of stripped texts."""
+"""Label tables: parse CSV or JSON into a header and rows of stripped texts."""
 
 from __future__ import annotations
 

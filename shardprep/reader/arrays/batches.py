@@ -34,7 +34,7 @@ from shardprep.reader.records.shards import NUM_READS, submitted
 IMAGES_A_TURN = 8
 """Number of images of a batch that justify waking another thread."""
 _ALIGNMENT = 64
-"""Multiple of bytes at which TensorFlow uses an array without a copy."""
+"""Alignment in bytes of the arrays that TensorFlow uses without a copy."""
 _STATE = "Dataset.batches.load_state_dict"
 
 
@@ -58,6 +58,11 @@ class Filling:
             except RecordError as error:
                 self.errors[row] = error
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row is filled, without an error."""
+        return all(future.done() for future in self.futures) and not self.errors
+
     def wait(self) -> None:
         """Block until every row is filled or has an entry in `errors`."""
         for future in self.futures:
@@ -75,7 +80,10 @@ class Filler:
         num_threads: int,
         num_kept: int,
     ) -> None:
-        """Fill up to `batch_size` rows; keep the memory of up to `num_kept` batches for reuse."""
+        """Create a filler of batches of at most `batch_size` rows.
+
+        The memory of at most `num_kept` batches is kept for reuse.
+        """
         self._examples = examples
         self._batch_size = batch_size
         self._num_threads = num_threads
@@ -177,7 +185,7 @@ class ArrayBatches:
 
     @property
     def skipped(self) -> tuple[RecordError, ...]:
-        """Errors of the bad records replaced so far, one each, with file, number and offset."""
+        """Error of each bad record that was replaced so far, with file, number and offset."""
         return tuple(self._bad.values())
 
     def __len__(self) -> int:
@@ -209,9 +217,11 @@ class ArrayBatches:
         """Number of the epoch of the next batch, from 0."""
         return self._next // (self._num_batches or 1)
 
-    def start_epoch(self, epoch: int) -> None:
-        """Continue with the first batch of `epoch`."""
-        self._seek(epoch * self._num_batches)
+    def start_epoch(self, epoch: int, batch: int = 0) -> None:
+        """Continue with global batch `batch` of `epoch`."""
+        number = epoch * self._num_batches + batch
+        if not self._started or self._started[0][0] != number:  # else it is the next one already
+            self._seek(number)
 
     def rest_of_epoch(self) -> Iterator[Any]:
         """Yield the batches that are left in the epoch `self.epoch`."""
@@ -286,7 +296,7 @@ class ArrayBatches:
             self._started.append((number, filling))
 
     def _wait(self, filling: Filling) -> Columns:
-        """Return a batch when it is filled. Bad records are replaced, or raise their error."""
+        """Return the columns of a filled batch; replace bad records, or raise the first error."""
         filling.wait()
         for row in sorted(filling.errors):
             if self._options.on_error == "raise":

@@ -15,16 +15,18 @@ from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
 from shardprep.dataset.card import MOST_PICTURES, card
-from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
+from shardprep.dataset.schema import BOX, IMAGE, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.arrays.batches import ArrayBatches
 from shardprep.reader.config import (
     BatchOptions,
     EpochOptions,
+    KerasOptions,
     LoaderOptions,
     ReadConfig,
+    check_mix,
     check_weights,
-    draw_seed,
+    seed_of,
 )
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import BoxLimit, check_boxes, target_of
@@ -32,23 +34,24 @@ from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.epoch import EpochOrder
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.open import check_hosts, epoch_order, open_subset
+from shardprep.reader.records.open import check_hosts, open_subset
+from shardprep.reader.selection.mix import Place
 from shardprep.reader.selection.split_argument import AnySplit, is_training
 from shardprep.reader.validators import (
     Function,
-    Location,
     WithOptions,
     check_position,
     parameters,
     short_repr,
     validated,
 )
-from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
+    from shardprep.reader.keras import KerasBatches
     from shardprep.reader.torch import Loader
 
 _BATCHES = "Dataset.batches"
+_KERAS = "Dataset.keras"
 
 
 class Dataset:
@@ -73,7 +76,7 @@ class Dataset:
     @validated("reader.Dataset", {"it to batches: Dataset(…).batches({}=…)": BatchOptions})
     def __init__(
         self,
-        path: Location,
+        path: Place,
         split: AnySplit = "train",
         *,
         as_supervised: bool = True,
@@ -85,7 +88,8 @@ class Dataset:
 
         Args:
             path: folder of the dataset, or a folder above it (the newest version is read), or the
-                address of either in object storage: "s3://bucket/key", "gs://…", "az://…".
+                address of either in object storage: "s3://bucket/key", "gs://…", "az://…"; or the
+                result of `reader.mix`, whose items are those of each dataset in turn.
             split: "train", "train[:90%]", "train[100:200]", "train+validation", a part returned by
                 `even_splits`, or a `Selection`. Records are in the order of the shards; the parts
                 of "a+b" follow each other.
@@ -101,8 +105,9 @@ class Dataset:
                 not finished, or a shard or an index is missing or contradicts the manifest.
         """
         self._subset = subset = open_subset(path, split, verify_crc=verify_crc)
-        self.path = subset.dataset.files.place
-        """Folder of the dataset, or its address in object storage."""
+        datasets = subset.datasets
+        self.path = datasets.mix or datasets.only.files.place
+        """Folder of the dataset, or its address in object storage; or the mix."""
         self.split = split
         self.schema = subset.schema
         self.class_names = subset.class_names
@@ -118,7 +123,9 @@ class Dataset:
 
     def __repr__(self) -> str:
         # Grain compares this text when it restores a checkpoint, and the folder may have moved.
-        name = "/".join(self.path.parts[-2:])
+        datasets = self._subset.datasets
+        names = ["/".join(one.files.place.parts[-2:]) for one in datasets.opened]
+        name = datasets.mix.named(names) if datasets.mix else names[0]
         records = f"{len(self):,} records {self._examples.records.digest}"
         return f"shardprep.reader.Dataset({name!r}, {self.split!r}, {records})"
 
@@ -141,7 +148,8 @@ class Dataset:
         return facts | ({"classes": list(self.class_names)} if self.class_names else {})
 
     def _pictures(self) -> Iterator[Any]:
-        if is_url(str(self.path)) or not len(self):  # a repr reads nothing over the network
+        # A repr reads nothing over the network.
+        if self._examples.records.is_remote or not len(self):
             return
         decoder = FeatureDecoder(self.schema, (IMAGE,), decode=True)
         images, last = ExampleReader(self._examples.records, decoder), len(self) - 1
@@ -157,7 +165,7 @@ class Dataset:
     @overload
     def __getitem__(self, wanted: int) -> Any: ...
     def __getitem__(self, wanted: int | slice) -> Any:
-        """Return the item with a number. For a slice, return a Dataset without reading a record.
+        """Return the item `wanted`; for a slice, return a Dataset without reading a record.
 
         Raises:
             IndexError: the number is out of range.
@@ -165,8 +173,11 @@ class Dataset:
         """
         if isinstance(wanted, slice):
             part = copy.copy(self)
-            records = self._examples.records[wanted]
-            part._subset = replace(self._subset, records=records, digest=records.digest)  # noqa: SLF001
+            subset, records = self._subset, self._examples.records[wanted]
+            datasets = replace(subset.datasets, sizes=(len(records),))
+            part._subset = replace(  # noqa: SLF001
+                subset, datasets=datasets, records=records, digest=records.digest
+            )
             part._examples = ExampleReader(records, self._examples.decoder)  # noqa: SLF001
             return part
         number = operator.index(wanted)
@@ -206,7 +217,7 @@ class Dataset:
                 default, a split is shuffled if its name starts with "train".
             weights: as in `reader.load`.
             seed: number that, together with the epoch, decides order and crops, on any machine and
-                in both readers. By default it is random.
+                in both readers. By default it is random, or 0 for several readers.
             epochs: number of epochs; None for no end.
             drop_remainder: drop an incomplete last batch.
             as_supervised: False yields a dict of arrays of all features.
@@ -225,6 +236,10 @@ class Dataset:
                 has `batch_size` records for each reader, and each reader takes its part. With
                 `drop_remainder` all readers have the same number of batches.
             shard_index: number of this reader, from 0 to `num_shards` − 1.
+            sharding: `jax.sharding.Sharding` that divides the rows of a global batch. Arrays are
+                then global JAX arrays; texts stay NumPy arrays of the rows of this process. The
+                devices decide `num_shards` and `shard_index`: a global batch has `batch_size`
+                rows for each process, or for each group of processes that hold the same rows.
             on_error: "skip" replaces each damaged record by the next good one, with a
                 RuntimeWarning; the attribute `skipped` of the iterator lists the errors.
             num_threads: number of threads that decode. By default the number of usable cores. With
@@ -234,9 +249,14 @@ class Dataset:
                 keep all threads busy, at least 2.
 
         Raises:
-            DatasetError: an argument is not allowed, the images differ in size, or an option for
-                boxes is given and the dataset has no boxes.
+            DatasetError: an argument is not allowed, the images differ in size, an option for
+                boxes is given and the dataset has no boxes, or a batch cannot be divided among the
+                devices of the sharding.
         """
+        if options.sharding is not None:
+            from shardprep.reader.jax import with_shard
+
+            options = with_shard(options, self.schema)
         index, number = options.shard_index, options.num_shards
         check_position(_BATCHES, shard_index=index, num_shards=number)
         self._check_batches(options)
@@ -248,7 +268,12 @@ class Dataset:
             self.schema, names, decode=self._decode, limit=limit, crop=options.crop
         )
         examples = ExampleReader(records.in_order(order), decoder)
-        return ArrayBatches(examples, self._target, order, self._subset.digest, options)
+        if options.sharding is None:
+            return ArrayBatches(examples, self._target, order, self._subset.digest, options)
+        from shardprep.reader.jax import ShardedBatches, check_last_batches
+
+        check_last_batches(order, options)
+        return ShardedBatches(examples, self._target, order, self._subset.digest, options)
 
     @WithOptions("Dataset.loader", LoaderOptions)
     def loader(self, options: LoaderOptions) -> Loader:  # noqa: D417 - documents fields
@@ -276,28 +301,60 @@ class Dataset:
         batches = self.batches(**given, epochs=None, num_shards=number, shard_index=index)
         return Loader(batches, options)
 
+    @WithOptions(_KERAS, KerasOptions)
+    def keras(self, options: KerasOptions) -> KerasBatches:  # noqa: D417 - documents fields
+        """Return batches for `fit`, `evaluate` and `predict` of Keras 3 on any backend.
+
+        The result is a `keras.utils.PyDataset`: item i is batch i of the epoch, and `fit` goes to
+        the next epoch. Batches, order and states are the same as with `batches`, in spite of
+        `shuffle=True` of `fit`, which has no effect. `reader.ResumeInEpoch` saves the state with
+        the weights. Texts are left out. A dataset without labels yields images alone.
+
+        Args:
+            sample_weight: function of the targets of a batch that returns their weights, in a form
+                that Keras takes: float32[batch], or a weight for each pixel or output. For weights
+                of classes, give `fit` the argument `class_weight`.
+            max_boxes: as for `batches`, required if the dataset has boxes.
+            buckets: as for `batches`, except with TensorFlow, which needs images of one size. With
+                `num_shards`, give `drop_remainder` as well.
+
+        All other arguments are the same as for `batches`.
+
+        Raises:
+            DatasetError: as for `batches`, Keras or its backend is not installed, or Keras cannot
+                take the batches.
+        """
+        from shardprep.reader.keras import KerasBatches
+
+        self._check_keras(options)
+        given = {
+            one.name: getattr(options, one.name)
+            for one in fields(options)
+            if one.name != "sample_weight"
+        }
+        return KerasBatches(self.batches(**given, epochs=None), options)
+
     def _order(self, options: BatchOptions) -> Order:
         host, num_hosts = options.shard_index, options.num_shards
         size = options.batch_size * num_hosts
-        subset, manifest = self._subset, self._subset.manifest
+        datasets, records = self._subset.datasets, self._subset.records
         shuffle = is_training(self.split) if options.shuffle is None else options.shuffle
-        places = subset.records.places
         within: EpochOrder
         if options.buckets is not None:
             from shardprep.reader.selection.statistics import bucket_members  # imports pyarrow
 
-            members = bucket_members(options.buckets, manifest, places)
+            of_bucket = bucket_members(options.buckets, datasets.only.manifest, records.places)
             drop = options.drop_remainder
-            within = BucketBatches(tuple(options.buckets), members, size, drop, shuffle)
+            within = BucketBatches(tuple(options.buckets), of_bucket, size, drop, shuffle)
         elif options.weights is not None:
             from shardprep.reader.selection.weights import weighted_draws  # imports pyarrow
 
-            numbers = places.numbers(manifest)
-            within = weighted_draws(_BATCHES, options.weights, numbers, subset.dataset)
+            numbers = records.places.numbers(datasets.only.manifest)
+            within = weighted_draws(_BATCHES, options.weights, numbers, datasets.only)
         else:
-            within = epoch_order(manifest, len(self), size, ReadConfig(), shuffle=shuffle)
+            within = datasets.order(size, ReadConfig(), shuffle=shuffle)
         check_hosts(str(self.path), len(within), num_hosts)
-        seed = draw_seed() if options.seed is None else options.seed
+        seed = seed_of(options.seed, num_hosts)
         return Order(within, GlobalBatches(len(within), size, host, num_hosts), seed)
 
     def _names(self, as_supervised: bool) -> tuple[str, ...]:  # noqa: FBT001 - an option
@@ -305,9 +362,14 @@ class Dataset:
 
     def _check_batches(self, options: BatchOptions) -> None:
         check_boxes(_BATCHES, self.schema, options)
+        no_mix = {"weights": options.weights, "buckets": options.buckets}
+        check_mix(_BATCHES, self.path, no_mix)
         check_weights(_BATCHES, options)
         if options.buckets is not None:
             self._check_buckets(options)
+        if options.sharding is not None and (options.ragged or not self._decode):
+            what = "sharding divides arrays, and ragged=True or decode=False makes lists"
+            raise DatasetError(_BATCHES, what, "give one of them")
         if self._transform is not None:
             hint = "apply it to what the iterator yields"
             raise DatasetError(_BATCHES, "transform is for single items", hint)
@@ -327,6 +389,20 @@ class Dataset:
         if not self._decode and not options.box_format.startswith("rel_"):
             what = f"box_format={options.box_format!r} is in pixels, and decode=False reads none"
             raise DatasetError(_BATCHES, what, "use a format that begins with rel_")
+
+    def _check_keras(self, options: KerasOptions) -> None:
+        if options.ragged or not self._decode:
+            what, hint = "Keras takes no lists or bytes", "leave out ragged=True and decode=False"
+        elif BOX in self.schema.features and options.max_boxes is None:
+            what, hint = "Keras takes arrays of one shape", "give max_boxes"
+        elif options.buckets is not None and options.num_shards > 1 and not options.drop_remainder:
+            what = "buckets with num_shards, and a host may have no part of a short batch"
+            hint = "give drop_remainder=True"
+        elif options.sample_weight and not (options.as_supervised and self._target.names):
+            what, hint = "sample_weight without targets", "leave it out"
+        else:
+            return
+        raise DatasetError(_KERAS, what, hint)
 
     def _check_buckets(self, options: BatchOptions) -> None:
         if self.schema.image_size is not None:

@@ -143,7 +143,7 @@ def _labels_only(op: Move) -> Any:
 
 @functools.cache
 def _compiled(op: Callable[..., Any]) -> Any:
-    """Return the op as an XLA program of its own.
+    """Return the op, compiled with XLA as a separate program.
 
     In one program for all ops, XLA on a CPU would compute each pixel of a crop nine times, for the
     nine products of `Color`.

@@ -185,7 +185,8 @@ def clip_objects(
     """Return objects clipped to `frames`; those cut away as in `follow` become padding rows.
 
     `before` are the boxes before the move, negative in padding rows. A frame is the part of the
-    result that the image fills. Moved boxes and `frames`, [batch, 4] or [1, 4], are shares of it.
+    result that the image fills. Moved boxes and `frames`, [batch, 4] or [1, 4], are in shares of
+    the result.
     """
     boxes, frames = moved[BOXES], tf.convert_to_tensor(frames)[:, tf.newaxis]
     low, high = (tf.concat([corner] * 2, -1) for corner in tf.split(frames, 2, axis=-1))

@@ -49,14 +49,14 @@ class AnnotationDecoder:
         self._crop = crop
 
     def columns(self, num_rows: int) -> dict[str, Array]:
-        """Return uninitialized arrays by feature for a batch; object[rows] for unequal shapes."""
+        """Return uninitialized arrays by feature for a batch; object[rows] if shapes may differ."""
         columns: dict[str, Array] = {name: np.empty(num_rows, object) for name in self._features}
         if MASK in columns and self._decode and self._size is not None:
             columns[MASK] = np.empty((num_rows, *self._size, 1), self._features[MASK].mask_dtype)
         return columns
 
     def shapes(self) -> dict[str, tuple[tuple[int | None, ...], Any]]:
-        """Return (shape, dtype) of a row of each feature in a padded batch; None: any length."""
+        """Return feature → (shape, dtype) of a row of a padded batch; None is a varying length."""
         length = self._limit.max_boxes if self._limit else None
         size = self._size or (None, None)
         shapes: dict[str, tuple[tuple[int | None, ...], Any]] = {
@@ -132,7 +132,7 @@ class AnnotationDecoder:
         return values
 
     def padded(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a batch with objects padded to `max_boxes`, or to the most in an image."""
+        """Return a batch with objects padded to `max_boxes`, or to the longest row."""
         length = self._limit.max_boxes if self._limit else None
         return {
             name: stacked(column, PADDING[name], length)

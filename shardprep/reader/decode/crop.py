@@ -118,7 +118,7 @@ def nearest(masks: Array, window: CropWindow, size: Size, axis: int) -> Array:
 
 
 def nearest_pixels(length: int, wanted: int) -> Ints:
-    """Return int64[wanted], the old pixel, of `length`, under the center of each new pixel."""
+    """Return int64[wanted]: which of `length` old pixels is at the center of each new pixel."""
     # ⌊(i + ½) · length / wanted⌋ in whole numbers: floats could round whole results down.
     return (2 * np.arange(wanted) + 1) * length // (2 * wanted)
 

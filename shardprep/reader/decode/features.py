@@ -66,14 +66,14 @@ class FeatureDecoder:
         self._decoder = ExampleDecoder(schema.dtypes, names)
 
     def columns(self, num_rows: int) -> Columns:
-        """Return uninitialized arrays by feature for a batch, without images of one size."""
+        """Return uninitialized arrays by feature for a batch; without IMAGE if it has one shape."""
         columns = {n: self._column(n, num_rows) for n in self._image_features if n != IMAGE}
         if self.image_shape is None:
             columns[IMAGE] = np.empty(num_rows, object)
         return columns | self.annotations.columns(num_rows) if self._is_annotated else columns
 
     def shapes(self) -> dict[str, tuple[tuple[int | None, ...], Any]]:
-        """Return (shape, dtype) of a row of each feature in a padded batch; None: any length."""
+        """Return feature → (shape, dtype) of a row of a padded batch; None is a varying length."""
         shapes: dict[str, tuple[tuple[int | None, ...], Any]] = {
             name: (column.shape[1:], column.dtype) for name, column in self.columns(0).items()
         }
@@ -245,7 +245,7 @@ class ExampleReader:
 
 @dataclass(frozen=True, slots=True)
 class DecodedExamples:
-    """Whole decoded examples in memory, which `decoder` crops."""
+    """Decoded examples with whole images in memory; `decoder` crops them."""
 
     arrays: Columns
     """Feature → array of values by example; an object array if their shapes differ."""

@@ -65,7 +65,7 @@ class Target(NamedTuple):
         return dict.fromkeys(self.names, packed)
 
     def pair(self, image: Any, values: Mapping[str, Any]) -> Any:
-        """Return (image, target), or the image alone."""
+        """Return (image, target), or the image alone if the dataset has no target."""
         return (image, self.packed(values)) if self.names else image
 
 

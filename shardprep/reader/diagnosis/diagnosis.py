@@ -285,7 +285,7 @@ def reading_counts(measured: Measured) -> bool:
 
 
 def candidates(measured: Measured, here: Circumstances) -> list[Candidate]:
-    """Return the changes that are worth a try, in this order."""
+    """Return the changes that are worth a try, in the order of the trials."""
     chosen = []
     costs = _costs(measured, here)
     if reading_counts(measured):

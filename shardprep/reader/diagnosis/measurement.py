@@ -44,8 +44,8 @@ from shardprep.reader.tf.finish import Finisher
 from shardprep.reader.tf.pipeline import cached_sample, load, make_dataset, undecoded
 
 _NUM_TURNS = 10
-"""`seconds` has this number of turns. Training takes two or three turns, each part of the pipeline
-one, each trial one, or four if it alternates with training."""
+"""The time of a diagnosis is divided into this number of turns. Training takes two or three turns,
+each part of the pipeline one, each trial one, or four if it alternates with training."""
 _PAIRS = 5
 """Number of pairs of runs, without and with a change, that alternate."""
 _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
@@ -109,7 +109,7 @@ class _Timed(NamedTuple):
 
 
 class _Measurement:
-    """The runs of one diagnosis; a turn is `turn` seconds."""
+    """The runs of one diagnosis; a turn (see `_NUM_TURNS`) takes `turn` seconds."""
 
     def __init__(
         self, dataset: Any, request: Request, subset: Subset, train: _Train, turn: float
@@ -130,7 +130,7 @@ class _Measurement:
         Training is measured several times, between other runs, because the load of the machine
         changes within seconds. For the same reason, a change of an endless dataset alternates with
         training, and the median of the gains is used. The gain of any other change is relative to
-        all runs of training, of which the last one is after the trials.
+        all runs of training, and the last of them is after the trials.
         """
         self._compile(batch)
         training = _run(self.dataset, self.turn, self.train, begun=begun)
@@ -216,7 +216,7 @@ class _Measurement:
         return number / seconds
 
     def _tried(self, candidate: Candidate, measured: Measured) -> tuple[Change, float | None]:
-        """Return a change with figures, and its gain, or None if no training alternated with it."""
+        """Return a change with its figures, and its gain (None if it never alternated)."""
         number = measured.pipeline * self.turn / _FILL
         restarts = self.num_steps is not None and candidate.trial != "repeat"
         gain = None
@@ -235,7 +235,7 @@ class _Measurement:
         return Change(name, advice, options, rate, run.image_cpu_s), gain
 
     def _alternated(self, changed: _Changed) -> tuple[_Timed, float]:
-        """Alternate training without and with a change; return the run with it and median gain."""
+        """Alternate training without and with a change; return the changed run, and median gain."""
         part = self.turn / _PAIRS
         runs, gains = list[_Timed](), list[float]()
         for _ in range(_PAIRS):
@@ -255,7 +255,8 @@ class _Measurement:
             augments=request.augment is not None,
             free_bytes=free_bytes(),
             disk=disk,
-            free_disk_bytes=shutil.disk_usage(disk).free,
+            # A mix cannot be cached in a folder.
+            free_disk_bytes=0 if self.subset.datasets.mix else shutil.disk_usage(disk).free,
         )
 
 
@@ -330,7 +331,7 @@ def _check_step(step: Any, dataset: Any) -> None:
 def _train_on(step: Any, batch: Any) -> Iterator[_Train]:
     """Yield a function that trains on a batch and waits for the accelerator.
 
-    At the end, a Keras model has its old weights, optimizer and random seeds, and reset metrics.
+    At the end, a Keras model has its old weights, optimizer, random seeds and metrics.
     """
 
     def finished(run: Callable[[Any], Any]) -> _Train:
@@ -345,14 +346,14 @@ def _train_on(step: Any, batch: Any) -> Iterator[_Train]:
         return
     step(batch[0][:1], training=False)  # creates the variables
     step.optimizer.build(step.trainable_variables)
-    every = (*step.variables, *step.optimizer.variables)
+    every = (*step.variables, *step.metrics_variables, *step.optimizer.variables)
     before = {id(variable): (variable, variable.numpy()) for variable in every}
     try:
         yield finished(lambda batch: step.train_on_batch(*batch))
     finally:
+        step.reset_metrics()  # also those that the first step creates
         for variable, value in before.values():
             variable.assign(value)
-        step.reset_metrics()
 
 
 class _Changed(NamedTuple):
@@ -363,7 +364,7 @@ class _Changed(NamedTuple):
     evict: Callable[[], None] = lambda: None
     """Removes the files of a cache from the page cache."""
     num_images: int | None = None
-    """The run stops after these, all images of a sample cached in files. None without files."""
+    """Number of images in a sample that is cached in files; the run ends after them. Else None."""
 
 
 @contextmanager

@@ -51,18 +51,18 @@ class BucketBatches:
         more = 0 if self.drop_remainder else self.batch_size - 1
         return sum((len(members) + more) // self.batch_size for members in self.members)
 
-    def at(self, key: int, places: Ints) -> Ints:
-        return _bucket_epoch(self, key).positions[places]
+    def at(self, key: int, epoch: int, places: Ints) -> Ints:
+        return _bucket_epoch(self, mix(key, epoch)).positions[places]
 
     def own(self, batches: GlobalBatches) -> slice:
         del batches
         return slice(0, self.num_records)
 
-    def places_of(self, key: int, number: int) -> tuple[range, Size]:
+    def places_of(self, key: int, epoch: int, number: int) -> tuple[range, Size]:
         """Return the places of global batch `number`, and the size of its images."""
-        epoch = _bucket_epoch(self, key)
-        start = epoch.stops[number - 1] if number else 0
-        return range(start, epoch.stops[number]), self.sizes[epoch.buckets[number]]
+        own = _bucket_epoch(self, mix(key, epoch))
+        start = own.stops[number - 1] if number else 0
+        return range(start, own.stops[number]), self.sizes[own.buckets[number]]
 
 
 class _BucketEpoch(NamedTuple):

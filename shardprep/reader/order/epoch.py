@@ -1,8 +1,8 @@
 """The order of the records within one epoch: lanes of blocks, or draws by weight.
 
-An order is a pure function of the records, the size of a global batch and the key of the epoch.
-So every host and both readers compute the same, and can begin at any place of an epoch. Except with
-`HostRange`, any number of hosts reads the same global batches.
+An order is a pure function of the records, the size of a global batch, the key of the seed and the
+epoch. So every host and both readers compute the same, and can begin at any place of an epoch.
+Except with `HostRange`, any number of hosts reads the same global batches.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LaneSpan(NamedTuple):
 
 
 class EpochOrder(Protocol):
-    """The order of the records of all hosts in an epoch, given the key of the epoch.
+    """The order of the records of all hosts in an epoch, given the key of the seed.
 
     A *position* numbers the records of a selection from 0, in the order of the shards. A *place*
     numbers the records of an epoch in training order (`global_batches`); `places` must increase.
@@ -81,7 +81,7 @@ class EpochOrder(Protocol):
     def __len__(self) -> int:
         """Return the number of places of an epoch."""
 
-    def at(self, key: int, places: Ints) -> Ints:
+    def at(self, key: int, epoch: int, places: Ints) -> Ints:
         """Return the positions of the records at `places`."""
 
     def own(self, batches: GlobalBatches) -> slice | Ints:
@@ -200,7 +200,8 @@ class LaneShuffle:
     def __len__(self) -> int:
         return self.num_records
 
-    def at(self, key: int, places: Ints) -> Ints:
+    def at(self, key: int, epoch: int, places: Ints) -> Ints:
+        key = mix(key, epoch)
         positions = np.empty(len(places), np.int64)
         for run in self._runs(places):
             blocks = self.blocks[run.lane]
@@ -217,8 +218,10 @@ class LaneShuffle:
         first = self.starts.item(own.start)
         return tuple(Lane(self.blocks[i], self.starts.item(i) - first) for i in own)
 
-    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[LaneSpan]:
-        first = self._own_lanes(batches).start
+    def spans(
+        self, key: int, epoch: int, batches: GlobalBatches, start: int, stop: int
+    ) -> Iterator[LaneSpan]:
+        first, key = self._own_lanes(batches).start, mix(key, epoch)
         for run in self._runs(batches.places(start, stop)):
             yield LaneSpan(run.lane - first, self._lane_key(key, run.lane), run.start, run.stop)
 
@@ -307,8 +310,8 @@ class StoredOrder:
     def __len__(self) -> int:
         return self.num_records
 
-    def at(self, key: int, places: Ints) -> Ints:
-        del key
+    def at(self, key: int, epoch: int, places: Ints) -> Ints:
+        del key, epoch
         return places
 
     def own(self, batches: GlobalBatches) -> slice | Ints:
@@ -323,9 +326,11 @@ class StoredOrder:
         )
         return (Lane(blocks, 0),)
 
-    def spans(self, key: int, batches: GlobalBatches, start: int, stop: int) -> Iterator[LaneSpan]:
+    def spans(
+        self, key: int, epoch: int, batches: GlobalBatches, start: int, stop: int
+    ) -> Iterator[LaneSpan]:
         del batches
-        yield LaneSpan(0, key, start, stop)
+        yield LaneSpan(0, mix(key, epoch), start, stop)
 
 
 def block_sizes(
@@ -384,8 +389,8 @@ class HostRange:
     def __len__(self) -> int:
         return self.num_records
 
-    def at(self, key: int, places: Ints) -> Ints:
-        del key
+    def at(self, key: int, epoch: int, places: Ints) -> Ints:
+        del key, epoch
         return places
 
     def own(self, batches: GlobalBatches) -> slice:
@@ -419,7 +424,8 @@ class WeightedDraws:
     def __len__(self) -> int:
         return self.num_draws
 
-    def at(self, key: int, places: Ints) -> Ints:
+    def at(self, key: int, epoch: int, places: Ints) -> Ints:
+        key = mix(key, epoch)
         if not self.replacement:
             return _draw_without_replacement(self, key)[places]
         start = places.item(0)

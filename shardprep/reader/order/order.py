@@ -1,7 +1,7 @@
 """The order of records in all epochs, for both readers.
 
-The global batches depend only on the records, the order within an epoch (lanes, weights or
-buckets), the batch size, the seed and the epoch. They do not depend on threads, caches or the
+The global batches depend only on the records, the order within an epoch (lanes, weights, buckets
+or a mix), the batch size, the seed and the epoch. They do not depend on threads, caches or the
 framework. Except with `HostRange`, they do not depend on the number of hosts either: each host
 takes its part of each global batch. So a state that one reader saved can be resumed by the other,
 and on another number of hosts. A state is a few numbers, and an identity of the batches they count.
@@ -29,6 +29,7 @@ from shardprep.reader.order.epoch import (
     WeightedDraws,
 )
 from shardprep.reader.order.global_batches import GlobalBatches
+from shardprep.reader.order.mixed_draws import MixedDraws
 from shardprep.reader.order.permutation import key_of, mix
 from shardprep.reader.validators import Arguments, Number, Seed, short_repr, whole
 
@@ -38,6 +39,9 @@ _VERSION = "2"
 """First part of an `identity`; it changes when the order of equal options changes."""
 _HINT = "load it with the dataset, the split and the options it was saved with"
 _NO_STATE = "use the result of state_dict()"
+_IN_BLOCKS = LaneShuffle | StoredOrder | MixedDraws
+_DRAWN = WeightedDraws | MixedDraws
+"""Orders that may have a record several times in an epoch."""
 _STRETCH = 2048
 """Places that are computed at a time: a lane costs as much for one place as for many."""
 
@@ -91,7 +95,7 @@ class Order:
         """Return the number of batches with a part for this host; a short one may have none."""
         number = self.num_batches(drop=drop)
         if isinstance(self.within_epoch, BucketBatches):
-            batches = (self.within_epoch.places_of(self.key, i)[0] for i in range(number))
+            batches = (self.within_epoch.places_of(self.key, 0, i)[0] for i in range(number))
             return sum(len(self.batches.part(len(places))) > 0 for places in batches)
         return min(number, -(-len(self) // self.batches.host_size))
 
@@ -99,24 +103,28 @@ class Order:
     def lanes(self) -> tuple[Lane, ...]:
         """The lanes of this host; empty if records are not read in blocks."""
         within = self.within_epoch
-        return within.lanes(self.batches) if isinstance(within, LaneShuffle | StoredOrder) else ()
+        return within.lanes(self.batches) if isinstance(within, _IN_BLOCKS) else ()
 
     def spans(self, epoch: int, start: int, stop: int) -> Iterator[LaneSpan]:
         """Return the spans of lanes that have the own places from `start` to before `stop`."""
         within = self.within_epoch
-        if not isinstance(within, LaneShuffle | StoredOrder):
+        if not isinstance(within, _IN_BLOCKS):
             return iter(())
-        return within.spans(self.epoch_key(epoch), self.batches, start, stop)
+        return within.spans(self.key, self._repeated(epoch), self.batches, start, stop)
 
     def epoch_key(self, epoch: Any) -> Any:
-        return mix(self.key, epoch if self.reshuffle else 0)
+        return mix(self.key, self._repeated(epoch))
+
+    def _repeated(self, epoch: Any) -> Any:
+        """Return the epoch whose order `epoch` has."""
+        return epoch if self.reshuffle else 0
 
     def tags(self, epoch: int, start: int, stop: int) -> Ints:
         """Return the tags of the own places from `start` to before `stop`, int64.
 
         A *tag* names a record of an epoch: epoch × records + position, or draw × records + position
-        with weights, where draws are counted from epoch 0. Random crops and augmentations depend on
-        tags, so they are the same on any number of hosts.
+        with weights or a mix, where draws are counted from epoch 0. Random crops and augmentations
+        depend on tags, so they are the same on any number of hosts.
         """
         if start >= stop:
             return np.empty(0, np.int64)
@@ -133,7 +141,7 @@ class Order:
         """
         within, batches = self.within_epoch, self.batches
         if isinstance(within, BucketBatches):
-            every, size = within.places_of(self.epoch_key(epoch), number)
+            every, size = within.places_of(self.key, self._repeated(epoch), number)
             part = batches.part(len(every))
             return self.tags_at(epoch, np.array(every[part.start : part.stop], np.int64)), size
         start = number * batches.host_size
@@ -146,9 +154,9 @@ class Order:
 
     def tags_at(self, epoch: int, places: Ints) -> Ints:
         within = self.within_epoch
-        is_drawn = isinstance(within, WeightedDraws)
-        reads = epoch * len(within) + places if is_drawn else epoch
-        tags: Ints = reads * within.num_records + within.at(self.epoch_key(epoch), places)
+        reads = epoch * len(within) + places if isinstance(within, _DRAWN) else epoch
+        positions = within.at(self.key, self._repeated(epoch), places)
+        tags: Ints = reads * within.num_records + positions
         return tags
 
 

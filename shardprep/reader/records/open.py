@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardprep.dataset.folder import index_name
-from shardprep.dataset.manifest import Manifest
-from shardprep.dataset.open_dataset import OpenDataset, open_dataset
+from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, Schema
 from shardprep.errors import DatasetError
-from shardprep.reader.config import ReadConfig, Request, check_request, draw_seed
+from shardprep.reader.array_types import Ints
+from shardprep.reader.config import ReadConfig, Request, check_request, seed_of
 from shardprep.reader.decode.targets import check_boxes
 from shardprep.reader.order.epoch import (
     BlockShuffle,
@@ -19,21 +20,22 @@ from shardprep.reader.order.epoch import (
     HostRange,
     StoredOrder,
     block_sizes,
-    lane_shuffle,
     usual_block_length,
 )
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
+from shardprep.reader.records.datasets import Datasets, sizes_of_blocks
 from shardprep.reader.records.records import Places, Records, indexed
-from shardprep.reader.records.shards import LocalShards, RemoteShards
-from shardprep.reader.selection.split_argument import AnySplit, numbers_of
+from shardprep.reader.records.shards import LocalShards, RemoteShards, Shards
+from shardprep.reader.selection.mix import Mix
+from shardprep.reader.selection.split_argument import AnySplit
 
 
 @dataclass(frozen=True, slots=True)
 class Subset:
     """The opened records of one host, and the order in which the host reads them."""
 
-    dataset: OpenDataset
+    datasets: Datasets
     schema: Schema
     """Schema of `records`, which may be decoded copies."""
     records: Records
@@ -44,21 +46,17 @@ class Subset:
     batches: GlobalBatches
 
     @property
-    def manifest(self) -> Manifest:
-        return self.dataset.manifest
-
-    @property
     def num_records(self) -> int:
         return len(self.records)
 
     @property
     def num_all(self) -> int:
-        """Number of places of an epoch (records, or draws by weight), of all hosts together."""
+        """Number of records (or draws by weight) of an epoch, of all hosts together."""
         return len(self.within_epoch)
 
     @property
     def epoch_records(self) -> int:
-        """Number of places of an epoch that this host reads."""
+        """Number of records (or draws by weight) of an epoch that this host reads."""
         return len(self.batches)
 
     @property
@@ -75,50 +73,65 @@ class Subset:
 
     @property
     def block_length(self) -> int:
-        return usual_block_length(mean_record_bytes(self.manifest))
+        return usual_block_length(self.datasets.record_bytes)
 
     def blocks(self, config: ReadConfig, *, shuffle: bool) -> BlockShuffle:
         """Return an order of this host's records only, for readers that read whole groups."""
-        length, width = block_sizes(mean_record_bytes(self.manifest), *_sizes(config))
+        length, width = sizes_of_blocks(self.datasets.record_bytes, config)
         return BlockShuffle(
             num_records=self.num_records, block_length=length, group_width=width, shuffle=shuffle
         )
 
     def order(self, request: Request) -> Order:
-        """Return the order of the records, with a random seed if the request has no seed."""
+        """Return the order of the records, with a seed of `seed_of`."""
         return Order(
             self.within_epoch,
             self.batches,
-            seed=draw_seed() if request.seed is None else request.seed,
+            seed=seed_of(request.seed, self.batches.num_hosts),
             reshuffle=request.config.shuffle_reshuffle_each_iteration,
         )
 
     def alone(self, records: Records, batch_size: int) -> Subset:
         """Return the subset of `records` in their order, as if this were the only host."""
         number = len(records)
-        within = StoredOrder(number, *block_sizes(mean_record_bytes(self.manifest)))
+        within = StoredOrder(number, *block_sizes(self.datasets.record_bytes))
         batches = GlobalBatches(number, batch_size)
         return replace(self, records=records, within_epoch=within, batches=batches)
 
 
 def open_subset(
-    path: str | Path | OpenDataset, split: AnySplit, *, verify_crc: bool = True
+    path: str | Path | OpenDataset | Mix, split: AnySplit, *, verify_crc: bool = True
 ) -> Subset:
     """Return the records of a split in its order, for a single host."""
-    dataset = path if isinstance(path, OpenDataset) else open_dataset(path)
-    places = Places.of(dataset.manifest, numbers_of(dataset.manifest, split))
-    records = open_records(dataset, places, verify_crc=verify_crc)
-    number = len(records)
-    within = StoredOrder(number, *block_sizes(mean_record_bytes(dataset.manifest)))
-    batches = GlobalBatches(number, 1)
-    return Subset(dataset, dataset.schema, records, places.digest, within, batches)
+    datasets, numbers = Datasets.of(path, split)
+    records = _joined(datasets, numbers, verify_crc=verify_crc)
+    within = StoredOrder(len(records), *block_sizes(datasets.record_bytes))
+    batches = GlobalBatches(len(records), 1)
+    return Subset(datasets, datasets.schema, records, records.digest, within, batches)
+
+
+def _joined(
+    datasets: Datasets,
+    numbers: Sequence[Ints],
+    *,
+    staging_bytes: int | None = None,
+    verify_crc: bool = True,
+) -> Records:
+    """Return the records of all datasets; `numbers` are their record numbers in each dataset."""
+    every = [
+        open_records(
+            one, Places.of(one.manifest, own), staging_bytes=staging_bytes, verify_crc=verify_crc
+        )
+        for one, own in zip(datasets.opened, numbers, strict=True)
+    ]
+    return Records.joined(every, verify_crc=verify_crc) if len(every) > 1 else every[0]
 
 
 def open_records(
     dataset: OpenDataset,
     places: Places,
     *,
-    store: LocalShards | RemoteShards | None = None,
+    store: Shards | None = None,
     staging_bytes: int | None = None,
     verify_crc: bool = True,
 ) -> Records:
@@ -143,29 +156,31 @@ def open_request(request: Request) -> Subset:
     """Return the records that a call of `load` reads on this host. Raises like `load`."""
     check_request(request)
     config = request.config
-    dataset = open_dataset(request.path)
-    manifest, (host, num_hosts) = dataset.manifest, config.shard_of
-    numbers = numbers_of(manifest, request.split)
+    datasets, numbers = Datasets.of(request.path, request.split)
+    host, num_hosts = config.shard_of
     size = (request.batch_size or 1) * config.replicas * num_hosts
     within: EpochOrder
     if request.weights is not None:
         from shardprep.reader.selection.weights import weighted_draws  # imports pyarrow
 
-        within = weighted_draws("reader", request.weights, numbers, dataset)
+        within = weighted_draws("reader", request.weights, numbers[0], datasets.only)
     elif request.window or config.service:
-        within = HostRange(len(numbers), request.window or 0, host, num_hosts)
+        within = HostRange(len(numbers[0]), request.window or 0, host, num_hosts)
     else:
-        within = epoch_order(manifest, len(numbers), size, config, shuffle=request.is_shuffled)
-    check_hosts(str(dataset), len(within), num_hosts)
+        within = datasets.order(size, config, shuffle=request.is_shuffled)
+    check_hosts(str(datasets), len(within), num_hosts)
     batches = GlobalBatches(len(within), size, host, num_hosts)
-    places = Places.of(manifest, numbers)
-    own = Places.of(manifest, numbers[within.own(batches)])
-    records = open_records(dataset, own, staging_bytes=config.staging_bytes)
-    subset = Subset(dataset, dataset.schema, records, places.digest, within, batches)
+    # Each host reads from all records of a mix.
+    own = numbers if datasets.mix else [numbers[0][within.own(batches)]]
+    records = _joined(datasets, own, staging_bytes=config.staging_bytes)
+    digest = records.digest
+    if not datasets.mix:
+        digest = Places.of(datasets.only.manifest, numbers[0]).digest
+    subset = Subset(datasets, datasets.schema, records, digest, within, batches)
     has_crop = request.crop is not None
     if request.batch_size is not None and subset.image_size(request) is None and not has_crop:
         raise DatasetError(
-            str(subset.dataset),
+            str(datasets),
             "its images differ in size, so they cannot be batched as they are",
             "give random_resized_crop, center_crop or ReadConfig(image_size=(height, width)), "
             "leave out batch_size, or build with --size",
@@ -173,36 +188,14 @@ def open_request(request: Request) -> Subset:
     check_boxes("reader", subset.schema, request)
     if config.service and request.max_boxes is None and BOX in subset.schema.features:
         what = "a service sends batches of one shape, and images differ in their number of boxes"
-        raise DatasetError(str(subset.dataset), what, "give max_boxes")
-    if config.service and subset.dataset.is_remote:
+        raise DatasetError(str(datasets), what, "give max_boxes")
+    if config.service and records.is_remote:
         raise DatasetError(
-            str(subset.dataset),
+            str(datasets),
             "workers of a service cannot read object storage through this process",
-            f"shardprep fetch {subset.dataset} to a folder they share, or mount the bucket there",
+            f"shardprep fetch {datasets} to a folder they share, or mount the bucket there",
         )
     return subset
-
-
-def mean_record_bytes(manifest: Manifest) -> float:
-    """Return the mean size of a record in bytes, with its frame."""
-    shards = manifest.shards.values()
-    num_records = sum(shard.num_records for shard in shards)
-    return sum(shard.num_bytes for shard in shards) / max(1, num_records)
-
-
-def epoch_order(
-    manifest: Manifest, number: int, size: int, config: ReadConfig, *, shuffle: bool
-) -> EpochOrder:
-    """Return an order with each of `number` records once, in global batches of `size`."""
-    record_bytes = mean_record_bytes(manifest)
-    if shuffle:
-        length, width = _sizes(config)
-        return lane_shuffle(number, record_bytes, size, block_length=length, group_width=width)
-    return StoredOrder(number, *block_sizes(record_bytes, *_sizes(config)))
-
-
-def _sizes(config: ReadConfig) -> tuple[int | None, int | None]:
-    return config.interleave_block_length, config.interleave_cycle_length
 
 
 def check_hosts(where: str, num_records: int, num_hosts: int) -> None:

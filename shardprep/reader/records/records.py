@@ -1,4 +1,4 @@
-"""The records of a selection by number, read from shards in a folder or in object storage.
+"""The records of a selection by number, read from the shards of a dataset or of several.
 
 Offsets come from `index/<shard>.idx`, which is checked against the manifest: number of records,
 no gaps, and the size of the shard.
@@ -11,7 +11,7 @@ import hashlib
 import threading
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,12 +29,20 @@ from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Bytes, Ints
 from shardprep.reader.order.epoch import Lane
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.shards import NUM_READS, ByteRange, LocalShards, RemoteShards
+from shardprep.reader.records.shards import (
+    NUM_READS,
+    ByteRange,
+    JoinedShards,
+    LocalShards,
+    RemoteShards,
+    Shards,
+    folder_of,
+)
 
 _GAP_BYTES = 256 << 10
 """Largest gap between two records, in bytes, that is read to save a second request."""
 _MOST_GROUP_BYTES = 128 << 20
-"""Maximum total size of one group per lane. With larger groups, records are read singly."""
+"""Maximum bytes of one group of each lane, summed over lanes; above it, no block is read ahead."""
 _NUM_GROUPS = 4
 """Groups in memory for each lane: two that batches use, and others that are requested."""
 _NUM_EPOCHS = 4
@@ -145,7 +153,7 @@ class PrefetchedBlocks:
     needed. Block numbers count through all lanes. Rows are the rows of the host (see `Order`).
     """
 
-    def __init__(self, store: RemoteShards, frames: Frames, order: Order) -> None:
+    def __init__(self, store: RemoteShards | JoinedShards, frames: Frames, order: Order) -> None:
         self._store, self._frames, self._order = store, frames, order
         self._lanes = order.lanes
         self._starts = [lane.start for lane in self._lanes]
@@ -157,8 +165,8 @@ class PrefetchedBlocks:
         """Block number → block; the least recently used first."""
         self._max_held = _NUM_GROUPS * sum(lane.blocks.group_width for lane in self._lanes)
         self._expected: deque[int] = deque()
-        self._groups: dict[int, dict[int, int]] = {}
-        """Epoch → lane → its last expected group."""
+        self._groups: dict[tuple[int, int], int] = {}
+        """Lane and key of an order of it → its last expected group; the last used at the end."""
 
     def __del__(self) -> None:
         for block in self._held.values():
@@ -172,20 +180,18 @@ class PrefetchedBlocks:
         """
         spans = list(self._order.spans(epoch, start, stop))
         with self._lock:
-            groups = self._groups.pop(epoch, {})
             for lane, key, begin, end in spans:
                 blocks = self._lanes[lane].blocks
                 first, last = (blocks.find(key, place).group for place in (begin, end - 1))
                 last = min(last + 1, blocks.num_groups - 1)
-                expected = groups.get(lane, -1)
-                if expected - 1 <= first <= expected:  # the epoch continues
+                expected = self._groups.pop((lane, key), -1)
+                if begin and expected - 1 <= first <= expected:  # the order continues
                     first, last = expected + 1, max(expected, last)
                 for group in range(first, last + 1):
                     numbers = blocks.blocks(key, group) + self._firsts[lane]
                     self._expected += numbers.tolist()
-                groups[lane] = last
-            self._groups[epoch] = groups
-            if len(self._groups) > _NUM_EPOCHS:
+                self._groups[lane, key] = last
+            while len(self._groups) > _NUM_EPOCHS * len(self._lanes):
                 del self._groups[next(iter(self._groups))]
             self._request_expected()
 
@@ -247,14 +253,29 @@ class PrefetchedBlocks:
 class Records:
     """A sequence of the payloads of records, by number. Cheap to slice and pickle. Thread-safe."""
 
-    def __init__(
-        self, store: LocalShards | RemoteShards, frames: Frames, *, verify_crc: bool
-    ) -> None:
+    def __init__(self, store: Shards, frames: Frames, *, verify_crc: bool) -> None:
         self.store = store
         self.frames = frames
         self._verify_crc = verify_crc
         self._blocks: PrefetchedBlocks | None = None
         self._lanes: tuple[Lane, ...] = ()
+
+    @classmethod
+    def joined(cls, several: Sequence[Records], *, verify_crc: bool) -> Records:
+        """Return the records of several datasets, one after the other."""
+        shards = [
+            shard.model_copy(update={"name": one.store.located(shard.name)})
+            for one in several
+            for shard in one.shards
+        ]
+        firsts = accumulate((len(one.shards) for one in several), initial=0)
+        columns = [
+            (one.frames.shard + first, one.frames.record, one.frames.offset, one.frames.length)
+            for one, first in zip(several, firsts, strict=False)
+        ]
+        frames = Frames(tuple(shards), *map(np.concatenate, zip(*columns, strict=True)))
+        store = JoinedShards(one.store for one in several)
+        return cls(store, frames, verify_crc=verify_crc)
 
     def __len__(self) -> int:
         return len(self.frames.shard)
@@ -272,8 +293,9 @@ class Records:
         ordered._lanes = lanes = order.lanes  # noqa: SLF001
         mean_bytes = int(self.frames.length.sum()) / max(1, len(self))
         group_bytes = mean_bytes * sum(lane.blocks.group_records for lane in lanes)
-        if isinstance(self.store, RemoteShards) and lanes and group_bytes <= _MOST_GROUP_BYTES:
-            ordered._blocks = PrefetchedBlocks(self.store, self.frames, order)  # noqa: SLF001
+        store, fits = self.store, group_bytes <= _MOST_GROUP_BYTES
+        if not isinstance(store, LocalShards) and store.is_remote and lanes and fits:
+            ordered._blocks = PrefetchedBlocks(store, self.frames, order)  # noqa: SLF001
         return ordered
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
@@ -296,7 +318,7 @@ class Records:
 
     @property
     def is_remote(self) -> bool:
-        return isinstance(self.store, RemoteShards)
+        return self.store.is_remote
 
     @property
     def paths(self) -> list[str]:
@@ -346,25 +368,35 @@ class Records:
         """Return `use(number)` of the next good record after the number `position`.
 
         A record is bad if its number is in `bad` or if `use` raises RecordError, which is passed to
-        `note`. The search wraps around in the lane of the record, or in all records without lanes.
-        So in a `LaneShuffle` the result is the same on any number of hosts. DatasetError if no
-        record is good.
+        `note`. The search wraps around in the lane of the record, or in all records without lanes,
+        and passes over records of other datasets. So in a `LaneShuffle` or a mix the result is the
+        same on any number of hosts. DatasetError if no record is good.
         """
         starts = [lane.start for lane in self._lanes] or [0]
         lane = bisect_right(starts, position)
         first, stop = starts[lane - 1], [*starts, len(self)][lane]
+        shards = self._shards_of_dataset(position)
         for step in range(1, stop - first):
             at = first + (position - first + step) % (stop - first)
-            if at in bad:
+            if at in bad or self.frames.shard.item(at) not in shards:
                 continue
             try:
                 return use(at)
             except RecordError as error:
                 note(at, error)
-        raise DatasetError(self.store.where, "has no good record", "build the dataset again")
+        where = folder_of(self.store.located(self.place(position)[0]))
+        raise DatasetError(where, "has no good record", "build the dataset again")
+
+    def _shards_of_dataset(self, number: int) -> Container[int]:
+        """Return the indices of the shards of the dataset that has a record."""
+        if not isinstance(self.store, JoinedShards):
+            return range(len(self.shards))
+        datasets = [self.store.datasets[shard.name] for shard in self.shards]
+        own = datasets[self.frames.shard.item(number)]
+        return {i for i, dataset in enumerate(datasets) if dataset == own}
 
     def map_ranges(self, function: Callable[[range], _T], size: int) -> Iterator[_T]:
-        """Yield in order the results of a function of ranges of `size` numbers, run in threads."""
+        """Call a function with ranges of `size` numbers in threads; yield its results in order."""
         num_threads = max(usable_cores(), NUM_READS if self.is_remote else 1)
         numbers = range(len(self))
         ranges = (numbers[start : start + size] for start in range(0, len(self), size))
@@ -403,7 +435,7 @@ class Records:
         """Return the error for a damaged record, with the location of the record."""
         name, record, offset = self.place(number)
         where = f"{self.store.located(name)}, record {record}"
-        return RecordError(where, what, self.store.way_out(), offset=offset)
+        return RecordError(where, what, self.store.way_out(name), offset=offset)
 
     def place(self, number: int) -> tuple[str, int, int]:
         """Return the shard name of a record, its number there, and its offset in bytes."""

@@ -1,4 +1,4 @@
-"""Bytes of shards, in a folder or in object storage ("the store").
+"""Bytes of shards, in a folder, in object storage ("the store"), or in several of both.
 
 Background threads copy shards from the store to this machine. Until a shard has a complete copy,
 ranges of it are read from the store. Order and content are the same in both cases. Shards beyond
@@ -11,12 +11,12 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from shardprep.dataset.local_files import LocalFiles, open_shard, way_out
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard
@@ -43,6 +43,11 @@ class ByteRange(NamedTuple):
     num_bytes: int
 
 
+def folder_of(path: str) -> str:
+    """Return the folder of the path or address of a shard."""
+    return path.rpartition("/")[0]
+
+
 def submitted(
     pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: object
 ) -> Future[_T]:
@@ -65,27 +70,26 @@ class LocalShards:
     After the dataset was replaced, open shards can still be read, but opening a shard fails.
     """
 
+    is_remote: ClassVar[bool] = False
+
     def __init__(
         self, folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None = None
     ) -> None:
-        """`shards` are manifest entries by name. `files` detect that the dataset was replaced."""
+        """Read `shards`, manifest entries by name; `files` detect that the dataset was replaced."""
         self.folder = folder
-        self._shards = shards
+        self.shards = shards
         self._local = files
         self._files = OpenFiles(partial(_opened, folder, shards, files))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LocalShards, (self.folder, self._shards, self._local)
-
-    @property
-    def where(self) -> str:
-        return str(self.folder)
+        return LocalShards, (self.folder, self.shards, self._local)
 
     def located(self, name: str) -> str:
         return f"{self.folder}/{name}"
 
-    def way_out(self) -> str:
-        """Return a hint on what to do about a damaged record."""
+    def way_out(self, name: str) -> str:
+        """Return a hint on what to do about a damaged record of a shard."""
+        del name
         if (self.folder / MANIFEST_FILE).is_file():
             return way_out(self.folder)
         return f"remove {self.folder}, a cache that will be filled again"
@@ -97,7 +101,7 @@ class LocalShards:
             return read_at(file.number, part.num_bytes, part.start)
         except OSError as error:
             where, what = self.located(part.shard), f"cannot be read ({error.strerror})"
-            raise DatasetError(where, what, self.way_out()) from error
+            raise DatasetError(where, what, self.way_out(part.shard)) from error
 
     def read_all(self, parts: Sequence[ByteRange]) -> list[bytes]:
         return [self.read(part) for part in parts]
@@ -114,28 +118,29 @@ def _opened(folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None,
 class RemoteShards:
     """Shards in object storage by name. Thread-safe; can be pickled."""
 
+    is_remote: ClassVar[bool] = True
+
     def __init__(self, shards: dict[str, RemoteShard], limit: int | None = None) -> None:
-        self._shards = shards
-        self._limit = limit
+        self.shards = shards
+        self.limit = limit
         self._staged = StagedShards(limit)
         self._lock = threading.Lock()
         self._process_threads: _Threads | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteShards, (self._shards, self._limit)
+        return RemoteShards, (self.shards, self.limit)
 
-    @property
-    def where(self) -> str:
-        return self.located(next(iter(self._shards))).rpartition("/")[0]
-
-    def way_out(self) -> str:
-        return way_out(self.where)
+    def way_out(self, name: str) -> str:
+        return way_out(folder_of(self.located(name)))
 
     def located(self, name: str) -> str:
-        return str(self._shards[name].url)
+        return str(self.shards[name].url)
 
     def read(self, part: ByteRange) -> bytes | memoryview:
-        """Return a range from a copy of its shard, or else the store. Raises errors of copying."""
+        """Return a range from a local copy of its shard, or else from the store.
+
+        If copying the shard has failed, the error of the copy is raised.
+        """
         errors = self._threads(part.shard).errors
         if part.shard in errors:
             raise errors[part.shard]
@@ -144,10 +149,10 @@ class RemoteShards:
 
     def read_copy(self, part: ByteRange) -> bytes | None:
         """Return the bytes of a range from the local copy of its shard, or None without a copy."""
-        return self._staged.read(self._shards[part.shard], part.start, part.num_bytes)
+        return self._staged.read(self.shards[part.shard], part.start, part.num_bytes)
 
     def has_copy(self, name: str) -> bool:
-        return self._staged.path(self._shards[name]).exists()
+        return self._staged.path(self.shards[name]).exists()
 
     def begin(self, part: ByteRange) -> Future[bytes | memoryview]:
         """Return the future of `read` in a thread."""
@@ -155,11 +160,11 @@ class RemoteShards:
 
     def read_anew(self, part: ByteRange) -> memoryview:
         """Delete the local copy of a shard, and return the bytes of a range from the store."""
-        self._staged.drop(self._shards[part.shard])
+        self._staged.drop(self.shards[part.shard])
         return self._read_store(part)
 
     def _read_store(self, part: ByteRange) -> memoryview:
-        shard = self._shards[part.shard]
+        shard = self.shards[part.shard]
         return objects.read_range(shard.url, shard.etag, part.start, part.num_bytes)
 
     def read_all(self, parts: Sequence[ByteRange]) -> list[bytes | memoryview]:
@@ -173,8 +178,72 @@ class RemoteShards:
         with self._lock:
             threads = self._process_threads
             if threads is None or threads.process != os.getpid():
-                threads = self._process_threads = _Threads(self._shards, self._staged, first)
+                threads = self._process_threads = _Threads(self.shards, self._staged, first)
             return threads
+
+
+class JoinedShards:
+    """Shards of several datasets; their paths and addresses are their names. Can be pickled."""
+
+    def __init__(self, stores: Iterable[Shards]) -> None:
+        """Join stores that are not joined themselves."""
+        self.datasets: dict[str, int] = {}
+        """Name → number of the dataset of the shard, from 0."""
+        self._local: dict[str, tuple[LocalShards, str]] = {}
+        """Name of a shard in a folder → its store, and its name there."""
+        remote, limit = dict[str, RemoteShard](), None
+        for number, store in enumerate(stores):
+            if isinstance(store, JoinedShards):
+                raise TypeError
+            self.datasets |= {store.located(name): number for name in store.shards}
+            if isinstance(store, LocalShards):
+                self._local |= {store.located(name): (store, name) for name in store.shards}
+            else:
+                remote |= {store.located(name): shard for name, shard in store.shards.items()}
+                limit = store.limit
+        # One store for all remote shards, so that their copies do not evict each other.
+        self._remote = RemoteShards(remote, limit)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether any shard is in object storage."""
+        return bool(self._remote.shards)
+
+    def located(self, name: str) -> str:
+        return name
+
+    def way_out(self, name: str) -> str:
+        store, own = self._local.get(name, (self._remote, name))
+        return store.way_out(own)
+
+    def read(self, part: ByteRange) -> bytes | memoryview:
+        store, name = self._local.get(part.shard, (self._remote, part.shard))
+        return store.read(part._replace(shard=name))
+
+    def read_all(self, parts: Sequence[ByteRange]) -> list[bytes | memoryview]:
+        begun = [None if part.shard in self._local else self.begin(part) for part in parts]
+        return [
+            self.read(part) if future is None else future.result()
+            for part, future in zip(parts, begun, strict=True)
+        ]
+
+    def read_anew(self, part: ByteRange) -> bytes | memoryview:
+        return self.read(part) if part.shard in self._local else self._remote.read_anew(part)
+
+    def read_copy(self, part: ByteRange) -> bytes | memoryview | None:
+        """Return the bytes of a range from this machine, or None without a copy of its shard."""
+        return self.read(part) if part.shard in self._local else self._remote.read_copy(part)
+
+    def has_copy(self, name: str) -> bool:
+        return name in self._local or self._remote.has_copy(name)
+
+    def begin(self, part: ByteRange) -> Future[bytes | memoryview]:
+        """Return the future of `read` in a thread, for a shard in object storage."""
+        return self._remote.begin(part)
+
+
+Shards = LocalShards | RemoteShards | JoinedShards
+"""Shards by name, wherever they are."""
 
 
 class _Threads:
@@ -198,7 +267,7 @@ class _Threads:
 
 
 def _fitting(shards: dict[str, RemoteShard], staged: StagedShards, first: str) -> list[str]:
-    """Return the names of shards that fit the limit, in order from `first` and around to it."""
+    """Return the names of shards that fit the limit, from `first` to the last, then the others."""
     names = list(shards)
     begin = names.index(first)
     room = limit = staged.limit()

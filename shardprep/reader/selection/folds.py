@@ -206,9 +206,9 @@ def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
 
 
 def _level(filled: Any, number: int, sizes: Any) -> Any:
-    """Return how many of `number` records each fold gets so that the lowest reach one level.
+    """Return how many of `number` records each fold gets, so that the emptiest become equally full.
 
-    The remainder goes to those folds at this level that have the smallest `sizes`.
+    The remainder goes to those folds among them that have the smallest `sizes`.
     """
     order = np.argsort(filled, kind="stable")
     low = filled[order]

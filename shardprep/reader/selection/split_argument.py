@@ -146,7 +146,7 @@ def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
 
 
 def part_range(num_records: int, index: int, number: int, *, drop_remainder: bool = False) -> slice:
-    """Return the slice of part `index` of `number` parts; the first may have one record more."""
+    """Return the slice of part `index` of `number` parts; the first ones may have a record more."""
     size, more = divmod(num_records, number)
     more = 0 if drop_remainder else more
     start = size * index + min(index, more)

@@ -63,12 +63,12 @@ def twins(
 
     if size is None:
         raise DatasetError(
-            str(subset.dataset),
+            str(subset.datasets),
             "its images differ in size, so they cannot be cached decoded",
             "pass read_config=ReadConfig(image_size=(height, width)), or cache=False",
         )
     key = (_FORMAT, tf.__version__, (size, subset.schema.image.encoding, skips))
-    schema = _twin_schema(subset.schema, size)
+    schema = subset.schema.with_images(size, "raw")
     folder = place / hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     try:
         _write_missing(folder, subset, schema, decode)
@@ -87,7 +87,7 @@ def small_twin(
     """Return the subset after decoding all its records to a single shard in an empty folder."""
     (folder / INDEX_DIR).mkdir()
     first = subset.records.shards[0]
-    schema = _twin_schema(subset.schema, size or (0, 0))
+    schema = subset.schema.with_images(size or (0, 0), "raw")
     progress = CacheProgress(subset.num_records, str(folder))
     _write_twin(folder, first, schema, decode(subset.records), progress)
     written = _twin(folder, first).model_copy(update={"num_records": subset.num_records})
@@ -113,7 +113,7 @@ def _write_missing(folder: Path, subset: Subset, schema: Schema, decode: Decode)
         try:
             for shard in missing:
                 places = Places.whole(shard)
-                records = open_records(subset.dataset, places, store=subset.records.store)
+                records = open_records(subset.datasets.only, places, store=subset.records.store)
                 _write_twin(folder, shard, schema, decode(records), progress)
         except OSError:
             _remove(folder, missing)  # complete twins would keep the disk full
@@ -132,14 +132,6 @@ def _num_bytes(subset: Subset, shards: list[Shard], size: tuple[int, int]) -> in
             images = example.decode(bytes(record)).get(IMAGE, ())
             others += len(record) - sum(len(data) for data in images if isinstance(data, bytes))
     return sum(shard.num_records for shard in shards) * (size[0] * size[1] * 3 + others)
-
-
-def _twin_schema(schema: Schema, size: tuple[int, int]) -> Schema:
-    """Return the schema of twins: raw images of `size`, and masks of the same size."""
-    changed = {IMAGE: schema.image.model_copy(update={"encoding": "raw", "shape": (*size, 3)})}
-    for name in schema.annotations.keys() & MASKS:
-        changed[name] = schema.features[name].model_copy(update={"shape": (*size, 1)})
-    return schema.model_copy(update={"features": {**schema.features, **changed}})
 
 
 def _twin_name(shard: Shard) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from shardprep.reader.config import Request, draw_seed
+from shardprep.reader.config import Request, seed_of
 from shardprep.reader.order.order import State, check_state, identity
 from shardprep.reader.tf.batching import num_batches
 from shardprep.reader.tf.pipeline import make_dataset, opened
@@ -60,7 +60,8 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         subset = self._source.subset
         self.class_names = subset.class_names
         self.seed = request.seed
-        self._request = replace(request, seed=draw_seed() if request.seed is None else request.seed)
+        num_hosts = subset.batches.num_hosts
+        self._request = replace(request, seed=seed_of(request.seed, num_hosts))
         self._num_own_batches = num_batches(subset, request)
         self._place = _Place(request.batch_size or 1)
         self._make()

@@ -57,10 +57,11 @@ def _bytes_per_pixel(subset: Subset, request: Request) -> float:
     if MASK in names:
         num_bytes += np.dtype(subset.schema.features[MASK].mask_dtype).itemsize
     if OBJECT_MASK in names:
-        manifest = subset.manifest
-        objects = [one.objects for one in manifest.annotations.values() if one.objects]
-        num_objects = sum(counts.num_objects for counts in objects)
-        num_records = sum(split.num_records for split in manifest.splits.values())
+        manifests = [one.manifest for one in subset.datasets.opened]
+        counts = [one.objects for manifest in manifests for one in manifest.annotations.values()]
+        num_objects = sum(one.num_objects for one in counts if one)
+        splits = [split for manifest in manifests for split in manifest.splits.values()]
+        num_records = sum(split.num_records for split in splits)
         num_bytes += request.max_boxes or num_objects / num_records
     return num_bytes
 

@@ -227,10 +227,11 @@ def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, in
     if isinstance(request.split, Selection) and subset.schema.target == LABEL:
         yield request.split.name, int((request.split.labels < 0).sum()), len(request.split)
         return
-    names = {shard.name for shard in subset.records.shards}
-    for name, split in subset.manifest.splits.items():
-        if any(one.name in names for one in split.shards):
-            yield name, split.num_unlabelled, split.num_records
+    paths = {*subset.records.paths}
+    for dataset in subset.datasets.opened:
+        for name, split in dataset.manifest.splits.items():
+            if any(dataset.files.location(one.name) in paths for one in split.shards):
+                yield name, split.num_unlabelled, split.num_records
 
 
 class Calls(NamedTuple):

@@ -66,7 +66,7 @@ class Copies:
 
 
 def exact_copies(contents: Contents) -> tuple[Copies, ...]:
-    """Return the groups of images whose originals have the same bytes, by lowest record number."""
+    """Return groups of images whose originals have the same bytes, sorted by first record."""
     codes = contents.original_codes
     known = np.flatnonzero(codes >= 0)
     groups = _groups(known, codes[known])
@@ -74,7 +74,7 @@ def exact_copies(contents: Contents) -> tuple[Copies, ...]:
 
 
 def near_copies(contents: Contents, measured: ScanResult) -> tuple[Copies, ...]:
-    """Return the groups of near copies that are not all exact copies, by lowest record number."""
+    """Return groups of near copies, sorted by first record, without groups of only exact copies."""
     numbers, measures = measured.numbers, measured.measures
     codes, groups = near_groups(measures), []
     for group in _groups(np.arange(len(codes)), codes):

@@ -73,7 +73,8 @@ class Finding:
     name: str
     """Name of the finding, a value of `--list`."""
     severity: Severity
-    """`serious`: a result measured on this set may be wrong; `warning`: training may suffer."""
+    """`serious`: a result measured on this set may be wrong; `warning`: training may suffer;
+    `note`: may be intended."""
     num_found: int
     """Number of images (or classes, splits or objects) found."""
     num_looked_at: int
@@ -88,7 +89,7 @@ class Finding:
     num_dropped: int = 0
     """Number of images of this dataset that the option would leave out."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Number of these images by split."""
+    """Number of images that the option would leave out, by split."""
 
 
 def leaving_out(
@@ -131,7 +132,7 @@ def _is_of_the_set(finding: Finding) -> bool:
 
 
 def of_the_set(finding: Finding) -> Finding:
-    """Return the finding; a note about at least a third of the images becomes one about the set."""
+    """Return the finding; if a note is about a third of the images or more, its text says so."""
     if not _is_of_the_set(finding):
         return finding
     what = f"{finding.what}: a third or more, so it is a property of this set"

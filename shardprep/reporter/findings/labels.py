@@ -25,8 +25,8 @@ TRAIN = "train"
 _IMBALANCE = 10
 """Ratio of the largest to the smallest class from which imbalance is a finding."""
 _TELLING = 0.9
-"""Probability from which a property reveals a class: that an image of the class has more (or less)
-of the property than an image of another class. 0.5 is chance."""
+"""A property reveals a class if an image of the class has more (or less) of it than an image of
+another class with more than this probability. 0.5 is chance."""
 _LEAST_IMAGES = 20
 _DRIFT = 0.15
 """Distance of two distributions (0..1) above which two splits are reported as different."""
@@ -332,7 +332,7 @@ def twice(boxes: Boxes) -> Ints:
 
 
 def lengths(boxes: Boxes) -> Numbers:
-    """Return the height and width of `BOXES` in pixels of the stored image, float[n, 2]."""
+    """Return the height and width of each box in pixels of the stored image, float[n, 2]."""
     corners = boxes["corners"].astype(np.float64)
     sides: Numbers = (corners[:, 2:] - corners[:, :2]) * boxes["size"]
     return sides

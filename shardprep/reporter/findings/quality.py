@@ -27,7 +27,7 @@ _ORDINARY = 1.5
 """A threshold applies if the lower quartile of the values is at least this multiple of it.
 Photographs reach 2 to 3 times each threshold. Microscopy of glowing cells on black does not."""
 _ELSEWHERE = 1 / 8
-"""Factor of the threshold for other datasets: only black, white or blank images are found."""
+"""Factor of a threshold that does not apply: then only black, white or blank images are found."""
 _ODD_ASPECT = 3
 """Ratio of the longer to the shorter side from which an original is odd."""
 
@@ -84,7 +84,7 @@ def pixel_qualities(contents: Contents, measured: ScanResult) -> Iterator[Qualit
 
 
 def _in_set(values: Numbers, threshold: float, *, is_below: bool) -> float:
-    """Return the threshold, moved towards 0 or 1 if many images of the dataset are near it."""
+    """Return the threshold for these values, stricter if it does not apply (`_ORDINARY`)."""
     distance, limit = (values, threshold) if is_below else (1 - values, 1 - threshold)
     if np.quantile(distance, 0.25) >= _ORDINARY * limit:
         return threshold
@@ -92,7 +92,7 @@ def _in_set(values: Numbers, threshold: float, *, is_below: bool) -> float:
 
 
 def original_qualities(contents: Contents) -> Iterator[Quality]:
-    """Yield aspect and enlargement of the originals, from the documents, without pixels."""
+    """Yield the properties of the originals, aspect and enlargement, which need no pixels."""
     known = np.flatnonzero((contents.height > 0) & (contents.width > 0))
     if not len(known):
         return

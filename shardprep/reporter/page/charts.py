@@ -72,7 +72,10 @@ def histogram_chart(
     splits: Sequence[str],
     threshold: tuple[float, bool] | None = None,
 ) -> Html:
-    """Return a histogram of shares by split. `threshold`: a value, and if findings are below it."""
+    """Return a histogram of shares by split.
+
+    `threshold`: a value to mark, and whether the report lists values below it (else above it).
+    """
     shares = {
         name: [count / max(sum(counts), 1) for count in counts]
         for name, counts in histogram.counts.items()

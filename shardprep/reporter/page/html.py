@@ -58,7 +58,7 @@ def capitalized(value: str) -> str:
 
 
 def key(value: str) -> Html:
-    """Return a key, isolated from the text direction around it."""
+    """Return the key of an item as HTML, isolated from the text direction around it."""
     return tag("bdi", value, class_="key")
 
 

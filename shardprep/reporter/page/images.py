@@ -118,7 +118,10 @@ def _group(report: ReportData, drawn: Pictures, group: Copies) -> Html:
 
 
 def quality(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section with histograms and worst images by pixel property; None without any."""
+    """Return the section with a histogram and the worst images of each measured pixel property.
+
+    None if no property was measured.
+    """
     shown = [one for one in report.qualities if one.name not in OF_ORIGINALS]
     if not shown:
         return None
@@ -150,7 +153,7 @@ def _property(report: ReportData, drawn: Pictures, one: Quality) -> Html:
 
 
 def originals(report: ReportData, drawn: Pictures) -> Html | None:
-    """Return the section on sizes, aspects and formats of the originals; None if unknown."""
+    """Return the section on sizes, aspects and formats of the originals; None without sizes."""
     contents = report.contents
     known = np.flatnonzero((contents.height > 0) & (contents.width > 0))
     if not len(known):

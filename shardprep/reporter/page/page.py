@@ -1,7 +1,8 @@
 """The whole page: a report and its pictures as one HTML file.
 
-A function makes each section from the report, some also from its pictures, or returns None if the
-section does not apply. The last sections are here: left-out inputs, channels, provenance.
+Each section is made by one function from the report, and from pictures if it shows some. A function
+returns None if its section does not apply. Sections on left-out inputs, channels and provenance are
+made here.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _BOX_BYTES = 20
 """Estimated size of a drawn box, for the budget."""
 _AT_ONCE = 16
 _NO_CLASS_TIMES = 4
-"""Without classes, the gallery has this many times as many pictures as for one class."""
+"""The gallery of a dataset without classes has this many times the pictures of one class."""
 _MOST_NAMES, _MOST_LETTERS = 5, 40
 """Maximum number of classes named for a picture, and maximum length of a name."""
 _MOST_LEGEND = 30
@@ -232,7 +232,7 @@ def switch(schema: Schema, classes: frozenset[int] | None = None) -> Html:
 def overlay(
     contents: Contents, number: int, marked: Overlay, thumbnail: Thumbnail
 ) -> Iterator[Html]:
-    """Yield what is drawn over a record's thumbnail: an image of the masks, then boxes as SVG."""
+    """Yield the layers over a record's thumbnail: an image of the masks, then boxes as SVG."""
     schema, size = contents.schema, (thumbnail.width, thumbnail.height)
     if marked.mask:
         is_of_classes = MASK in schema.features
@@ -259,7 +259,7 @@ def drawn_boxes(schema: Schema, marked: Overlay, size: tuple[int, int]) -> Html:
 def facts(
     contents: Contents, number: int, marked: Overlay | None, size: tuple[str, str] | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield the title and text of each fact on a record; `size` is the fact on its image's size."""
+    """Yield (title, text) pairs about a record; `size` is the pair about the size of its image."""
     schema, place = contents.schema, contents.place(number)
     yield "split", place.split
     if schema.target:

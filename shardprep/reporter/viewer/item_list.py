@@ -50,7 +50,7 @@ class Filter:
     label: str = ""
     """Class number, or `NO_CLASS`."""
     object: str = ""
-    """Number of a class of objects or mask values."""
+    """Class number that an object of the image, or a pixel of its mask, must have."""
     finding: str = ""
     key: str = ""
 
@@ -91,7 +91,7 @@ class FindingIndex:
 
 
 class BackgroundFindings:
-    """Findings, computed once in a thread."""
+    """The findings of a dataset, computed once, in a thread."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -252,11 +252,11 @@ class ItemList:
         return _distinct(numbers, column.keys.to_numpy()[: len(numbers)], number)
 
     def selected(self, wanted: Filter) -> Ints:
-        """Return the matching items, int32: ascending, or with a finding in its order."""
+        """Return numbers of the matching items, int32: ascending, or in the order of a finding."""
         return self._alone(self._selections, wanted)
 
     def counts(self, wanted: Filter) -> dict[str, Counter[str]]:
-        """Return, for each condition, the number of items by value if the others hold."""
+        """Return condition → value → number of items that have it and meet all other conditions."""
         return self._alone(self._tallies, wanted)
 
     def _alone(self, work: Callable[[Filter], Made], wanted: Filter) -> Made:
@@ -324,7 +324,7 @@ def _counted(mask: Mask, pairs: tuple[Ints, Ints]) -> Counter[str]:
 
 
 def _pairs(lists: pa.ChunkedArray) -> tuple[Ints, Ints]:
-    """Return the row and the value of each value in a column of lists."""
+    """Return two arrays for a column of lists: the row of each value, and the values."""
     column = lists.combine_chunks()
     values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
     return pc.list_parent_indices(column).to_numpy(), values

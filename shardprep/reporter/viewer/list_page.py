@@ -50,7 +50,7 @@ def _facts_line(contents: Contents) -> Html:
 
 
 def list_page(items: ItemList, wanted: Filter, page: int) -> Html:
-    """Return a page of the items that match a filter. `page` counts from 1; too high means last."""
+    """Return page `page` (from 1), or the last page, of the items that match a filter."""
     selected = items.selected(wanted)
     num_pages = max(1, -(-len(selected) // PAGE_ITEMS))
     page = min(page, num_pages)

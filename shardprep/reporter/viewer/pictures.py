@@ -57,7 +57,7 @@ class RecordContent(NamedTuple):
     """Parsed content of a record."""
 
     features: Features | None
-    """None if the record is not a valid Example."""
+    """Features of the record, or None if it is not a valid Example."""
     drawing: Drawing | None
     problem: str
     """What is wrong with the image or its masks; "" if nothing."""

@@ -1,4 +1,4 @@
-"""The child process (`python -P -m`) that runs one order with the kaggle client.
+"""The child process (`python -P -m`) that runs one order (see `main`) with the kaggle client.
 
 The child reports to the parent (`client_process`) in lines of JSON on the pipe that was its stdout:
 {"alive": …}, {"size": …}, {"sent": …}, {"arrived": …}, {"state": …}, then {"done": …} or

@@ -1,4 +1,4 @@
-"""Failures of the client: when to retry, and the one-line error with the next step."""
+"""Failures of the kaggle client: when to retry, and an error of one line with the next step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LATER = "run the same command again later: it continues where it stopped"
 
 @dataclass(eq=False)
 class ClientError(Exception):
-    """One attempt of the client failed."""
+    """One attempt of the kaggle client failed."""
 
     kind: FaultKind
     message: str = ""
@@ -52,7 +52,7 @@ class RetryLimits:
     backoff_s: float = 2.0
     """Pause before the second attempt. It doubles for each further attempt."""
     longest_wait_s: float = 300.0
-    """Longest pause. If a server requests a longer one, there is no further attempt."""
+    """Longest pause. If a server requests a longer one, the attempts end."""
 
     def pause(
         self,
@@ -92,7 +92,7 @@ def explained(ref: KaggleRef, fault: ClientError, *, upload: bool = False) -> So
 
 
 def _upload_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str] | None:
-    """Return problem and next step, or None if they are the same as for a download."""
+    """Return problem and next step of a failed upload, or None if a download has the same ones."""
     said = f"{fault.status}: {fault.message}" if fault.status else fault.message
     if fault.status == 403:
         why = f"is {ref.owner} you, or an organisation of yours? Is the phone number verified?"

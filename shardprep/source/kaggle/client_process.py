@@ -1,4 +1,4 @@
-"""Run the client in a child process, so that its output, exits and hangs stay there.
+"""Run the kaggle client in a child process, which isolates its output, exits and hangs.
 
 The child reports in lines of JSON. The client has no timeouts, so the parent ends a child that
 makes no report and no progress for too long. The child exits by itself when the parent dies.

@@ -1,4 +1,4 @@
-"""Uploads in the child process: the client, with every failure as an error.
+"""Uploads in the child process, with the kaggle client; each of its failures is an error.
 
 By itself, the client skips a file that the server rejects and creates a dataset from the others. It
 retries silently for minutes, and never replaces an upload address that has expired. Here, each such
@@ -140,7 +140,10 @@ def version(api: UploadApi, folder: str, temporary: str, message: str) -> None:
 
 
 def _enter(folder: str, temporary: str) -> None:
-    """Make `folder` current: the client's notes in `temporary` then name files without a path."""
+    """Make `folder` the current directory; the client's notes are written to `temporary`.
+
+    The notes then name files without a path.
+    """
     tempfile.tempdir = temporary
     os.chdir(folder)
 

@@ -71,7 +71,10 @@ class ArchiveFolder:
         return path if path.is_file() and self._describe(path) == note else None
 
     def archive_since_start(self, *, refresh: bool) -> Path | None:
-        """Return the checked archive or None. With `refresh`, it must be newer than this object."""
+        """Return the checked archive, or None.
+
+        With `refresh`, it must have been checked after this object was created.
+        """
         is_news = self._noted_at() != self._noted_at_start
         return self.checked() if is_news or not refresh else None
 

@@ -42,7 +42,7 @@ _FAILED = ("failed", "deleted")
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits(RetryLimits):
-    """Limits of an upload. The added times, in seconds, are about Kaggle's processing."""
+    """Limits of an upload: the limits of a download, and times in seconds for the processing."""
 
     processing_s: float = 7200.0
     """Longest time without a change of Kaggle's state."""
@@ -79,7 +79,7 @@ class KaggleState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The last started upload."""
+    """The last upload that was started, as the file `note.json` records it."""
 
     fingerprint: str = ""
     after: int = 0
@@ -121,7 +121,7 @@ class UploadFolder:
         write_durably(self._note, json.dumps(asdict(note)).encode())
 
     def forget(self) -> None:
-        """Remove everything and the note, so that the next run sends all files."""
+        """Remove everything, including the note, so that the next run sends all files."""
         self._note.unlink(missing_ok=True)
         self.clear()
 
@@ -136,7 +136,7 @@ class UploadFolder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def link(self, dataset: Path, paths: Iterable[str], metadata: dict[str, object]) -> None:
-        """Fill `files` with links and `metadata`. The dataset's own folder stays unchanged."""
+        """Fill the folder `files` with links to the files of `dataset`, and with `metadata`."""
         shutil.rmtree(self.files, ignore_errors=True)
         for path in paths:
             link = self.files / path
@@ -307,7 +307,7 @@ class _UploadRun:
     def _settled(self, version: int = 0, before: KaggleState | None = None) -> KaggleState:
         """Wait until Kaggle has finished `version` (0: all versions) or failed; return the state.
 
-        `before` is the state before the version was requested: a failure in it is an older one.
+        `before` is the state before the version was requested; Kaggle may report it for a while.
         """
         failures = 0
         there: KaggleState | None = None

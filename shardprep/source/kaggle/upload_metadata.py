@@ -60,7 +60,10 @@ class Publication:
 
 
 def check_publication(wanted: Publication) -> None:
-    """Check names, licence, sizes and credentials offline; RecipeError or SourceError."""
+    """Raise RecipeError or SourceError if Kaggle would reject the upload; send no request.
+
+    The names, licence, sizes and credentials are checked.
+    """
     _check_target(wanted.ref)
     if wanted.title is not None:
         _checked_title(wanted.title)

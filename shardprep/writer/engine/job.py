@@ -35,9 +35,9 @@ class ShardJob:
     encoder: Encode
     limits: WorkerLimits
     num_items: int
-    """Number of items of the whole build, for the size of chunks."""
+    """Number of items of the whole build, which decides the size of chunks."""
     record_bytes: int
-    """Estimated size of a record, for the size of chunks."""
+    """Estimated size of a record, which decides the size of chunks."""
     is_annotated: bool = False
     is_timed: bool = False
 
@@ -79,7 +79,7 @@ class ItemCounts(NamedTuple):
 NOTHING_DONE = ItemCounts()
 
 OnProgress = Callable[[ItemCounts], None]
-"""Called with the counts since the last call, which are negative if a shard is taken back."""
+"""Called with the counts since the last call; negative if a worker died and its shard was lost."""
 Engine = Callable[[ShardJob, Sequence[ShardPlan], int, OnProgress], None]
 """Writes the shards of a job in any order, with at most the given number of workers."""
 
@@ -105,7 +105,7 @@ class ShardSink:
         self._commits: deque[Future[None]] = deque()
 
     def append(self, shard: ShardPlan, chunk: EncodedChunk) -> Future[None] | None:
-        """Write the next chunk of a shard. Return the begun commit if it is the last, else None."""
+        """Write the next chunk of a shard. After the last one, begin and return the commit."""
         if self._writer is None:
             self._writer = self._job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
         profiling.add(chunk.seconds)

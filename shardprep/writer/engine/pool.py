@@ -46,11 +46,11 @@ from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import ShardHead
 
 _WINDOW = 2
-"""Shared chunks in progress per worker: limits memory, and evens out slow chunks."""
+"""Maximum number of shared chunks in progress per worker: more than one evens out slow chunks."""
 _MOST_SHARED = 8
-"""Maximum number of shared shards: this process can write so many while a worker makes one."""
+"""Maximum number of shared shards: this process can write eight while a worker encodes one."""
 _BUSY = 0.95
-"""`_num_owned` looks for a number with which workers are busy for this share of the time."""
+"""Share of the time that workers should be busy; `_num_owned` aims at it."""
 
 
 def write_shards(
@@ -83,7 +83,10 @@ def run_chunks(
     limits: WorkerLimits,
     on_chunk: Callable[[EncodedChunk], None],
 ) -> None:
-    """Call `on_chunk` with the result of each task, in order. Items are rejected as there."""
+    """Call `on_chunk` with the result of each task, in order.
+
+    Items are rejected for the same reasons as in `write_shards`.
+    """
     pool = _Pool(_Chunks(tasks), lambda _, chunk: on_chunk(chunk), lambda _: None)
     pool.run(Work(encode, limits), num_workers)
 
@@ -95,7 +98,7 @@ class _SharedChunk(NamedTuple):
 
 
 class _Chunks:
-    """Chunks that no worker has begun. Their records are sent back to this process."""
+    """Chunks that are not assigned yet. A worker sends their records back to this process."""
 
     def __init__(self, tasks: Iterable[ChunkTask]) -> None:
         self._tasks = iter(tasks)
@@ -109,7 +112,7 @@ class _Chunks:
 
 
 class _Shards(_Chunks):
-    """Shards that no worker has begun, owned or shared."""
+    """Shards that are not assigned yet: whole ones for workers to own, chunks of shared ones."""
 
     def __init__(self, job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> None:
         num_owned = _num_owned([len(shard.items) for shard in shards], num_workers)
@@ -141,7 +144,7 @@ class _Shards(_Chunks):
 
 
 def _num_owned(sizes: Sequence[int], num_workers: int) -> int:
-    """Return the number of shards to own. The last shards are shared, to keep all workers busy."""
+    """Return how many of the first shards are owned; the others are shared, to keep all busy."""
     uneven = max(len(sizes) % num_workers, num_workers // 2)
     most = max(0, len(sizes) - _MOST_SHARED)
     usual = max(most, len(sizes) - uneven)
@@ -169,7 +172,7 @@ class _Pool:
         self._num_passed_on = 0
 
     def run(self, work: Work, num_workers: int) -> None:
-        """Do all work. Pass on shared chunks in order, and the progress of owned shards at once."""
+        """Run workers until all is done. Shared chunks are passed on in order, progress at once."""
         try:
             for _ in range(num_workers):
                 self._workers.append(Worker(work, self._on_progress, self._take_back))
@@ -228,7 +231,7 @@ _wait = stage("wait")(connection.wait)
 _MOST_LOST_IN_A_ROW = 16
 """Maximum number of items lost in a row. More are the fault of the machine, not of images."""
 _MOST_KILLS = 4
-"""Number of SIGKILLs after which one item is tried again, because memory was short."""
+"""Maximum number of times that an item is tried again after SIGKILL: memory may have been short."""
 _MOST_FAILED_STARTS = 3
 _KILL = getattr(signal, "SIGKILL", None)
 
@@ -236,7 +239,7 @@ _Answer: TypeAlias = EncodedChunk | ShardProgress | ShardCommitted | LogLine | E
 
 
 class OwnedShard:
-    """A shard that a worker owns."""
+    """A shard that one worker encodes and writes, and the progress of that."""
 
     def __init__(self, plan: ShardPlan, job: ShardJob) -> None:
         self.plan = plan
@@ -256,7 +259,7 @@ class OwnedShard:
 
 
 class Worker:
-    """A process that carries out one order at a time, and its replacements."""
+    """A worker process that carries out one order at a time, and is replaced when it dies."""
 
     def __init__(
         self, work: Work, on_progress: OnProgress, on_lost: Callable[[OwnedShard], None]
@@ -342,7 +345,7 @@ class Worker:
         return None
 
     def await_commit(self, until: float) -> None:
-        """Wait for the commits of full shards, at most until a monotonic time."""
+        """Wait for the commits of full shards, at most until `time.monotonic()` is `until`."""
         with contextlib.suppress(EOFError, OSError):
             while self._committing and self.pipe.poll(max(0.0, until - time.monotonic())):
                 answer = self._receive()

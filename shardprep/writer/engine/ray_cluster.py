@@ -1,7 +1,7 @@
 """The connection to a running Ray cluster, and checks of its nodes.
 
-Ray waits for minutes and prints pages if an address or a token is wrong; here an error of one line
-follows after seconds. A node with another libjpeg would write other bytes, and a node that cannot
+Ray waits for minutes and prints pages if an address or a token is wrong. This module gives an error
+of one line after seconds. A node with another libjpeg would write other bytes, and one that cannot
 read the source would reject every image. So both are checked before the first image of each node.
 """
 
@@ -47,7 +47,7 @@ _LISTEN = (
 
 
 class Node(NamedTuple):
-    """A machine of the cluster that has a processor for tasks."""
+    """A machine of the cluster that has at least one CPU for tasks."""
 
     id: str
     address: str
@@ -92,7 +92,7 @@ def last_words() -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
-    """Return the live nodes that have a processor for tasks; BuildError if there are none."""
+    """Return the live nodes with at least one CPU for tasks; BuildError if there are none."""
     alive = [
         Node(
             node["NodeID"],
@@ -212,7 +212,7 @@ _HEAD_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Facts about the machine that starts the build; every node must have the same."""
+    """Facts about the machine that starts the build. Every node must match them."""
 
     versions: Mapping[str, str]
     samples: tuple[tuple[StoredExtent, str], ...]
@@ -234,7 +234,7 @@ def terms(shards: Iterable[ShardPlan], folder: Folder) -> Iterator[Terms]:
 
 
 def difference(terms: Terms) -> str:
-    """Return in words the first difference of this machine from the terms, or "" if none."""
+    """Return the first difference between this machine and the terms, in words; "" if none."""
     here = _versions()
     for name, wanted in terms.versions.items():
         if here.get(name) != wanted:

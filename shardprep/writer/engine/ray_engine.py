@@ -2,8 +2,9 @@
 
 A task writes some shards one after the other, and answers for each committed shard while it encodes
 the next one. It encodes in Ray's worker process. If this process dies, its shards are tried again.
-Shards that were in progress are then encoded in a separate process of a task, so that a deadly item
-costs only itself, as on one machine. Ray's own retries are off, because deaths are counted here.
+Shards that were in progress are then encoded in a separate process of a task, so that an item that
+crashes the process costs only itself, as on one machine. Ray's own retries are off, because this
+module counts the deaths.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import done_receipt
 
 Asked = dict[Any, Node]
-"""Ray reference to the answer → node that was asked. The answer is its problem, or ""."""
+"""Ray reference to an answer → node that was asked. The answer is a problem of the node, or ""."""
 
 _MODULES = ("shardprep.writer.engine.ray_engine", "shardprep.catalog.catalog")
 """Modules that a worker of each node imports while the plan is made."""
 _MOST_SHARDS = 8
 _MOST_DEATHS = 4
-"""Deaths of workers at one shard after which the build fails: the cluster is at fault."""
+"""Number of workers that die at one shard before the build fails: the cluster is at fault."""
 _BASE_BYTES = 300_000_000
 """Memory in bytes of a process with its libraries and a chunk of records."""
 _BYTES_A_BYTE = 32
@@ -126,7 +127,10 @@ def _run(
 def _next_run(
     todo: deque[ShardPlan], deaths: Counter[str], num_workers: int
 ) -> Sequence[ShardPlan]:
-    """Take the next task's shards from `todo`: fewer near the end, one if a worker died at it."""
+    """Take the shards of the next task from `todo`; fewer near the end, to finish together.
+
+    A shard at which a worker died is the only one of its task.
+    """
     number = min(max(1, len(todo) // (2 * num_workers)), _MOST_SHARDS)
     run = [todo.popleft()]
     if not deaths[run[0].name]:
@@ -136,7 +140,7 @@ def _next_run(
 
 
 def _note_deaths(deaths: Counter[str], left: Sequence[ShardPlan], error: Exception) -> None:
-    """Count a death for the shards in progress, the first in `left`; too many are a BuildError."""
+    """Count a death for the shards in progress (the first in `left`); BuildError after too many."""
     for shard, _ in zip(left, range(MOST_BEGUN), strict=False):
         deaths[shard.name] += 1
         if deaths[shard.name] == _MOST_DEATHS:
@@ -183,7 +187,7 @@ def _cancel(running: dict[Any, deque[ShardPlan]]) -> None:
 
 
 def ask_versions(among: Sequence[Node]) -> Asked:
-    """Ask nodes for their version, without waiting. A worker of each also imports `_MODULES`."""
+    """Ask nodes for their shardprep version without waiting, and let each import `_MODULES`."""
     mine = version("shardprep")
 
     def other_version() -> (
@@ -280,7 +284,7 @@ def write(
     shards: Sequence[ShardPlan],
     is_careful: bool,  # noqa: FBT001 - Ray
 ) -> Generator[Done | ShardprepError | OSError]:
-    """Write shards on a node; yield a `Done` for each, or an error, which Ray would wrap."""
+    """Write shards on a node; yield a `Done` for each. An error is yielded: Ray would wrap it."""
     if not order.has_pandas:
         without_pandas()
     try:
@@ -358,7 +362,10 @@ def _await_commit(commit: Future[None]) -> None:
 
 @contextlib.contextmanager
 def _in(folder: str) -> Generator[None]:
-    """Change into a folder for the block if it exists; stay after errors, as commits need it."""
+    """Change the current folder in the block, if the new one exists.
+
+    After an error it stays changed, because running commits need it.
+    """
     if not Path(folder).is_dir():
         yield
         return

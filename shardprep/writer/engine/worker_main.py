@@ -42,17 +42,18 @@ class Work(NamedTuple):
 
 
 class ChunkOrder(NamedTuple):
-    """To a worker: encode a chunk."""
+    """Message to a worker: encode a chunk."""
 
     task: ChunkTask
     head: ShardHead | None = None
     """The owned shard to write the chunk to, or None to send the records back."""
     is_suspect: bool = False
-    """Whether the chunk has ended a process before. Then a lack of memory does not end this one."""
+    """Whether a process has died of this chunk. If so, a lack of memory is reported and does not
+    end the process."""
 
 
 class ChunkResult(NamedTuple):
-    """From a worker: a chunk is encoded. Its `num_bytes` of records follow in the pipe."""
+    """Message from a worker: a chunk is encoded. `num_bytes` of records follow in the pipe."""
 
     num_bytes: int
     outcomes: tuple[Outcome, ...]
@@ -60,20 +61,20 @@ class ChunkResult(NamedTuple):
 
 
 class ShardProgress(NamedTuple):
-    """From a worker: a chunk is encoded and written to the owned shard."""
+    """Message from a worker: a chunk is encoded and written to the owned shard."""
 
     counts: ItemCounts
     seconds: dict[str, float]
 
 
 class ShardCommitted(NamedTuple):
-    """From a worker: its oldest full shard is committed, or `error` has ended the commit."""
+    """Message from a worker: its oldest full shard is committed, or `error` ended the commit."""
 
     error: Exception | None
 
 
 class LogLine(NamedTuple):
-    """From a worker: a line for the log, such as a warning that a store does not answer."""
+    """Message from a worker: a line for the log, such as a warning that a store does not answer."""
 
     logger: str
     level: int
@@ -119,7 +120,7 @@ def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
 
 
 class _Answers:
-    """Messages to the parent, from the main thread, the commit thread and the log."""
+    """Sends messages to the parent, for the main thread, the commit thread and the log."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -229,7 +230,7 @@ def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:
 
 
 def receive_bytes(pipe: Connection, num_bytes: int) -> bytearray:
-    """Return bytes from the pipe; EOFError at its end. `recv_bytes` takes three times as long."""
+    """Return bytes from the pipe, three times as fast as `recv_bytes`; EOFError if it ends."""
     if not hasattr(os, "readv"):
         return bytearray(pipe.recv_bytes())
     data = bytearray(num_bytes)

@@ -36,7 +36,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES = 512 << 20
 """Freed memory that malloc keeps: mapping it again for each large image takes 6% of a build."""
 _WORKER_BYTES = 1 << 30
-"""Memory limit of a worker without the pixels of an image."""
+"""Memory limit of a worker, to which the memory for the pixels of one image is added."""
 _PIXEL_BYTES = 16
 """Memory per pixel while an image is decoded, copies included."""
 _ENOUGH_BYTES = 32 << 20
@@ -76,8 +76,8 @@ def _preparation(name: str) -> dict[str, object]:
 def _without_program(popen: Any) -> Any:
     """Return a launcher of processes that do not import the main program.
 
-    `multiprocessing` imports the program to find its functions, but ours are in modules. A script
-    without `if __name__ == "__main__"` would run again in each process.
+    `multiprocessing` imports the program to find its functions. The functions of this package are
+    in modules, and a script without `if __name__ == "__main__"` would run again in each process.
     """
     launch = popen._launch  # noqa: SLF001 - no public name exists
     ours = SimpleNamespace(**{**vars(spawn), "get_preparation_data": _preparation})
@@ -108,7 +108,7 @@ if forkserver is not None:
 
 
 def start_server() -> ForkServerContext | SpawnContext:
-    """Return the context of workers; start their server without waiting if it is not running."""
+    """Return the `multiprocessing` context of workers; start its server, without waiting for it."""
     if forkserver is None:
         return SpawnedContext()
     context = ForkedContext()
@@ -170,7 +170,7 @@ class _NoPandas(MetaPathFinder):
 
 
 def hold_memory(num_bytes: int) -> None:
-    """Limit the memory of this process, unless 0. Allocations beyond it raise MemoryError."""
+    """Limit the memory of this process; 0 means no limit. Beyond it, MemoryError is raised."""
     if num_bytes and resource is not None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         if most == resource.RLIM_INFINITY or num_bytes < most:
@@ -190,7 +190,7 @@ def has_memory() -> bool:
 def limited(limits: WorkerLimits) -> Iterator[None]:
     """Limit the memory of this process in the block, and let SIGALRM end it (for Ray tasks).
 
-    Main thread only. Memory that is in use before does not count. Stops the clock of `start_clock`.
+    Main thread only. Memory already in use does not count. Stops the clock of `start_clock`.
     """
     handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     try:

@@ -29,9 +29,9 @@ from shardprep.writer.engine.worker_process import start_server
 
 SPLIT_RATIOS = "split ratios"
 _SPLIT_RATIOS_VERSION = "2"
-"""Since version 2, ratios cut only the train split and the splits that they name."""
+"""Version of the rule for `--split` ratios. Since 2, they cut only train and splits they name."""
 _FIT_WITHIN = {"fit within": "2"}
-"""Version of the sizes of `--fit within`. Since 2 they depend on the image size in the file."""
+"""Version of the rule for sizes with `--fit within`. Since 2 it uses the image size in the file."""
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
 _EXTRAS = {
     "pydicom": "dicom",
@@ -114,7 +114,7 @@ def versions() -> dict[str, str]:
 
 
 def fit_version(fit: str) -> dict[str, str]:
-    """Return the version entry of a fit, or {} if it has none."""
+    """Return the entry in the versions of a fingerprint for a fit, or {} if it has none."""
     return _FIT_WITHIN if fit == "within" else {}
 
 

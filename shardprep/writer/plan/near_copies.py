@@ -7,7 +7,6 @@ near copies. This machine caches the hashes for later builds with the same store
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,6 +31,7 @@ from shardprep.image.phash import (
 )
 from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import ImageSpec
+from shardprep.machine import usable_cores
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source.listing import Skipped
@@ -78,7 +78,10 @@ class NearCopies:
 
     @cached_property
     def _kept_of(self) -> dict[int, int]:
-        """Position of each left-out copy → kept position: the first by split, then by position."""
+        """Position of each left-out copy → position of the copy that is kept instead.
+
+        That is the copy in the first split of `_KEPT_FIRST`, and there the first one.
+        """
         kept_of: dict[int, int] = {}
         for group in self.groups:
             kept = min(group, key=lambda i: (_rank(self.items[i].split), i))
@@ -208,9 +211,7 @@ def hash_images(
     if not todo:
         return result
     watcher.start("looking for near copies", len(items), "images", len(items) - len(todo))
-    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
-    num_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    num_workers = min(num_workers, num_cores, len(todo))
+    num_workers = min(num_workers, usable_cores(), len(todo))
     size = max(1, min(_AT_ONCE, len(todo) // (num_workers * _TASKS_A_WORKER)))
     limits = WorkerLimits.of(recipe.timeout, recipe.max_pixels)
     places = iter(todo)

@@ -44,7 +44,7 @@ class ShardPlan(NamedTuple):
     items: ShardItems
     """Items in the order of their records."""
     old: Table | None = None
-    """Item-table row of each item in the dataset of `reuse`, or nulls; a repack has all rows."""
+    """Row of each item in the item table of `reuse` or the repacked datasets; all null if new."""
 
     @property
     def columns(self) -> Items:
@@ -52,7 +52,10 @@ class ShardPlan(NamedTuple):
 
 
 class ShardItems(Sequence["Item"]):
-    """Items of one shard: positions `rows` in columns of all items, or of this shard if pickled."""
+    """Items of one shard: positions `rows` in the columns of all items.
+
+    A pickled copy contains only the items of this shard.
+    """
 
     __slots__ = ("_items", "rows")
 
@@ -89,7 +92,7 @@ class ShardItems(Sequence["Item"]):
         return ShardItems, (self._items.take(self.rows), np.arange(len(self), dtype=np.int32))
 
     def alone(self) -> ShardItems:
-        """Return a copy with own columns, so that the items of other shards can be freed."""
+        """Return a copy with columns of its own, so that the items of other shards can be freed."""
         _, columns = self.__reduce__()
         return ShardItems(*columns)
 
@@ -104,7 +107,7 @@ class ShardItems(Sequence["Item"]):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a build: every `count`-th shard from `number`, which is 1 to `count`."""
+    """One part of a build: every `count`-th shard, starting with shard `number` (1 to `count`)."""
 
     number: int
     count: int
@@ -170,7 +173,7 @@ def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Seque
 
 
 def numbers_of(shards: Iterable[int], count: int) -> str:
-    """Return the numbers of the parts (from 1) that have some shards (from 0), as "2,5,7-9"."""
+    """Return the parts (from 1) that these shards (from 0) belong to, as text like "2,5,7-9"."""
     numbers = sorted({shard % count + 1 for shard in shards})
     runs = [
         [number for _, number in run]
@@ -189,7 +192,10 @@ _AT_ONCE = 1 << 16
 
 
 def shuffled(keys: Texts, seed: int, purpose: bytes) -> NDArray[np.int64]:
-    """Return positions of the keys in shuffled order, int64[keys]. Each `purpose` has its own."""
+    """Return the positions of the keys in a random order, int64[keys].
+
+    `seed` and `purpose` determine the order.
+    """
     begun = hashlib.blake2b(digest_size=_HASH_BYTES, key=b"%s %d" % (purpose, seed))
     hashes = np.empty((len(keys), 2), ">u8")
     for start in range(0, len(keys), _AT_ONCE):

@@ -231,7 +231,10 @@ def rows_to_cut(items: Items, ratios: Mapping[str, float]) -> Ints:
 
 
 def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
-    """Leave out unlabelled items in splits that `ratios` name, unless no item has a label."""
+    """Return the items, leaving out unlabelled ones in splits that `ratios` name.
+
+    If no item has a label, none is left out.
+    """
     columns = Items.of(items)
     labelled = columns.are_labelled
     spoils = ~labelled & columns.split.fit(lambda split: split in ratios) & labelled.any()
@@ -241,7 +244,7 @@ def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
 
 
 def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> Ints:
-    """Return the index into `ratios` of each item. Items are shuffled, with at most one class."""
+    """Return each item's index into `ratios`. Items must be shuffled and have at most one class."""
     counts = strata.counts()
     ordered = sorted(counts)
     rank = {stratum: i for i, stratum in enumerate(ordered)}
@@ -257,7 +260,7 @@ def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> I
 
 
 def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]) -> dict[str, int]:
-    """Return the number of a class's items per split; `debts` pass rounding to the next class."""
+    """Return how many items of a class each split gets; `debts` pass rounding to the next class."""
     total = sum(ratios.values())  # 1 within a rounding error, which would cost items
     exact = {split: num_items * ratio / total for split, ratio in ratios.items()}
     counts = {split: int(share + 1e-9) for split, share in exact.items()}
@@ -274,7 +277,7 @@ def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]
 def _cut_together(
     strata: Coded[tuple[int, ...]], group: Coded[str], ratios: Mapping[str, float]
 ) -> Ints:
-    """Return the index into `ratios` of each item. Groups stay whole; ties go by item order."""
+    """Return each item's index into `ratios`. Groups are not divided; item order breaks ties."""
     alone = ~group.fit(bool)
     names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)
     _, first_rows, groups = np.unique(names, return_index=True, return_inverse=True)

@@ -59,7 +59,10 @@ class Folders:
     token: str = ""
 
     def check_build(self) -> None:
-        """Raise BuildError if another build owns the folder; DisturbedError if this one is gone."""
+        """Raise BuildError if another build owns the folder.
+
+        DisturbedError if `BUILD_FILE` was removed, or was created again by an equal run.
+        """
         if not self.build:
             return
         there = read_build(self.state)
@@ -125,5 +128,5 @@ def new_build(fingerprint: Fingerprint) -> bytes:
 
 
 def hash_of(fingerprint: Fingerprint) -> str:
-    """Return the SHA-256 of a fingerprint in hexadecimal; receipts name their build by it."""
+    """Return the SHA-256 of a fingerprint in hexadecimal. A receipt names its build with it."""
     return hashlib.sha256(dump_build(Build(fingerprint))).hexdigest()

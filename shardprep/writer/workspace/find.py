@@ -49,7 +49,7 @@ def find_workspace(where: str) -> Workspace:
 
 
 def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
-    """Raise DatasetError if a build in parts other than `asked` is unfinished below `out`."""
+    """Raise DatasetError if `out` has an unfinished build in parts that is not `asked`."""
     root = parse_place(recipe.out)
     if isinstance(root, Path) and not root.is_dir():
         return

@@ -103,7 +103,10 @@ class LocalWorkspace:
             yield Path(folder)
 
     def start(self, fingerprint: Fingerprint, *, over: bytes | None) -> bool:
-        """Start a new build and remove the old one; False if `BUILD_FILE` is no longer `over`."""
+        """Start a build and remove an old one; return False if `BUILD_FILE` is not `over`.
+
+        `over` has the bytes of the `BUILD_FILE` that this run has read, or None if it was missing.
+        """
         del over  # the lock is held, and the finished dataset is in another folder
         for path in self.incomplete.iterdir():
             if path.name != LOCK_FILE:
@@ -112,7 +115,10 @@ class LocalWorkspace:
         return True
 
     def adopt(self, file: str, mark: str, name: str) -> str:
-        """Link or copy a dataset's file with ETag `mark` to the build; return the new ETag."""
+        """Link or copy `file` of the finished dataset to `name` in the build; return its ETag.
+
+        `mark` is the expected ETag of `file`; "" on a disk.
+        """
         path, to = self.final / file, self.incomplete / name
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True)

@@ -71,7 +71,7 @@ class DamagedDataset:
 def find_damage(
     workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
 ) -> DamagedDataset | None:
-    """Return a finished dataset with its intact shards, or None if no file is missing or cut.
+    """Return a finished dataset with its intact shards, or None if no file is missing or truncated.
 
     Only names and shard lengths are checked. BuildError if it is damaged and `fingerprint` differs.
     """
@@ -95,7 +95,7 @@ def find_damage(
         raise BuildError(
             workspace.location,
             f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built",
-            "build it where these are as they were, or add "
+            "build it with the same ones, or add "
             f"{OptionName('overwrite')} to build all of it anew",
         )
     items = folder / ITEMS_FILE

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 STATES = ("absent", "begun", "writing", "documented", "sealed", "in force", "published")
-"""docs/architecture.md lists the files of each state."""
+"""States of a build. docs/architecture.md lists the files of each state."""
 TRANSITIONS = {
     "begin": {
         (before, "begun") for before in ("absent", "published", "writing", "documented", "sealed")
@@ -55,7 +55,7 @@ _MOST_TRIES = 5
 
 @contextlib.contextmanager
 def writing(workspace: Workspace) -> Iterator[None]:
-    """Raise errors of the disk, and of objects that another run moved, as BuildErrors."""
+    """Turn errors of the disk, and of files that another run changed, into BuildErrors."""
     try:
         yield
     except ChangedError as error:
@@ -118,7 +118,7 @@ def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) ->
 
 
 def join(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> None:
-    """Continue or start a build in parts; raises as `check_begun` and `refuse_other_build`."""
+    """Continue or start a build in parts; raises as `check_begun` and `refuse_other_build` do."""
     if fingerprint_of(workspace) is None:
         with writing(workspace):
             is_new = workspace.state.create(BUILD_FILE, new_build(fingerprint))
@@ -184,7 +184,7 @@ def forget(workspace: Workspace, shards: Iterable[str]) -> None:
 def begun(
     workspace: Workspace, fingerprint: Fingerprint, replaced: bytes | None, *, overwrite: bool
 ) -> Iterator[None]:
-    """Begin a build as `begin`; remove it if the block fails before any shard is written.
+    """Begin a build as `begin` does; remove it if the block fails before any shard is written.
 
     `replaced` is the manifest that was published when this run began. In object storage other runs
     may use the build, so only the run that has begun a build removes it.

@@ -92,7 +92,7 @@ def test_the_form_of_four_numbers_is_detected(tmp_path: Path, sizes: str, *, cor
         tmp_path, header, *(f'{"ab"[i % 2]},"{cell}"{sizes}' for i, cell in enumerate(cells))
     )
     found = made.read("csv:t.csv:image_id:bbox")
-    assert ("(xyxy)" if corners else "(xywh)") + ", told from the data, in pixels" in found.how
+    assert ("(xyxy)" if corners else "(xywh)") + ", detected from the data, in pixels" in found.how
     forced = made.read(f"csv:t.csv:image_id:{'xyxy' if corners else 'xywh'}(bbox)")
     assert made.rows(found) == made.rows(forced)
     assert made.of(found, "a.png").size == ((30, 40) if sizes else None)
@@ -103,7 +103,7 @@ def test_shares_of_the_sides_are_detected(tmp_path: Path, *, corners: bool) -> N
     cells = random_boxes(60, corners=corners, scale=0.025)
     made = table(tmp_path, "id,box", *(f'a,"{cell}"' for cell in cells))
     found = made.read("csv:t.csv:id:box")
-    assert ("(xyxy)" if corners else "(xywh)") + ", told from the data, in shares" in found.how
+    assert ("(xyxy)" if corners else "(xywh)") + ", detected from the data, in shares" in found.how
     assert made.of(found, "a.png").is_relative
 
 

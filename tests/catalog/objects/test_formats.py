@@ -114,6 +114,12 @@ def test_a_file_name_means_the_file_at_the_root(tmp_path: Path) -> None:
     assert made.signs() == ["yolo"]
 
 
+def test_yolo_without_names_of_classes_is_found_as_it_is_read(tmp_path: Path) -> None:
+    made = source(tmp_path, {"labels/1.txt": "0 .5 .5 1 1\n7 .5 .5 .2 .2"}, "images/1.png")
+    assert made.read("yolo").names == ("0", "7")
+    assert made.signs() == ["yolo"]
+
+
 def test_unreadable_documents_are_ignored_by_the_search(tmp_path: Path) -> None:
     texts: dict[str, str | bytes] = {
         "data.yaml": "names: [",

@@ -1,1 +1,1 @@
-"""A module for each annotation format: document to boxes, masks and class names."""
+"""A module for each annotation format, which reads boxes, masks and class names from documents."""

@@ -1,6 +1,6 @@
 """Shared code of the annotation formats: their input, reading of documents, and detection.
 
-A document is about many images, or about one image that has the same name.
+A document describes many images (a shared document), or one image of the same name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shardprep.source.range_reads import read_ahead
 from shardprep.storage.text_file import as_utf8
 
 MOST_BYTES = 16 << 20
-"""Usual maximum size in bytes of a document about one image."""
+"""Usual maximum size in bytes of a document that describes one image."""
 MOST_VALUES = 2_000_000
 """Maximum number of values in JSON that is parsed as a whole; each takes up to 100 bytes."""
 ENOUGH = 0.5
@@ -65,7 +65,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedSource:
-    """A source, and what to read about its objects."""
+    """The images and documents of a source, and which facts of objects to read."""
 
     index: KeyIndex
     documents: Documents
@@ -74,9 +74,9 @@ class AnnotatedSource:
     outlines: bool = False
     """Keep polygons, run lengths and segments in addition to boxes."""
     areas: bool = False
-    """Keep segments that are not objects, too: sky, grass."""
+    """Also keep segments that are not objects, such as sky or grass."""
     numbers: bool = False
-    """Set the segment of each object to its number in the file, as in masks of object numbers."""
+    """Give each object a segment with its number in the file, as in masks of object numbers."""
 
     def size_of(self, image: int) -> tuple[int, int] | None:
         return image_size(self.images[image].extent) if self.images else None
@@ -91,7 +91,7 @@ class Text(NamedTuple):
 
 
 def read_each(members: Sequence[Member], most_bytes: int = MOST_BYTES) -> Iterator[Text]:
-    """Yield the content of each member in order, JSON as UTF-8; with a fault if it is too large."""
+    """Yield the content of each member in order (JSON as UTF-8), or why it cannot be read."""
     spans = read_ahead([member.extent.span for member in members])
     for member, _ in zip(members, spans, strict=True):
         num_bytes = member.extent.num_bytes
@@ -115,7 +115,10 @@ def has_many_values(data: bytes) -> bool:
 def shared_documents(
     source: AnnotatedSource, rule: FormatRule, is_one: Callable[[bytes], bool], suffix: str
 ) -> list[str]:
-    """Return the documents that the rule names, otherwise all shared ones that `is_one` accepts."""
+    """Return the names of the rule's documents, or keys of all shared ones that `is_one` accepts.
+
+    SourceError if none is found or one cannot be read.
+    """
     if rule.files:
         return list(rule.files)
     found: list[str] = []
@@ -134,7 +137,7 @@ def shared_documents(
 def shared_texts(
     source: AnnotatedSource, suffix: str, most: int | None = _MOST_SHARED
 ) -> Iterator[Text]:
-    """Yield at most `most` documents, of any size, that are not named like an image."""
+    """Yield at most `most` shared documents (None for all), of any size."""
     stems = {stem(key) for key in source.index.keys}
     shared = [m for m in source.documents.members(suffix) if stem(m.key) not in stems]
     yield from read_each(shared[:most], sys.maxsize)
@@ -178,7 +181,7 @@ def by_sample(
     option: str,
     title: str,
 ) -> list[Sign]:
-    """Return the sign of a format with a document for each image, or [] if samples differ."""
+    """Return the `Sign` of a format with a document for each image; [] if too few of them fit."""
     named = coverage(source.index, [member.key for member in members])
     if not named.is_enough:
         return []

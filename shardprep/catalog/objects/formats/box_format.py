@@ -1,4 +1,4 @@
-"""The four numbers of a box: their form, and their check against the image; outlines of shapes.
+"""Detect the form of the four numbers of a box, check boxes, and make outlines of shapes.
 
 A box is two corners, or a corner or center with a size, in pixels or as shares of the image sides.
 Column names usually show the form. If not, the data do: read in the wrong form, most boxes leave
@@ -32,9 +32,10 @@ _MOST_RELATIVE = 1.0001
 _BAD = 0.01
 """Maximum share of wrong boxes in the detected form, and in the form that an error proposes."""
 _FAR = 10
-"""Minimum ratio of wrong boxes in two forms that decides, if both forms have wrong boxes."""
+"""If both forms have wrong boxes, the better one is used only if the other has this many times as
+many."""
 _TOLERANCE = 1.01, 1.0
-"""By how much a sound box may exceed its image: a factor, and in addition pixels."""
+"""A valid box may exceed its image by a share of the side (the factor minus 1) plus pixels."""
 _HEAD_BYTES = 256 << 10
 _UNBOUNDED = np.errstate(over="ignore", invalid="ignore")
 _TURNED = (5, 6, 7, 8)
@@ -53,7 +54,7 @@ def is_relative(boxes: Floats) -> bool:
 
 
 def told_form(boxes: Floats, sizes: Floats) -> BoxForm | None:
-    """Return "xyxy" or "xywh", the form in which boxes, float64[n, 4], are sound; None if unclear.
+    """Return "xyxy" or "xywh", the form that makes boxes, float64[n, 4], valid; None if unclear.
 
     `sizes` are heights and widths of the images of the boxes, float64[n, 2], NaN if unknown.
     """
@@ -88,7 +89,7 @@ def are_outside(corners: Floats, sizes: Floats) -> NDArray[np.bool_]:
 
 @_UNBOUNDED
 def numbers(corners: Floats, form: BoxForm) -> Floats:
-    """Return boxes x, y, x, y, float64[n, 4], as numbers of a form: the inverse of `corners`."""
+    """Return boxes x, y, x, y, float64[n, 4], in another form; this is the inverse of `corners`."""
     if form == "xyxy":
         return corners
     first, size = corners[:, :2], corners[:, 2:] - corners[:, :2]
@@ -107,7 +108,7 @@ def corners(boxes: Floats, form: BoxForm) -> Floats:
 
 
 def image_size(extent: Extent) -> tuple[int, int] | None:
-    """Return height and width of an image as displayed; None if its head does not tell."""
+    """Return height and width of an image as displayed; None if the start of its file has none."""
     from PIL import Image  # noqa: PLC0415 - most sources never need it
 
     try:
@@ -235,7 +236,10 @@ def rectangle(x1: float, y1: float, x2: float, y2: float) -> Floats:
 
 
 def ellipse(x: float, y: float, radius_x: float, radius_y: float, turn: float = 0.0) -> Floats:
-    """Return an ellipse turned by `turn` radians as float64[64, 2]; OverflowError if it is huge."""
+    """Return an ellipse, turned by `turn` radians, as points float64[64, 2].
+
+    OverflowError if a number is too large for any image.
+    """
     if not all(abs(number) < _MOST for number in (x, y, radius_x, radius_y, turn)):
         raise OverflowError("an ellipse beyond all images")
     angles = np.linspace(0, 2 * np.pi, _NUM_CORNERS, endpoint=False)

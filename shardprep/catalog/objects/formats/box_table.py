@@ -41,7 +41,7 @@ _ENTRY = re.compile(r"['\"]?([A-Za-z_]\w*)['\"]?\s*:\s*([-+.\w]+)")
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name", re.IGNORECASE)
 _MOST_ODD = 0.01
-"""Maximum share of cells whose number of words does not fit."""
+"""Maximum share of cells whose number of words does not fit the words of a box."""
 _MOST_COMPARED = 100_000
 _ROUNDING = 1.01
 """Maximum difference in pixels between a stated side and the distance of two corners."""
@@ -81,10 +81,10 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     if form is None:
         sizes = _sizes(table, boxes.rows, sides, match, source.size_of)
         sizes = np.ones_like(sizes) if is_relative else sizes
-        form, told = box_format.told_form(values, sizes), ", told from the data"
+        form, told = box_format.told_form(values, sizes), ", detected from the data"
     if form is None and len(values):
         name = ",".join(columns.names)
-        what = f"boxes in {name} may be corner and size or two corners: the data do not tell"
+        what = f"boxes in {name} could be corner and size, or two corners"
         hint = f"write xywh({name}) or xyxy({name}) instead of {name}"
         raise SourceError(table.name, what, hint)
     form = form or "xyxy"
@@ -207,7 +207,7 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str) -> str:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of the first table with boxes of enough images, or []."""
+    """Return the `Sign` of the first table with boxes of enough images, or []."""
     for table in source.documents.tables:
         option, id_column = _rule_of(table, source.index)
         if option:
@@ -221,7 +221,8 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 def _rule_of(table: Table, index: KeyIndex) -> tuple[str, str]:
     """Return the `--boxes` value of a table, and its id column; both are "" if it is unclear.
 
-    Such tables have usual column names and repeated ids, or a column of numbers in brackets.
+    It is clear if the table has usual column names and repeated ids, or a column of numbers in
+    brackets.
     """
     try:
         columns = _find_columns(table)
@@ -269,7 +270,7 @@ def _of_columns(table: Table, places: Sequence[int]) -> _Boxes:
 
 
 def _of_cells(table: Table, place: int) -> _Boxes:
-    """Return the boxes of one column: `[x, y, w, h]`, dicts, or `label confidence x y w h …`."""
+    """Return the boxes in one column: `[x, y, w, h]`, dicts, or `label confidence x y w h …`."""
     cells = [(i, row[place]) for i, row in enumerate(table.rows) if row[place] not in _NO_BOXES]
     if any("{" in cell for _, cell in cells[:_SAMPLE]):
         return _of_dicts(cells)

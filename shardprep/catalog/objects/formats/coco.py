@@ -59,7 +59,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of the documents with boxes if they name enough images, otherwise []."""
+    """Return the `Sign` of the documents with boxes if they name enough images, otherwise []."""
     texts = shared_texts(source, ".json")
     names = {key: stated_names(data) for key, data, _ in texts if is_coco(data)}
     keys = _chosen(list(names))
@@ -90,7 +90,10 @@ def stated_names(data: bytes) -> list[str]:
 
 
 def _chosen(keys: Sequence[str]) -> list[str]:
-    """Return only instances_*.json, if any; COCO's other documents describe the same images."""
+    """Return the documents called instances_*.json, or without such documents, all of them.
+
+    In COCO, the other documents describe the same images.
+    """
     instances = [key for key in keys if stem(key).startswith("instances")]
     return instances or list(keys)
 
@@ -143,7 +146,7 @@ class _Document:
     def add(self, entries: dict[object, Any], id_: object, value: object) -> None:
         if entries.setdefault(id_, value) != value:
             both = f"{_short(entries[id_])} and {_short(value)}"
-            raise SourceError(self._key, f"id {_short(id_)} stands for two: {both}")
+            raise SourceError(self._key, f"id {_short(id_)} is used twice: {both}")
 
 
 class _Reader:
@@ -261,7 +264,7 @@ class _Reader:
         self._ids[name] = (order, above) if known is None else (min(known[0], order), known[1])
 
     def _place(self, key: str, images: dict[object, tuple[str, Size]]) -> dict[object, int]:
-        """List the images in the table; return id → position, −1 if the source lacks the image."""
+        """Record images as annotated; return id → position, −1 if the source lacks the image."""
         split = document_split(key) or ""
         places: dict[object, int] = {}
         for id_, (name, size) in images.items():

@@ -168,7 +168,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of the documents if they name enough images, otherwise []."""
+    """Return the `Sign` of the documents if they name enough images, otherwise []."""
     found = [text for text in shared_texts(source, ".xml") if is_cvat(text.data)]
     named = coverage(source.index, [name for text in found for name in _stated_names(text.data)])
     how = f"{some_of([text.key for text in found], 2)}: CVAT for images, names {named}"

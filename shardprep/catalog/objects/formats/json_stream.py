@@ -67,7 +67,7 @@ class _Reader:
         while True:
             key = self._value()
             if not isinstance(key, str):
-                raise self._error("a key is no text")
+                raise self._error("a key is not a text")
             self._take(":")
             if self._next() == "[":
                 for chunk in self._array():
@@ -102,7 +102,7 @@ class _Reader:
         yield chunk
 
     def _run(self) -> Iterator[Any]:
-        """Yield the next elements that are followed by a comma and more in the decoded text."""
+        """Yield the next elements after which the decoded text has a comma and goes on."""
         text, decode = self._text, _scan
         with contextlib.suppress(json.JSONDecodeError, StopIteration):  # parsed again later
             while True:

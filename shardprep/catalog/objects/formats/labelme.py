@@ -39,7 +39,7 @@ def is_labelme(data: bytes) -> bool:
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files; shapes with the same `group_id` and label are one object.
 
-    A file belongs to the image of the same name, or if there is none, to the image in `imagePath`.
+    A file belongs to the image of the same name; without such an image, to the one in `imagePath`.
     """
     pairing = Pairing(source.index)
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)
@@ -66,7 +66,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of LabelMe files that are named like the images, or []."""
+    """Return the `Sign` of LabelMe files that are named like the images, or []."""
     return by_sample(source, named_as_images(source, ".json"), is_labelme, "labelme", "LabelMe")
 
 
@@ -78,7 +78,7 @@ def _parsed(text: Text) -> tuple[dict[str, Any], str]:
     except (ValueError, RecursionError) as error:
         return {}, f"is damaged JSON ({error})"
     if not isinstance(document, dict):
-        return {}, "is no JSON object"
+        return {}, "is not a JSON object"
     return document, text.fault
 
 
@@ -86,7 +86,7 @@ def _add(table: ObjectTable, image: int, document: dict[str, Any]) -> str:
     try:
         objects, num_bad = _objects(document)
     except _DAMAGE:
-        return "has shapes that are none of LabelMe"
+        return "has shapes that LabelMe does not write"
     height, width = document.get("imageHeight"), document.get("imageWidth")
     is_stated = isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0
     table.list_image(image, (height, width) if is_stated else None)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from shardprep.source.names import composed, without_archive_suffix
 _MOST_FOLDERS = 8
 """Maximum number of folders of images, and of folders of a split, to try."""
 _ABSOLUTE = re.compile(r"^([A-Za-z]:)?/|(^|(?<=/))\.{1,2}/")
-"""Start of an absolute path, and the steps ./ and ../; a source has neither."""
+"""Start of an absolute path, and the steps ./ and ../; keys of a source have neither."""
 
 
 class Pairing:

@@ -31,7 +31,7 @@ class SegmentMasks(NamedTuple):
 def segment_masks(
     recipe: Recipe, members: Sequence[Member], documents: Documents
 ) -> dict[str, SegmentMasks]:
-    """Return document key → masks, of the panoptic documents that `--boxes` and `--masks` name."""
+    """Return the masks of the panoptic documents that the recipe names, by key of the document."""
     rules = (recipe.rules.boxes, recipe.rules.masks.outlines)
     coco = sorted({(one.text, one.files) for one in rules if one.kind == "coco"})
     found: dict[str, SegmentMasks] = {}
@@ -47,7 +47,10 @@ def segment_masks(
 
 
 def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Documents) -> Recipe:
-    """Return the recipe with `--masks coco` set to panoptic documents, unless others have boxes."""
+    """Return the recipe with the panoptic documents as files of `--masks coco`.
+
+    The recipe is unchanged if there are none, or if other documents of COCO have boxes.
+    """
     masks = recipe.rules.masks.outlines
     if masks.kind != "coco" or masks.files:
         return recipe
@@ -75,7 +78,10 @@ def _named_as(document: str, members: Sequence[Member]) -> list[Member]:
 def masks_of_segments(
     found: Found, masks: Mapping[str, SegmentMasks], num_images: int
 ) -> list[tuple[Member, ...]]:
-    """Return the mask file of each image, or (); SourceError if all are () or a name is unclear."""
+    """Return the mask file of each image, or () without one.
+
+    SourceError if no image has a mask file, or if several files fit a name.
+    """
     of_image: list[tuple[Member, ...]] = [()] * num_images
     for image, (document, name) in found.segments.items():
         of_document = masks.get(document)
@@ -88,7 +94,7 @@ def masks_of_segments(
     if found.segments and not any(of_image):
         document, name = next(iter(found.segments.values()))
         what = f"none of its masks, such as {shown(name)}, is in the source"
-        raise SourceError(document, what, f"they belong in a folder {stem(document)} beside it")
+        raise SourceError(document, what, f"put them into a folder {stem(document)} next to it")
     return of_image
 
 
@@ -122,7 +128,7 @@ def with_segments(found: Found, panoptic: Found) -> Found:
 
 
 def panoptic_signs(index: KeyIndex, documents: Documents, members: Sequence[Member]) -> list[Sign]:
-    """Return the sign of the panoptic documents if they name enough images, otherwise []."""
+    """Return the `Sign` of the panoptic documents if they name enough images, otherwise []."""
     names: list[str] = []
     keys: list[str] = []
     taken: set[str] = set()

@@ -87,7 +87,7 @@ def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | Non
 
 
 def _objects(table: Table, rule: RunTableRule, index: KeyIndex) -> _Objects:
-    """Return ids, cells and labels of all rows; "x.jpg_3" is the id x.jpg and the class 3."""
+    """Return ids, cells and labels of all rows; "x.jpg_3" means the id x.jpg and the class 3."""
     title, texts = row_ids(table, rule.id_column)
     place = table.column(rule.run_column)
     ids, cells = list(texts), list(table.cells(place))
@@ -111,7 +111,7 @@ def tell_order(cells: Mapping[int, Sequence[str]], size_of: SizeOf) -> tuple[Run
     """Return the order of runs, and a remark for the user if the data do not show it, or "".
 
     If most cells have a start before the end of the previous run, starts are relative. Otherwise
-    the order with more pixels that continue in the next line wins. `cells` maps images to runs.
+    the order with more neighbouring pixels of objects is chosen. `cells` maps images to runs.
     """
     sample = list(cells)[:: max(1, len(cells) // _SAMPLE_ROWS)]
     several = [
@@ -174,7 +174,7 @@ def _pairs(text: str) -> Pairs | None:
 
 
 def runs_in(table: Table, index: KeyIndex) -> list[Sign]:
-    """Return the sign of a table of run lengths, or [] for another table."""
+    """Return the `Sign` of a table of run lengths, or [] for another table."""
     rows = table.rows[:: max(1, len(table.rows) // _SAMPLE_ROWS)]
     for place, title in enumerate(table.header):
         cells = [row[place] for row in rows if row[place] not in _NO_RUNS]

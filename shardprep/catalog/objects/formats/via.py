@@ -71,7 +71,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of VIA documents, or [] if there are none."""
+    """Return the `Sign` of VIA documents, or [] if there are none."""
     found = [key for key, data, _ in shared_texts(source, ".json") if is_via(data)]
     return [Sign("boxes", "via", f"{some_of(found, 2)}: VIA")] if found else []
 

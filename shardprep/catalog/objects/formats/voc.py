@@ -33,7 +33,7 @@ _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_DEPTH = 100
 """Maximum depth of elements in a file; an annotation has 4 or 5."""
 _PARTS = ((b"<", 1), (b"=", 4), (b"\n", 1), (b"\r", 1), (b"&", 1))
-"""Bytes that occur for each tag, attribute and text in every encoding, and their weight."""
+"""Bytes that each tag, attribute or text contains in any encoding, and the weight of each byte."""
 _MOST_PARTS = 1_000_000
 """Maximum weight of a file: a unit takes 100 bytes of memory, 100 objects weigh 4,000."""
 _FEW_BYTES = 100_000
@@ -81,7 +81,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of XML files with boxes that are named like the images, or []."""
+    """Return the `Sign` of XML files with boxes that are named like the images, or []."""
     return by_sample(source, named_as_images(source, ".xml"), is_voc, "voc", "Pascal VOC")
 
 
@@ -150,7 +150,7 @@ def _list_splits(lists: Iterable[Text], index: KeyIndex, findings: list[str]) ->
     if num_twice:
         findings.append(
             f"{num_twice:,} images are on the lists of two splits in {_SPLIT_LISTS}; test goes "
-            "before validation, and that before train"
+            "before validation, validation before train"
         )
     return splits
 
@@ -188,7 +188,7 @@ def is_voc(data: bytes) -> bool:
 
 
 def parse_voc(data: bytes) -> VocFile:
-    """Return the content of an annotation.
+    """Return the content of an annotation file of Pascal VOC.
 
     NotVocError if the root is not `annotation`. VocError if the file is damaged, too large, nested
     too deeply, or has a document type definition.

@@ -1,4 +1,4 @@
-"""YOLO: a text file for each image with a line for each object, in shares of the image sides."""
+"""YOLO: a text file for each image, a line for each object, coordinates as shares of sides."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         if image is None:
             table.missing[key] = lines.number
             continue
-        pairing.claim(image, key, f"name the class names beside the right one: {_YOLO}:FILE")
+        pairing.claim(
+            image, key, f"name the file of class names next to the right one: {_YOLO}:FILE"
+        )
         table.list_image(image)
         num_poses += lines.num_poses
         if reason := fault or _add(table, image, lines):
@@ -109,19 +111,19 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the sign of YOLO, or one for each names file if their classes differ, or []."""
+    """Return the `Sign` of YOLO, or one for each names file if their classes differ, or []."""
     files = _name_files(source)
-    if all(one.names == files[0].names for one in files[1:]):
-        options = {"yolo": files[0]} if files else {}
-    else:
+    options: dict[str, NameFile | None] = {"yolo": next(iter(files), None)}
+    if any(one.names != files[0].names for one in files[1:]):
         options = {f"yolo:{one.key}": one for one in files}
     signs: list[Sign] = []
     for option, names in options.items():
         members = named_as_images(source, ".txt")
-        if len(options) > 1:
+        if names and len(options) > 1:
             members = _below(members, names.key)
-        is_one = functools.partial(is_yolo, num_keypoints=names.num_keypoints)
-        signs += by_sample(source, members, is_one, option, f"YOLO, classes of {names.key}")
+        is_one = functools.partial(is_yolo, num_keypoints=names.num_keypoints if names else 0)
+        title = f"YOLO, classes of {names.key}" if names else "YOLO, classes without names"
+        signs += by_sample(source, members, is_one, option, title)
     return signs
 
 
@@ -170,7 +172,7 @@ class NameFile:
         self.key = key
         self.splits: dict[str, list[str]] = {}
         self.num_keypoints = 0
-        """How many numbers follow the box in a line of a pose; 0 if `kpt_shape` is not set."""
+        """Number of values after the box in a line of a pose; 0 if `kpt_shape` is not set."""
         if len(data) > _MOST_NAME_BYTES:
             raise SourceError(key, "is larger than 1 MiB: it names no classes")
         if key.lower().endswith((".yaml", ".yml")):
@@ -233,7 +235,7 @@ class NameFile:
 
 
 def is_yolo(data: bytes, num_keypoints: int = 0) -> bool:
-    """Return True if a text has lines and all are objects: boxes, poses or polygons."""
+    """Return True if a text has objects and no other lines: boxes, poses or polygons."""
     lines = [line for line in decoded(data).splitlines() if line.strip()]
     try:
         shapes = [_object(line.split(), num_keypoints) for line in lines]
@@ -258,7 +260,10 @@ class _Lines(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Number of objects and malformed lines; 0 if there is no object, as in other texts."""
+        """Number of objects and malformed lines; 0 if no line is an object.
+
+        A file without an object may be a text of another kind.
+        """
         return len(self.objects) + self.num_bad if self.objects else 0
 
 
@@ -273,7 +278,7 @@ def _read_lines(data: bytes, num_keypoints: int) -> _Lines:
             objects.append(_object(words, num_keypoints))
         except (ValueError, OverflowError):
             num_bad += 1
-            what = f"is no YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
+            what = f"is not YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
             fault = fault or what
     num_poses = [one.has_keypoints for one in objects].count(True)
     return _Lines(objects, num_poses, num_bad, fault)

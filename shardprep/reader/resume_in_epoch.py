@@ -1,7 +1,8 @@
 """A Keras callback that saves the weights with the state of the data, and resumes from both.
 
-The state counts finished steps, not batches drawn ahead. Keras always runs as many steps as an
-epoch has. An epoch that is resumed in the middle has fewer, so this callback ends it.
+It serves every backend of Keras, and does not import TensorFlow. The state counts finished steps,
+not batches drawn ahead. Keras always runs as many steps as an epoch has. An epoch that is resumed
+in the middle has fewer, so this callback ends it.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from typing import Annotated, Any, NamedTuple, Self
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.tf.batching import known
-from shardprep.reader.tf.iterator import Batches
-from shardprep.reader.validators import Count, File, having, validated
+from shardprep.reader.validators import Count, File, like, validated
 from shardprep.storage.atomic_file import DurableFile
 
-IteratedBatches = Annotated[
-    Batches, having(lambda value: isinstance(value, Batches), "the result of reader.iterate")
+KerasData = Annotated[
+    Any,
+    like("the result of reader.iterate or Dataset.keras", "is_begun", "state_dict", "seed"),
 ]
 _SECONDS_A_SAVE = 60.0
 """Seconds between two saves if `save_every` is None."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _END_OF_EPOCH = object()
 """Value of `Model.stop_training` that ends only the epoch."""
+_CAN_SKIP_STEPS = keras.backend.backend() == "tensorflow"
+"""Whether `fit` accepts an epoch without a step. On other backends an error is raised."""
 _START_AGAIN = "remove the file to start again"
 _HEAD = "head"
 """Name of the array in the file that contains all other values as JSON."""
@@ -53,20 +54,21 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
     after the same step, so the weights see every batch exactly once. If all epochs are finished,
     nothing is trained. The file is replaced as a whole, so you can kill the program at any time.
 
+    On any backend of Keras, use the result of `Dataset.keras` in the same way.
+
     The state is saved at the end of each epoch, when `fit` ends, before SIGTERM and Ctrl-C take
     effect, and every `save_every` steps. A resumed epoch has the logs of the whole epoch. The state
-    of other callbacks, such as the patience of EarlyStopping, is not saved.
+    of other callbacks, such as the patience of EarlyStopping, is not saved. A run that was stopped
+    in the validation of an epoch repeats that validation on TensorFlow, and skips it elsewhere.
     """
 
     @validated("reader.ResumeInEpoch")
-    def __init__(
-        self, path: File, batches: IteratedBatches, *, save_every: Count | None = None
-    ) -> None:
+    def __init__(self, path: File, batches: KerasData, *, save_every: Count | None = None) -> None:
         """Read the saved state, if any.
 
         Args:
             path: the file, on this machine; its folders are created.
-            batches: the result of `reader.iterate` that `fit` gets.
+            batches: the result of `reader.iterate` or of `Dataset.keras` that `fit` gets.
             save_every: steps between two saves; None saves once a minute.
 
         Raises:
@@ -100,7 +102,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         if steps != len(self._batches) and not self._ends_epochs:
             raise self._refused(
                 f"fit has {steps} steps per epoch, and there are {len(self._batches)} batches",
-                "give fit the result of reader.iterate, without steps_per_epoch",
+                "give fit the batches given here, without steps_per_epoch",
             )
         self._saved = saved = self._saved or self._read()
         self._place = (0, 0)
@@ -108,6 +110,8 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
             self._build(saved)
             saved.restore(self._path, "model", self.model.variables)
             saved.restore(self._path, "optimizer", self.model.optimizer.variables)
+            if saved.place["batch"] == len(self._batches) and not _CAN_SKIP_STEPS:
+                saved.place.update(epoch=saved.place["epoch"] + 1, batch=0)
             self.model._initial_epoch = saved.place["epoch"]  # noqa: SLF001 - as BackupAndRestore
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: signal.signal(number, self._note) for number in _SIGNALS}
@@ -151,6 +155,9 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         ends = self._began or self._ends_epochs
         if ends and done == len(self._batches) and not self.model.stop_training:
             self.model.stop_training = _END_OF_EPOCH
+            fit = self._fit(inspect.currentframe())
+            if fit is not None:  # `fit` breaks off the epoch, and Keras checks that epochs end
+                fit.f_locals["epoch_iterator"].data_adapter.on_epoch_end()
         if self._save_every is None:
             is_due = time.monotonic() - self._saved_at >= _SECONDS_A_SAVE
         else:
@@ -223,9 +230,12 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         model, optimizer = self.model, self.model.optimizer
         metrics = saved.arrays.get("metrics")
         if not model.built or (metrics and len(metrics) != len(model.metrics_variables)):
-            batch = tf.nest.map_structure(
-                lambda spec: tf.zeros([1, *known(spec.shape[1:])], spec.dtype),
-                self._batches.element_spec,
+            batch = keras.tree.map_structure(
+                lambda spec: keras.ops.zeros(
+                    [1, *(length or 0 for length in spec.shape[1:])],
+                    keras.backend.standardize_dtype(spec.dtype),
+                ),
+                getattr(self._batches, "element_spec", None) or self._batches[0],
             )
             x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
             result = model(x, training=False)

@@ -1,0 +1,117 @@
+"""`Dataset.batches(…, sharding=)`: batches as global JAX arrays.
+
+A process decodes only the rows of its own devices. JAX is called only by the thread that takes the
+batches, and no call waits for another process: processes may be at different batches, and a
+transfer never comes between the collectives of training steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardprep.dataset.schema import BOX, Schema
+from shardprep.errors import DatasetError
+from shardprep.reader.array_types import Columns
+from shardprep.reader.arrays.batches import ArrayBatches
+from shardprep.reader.config import BatchOptions, seed_of
+from shardprep.reader.order.buckets import BucketBatches
+from shardprep.reader.order.order import Order
+from shardprep.reader.validators import short_repr
+
+_WHERE = "Dataset.batches"
+
+
+def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
+    """Return options with `num_shards`, `shard_index` and the seed for processes of the sharding.
+
+    Processes that hold the same rows have the same index.
+    """
+    processes = _parts_of_processes(options.sharding)
+    own = processes.get(jax.process_index(), ())
+    shards = sorted(set(processes.values()))
+    if (options.shard_index, options.num_shards) != (0, 1):
+        what, hint = "sharding already decides num_shards and shard_index", "leave them out"
+    elif not own:
+        what = f"process {jax.process_index()} has no device of the sharding"
+        hint = "use a mesh with devices of all processes"
+    elif len({*map(len, shards)}) > 1 or len({*chain(*shards)}) < sum(map(len, shards)):
+        what = "the rows of the processes overlap or differ in number"
+        hint = "use a mesh with equally many devices of each process"
+    elif options.batch_size % len(own):
+        what = f"sharding divides batch_size={options.batch_size} into {len(own)} parts"
+        hint = f"use a multiple of {len(own)}"
+    elif len(shards) > 1 and BOX in schema.features and options.max_boxes is None:
+        what, hint = "the processes would have different numbers of boxes", "give max_boxes"
+    else:
+        seed = seed_of(options.seed, len(processes))
+        return replace(options, num_shards=len(shards), shard_index=shards.index(own), seed=seed)
+    raise DatasetError(_WHERE, what, hint)
+
+
+def check_last_batches(order: Order, options: BatchOptions) -> None:
+    """Raise DatasetError if an incomplete batch cannot be divided among the devices."""
+    if options.drop_remainder:
+        return
+    within = order.within_epoch
+    numbers = map(len, within.members) if isinstance(within, BucketBatches) else [len(within)]
+    num_parts = len({*chain(*_parts_of_processes(options.sharding).values())})
+    for left in (number % order.batches.size for number in numbers):
+        if left % num_parts:
+            what = f"sharding divides a last batch of {left} into {num_parts} parts"
+            raise DatasetError(_WHERE, what, "give drop_remainder=True")
+
+
+def _parts_of_processes(sharding: Any) -> dict[int, tuple[int, ...]]:
+    """Return the numbers of the parts of rows that the devices of each process hold, sorted."""
+    try:
+        slices = sharding.devices_indices_map((sharding.num_devices,))
+    except (IndexError, ValueError) as error:
+        hint = "give one that divides only rows: NamedSharding(mesh, PartitionSpec('data'))"
+        raise DatasetError(_WHERE, f"sharding={short_repr(sharding)}", hint) from error
+    parts: dict[int, set[int]] = {}
+    for device, (rows,) in slices.items():
+        parts.setdefault(device.process_index, set()).add(rows.start or 0)
+    return {process: tuple(sorted(starts)) for process, starts in parts.items()}
+
+
+class ShardedBatches(ArrayBatches):
+    """The iterator that `Dataset.batches(…, sharding=)` returns."""
+
+    _ahead: tuple[Columns, Any] | None = None
+    """Columns of the next batch and its arrays, if their transfer has begun."""
+
+    def __next__(self) -> Any:
+        element = super().__next__()
+        # The next batch is transferred during the step with this one, unless it is not decoded yet.
+        if self._started and (filling := self._started[0][1]).is_complete:
+            with contextlib.suppress(DatasetError):  # raised when the batch is taken
+                self._ahead = filling.columns, self._element(filling.columns)
+        return element
+
+    def close(self) -> None:
+        """Stop the threads and drop batches decoded ahead. The iterator then has no next batch."""
+        super().close()
+        self._ahead = None
+
+    def _element(self, columns: Columns) -> Any:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] is columns:
+            return ahead[1]
+        return jax.tree.map(self._array, super()._element(columns))
+
+    def _array(self, value: np.ndarray[Any, Any]) -> Any:
+        if value.dtype == object:  # texts
+            return value
+        dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+        if dtype != value.dtype and (value.astype(dtype) != value).any():
+            what = f"a feature has values that JAX cannot store as {dtype}"
+            hint = "call jax.config.update('jax_enable_x64', True), or use as_supervised=True"
+            raise DatasetError(_WHERE, what, hint)
+        make: Any = jax.make_array_from_process_local_data
+        return make(self._options.sharding, value)

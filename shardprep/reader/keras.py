@@ -1,0 +1,120 @@
+"""`Dataset.keras`: the batches of a `Dataset` for `fit`, `evaluate` and `predict` of Keras 3.
+
+Keras draws items one after another, and `ArrayBatches` decodes ahead. The threads of Keras
+(`workers`) are not used: they leave items that they drew ahead in the queue of the next epoch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from shardprep.errors import DatasetError
+from shardprep.reader.arrays.batches import ArrayBatches
+from shardprep.reader.config import KerasOptions
+
+try:
+    import keras
+except ModuleNotFoundError as error:
+    what = f"needs {error.name}, which is not installed"
+    hint = "install keras, and a backend with its name in the variable KERAS_BACKEND"
+    raise DatasetError("Dataset.keras", what, hint) from error
+
+
+class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carries no types
+    """The result of `Dataset.keras`, which describes its batches.
+
+    Item i is batch i after the state that was loaded last, or after the last finished epoch. It
+    does not depend on the order of access, and several threads may read items.
+    """
+
+    def __init__(self, batches: ArrayBatches, options: KerasOptions) -> None:
+        """Take batches with `epochs=None`, and begin at epoch 0."""
+        super().__init__()
+        if options.buckets is not None and keras.backend.backend() == "tensorflow":
+            what = "TensorFlow takes images of one size from Keras, and buckets have several"
+            raise DatasetError("Dataset.keras", what, "use another backend, or a crop")
+        self._batches = batches
+        self._sample_weight = options.sample_weight
+        self.seed = options.seed
+        self._first = 0
+        """Number of batches of this process before item 0, counted from epoch 0."""
+        self.is_begun = False
+        """Whether an item was drawn since the last state was loaded, if any."""
+        self._is_in_epoch = False
+        self._has_drawn_last = False
+        """Whether the last item was drawn since the last call of `on_epoch_end`."""
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """Return the number of batches that this process takes from an epoch."""
+        return self._batches.steps_per_epoch
+
+    @property
+    def num_batches(self) -> int:
+        """Number of batches that this process takes from an epoch."""
+        # `fit` passes shuffle=True by default, and Keras would draw the batches in another order.
+        # All versions from 3.5 on read this property before they use the attribute `shuffle`.
+        frame = inspect.currentframe()
+        adapter: Any = frame.f_back.f_locals.get("self") if frame and frame.f_back else None
+        if getattr(adapter, "py_dataset", None) is self:
+            adapter.shuffle = False
+        return len(self)
+
+    def __getitem__(self, index: int) -> Any:
+        """Return batch `index` as (images, targets), with weights (images, targets, weights)."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"item {index} of {len(self):,}")
+        with self._lock:
+            self._batches.start_epoch(*divmod(self._first + index, len(self)))
+            element = next(self._batches)
+            self.is_begun = True
+            self._has_drawn_last |= index == len(self) - 1
+        return self._as_keras_takes(element)
+
+    def on_epoch_begin(self) -> None:
+        """Note that an epoch begins. Keras calls this."""
+        self._is_in_epoch = True
+
+    def on_epoch_end(self) -> None:
+        """Go to the next epoch if the last item was drawn. Keras calls this."""
+        # Keras also calls it before the first epoch, where it may have drawn items to see their
+        # form, and with steps_per_epoch in the middle of an epoch.
+        with self._lock:
+            if self._is_in_epoch and self._has_drawn_last:
+                self._first += len(self)
+            self._is_in_epoch = self._has_drawn_last = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state before item 0, in values that JSON can store."""
+        epoch, batch = divmod(self._first, len(self) or 1)
+        return {**self._batches.state_dict(), "epoch": epoch, "batch": batch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let item 0 be the batch after a state; arguments and errors as for `batches`."""
+        with self._lock:
+            self._batches.load_state_dict(state)
+            place = self._batches.state_dict()
+            self._first = place["epoch"] * len(self) + min(place["batch"], len(self))
+            self.is_begun = self._has_drawn_last = False
+
+    def close(self) -> None:
+        """Stop the threads and drop batches decoded ahead."""
+        self._batches.close()
+
+    def _as_keras_takes(self, element: Any) -> Any:
+        if not isinstance(element, tuple):
+            return _without_texts(element) if isinstance(element, dict) else (element,)
+        images, targets = element[0], _without_texts(element[1])
+        if targets is None or self._sample_weight is None:
+            return (images,) if targets is None else (images, targets)
+        return images, targets, self._sample_weight(targets)
+
+
+def _without_texts(values: Any) -> Any:
+    """Return an array or a dict of arrays without texts, or None if nothing is left."""
+    if isinstance(values, dict):
+        return {name: one for name, one in values.items() if one.dtype != object} or None
+    return None if values.dtype == object else values
