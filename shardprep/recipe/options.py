@@ -83,7 +83,8 @@ class BuildOptions:
 
     # fmt: off
     source: str = field(metadata={"option": Option(
-        "Folder or archive (zip, tar, tar.gz/bz2/xz, 7z, also nested), local or in object storage "
+        "Folder or archive (zip, tar, tar.gz/bz2/xz, 7z, also nested), or a file of arrays "
+        "(Parquet, HDF5, .npy, .npz, IDX, TFRecord, CSV of pixels), local or in object storage "
         "(s3://, gs://, az://); or kaggle:COMPETITION, kaggle:OWNER/DATASET.",
         ARGUMENTS, shown="source of ./shardprep.toml", shapes_bytes=False)})
     out: str = _option("tfrecords",

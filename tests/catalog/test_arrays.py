@@ -94,7 +94,7 @@ def parquet(columns: dict[str, Any], metadata: Any = None, **options: Any) -> by
     return out.getvalue()
 
 
-def csv(rows: Sequence[Sequence[Any]]) -> bytes:
+def csv(rows: Sequence[Any]) -> bytes:
     return "".join(",".join(map(str, row)) + "\n" for row in rows).encode()
 
 
@@ -355,7 +355,7 @@ def test_a_source_with_other_images_is_read_as_before(tmp_path: Path) -> None:
     assert records(Path(made.location)).keys() == members.keys()
 
 
-TWO = {"a.h5": hdf5({"rgb": GREY, "depth": GREY})}
+TWO = {"a.h5": hdf5({"rgb": COLOUR, "depth": GREY})}
 UNCLEAR: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "two arrays": (TWO, {}, "a.h5:rgb"),
     "no such column": (TWO, {"images": "a.h5:grb"}, "depth, rgb"),

@@ -93,7 +93,7 @@ class ChosenColumn(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        return self.layouts[0]
+        return self.layouts[0] if self.layouts else Layout("")
 
     @property
     def num_rows(self) -> int:
@@ -259,6 +259,8 @@ class ArrayFiles:
             names = {_DIGITS.sub("", one.title) for one in several}
             is_loose = len({one.opened.key for one in several}) == len(several)
             if len(several) > 1 and not (is_loose and len(names) == 1):
+                # Colours first: the others may be depths or masks.
+                several.sort(key=lambda one: "C" not in one.layout.axes)
                 flags = [one.flag for one in several]
                 if not self.proposes:
                     what = f"several columns may have the images: {some_of(flags, _MOST_SHOWN)}"
