@@ -52,6 +52,7 @@ class RecipeKeywords(TypedDict, total=False):
     split: str | dict[str, float]
     group: str
     dedup: bool | Literal["near"]
+    images: Texts
     root: str
     include: Texts
     exclude: Texts

@@ -160,9 +160,8 @@ class _Walk:
         name = place.rpartition("/")[2]
         if self.archive(extent, name, prefix="", depth=1):
             return
-        head = extent.read_head(HEAD_BYTES)
         is_table = name.lower().endswith((".csv", ".tsv"))  # perhaps of pixels
-        if not (is_table or array_type(head) or archive_type(head) in _COMPRESSED):
+        if not (is_table or array_type(inner_head(extent)[0])):
             what = "is neither a folder nor a supported archive"
             raise SourceError(place, what, GIVE_A_SOURCE)
         self.others.append(Member(clean_key(name), extent))
@@ -305,6 +304,16 @@ def in_order(images: Members) -> Members:
         what = "two members of the source have this path"
         raise SourceError(images.keys[int(twice[0])], what, "remove one of them from the archive")
     return images
+
+
+def inner_head(extent: StoredExtent) -> tuple[bytes, str]:
+    """Return the first bytes of a member, decompressed, and its compression, "" for none."""
+    head = extent.read_head(HEAD_BYTES)
+    kind = archive_type(head)
+    if kind not in _COMPRESSED:
+        return head, ""
+    with member_stream(extent) as packed:
+        return decompressed(packed, kind).read(HEAD_BYTES), kind
 
 
 def _is_packed_archive(extent: StoredExtent, key: str, head: bytes) -> bool:

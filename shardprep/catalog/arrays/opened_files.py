@@ -18,10 +18,11 @@ from shardprep.catalog.arrays.number_images import is_scaled
 from shardprep.catalog.arrays.tfrecord_file import open_tfrecord
 from shardprep.dataset.tfrecord import HEADER_BYTES, payload_bytes
 from shardprep.errors import OptionError, OptionName, SourceError, some_of
-from shardprep.image.signatures import HEAD_BYTES, archive_type, array_type
+from shardprep.image.signatures import array_type
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES, ArrayRule
 from shardprep.source.byte_range import PlainExtent, RefusedExtent, StoredExtent
+from shardprep.source.listing import inner_head
 from shardprep.source.members import Member
 from shardprep.source.names import split_word
 from shardprep.source.unpack import Unpacker, decompressed, member_stream
@@ -124,10 +125,7 @@ def _kind(member: Member) -> str | None:
     if isinstance(member.extent, RefusedExtent):
         return None
     with reading(member.key):
-        head, before = member.extent.read_head(HEAD_BYTES), ""
-    if (packed := archive_type(head)) in ("gz", "bz2", "xz"):
-        with reading(member.key), member_stream(member.extent) as stream:
-            head, before = decompressed(stream, packed).read(HEAD_BYTES), f"{packed}:"
+        head, packed = inner_head(member.extent)
     kind = array_type(head)
     if kind == "tfrecord" and payload_bytes(head[:HEADER_BYTES]) is None:
         return None
@@ -135,7 +133,7 @@ def _kind(member: Member) -> str | None:
         return None
     if kind is None and member.key.lower().endswith(TABLE_SUFFIXES):
         kind = "csv"
-    return kind and before + kind
+    return kind and (f"{packed}:{kind}" if packed else kind)
 
 
 class ArrayFiles:
