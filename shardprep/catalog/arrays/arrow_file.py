@@ -29,6 +29,7 @@ from shardprep.catalog.arrays.array_file import (
     rows_at_once,
 )
 from shardprep.catalog.arrays.layout import MIN_FLAT
+from shardprep.catalog.tables.table import DELIMITERS
 from shardprep.image.signatures import HEAD_BYTES, is_image
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.string_column import Texts, booleans, release
@@ -73,7 +74,9 @@ def open_pixel_csv(place: PlainExtent, name: str) -> ArrayFile | None:
     """Return the columns of a CSV; None unless it has columns, or one column, of pixels."""
     head = place.read_range(0, _CSV_HEAD)
     encoding = encoding_of(head)
-    lines = csv.reader(head.decode(encoding, errors="replace").splitlines())
+    text = head.decode(encoding, errors="replace").splitlines()
+    delimiter = max(DELIMITERS, key=text[0].count) if text else ","
+    lines = csv.reader(text, delimiter=delimiter)
     try:
         titles, first = [title.strip() for title in next(lines)], next(lines, [])
     except (StopIteration, csv.Error):
@@ -92,7 +95,7 @@ def open_pixel_csv(place: PlainExtent, name: str) -> ArrayFile | None:
             use_threads=False, block_size=BLOCK_BYTES, column_names=titles, skip_rows=1,
             encoding=encoding.replace("-sig", ""),
         )  # fmt: skip
-        parse = arrow_csv.ParseOptions(newlines_in_values=True)
+        parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         with reading(name), buffered(place) as stream:
             for batch in arrow_csv.open_csv(stream, read, parse, convert):
                 yield from (batch[at : at + most_rows] for at in range(0, len(batch), most_rows))
@@ -148,13 +151,14 @@ class _Rows:
         for title in [title for title in kinds if title not in {*pixels}]:
             kind = kinds[title]
             is_files = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
-            first = None if is_files or _is_number(kind) else self._first(title)
-            if is_files or (_is_bytes(kind) and is_image((first or b"")[:HEAD_BYTES])):
+            some = [] if is_files or _is_number(kind) else self._some(title)
+            if is_files or (_is_bytes(kind) and any(is_image(one[:HEAD_BYTES]) for one in some)):
                 blocks = partial(self._files, f"{title}.bytes" if is_files else title)
                 images[title] = ImageColumn((self.num_rows,), None, blocks)
                 if is_files and kind.get_field_index("path") >= 0:
                     cells.append(f"{title}.path")
                 continue
+            first = next(iter(some), None)
             if isinstance(first, str) and _PIXELS.fullmatch(first):
                 first = np.array(re.split(_NO_NUMBER, first.strip(" []")), np.float32)
             elif isinstance(first, list):
@@ -169,12 +173,12 @@ class _Rows:
         rows = dict.fromkeys(cells, self.num_rows)
         return ArrayFile(images, rows, self._read_cells, tuple(left_out))
 
-    def _first(self, title: str) -> Any:
-        """Return the first value of a column that is not null; None if the first rows are null."""
+    def _some(self, title: str) -> list[Any]:
+        """Return some values of a column that are not null; [] if all are null."""
         for batch in self.batches([title], _FILES_AT_ONCE):
-            values = batch.column(0).drop_null()
-            return values[0].as_py() if len(values) else None
-        return None
+            if values := batch.column(0).drop_null().to_pylist():
+                return values
+        return []
 
     def _files(self, path: str, _: int) -> Iterator[Block]:
         for batch in self.batches([path], _FILES_AT_ONCE):

@@ -116,11 +116,12 @@ def _role(found: Any, most_bytes: int) -> str:
     if large > most_bytes:
         return f"its parts have {megabytes(large)}"
     is_number = dtype.kind in "buif"
-    if len(shape) < 2 and is_image(_head(found)):
+    if len(shape) < 2 and any(map(is_image, _heads(found))):
         return "files" if shape and not is_number else "file"
     if is_number and math.prod(shape[1:]) > 1:
         return "numbers"
-    is_cell = shape and math.prod(shape[1:]) == 1 and dtype.fields is None
+    vlen = (dtype.metadata or {}).get("vlen", str if dtype.kind != "O" else None)
+    is_cell = shape and math.prod(shape[1:]) == 1 and dtype.fields is None and vlen in (str, bytes)
     return "cells" if is_cell else str(dtype) if shape else ""
 
 
@@ -160,13 +161,14 @@ def _rows(opened: _Open, key: str, axis: int) -> Iterator[Block]:
             yield np.moveaxis(rows, axis, 0) if is_number else [_bytes(one) for one in rows]
 
 
-def _head(found: Any) -> bytes:
-    """Return the first bytes of a dataset, or of its first row, if they may be a file."""
+def _heads(found: Any) -> list[bytes]:
+    """Return the first bytes of a dataset, or of its first rows, if they may be files."""
     if found.dtype.fields is not None or found.dtype.kind in "fib":
-        return b""
+        return []
     if found.dtype == np.uint8 and found.ndim:
-        return bytes(found[:HEAD_BYTES])
-    return _bytes(found[0] if found.ndim else found[()])[:HEAD_BYTES]
+        return [bytes(found[:HEAD_BYTES])]
+    rows = found[:_FILES_AT_ONCE] if found.ndim else [found[()]]
+    return [_bytes(row)[:HEAD_BYTES] for row in rows]
 
 
 def _bytes(value: Any) -> bytes:

@@ -16,7 +16,7 @@ from shardprep.errors import OptionName, SourceError
 from shardprep.source.string_column import Coded, Texts, positions, release
 from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 
-_DELIMITERS = ",;\t|"
+DELIMITERS = ",;\t|"
 _AT_ONCE = 1 << 14
 
 
@@ -145,7 +145,7 @@ def parse_table(
     tables may have them.
     """
     stream = text_lines(data)
-    delimiter = max(_DELIMITERS, key=stream.readline().count)
+    delimiter = max(DELIMITERS, key=stream.readline().count)
     stream.seek(0)
     lines = CsvRows(stream, delimiter)
     rows = ([cell.strip() for cell in line] for line in lines if any(line))
