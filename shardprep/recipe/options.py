@@ -127,7 +127,7 @@ class BuildOptions:
     labels: str = _option("auto",
         "Rule that finds labels: auto, folder, folder:N (Nth above the image), prefix "
         "(cat.12.jpg), regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, column:NAME "
-        "(beside the images of a file of arrays, or of the only table), or none. "
+        "(another column of a file of arrays, or of the only table), or none. "
         "FILE can be several files, with commas. ID can be a path such as {folder}/{id}.jpg. "
         "LABEL can be several columns, or *.", _LABELS, "RULE")
     target: Literal["auto", TargetKind] = _option("auto",

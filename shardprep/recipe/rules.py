@@ -53,7 +53,7 @@ class LabelRule:
     """Which folder above the image: 1 is the folder that holds it."""
     pattern: str = ""
     table: CsvRule = _NO_TABLE
-    """For kind "column", a table without files: the columns beside the images of an array file."""
+    """For kind "column", a table without files: the other columns of an array file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a file of arrays offers: columns of images, and columns of cells beside them."""
+"""What a file of arrays offers: columns of images, and columns of cells."""
 
 from __future__ import annotations
 

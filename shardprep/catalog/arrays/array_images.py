@@ -1,4 +1,4 @@
-"""The images in files of arrays, and the table of the columns beside them."""
+"""The images in files of arrays, and a table of the other columns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ImageListing(Listing):
     """The members of a source, with the images in its files of arrays."""
 
     columns: Table | None = None
-    """The columns beside the images; the first one has the keys of the images."""
+    """The other columns of array files; the first column has the keys of the images."""
     proposals: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Option that `shardprep init` proposes → its possible values; the first one was used."""
     notes: tuple[str, ...] = ()
@@ -73,13 +73,13 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
 
 
 def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
-    """Return the images of some columns, and the table of the cells beside them."""
+    """Return the images of some columns, and a table of the columns of cells."""
     levels = _levels(files, taken)
     per_file = Counter(one.opened.key for one in taken)
     files.used.update(per_file)
     packed = sum({one.opened.key: one.opened.place.num_bytes for one in taken}.values())
     builder, out = MembersBuilder(), list[UnpackedFile]()
-    beside = _Beside(files, taken)
+    others = _CellColumns(files, taken)
     tables: list[tuple[Texts, dict[str, Texts]]] = []
     with contextlib.ExitStack() as stack:
         for one in taken:
@@ -98,7 +98,7 @@ def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Ta
             files.unpacker.budget.add_members(len(sizes), key)
             _add(builder, (keys, file, offsets, sizes), one.title)
             if one.layout.rows >= 0:
-                tables.append((keys, beside.cells(one, len(sizes))))
+                tables.append((keys, others.of(one, len(sizes))))
     return builder.members(), _table(tables, list(per_file))
 
 
@@ -148,8 +148,8 @@ def _write(
     return np.concatenate(sizes)
 
 
-class _Beside:
-    """The columns of cells beside the images: of the same file, or of files of their own.
+class _CellColumns:
+    """The columns of cells that belong to columns of images, in the same or in another file.
 
     A file without images belongs to the only column of images that has the same folder, the same
     split in its name, and as many rows.
@@ -163,7 +163,7 @@ class _Beside:
             for name, number in opened.arrays.cells.items() if not opened.arrays.images else ():
                 self._apart[*opened.set_name, number].append((opened, name))
 
-    def cells(self, one: ChosenColumn, num_rows: int) -> dict[str, Texts]:
+    def of(self, one: ChosenColumn, num_rows: int) -> dict[str, Texts]:
         """Return the columns of cells of a column of images; SourceError if they are shorter."""
         own, word = one.opened, split_word(one.title)[0] or one.opened.set_name[1]
         chosen = []

@@ -31,6 +31,8 @@ _OPTION = OptionName("images")
 _DIGITS = re.compile(r"\d+")
 _ENDING = re.compile(r"([-_.]idx\d-ubyte|\.npy)?(\.gz)?$")
 _MOST_SHOWN = 8
+_PARTNERS = ("npy", "idx", "hdf5")
+"""Kinds of files that may have the labels of another file, row by row."""
 
 
 class OpenedFile(NamedTuple):
@@ -160,7 +162,7 @@ class ArrayFiles:
         }
 
     def open(self, others: Sequence[Member]) -> None:
-        """Open all array files; with rules, those that a rule names and the others beside them."""
+        """Open all array files; with rules, the named ones and arrays in the same folders."""
         keys = {member.key for member in others}
         manifests = [key for key in keys if key.rpartition("/")[2] == "manifest.json"]
         folders = [key.removesuffix("manifest.json") for key in manifests]
@@ -179,12 +181,15 @@ class ArrayFiles:
             kind = _kind(member)
             if kind is None or isinstance(member.extent, RefusedExtent):
                 continue
+            is_named = self._rule(member.key) is not None
+            if rules and not is_named and kind.rpartition(":")[2] not in _PARTNERS:
+                continue
             try:
                 place = self._place(member.key, member.extent, kind)
                 arrays = self._open[kind.rpartition(":")[2]](place, member.key)
             except SourceError as error:
-                # Arrays of objects, such as names, may lie beside images.
-                if "pickled" not in error.what or self._rule(member.key) is not None:
+                # Arrays of objects, such as names, may accompany images.
+                if "pickled" not in error.what or is_named:
                     raise
                 self.notes.append(f"{member.key} {error.what}")
                 continue

@@ -31,7 +31,7 @@ class Documents:
     def __init__(
         self, others: Sequence[Member], recipe: Recipe, columns: Table | None = None
     ) -> None:
-        """`columns` are the columns beside the images of array files, if there are any."""
+        """`columns` are the columns of array files that are not images, if there are any."""
         self._others = others
         self._recipe = recipe
         self._columns = None if columns is None else columns.without(recipe.null)
