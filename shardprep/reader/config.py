@@ -373,6 +373,7 @@ class LoaderOptions(EpochOptions):
     _: KW_ONLY
     num_shards: Count | None = None
     shard_index: Number | None = None
+    transform: Function | None = None
     pin_memory: bool | None = None
 
 

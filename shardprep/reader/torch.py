@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from shardprep.dataset.schema import BOX, IMAGE, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError
 from shardprep.reader.arrays.batches import ArrayBatches
 from shardprep.reader.config import LoaderOptions
+from shardprep.reader.decode.annotations import boxes_as
+from shardprep.reader.decode.targets import Target
 
 _WHERE = "Dataset.loader"
 
@@ -27,9 +31,17 @@ class Loader:
     After `load_state_dict`, the first loop yields the rest of the epoch of the state.
     """
 
-    def __init__(self, batches: ArrayBatches, options: LoaderOptions) -> None:
+    batch_sampler = None
+    """Lightning reads this attribute of a loader that has a `sampler`."""
+
+    def __init__(self, batches: ArrayBatches, options: LoaderOptions, target: Target) -> None:
         """Take batches with `epochs=None`. The first loop begins with their next batch."""
         self._batches = batches
+        self._target = target
+        self._transform: Any = options.transform
+        if self._transform is not None and find_spec("torchvision") is None:
+            what = "transform needs torchvision, which is not installed"
+            raise DatasetError(_WHERE, what, "install torchvision")
         pin = options.pin_memory
         self._pin = torch.cuda.is_available() if pin is None else pin
         self.batch_size = options.batch_size
@@ -46,7 +58,13 @@ class Loader:
             batches.start_epoch(self._epoch)
         self._epoch = batches.epoch + 1
         for element in batches.rest_of_epoch():
-            yield self._tensors(element)
+            given = element if self._transform is None else self._transformed(element)
+            yield self._tensors(given)
+
+    @property
+    def sampler(self) -> Loader:
+        """Return the loader itself, because Lightning calls `loader.sampler.set_epoch`."""
+        return self
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next loop yield `epoch`, or its rest if a state of that epoch was loaded."""
@@ -66,15 +84,52 @@ class Loader:
         """Stop the threads and drop batches decoded ahead."""
         self._batches.close()
 
+    def _transformed(self, element: Any) -> Any:
+        """Return a batch of transformed samples: stacked, or as two lists if they have boxes."""
+        # torch has one generator of random numbers for all threads, and torchvision's transforms
+        # draw from it. So they run in the thread of the training loop, each with its own seed.
+        images, targets = element if self._target.names else (element, None)
+        columns = {IMAGE: images, **self._target.unpacked(targets)}
+        samples = []
+        with torch.random.fork_rng(devices=()):
+            for row, key in enumerate(self._batches.keys()):
+                size = images[row].shape[:2]
+                values = {name: _typed(name, column[row], size) for name, column in columns.items()}
+                sample = self._target.pair(values[IMAGE], values)
+                torch.default_generator.manual_seed(key)
+                inputs = sample if isinstance(sample, tuple) else (sample,)
+                samples.append(self._transform(*inputs))
+        if BOX in columns:
+            return tuple(map(list, zip(*samples, strict=True)))
+        return torch.utils.data.default_collate(samples)
+
     def _tensors(self, element: Any) -> Any:
         if isinstance(element, dict):
             return {name: self._tensors(value) for name, value in element.items()}
         if isinstance(element, tuple | list):
             return type(element)(map(self._tensors, element))
         if isinstance(element, np.ndarray) and element.dtype != object:
-            tensor = torch.from_numpy(element)
-            return tensor.pin_memory() if self._pin else tensor
+            element = torch.from_numpy(element)
+        if isinstance(element, torch.Tensor):
+            return element.pin_memory() if self._pin else element
         return element.tolist() if isinstance(element, np.ndarray) else element
+
+
+def _typed(name: str, value: Any, size: tuple[int, int]) -> Any:
+    """Return a value of a sample in the type that tells torchvision how to transform it."""
+    from torchvision import tv_tensors
+
+    if name == BOX:
+        boxes = torch.from_numpy(boxes_as(value, "xyxy", size))
+        return tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=size)
+    if isinstance(value, str):
+        return value
+    tensor = torch.as_tensor(value)
+    if name == IMAGE:
+        return tv_tensors.Image(tensor.permute(2, 0, 1))
+    if name in {MASK, OBJECT_MASK}:
+        return tv_tensors.Mask(tensor.permute(2, 0, 1) if name == MASK else tensor)
+    return tensor
 
 
 def process_of(index: int | None, number: int | None) -> tuple[int, int]:

@@ -31,6 +31,7 @@ OF_OTHERS = {
     "--diagnose",  # of train_keras.py
     "--members",  # of benchmarks.plan
     "--before",  # of benchmarks.first_batch
+    "--nproc-per-node",  # of torchrun
     "--address", "--working-dir",  # of ray job submit
     "--bucket", "--lifecycle-configuration", "--format",  # of aws
     "--job-name", "--array", "--cpus-per-task", "--mem", "--time", "--requeue", "--parsable",

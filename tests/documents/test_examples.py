@@ -32,6 +32,7 @@ from tests.support.builders import (
 from tests.support.command import run
 from tests.support.paths import ROOT, shared_folder
 from tests.support.processes import Program, run_program
+from tests.support.torchvision import need_module
 
 MOST_BYTES = 20_000_000
 """Limit for the output of a notebook."""
@@ -263,7 +264,12 @@ def test_keras_takes_an_exported_folder(here: Path) -> None:
 # --- docs/tasks.md ---
 
 TASKS = examples("tasks")
-FEWER = {"epochs=12": "epochs=8", "epochs=7": "epochs=3"}
+FEWER = {
+    "epochs=12": "epochs=8",
+    "epochs=7": "epochs=3",
+    "range(8)": "range(1)",
+    "range(20)": "range(2)",
+}
 """Epochs of the page → sufficient epochs."""
 
 
@@ -275,7 +281,8 @@ def block_with(name: str) -> str:
     return code.replace(found[0], FEWER[found[0]])
 
 
-OTHERS = [one for one in TASKS if "unet" not in one and "detector" not in one]
+TORCH = [one for one in TASKS if "import torch\n" in one]
+OTHERS = [one for one in TASKS if not any(name in one for name in ("unet", "detector", "torch"))]
 
 needs_sets = pytest.mark.skipif(
     not (SHARED_DATA / "camvid.zip").exists(), reason="needs the real sets"
@@ -297,8 +304,6 @@ def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     keras = pytest.importorskip("keras")
     keras.utils.set_random_seed(0)
-    if "import torch" in code or "from torch" in code:
-        pytest.importorskip("torch")
     monkeypatch.chdir(place)
     return executed([code])
 
@@ -311,6 +316,20 @@ def test_tasks_md(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> No
     names = trained(code, place, monkeypatch)
     if "first" in names:
         assert set(names["first"]) == set(re.findall(r'^ +"(\w+)": ', code, re.MULTILINE))
+
+
+@needs_sets
+@pytest.mark.thorough
+@pytest.mark.parametrize("code", TORCH, ids=["detector", "unet"])
+def test_models_of_torch_learn(code: str, place: Path) -> None:
+    need_module("torchvision")
+    (epochs,) = (few for few in FEWER if few in code)
+    code = code.replace(epochs, FEWER[epochs])
+    begin = "import os, sys, torch; os.chdir(sys.argv[1]); torch.manual_seed(0)"
+    done = Program(f"{begin}\n{code}", place, framework="torchvision").wait()
+    assert done.returncode == 0, done.stderr
+    first, last = map(float, re.findall(r"\d\.\d\d", done.stdout))
+    assert last < 0.85 * first
 
 
 @of_keras

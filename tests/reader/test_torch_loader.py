@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +16,6 @@ from tests.reader.datasets import batch_keys, refused, saved
 
 torch = pytest.importorskip("torch")
 OPTIONS: dict[str, Any] = {"shuffle": True, "seed": 5, "as_supervised": False}
-RANK = """
-import json, sys
-import torch.distributed as dist
-from shardprep import reader
-
-dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=int(sys.argv[3]),
-                        world_size=int(sys.argv[4]))
-dataset = reader.Dataset(sys.argv[1], as_supervised=False)
-loader = dataset.loader(int(sys.argv[5]), shuffle=True, seed=5, as_supervised=False)
-keys = [batch["image/filename"] for batch in loader]
-gathered = [None] * int(sys.argv[4])
-dist.all_gather_object(gathered, keys)
-if dist.get_rank() == 0:
-    print(json.dumps(gathered))
-dist.destroy_process_group()
-"""
 
 
 @pytest.fixture(name="dataset")
@@ -86,27 +67,6 @@ def test_a_state_saved_at_any_batch_continues_the_epoch(
         hosts.append(keys(host))
     together = [first + second for first, second in zip(*hosts, strict=True)]
     assert together == whole[batch:]
-
-
-@pytest.mark.parametrize("number", [1, pytest.param(3, marks=pytest.mark.thorough)])
-def test_processes_of_a_group_share_each_global_batch(
-    dataset: reader.Dataset, tmp_path: Path, number: int
-) -> None:
-    meeting = tmp_path / "meeting"
-    arguments = [str(dataset.path), str(meeting)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, *arguments, str(rank), str(number), str(60 // number)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(number)
-    ]
-    output, _ = processes[0].communicate(timeout=120)
-    assert [process.wait(timeout=60) for process in processes] == [0] * number
-    parts = json.loads(output)
-    together = [list(itertools.chain(*part)) for part in zip(*parts, strict=True)]
-    assert together == keys(dataset.loader(60, **OPTIONS))
 
 
 def test_rank_and_size_of_the_environment_count(

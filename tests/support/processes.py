@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tests.support.paths import ROOT
+from tests.support.torchvision import import_torchvision
 
 
 def members(group: int) -> list[int]:
@@ -110,7 +111,8 @@ class Program:
     ) -> None:
         """Begin it, with these arguments; some variables are set for it beside those of here.
 
-        `framework` is "tensorflow", "torch" or, for builds, "none": it is imported already.
+        `framework` is imported already: "tensorflow", "torch", "torchvision" (and torch) or, for
+        builds, "none".
         """
         self._folder = Path(tempfile.mkdtemp())
         self._arguments = ["-c", *map(str, arguments)]
@@ -230,7 +232,7 @@ def _server(framework: str) -> subprocess.Popen[bytes]:
         env={
             **os.environ,
             "CUDA_VISIBLE_DEVICES": "",
-            **(_ONE_THREAD if framework == "torch" else {}),
+            **(_ONE_THREAD if framework.startswith("torch") else {}),
         },
         stdin=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -251,10 +253,13 @@ def _serve(framework: str) -> None:
         from tests.writer.faulty import import_once
 
         import_once()
-    elif framework == "torch":
+    elif framework.startswith("torch"):
         import torch
 
         import shardprep.reader.arrays.batches
+
+        if framework == "torchvision":
+            import_torchvision()
 
         torch.optim.AdamW(torch.nn.Linear(1, 1).parameters())  # the first imports as much again
     else:

@@ -233,6 +233,11 @@ class ArrayBatches:
                 return
             yield next(self)
 
+    def keys(self) -> list[int]:
+        """Return a key for each image of the last batch, a hash of seed, epoch and record."""
+        tags, _ = self._order.batch(*divmod(self._next - 1, self._num_batches))
+        return crop_keys(self._order.key, tags)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state before the next batch, in values that JSON can store."""
         epoch, batch = divmod(self._next, self._num_batches or 1)

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 _BATCHES = "Dataset.batches"
 _KERAS = "Dataset.keras"
+_LOADER = "Dataset.loader"
+_TRANSFORM = "transform of a dataset with boxes or masks"
 
 
 class Dataset:
@@ -117,7 +119,10 @@ class Dataset:
         self._target = target_of(self.schema)
         self._transforms_both = bool(transform and self.schema.annotations)
         if self._transforms_both:
-            _check_transform(transform, as_supervised=as_supervised)
+            if not as_supervised:
+                what = f"{_TRANSFORM} gets the target, and as_supervised=False has no target"
+                raise DatasetError("reader.Dataset", what, "leave it out")
+            _check_transform("reader.Dataset", _TRANSFORM, transform)
         decoder = FeatureDecoder(self.schema, self._names(as_supervised), decode=decode)
         self._examples = ExampleReader(subset.records, decoder)
 
@@ -275,7 +280,7 @@ class Dataset:
         check_last_batches(order, options)
         return ShardedBatches(examples, self._target, order, self._subset.digest, options)
 
-    @WithOptions("Dataset.loader", LoaderOptions)
+    @WithOptions(_LOADER, LoaderOptions)
     def loader(self, options: LoaderOptions) -> Loader:  # noqa: D417 - documents fields
         """Return a loader of batches of torch tensors; each `for` loop over it yields an epoch.
 
@@ -287,6 +292,13 @@ class Dataset:
             num_shards: number of processes that share the records. By default the size of the
                 process group of `torch.distributed`, else the variable WORLD_SIZE, else 1.
             shard_index: number of this process, from 0. By default its rank.
+            transform: function of the image and target of each sample, such as a transform of
+                `torchvision.transforms.v2`; its result is the sample. Images, boxes and masks are
+                torchvision's `tv_tensors`: images uint8[3, height, width], class masks [1, height,
+                width], boxes XYXY in pixels. With boxes, a batch is a list of images and a list of
+                targets, as for torchvision's detectors; otherwise samples are stacked. torch's
+                random numbers depend only on the seed, the epoch and the record. The thread that
+                iterates calls it; `Dataset(…, transform=)` with a `DataLoader` uses processes.
             pin_memory: copy tensors to pinned memory. By default only if CUDA is available.
 
         All other arguments are the same as for `batches`.
@@ -297,9 +309,16 @@ class Dataset:
         from shardprep.reader.torch import Loader, process_of
 
         given = {one.name: getattr(options, one.name) for one in fields(EpochOptions)}
+        if options.transform is not None:
+            if not (options.as_supervised and self._decode and options.box_format == "rel_yxyx"):
+                what = "transform with as_supervised=False, decode=False or box_format"
+                raise DatasetError(_LOADER, what, "give one of them")
+            if self._target.names:
+                _check_transform(_LOADER, "transform", options.transform)
+            given["ragged"] = True
         index, number = process_of(options.shard_index, options.num_shards)
         batches = self.batches(**given, epochs=None, num_shards=number, shard_index=index)
-        return Loader(batches, options)
+        return Loader(batches, options, self._target)
 
     @WithOptions(_KERAS, KerasOptions)
     def keras(self, options: KerasOptions) -> KerasBatches:  # noqa: D417 - documents fields
@@ -371,7 +390,7 @@ class Dataset:
             what = "sharding divides arrays, and ragged=True or decode=False makes lists"
             raise DatasetError(_BATCHES, what, "give one of them")
         if self._transform is not None:
-            hint = "apply it to what the iterator yields"
+            hint = "apply it to what the iterator yields, or give it to Dataset.loader"
             raise DatasetError(_BATCHES, "transform is for single items", hint)
         if options.crop is not None and not self._decode:
             what = "a crop decodes images, and decode=False does not"
@@ -410,22 +429,20 @@ class Dataset:
         elif MASK in self.schema.features or OBJECT_MASK in self.schema.features:
             what, hint = "buckets do not resize masks", "build with --size"
         elif options.weights is not None or options.ragged or not self._decode or options.crop:
-            what, hint = "buckets with weights, ragged, a crop or decode=False", "give one of them"
+            what = "buckets with weights, ragged, a transform, a crop or decode=False"
+            hint = "give one of them"
         else:
             return
         raise DatasetError(_BATCHES, what, hint)
 
 
-def _check_transform(transform: Any, *, as_supervised: bool) -> None:
-    what = "transform of a dataset with boxes or masks is called with image and target"
-    if not as_supervised:
-        what += ", and as_supervised=False has no target"
-        raise DatasetError("reader.Dataset", what, "leave it out")
+def _check_transform(where: str, subject: str, transform: Any) -> None:
+    """Raise DatasetError if a transform cannot be called with image and target."""
     named = parameters(transform)
     if named is None:
         return
     try:
         inspect.Signature(list(named.values())).bind("image", "target")
     except TypeError:
-        hint = "give a function that takes and returns both"
-        raise DatasetError("reader.Dataset", f"{what}, not {short_repr(transform)}", hint) from None
+        what = f"{subject} is called with image and target, not {short_repr(transform)}"
+        raise DatasetError(where, what, "give a function that takes and returns both") from None
