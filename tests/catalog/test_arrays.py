@@ -355,6 +355,18 @@ def test_a_source_with_other_images_is_read_as_before(tmp_path: Path) -> None:
     assert records(Path(made.location)).keys() == members.keys()
 
 
+@pytest.mark.parametrize(
+    ("names", "classes"), [(("cat", "dog"), ("cat", "dog")), (("a_0", "a_1"), ())]
+)
+def test_names_of_files_are_classes_unless_they_are_numbered_parts(
+    names: tuple[str, str], classes: tuple[str, ...], tmp_path: Path
+) -> None:
+    files = {f"{name}.npy": npy(GREY[i:]) for i, name in enumerate(names)}
+    made = built(write_folder(tmp_path / "drawings", files), tmp_path / "out")
+    assert made.manifest.totals.num_written == 13
+    assert made.manifest.labels.names == classes
+
+
 TWO = {"a.h5": hdf5({"rgb": COLOUR, "depth": GREY})}
 UNCLEAR: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "two arrays": (TWO, {}, "a.h5:rgb"),

@@ -176,7 +176,8 @@ class _Rows:
     def _some(self, title: str) -> list[Any]:
         """Return some values of a column that are not null; [] if all are null."""
         for batch in self.batches([title], _FILES_AT_ONCE):
-            if values := batch.column(0).drop_null().to_pylist():
+            values: list[Any] = batch.column(0).drop_null().to_pylist()
+            if values:
                 return values
         return []
 

@@ -63,9 +63,12 @@ def open_hdf5(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
     cells: dict[str, int] = {}
     left_out: list[str] = []
 
-    def visit(key: str, found: Any) -> None:
+    def visit(key: str | bytes, found: Any) -> None:
         if not getattr(found, "shape", None) and not getattr(found, "nbytes", 0):
             return  # a group, or nothing
+        if isinstance(key, bytes):
+            left_out.append(f"{key!r} (its name is not UTF-8)")
+            return
         role = _role(found, most_bytes)
         if role == "file":
             singles[key.rpartition("/")[0]].append(key)
