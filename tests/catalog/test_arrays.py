@@ -554,15 +554,11 @@ def test_real_records_and_depth_images_are_read_as_by_their_libraries(tmp_path: 
         path.unlink()
     keys = {"format": "keep", "images": "*.tfrecord:image/encoded", "labels": "none"}
     made = built(tmp_path / "modern" / "tfrecords", tmp_path / "out", **keys)
-    tf = pytest.importorskip("tensorflow")
     found = records(Path(made.location))
     for name in ("train", "val", "test"):
-        path = tmp_path / "modern" / "tfrecords" / f"{name}.tfrecord"
-        (raw,) = tf.data.TFRecordDataset(str(path)).take(1).as_numpy_iterator()
-        features = tf.train.Example.FromString(raw).features.feature
-        assert found[f"{name}.tfrecord/000000"]["image"] == [
-            features["image/encoded"].bytes_list.value[0]
-        ]
+        data = (tmp_path / "modern" / "tfrecords" / f"{name}.tfrecord").read_bytes()
+        photo = data[data.index(b"\xff\xd8") : data.index(b"\xff\xd9") + 2]  # the only JPEG
+        assert found[f"{name}.tfrecord/000000"]["image"] == [photo]
     depth = tmp_path / "modern" / "nyu_depth_h5"
     made = built(depth, tmp_path / "depth", images="*.h5:rgb:CHW", labels="none")
     with h5py.File(depth / "1.h5") as file:
