@@ -6,7 +6,7 @@ The other members become `Skipped` with a reason, except the annotations and mas
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -49,7 +49,7 @@ from shardprep.catalog.targets import (
     naming_of,
     words_in,
 )
-from shardprep.dataset.schema import TargetKind
+from shardprep.dataset.schema import Feature, TargetKind
 from shardprep.errors import OptionName, SourceError, concise, shown, some_of
 from shardprep.image.annotation_types import Annotation
 from shardprep.recipe.recipe import Recipe
@@ -73,6 +73,8 @@ class Catalog:
     columns: tuple[Column, ...] = ()
     findings: list[str] = field(default_factory=list)
     annotations: AnnotationFacts | None = None
+    target_features: Mapping[str, Feature] = field(default_factory=dict)
+    """The features of targets of several values."""
 
 
 def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> Catalog:
@@ -102,9 +104,18 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     if recipe.is_annotated:
         annotated = annotate(wanted, naming)
     targets = _targets(index.keys, labelling, recipe, naming)
-    if labelling.match is not None and targets.names:
-        labelling.match.table.check_quotes(*labelling.columns)
-    check_names((*targets.names, *(annotated.facts.names if annotated is not None else ())))
+    if labelling.match is not None and (targets.names or targets.features):
+        titles = () if targets.kind == "texts" else labelling.columns
+        labelling.match.table.check_quotes(*titles)
+    of_features = (name for one in targets.features.values() for name in one.labels)
+    check_names(
+        (
+            *targets.names,
+            *targets.features,
+            *of_features,
+            *(annotated.facts.names if annotated is not None else ()),
+        )
+    )
     splits = _splits(wanted, match, annotated)
     rule = recipe.rules.group
     match = with_headers(match, members, (*recipe.columns, rule.text))
@@ -152,6 +163,7 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         columns,
         list(map(concise, findings)),
         facts,
+        targets.features,
     )
 
 
@@ -185,7 +197,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         classes=classes,
         class_map=class_map,
     )
-    return make_targets(keys, labelling.names, spec, labelling.table_names)
+    return make_targets(keys, labelling.names, spec, labelling.table_names, labelling.cells)
 
 
 def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
@@ -215,7 +227,7 @@ def _findings(
 ) -> list[str]:
     recipe, labelling = wanted.recipe, wanted.labelling
     items, unlabelled = made
-    findings = [*listing.notes]
+    findings = [*listing.notes, *targets.findings]
     if num_links := num_links_outside(listing):
         links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
         findings.append(f"{links} outside skipped; {OptionName('follow_links')} follows")

@@ -90,7 +90,10 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         return source_images(recognised(recipe, index, documents, candidates), listing)
     is_alone = recipe.is_annotated and recipe.labels == "auto"
     tables = [] if is_alone else documents.label_tables()
-    rule = LabelRule("none") if is_alone else recipe.rules.labels
+    rule = LabelRule("none") if is_alone else recipe.label_rule
+    if recipe.pivot and rule.kind != "csv":
+        hint = f"use {OptionName('labels')} csv:FILE:ID:VALUE"
+        raise SourceError(OptionName("pivot"), "is for a table of labels that is named", hint)
     labelling = label_keys(index, rule, tables)
     if recipe.may_be_annotated and labelling.rule == "none":
         found = recognised(recipe, index, documents, candidates)

@@ -131,7 +131,7 @@ def survey_source(
     index = KeyIndex(keys)
     chosen = auto_labels(index, tables)
     rules = path_candidates(index) + [
-        one for table in tables for one in table_candidates(index, table)
+        one for table in tables for one in table_candidates(index, table, tables)
     ]
     if chosen.rule == "none":
         rules += part_candidates(keys, tables)
@@ -142,7 +142,7 @@ def survey_source(
     recipe = make_recipe({"source": str(source), **taken}, "init")
     images = [member.key for member in masks_beside(recipe, listing.images, documents).images]
     spec = TargetSpec(kind="auto" if chosen.match else "class")
-    targets = make_targets(keys, chosen.names, spec, chosen.table_names)
+    targets = make_targets(keys, chosen.names, spec, chosen.table_names, chosen.cells)
     counts: Counter[int] = Counter()
     for value in targets.values:
         counts.update(value if isinstance(value, tuple) else [value] if type(value) is int else [])

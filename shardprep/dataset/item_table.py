@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import FileIO
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import open_regular
 
 if TYPE_CHECKING:
+    from shardprep.dataset.schema import Schema
     from shardprep.storage.folder import Folder
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -76,7 +78,20 @@ In order: number and classes of the stored objects; number of dropped objects, i
 reason; number of clipped objects; key of the item's first mask file; number of pixels of the stored
 class mask by ascending value. Null for features that the dataset does not have.
 """
-ANNOTATED_COLUMNS = pa.schema([*COLUMNS, *ANNOTATION_COLUMNS])
+
+TARGET_COLUMNS = pa.schema(
+    [
+        pa.field("targets", pa.list_(pa.float64())),
+        pa.field("classes", pa.list_(pa.int64())),
+        pa.field("texts", pa.list_(pa.string())),
+    ]
+)
+"""Columns of the table of a dataset with a target of several values, before the annotations.
+
+`targets` has the numbers in the order of their names, null if missing; `classes` the class indices
+in the order of the features `label/NAME`, −1 if missing. A list is null for an unlabelled image.
+"""
+ALL_COLUMNS = pa.schema([*COLUMNS, *TARGET_COLUMNS, *ANNOTATION_COLUMNS])
 
 _MAX_ROWS_A_BYTE = 4
 """Maximum number of rows per byte of the file; a table of a million numbered names has 1.4."""
@@ -96,17 +111,23 @@ def index_text(table: pa.Table) -> str:
 
 
 def columns_of(schema: pa.Schema) -> pa.Schema:
-    """Return `ANNOTATED_COLUMNS` if `schema` has all annotation columns, otherwise `COLUMNS`."""
-    is_annotated = {*ANNOTATION_COLUMNS.names} <= {*schema.names}
-    return ANNOTATED_COLUMNS if is_annotated else COLUMNS
+    """Return `COLUMNS`, with the target and annotation columns that `schema` has completely."""
+    names = {*schema.names}
+    further = [one for one in (TARGET_COLUMNS, ANNOTATION_COLUMNS) if {*one.names} <= names]
+    return pa.schema([*COLUMNS, *chain.from_iterable(further)])
 
 
-def with_annotation_columns(table: pa.Table) -> pa.Table:
-    """Return the table with all annotation columns; added columns are null."""
-    missing = [column for column in ANNOTATION_COLUMNS if column.name not in table.column_names]
-    for column in missing:
-        table = table.append_column(column, pa.nulls(len(table), column.type))
-    return table
+def columns_for(schema: Schema) -> pa.Schema:
+    """Return the columns of the table of a dataset with this schema."""
+    targets = TARGET_COLUMNS if schema.target_lists else ()
+    return pa.schema([*COLUMNS, *targets, *(ANNOTATION_COLUMNS if schema.annotations else ())])
+
+
+def with_columns(table: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return the table with exactly these columns; added columns are null."""
+    nulls = {one.name: pa.nulls(len(table), one.type) for one in columns}
+    known = {name: table[name] for name in table.column_names}
+    return pa.table({name: known.get(name, nothing) for name, nothing in nulls.items()})
 
 
 def write_items(
@@ -142,7 +163,7 @@ def parquet_file(raw: FileIO, path: Path) -> pq.ParquetFile:
     """Return an opened item table; DatasetError if it has other columns than a build writes."""
     file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
     schema = file.schema_arrow.remove_metadata()
-    if not any(schema.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS)):
+    if not schema.equals(columns_of(schema)):
         raise DatasetError(str(path), "has other columns than a build writes", COPY_AGAIN)
     return file
 

@@ -29,6 +29,9 @@ MAX_SIDE = 65_500
 """Maximum height or width of an image in pixels: JPEG's own limit."""
 IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "image/width"
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
+TARGETS, TEXTS = "targets", "texts"
+CLASS_PREFIX = "label/"
+"""Start of the names of features of kind `label` in a dataset with several of them."""
 UNLABELLED = -1
 OBJECTS = "objects"
 """TFDS's name for the objects of an example; names of their features start with `objects/`."""
@@ -36,14 +39,29 @@ BOX, BOX_LABEL, CROWD, OBJECT_MASK = (
     f"{OBJECTS}/{name}" for name in ("bbox", "label", "is_crowd", "mask")
 )
 MASK = "segmentation_mask"
-TargetKind = Literal["class", "multilabel", "regression", "text", "none"]
-TARGET_FEATURES = {"class": LABEL, "multilabel": LABELS, "regression": TARGET, "text": TEXT}
+TargetKind = Literal[
+    "class", "multilabel", "regression", "text", "vector", "soft", "classes", "texts", "none"
+]
+TARGET_FEATURES = {
+    "class": LABEL,
+    "multilabel": LABELS,
+    "regression": TARGET,
+    "text": TEXT,
+    "vector": TARGETS,
+    "soft": TARGETS,
+    "classes": TARGETS,
+    "texts": TEXTS,
+}
+"""Kind of target → its feature. `classes` are the features `label/NAME`, and `targets` if some
+columns are numbers."""
 PROVIDED = {
     IMAGE: ("image", "bytes"),
     LABEL: ("label", "int64"),
     LABELS: ("labels", "int64"),
     TARGET: ("scalar", "float32"),
     TEXT: ("text", "bytes"),
+    TARGETS: ("vector", "float32"),
+    TEXTS: ("texts", "bytes"),
     FILENAME: ("text", "bytes"),
     HEIGHT: ("scalar", "int64"),
     WIDTH: ("scalar", "int64"),
@@ -60,6 +78,8 @@ ANNOTATIONS = (BOX, BOX_LABEL, CROWD, OBJECT_MASK, MASK)
 MOST_BYTE_CLASSES = 254
 """Maximum number of classes of an 8-bit mask; its largest value marks ignored pixels."""
 
+_NAMED = (BOX_LABEL, MASK, TARGETS)
+"""Features with names of their own, in addition to `label/NAME`."""
 _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
@@ -67,23 +87,34 @@ _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 class Feature(SparseDocument):
     """One named value of every example, or of each of its objects."""
 
-    sparse_keys: ClassVar[frozenset[str]] = frozenset({"repeated", "labels"})
+    sparse_keys: ClassVar[frozenset[str]] = frozenset({"repeated", "labels", "soft"})
 
-    kind: Literal["image", "label", "labels", "text", "scalar", "bbox", "flag", "mask"]
+    kind: Literal[
+        "image", "label", "labels", "text", "scalar", "bbox", "flag", "mask", "vector", "texts"
+    ]
     """`label`, `labels`: class indices. `scalar`: a number. `text`: UTF-8. `flag`: 0 or 1. `mask`:
-    PNG. `bbox`: ymin, xmin, ymax, xmax as shares (0 to 1) of the stored image."""
+    PNG. `bbox`: ymin, xmin, ymax, xmax as shares (0 to 1) of the stored image. `vector`: a number
+    for each name in `labels`, NaN if missing. `texts`: any number of texts, at most `shape[0]`."""
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
-    """Shape of an image or mask: height, width (pixels), channels; null if images differ; empty for
-    other kinds."""
+    """Shape of an image or mask: height, width (pixels), channels; null if images differ. Of
+    `texts`: the largest number of texts of an image. Empty for other kinds."""
     encoding: Encoding | None = None
     """Encoding of an image or mask; null for other kinds."""
     doc: str = ""
     repeated: bool = False
     """True if an example has one value for each object, in the order of the objects."""
     labels: tuple[str, ...] = ()
-    """Class names of objects or of mask values; `Schema.labels` has the class names of images."""
+    """Class names of objects, of mask values or of a feature `label/NAME`, or names of the numbers
+    of a vector; `Schema.labels` has the class names of images."""
+    soft: bool = False
+    """True if the numbers of a vector are probabilities of classes, with sum 1."""
+
+    @property
+    def length(self) -> int:
+        """Number of values of a vector, or the largest number of texts of an image."""
+        return len(self.labels) if self.kind == "vector" else next(iter(self.shape), None) or 0
 
     @property
     def mask_dtype(self) -> Literal["uint8", "uint16"]:
@@ -95,6 +126,13 @@ class Feature(SparseDocument):
         return 255 if self.mask_dtype == "uint8" else 65_535
 
 
+def _allowed(name: str) -> list[tuple[str, str]]:
+    """Return the possible pairs of kind and dtype of a feature."""
+    if name.startswith(CLASS_PREFIX):
+        return [PROVIDED[LABEL]]
+    return [PROVIDED[name]] if name in PROVIDED else _FURTHER
+
+
 def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
     image = features.get(IMAGE)
     if image is None:
@@ -102,7 +140,7 @@ def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
     elif image.kind != "image" or len(image.shape) != 3 or image.shape[2] != 3:
         yield f"features.{IMAGE}.shape: must be height, width, 3 of an image"
     for name, feature in features.items():
-        own = [PROVIDED[name]] if name in PROVIDED else _FURTHER
+        own = _allowed(name)
         is_of_object = name.partition("/")[0] == OBJECTS
         if (feature.kind, feature.dtype) not in own:
             kind, dtype = own[0]
@@ -111,8 +149,8 @@ def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
             yield f"features.{name}: objects have no such feature"
         elif feature.repeated != is_of_object:
             yield f"features.{name}.repeated: must be {str(is_of_object).lower()}"
-        elif feature.labels and name not in (BOX_LABEL, MASK):
-            yield f"features.{name}.labels: only {BOX_LABEL} and {MASK} have names of their own"
+        elif feature.labels and not (name in _NAMED or name.startswith(CLASS_PREFIX)):
+            yield f"features.{name}.labels: only classes, masks and vectors have names of their own"
         elif feature.kind == "mask" and (
             len(feature.shape) != 3 or feature.shape[2] != 1 or feature.encoding != "png"
         ):
@@ -150,6 +188,20 @@ class Schema(Document):
         return next((name for name in TARGET_FEATURES.values() if name in self.features), None)
 
     @property
+    def class_features(self) -> tuple[str, ...]:
+        """Names of the features `label/NAME`, sorted."""
+        return tuple(sorted(name for name in self.features if name.startswith(CLASS_PREFIX)))
+
+    @property
+    def has_target(self) -> bool:
+        return self.target is not None or bool(self.class_features)
+
+    @property
+    def target_lists(self) -> tuple[str, ...]:
+        """Names of the features whose values are lists in the item table."""
+        return (*({TARGETS, TEXTS} & self.features.keys()), *self.class_features)
+
+    @property
     def supervised(self) -> str | None:
         """TFDS's name of the supervised feature (objects, mask or target), or None without one."""
         if BOX in self.features:
@@ -176,12 +228,14 @@ class Schema(Document):
         labels: tuple[str, ...],
         columns: Mapping[str, str],
         annotations: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        targets: Mapping[str, Feature] = MappingProxyType({}),
     ) -> Schema:
         """Return a copy of this template with the values of one dataset.
 
         `size` is height and width, or None if images differ. `columns` maps names of further
         features to dtypes. `annotations` maps the wanted features of `ANNOTATIONS` to their class
         names, or to () for features without class names.
+        `targets` are the features of targets of several values.
         """
         shape = size or (None, None)
         image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
@@ -199,7 +253,7 @@ class Schema(Document):
             for name, names in annotations.items()
         }
         own = {name: one for name, one in self.features.items() if name not in ANNOTATIONS}
-        features = {**own, IMAGE: image, **annotated, **further}
+        features = {**own, IMAGE: image, **targets, **annotated, **further}
         return self.model_copy(update={"features": features, "labels": labels})
 
     def with_images(self, size: tuple[int, int] | None, encoding: Encoding | None) -> Schema:
@@ -213,9 +267,10 @@ class Schema(Document):
         return self.model_copy(update={"features": {**self.features, **changed}})
 
     def unnamed(self) -> Schema:
-        """Return a copy without class names."""
+        """Return a copy without class names and numbers of texts."""
         features = {
-            name: one.model_copy(update={"labels": ()}) for name, one in self.features.items()
+            name: one.model_copy(update={"labels": (), "shape": () if name == TEXTS else one.shape})
+            for name, one in self.features.items()
         }
         return self.model_copy(update={"features": features, "labels": ()})
 

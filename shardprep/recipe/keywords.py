@@ -31,6 +31,7 @@ class RecipeKeywords(TypedDict, total=False):
     window: str | Window
     labels: str
     target: Literal["auto", TargetKind]
+    pivot: str
     separator: str
     classes: Texts
     class_map: str

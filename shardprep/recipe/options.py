@@ -131,10 +131,15 @@ class BuildOptions:
         "FILE can be several files, with commas. ID can be a path such as {folder}/{id}.jpg. "
         "LABEL can be several columns, or *.", _LABELS, "RULE")
     target: Literal["auto", TargetKind] = _option("auto",
-        "Kind of target: class, multilabel, regression, text, none or auto.", _LABELS, "KIND",
+        "Kind of target: class, multilabel, regression, text, texts (several for an image), none "
+        "or auto; of several columns also vector (numbers), soft (probabilities or votes) or "
+        "classes (a class of each column).", _LABELS, "KIND",
         shown="detected from the labels")
+    pivot: str = _option("",
+        "Column of target names, in a table with a row for each image and target.", _LABELS,
+        "COLUMN", is_newer=True)
     separator: str = _option("",
-        "Separator of several classes in one cell.", _LABELS, "TEXT", shown="detected")
+        "Separator of several classes or numbers in one cell.", _LABELS, "TEXT", shown="detected")
     classes: tuple[str, ...] = _option((),
         "Class names in label order.", _LABELS, "A,B,…",
         shown="all names that occur, in natural order",

@@ -177,6 +177,12 @@ class Recipe(BuildOptions):
         return self._part(ImageSpec)
 
     @property
+    def label_rule(self) -> LabelRule:
+        """The rule of `labels`, with the options on how to read the table."""
+        rule = self.rules.labels
+        return replace(rule, table=rule.table._replace(pivot=self.pivot, target=self.target))
+
+    @property
     def is_annotated(self) -> bool:
         return self.rules.boxes.is_given or self.rules.masks.is_given
 

@@ -37,7 +37,11 @@ class CsvRule(NamedTuple):
     id_column: str = ""
     """A column, or a path template of several columns; "" to detect the column."""
     label_columns: tuple[str, ...] = ()
-    """One column of names or several of 1 and 0; ("*",) for all except the id; () to detect."""
+    """("*",) for all except the id; () to detect."""
+    pivot: str = ""
+    """The column with the name of each row's target; "" if a row has all targets of an image."""
+    target: str = "auto"
+    """The wanted kind of target."""
 
 
 _NO_TABLE = CsvRule(())

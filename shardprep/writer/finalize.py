@@ -190,7 +190,7 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     tally = Tally(outline.spec)
     folder, schema = folders.output, outline.dataset_schema
     num_dark, num_rescaled = Counter[str](), Counter[str]()
-    columns = item_table.ANNOTATED_COLUMNS if schema.annotations else item_table.COLUMNS
+    columns = item_table.columns_for(schema)
     tables = _tables(folders, outline, tally, num_dark, num_rescaled)
     item_table.write_items(folder, ITEMS_FILE, tables, columns)
     manifest = Manifest(
@@ -261,11 +261,7 @@ def _tables(
     skipped = read_skipped(folders.state)
     if skipped is None:
         raise _missing(folders, SKIPPED_FILE)
-    yield (
-        item_table.with_annotation_columns(skipped)
-        if outline.dataset_schema.annotations
-        else skipped
-    )
+    yield item_table.with_columns(skipped, item_table.columns_for(outline.dataset_schema))
     folders.check_build()  # the consumer of these rows writes a file next
 
 

@@ -12,7 +12,6 @@ import pytest
 from shardprep.dataset import example
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.item_table import (
-    ANNOTATED_COLUMNS,
     ANNOTATION_COLUMNS,
     COLUMNS,
     read_items,
@@ -26,6 +25,7 @@ from shardprep.errors import DatasetError
 from tests.dataset.resigned import changed, resigned
 from tests.support import builders
 from tests.support.annotated import (
+    ANNOTATED_COLUMNS,
     CLASSES,
     HEIGHT,
     MARKED,

@@ -28,7 +28,8 @@ from shardprep.dataset import example, tfrecord
 from shardprep.dataset import schema as names
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
 from shardprep.dataset.item_table import (
-    ANNOTATED_COLUMNS,
+    ANNOTATION_COLUMNS,
+    COLUMNS,
     SKIPPED,
     index_text,
     read_items,
@@ -51,6 +52,7 @@ from tests.support.builders import build, encoded, png, write, write_folder, zip
 
 Mask = np.ndarray[Any, np.dtype[np.uint8]]
 
+ANNOTATED_COLUMNS = pa.schema([*COLUMNS, *ANNOTATION_COLUMNS])
 CLASSES = ("red", "blue")
 MASK_CLASSES = ("ground", "red", "blue")
 HEIGHT, WIDTH = 48, 64

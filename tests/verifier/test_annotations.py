@@ -18,7 +18,7 @@ from PIL import Image
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.annotated_pictures import annotated_pictures
 from shardprep.dataset.describe import read_facts
-from shardprep.dataset.item_table import ANNOTATED_COLUMNS, read_items, rows_by_shard
+from shardprep.dataset.item_table import read_items, rows_by_shard
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.open_dataset import open_dataset
@@ -27,7 +27,7 @@ from shardprep.storage.folder import LocalFolder
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset
 from shardprep.writer.shard import ReceiptFacts, read_receipt, write_receipt
-from tests.support.annotated import HEIGHT, MARKED, WIDTH, annotated, grey_png
+from tests.support.annotated import ANNOTATED_COLUMNS, HEIGHT, MARKED, WIDTH, annotated, grey_png
 from tests.support.builders import Quiet, Told, build, encoded, tree, write, write_folder
 from tests.support.examples import fuzzed, texts
 

@@ -31,6 +31,7 @@ from shardprep.dataset.schema import (
     MASK,
     OBJECT_MASK,
     TARGET_FEATURES,
+    TARGETS,
     Encoding,
     Schema,
     load_schema,
@@ -158,17 +159,19 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
             f"say where they are with {OptionName('boxes')} or "
             f"{OptionName('masks')}, or leave {OptionName('schema')} out",
         )
-    if schema.target not in (None, TARGET_FEATURES.get(kind)):
+    wanted = TARGETS if schema.name == "classes" else schema.target
+    if wanted not in (None, TARGET_FEATURES.get(kind)):
         found = "no labels are found" if kind == "none" else f"the targets are of kind {kind}"
         raise SchemaError(
             f"{OptionName('schema')} {name}",
-            f"asks for {schema.target!r}, and {found}",
+            f"asks for {wanted!r}, and {found}",
             f"say where they are with {OptionName('labels')}, or leave {OptionName('schema')} out",
         )
     labels = catalog.label_names if schema.target else ()
     columns = {column.name: column.dtype for column in catalog.columns}
     encoding: Encoding = "any" if spec.format == "keep" else spec.format
-    return schema.filled(spec.fixed_size, encoding, labels, columns, annotations)
+    targets = catalog.target_features if wanted else {}
+    return schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
 
 
 def _annotation_features(facts: AnnotationFacts) -> dict[str, tuple[str, ...]]:
