@@ -60,7 +60,8 @@ class ComparedSide(NamedTuple):
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(self.dataset.schema.features) - _IN_THE_TABLE
+        schema = self.dataset.schema
+        return frozenset(schema.features) - _IN_THE_TABLE - {*schema.class_features}
 
 
 class RecordChange(NamedTuple):

@@ -31,6 +31,9 @@ MAX_SIDE = 65_500
 """Maximum height or width of an image in pixels: JPEG's own limit."""
 IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "image/width"
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
+TARGETS, TEXTS = "targets", "texts"
+CLASS_PREFIX = "label/"
+"""Start of the names of features of kind `label` in a dataset with several of them."""
 UNLABELLED = -1
 OBJECTS = "objects"
 """TFDS's name for the objects of an example; names of their features start with `objects/`."""
@@ -40,14 +43,29 @@ BOX, BOX_LABEL, CROWD, OBJECT_MASK = (
 MASK = "segmentation_mask"
 KEYPOINTS, KEYPOINTS_VISIBLE = f"{OBJECTS}/keypoints", f"{OBJECTS}/keypoints/visible"
 POINTS, POINTS_VISIBLE = "points", "points/visible"
-TargetKind = Literal["class", "multilabel", "regression", "text", "none"]
-TARGET_FEATURES = {"class": LABEL, "multilabel": LABELS, "regression": TARGET, "text": TEXT}
+TargetKind = Literal[
+    "class", "multilabel", "regression", "text", "vector", "soft", "classes", "texts", "none"
+]
+TARGET_FEATURES = {
+    "class": LABEL,
+    "multilabel": LABELS,
+    "regression": TARGET,
+    "text": TEXT,
+    "vector": TARGETS,
+    "soft": TARGETS,
+    "classes": TARGETS,
+    "texts": TEXTS,
+}
+"""Kind of target → its feature. `classes` are the features `label/NAME`, and `targets` if some
+columns are numbers."""
 PROVIDED = {
     IMAGE: ("image", "bytes"),
     LABEL: ("label", "int64"),
     LABELS: ("labels", "int64"),
     TARGET: ("scalar", "float32"),
     TEXT: ("text", "bytes"),
+    TARGETS: ("vector", "float32"),
+    TEXTS: ("texts", "bytes"),
     FILENAME: ("text", "bytes"),
     HEIGHT: ("scalar", "int64"),
     WIDTH: ("scalar", "int64"),
@@ -73,6 +91,8 @@ MOST_POINTS = 1000
 MOST_BYTE_CLASSES = 254
 """Maximum number of classes of an 8-bit mask; its largest value marks ignored pixels."""
 
+_NAMED = (BOX_LABEL, MASK, TARGETS)
+"""Features with names of their own, in addition to `label/NAME`."""
 _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
 _Place = Annotated[int, Field(ge=0, lt=MOST_POINTS)]
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
@@ -82,28 +102,32 @@ class Feature(SparseDocument):
     """One named value of every example, or of each of its objects."""
 
     sparse_keys: ClassVar[frozenset[str]] = frozenset(
-        {"repeated", "labels", "points", "edges", "mirrored"}
+        {"repeated", "labels", "soft", "points", "edges", "mirrored"}
     )
 
     kind: Literal[
-        "image", "label", "labels", "text", "scalar", "bbox", "flag", "mask", "keypoints",
-        "visibility",
+        "image", "label", "labels", "text", "scalar", "bbox", "flag", "mask", "vector", "texts",
+        "keypoints", "visibility",
     ]  # fmt: skip
     """`label`, `labels`: class indices. `scalar`: a number. `text`: UTF-8. `flag`: 0 or 1. `mask`:
-    PNG. `bbox`: ymin, xmin, ymax, xmax as shares (0 to 1) of the stored image. `keypoints`: y, x of
-    each keypoint as shares. `visibility`: 0, 1 or 2 for each keypoint."""
+    PNG. `bbox`: ymin, xmin, ymax, xmax as shares (0 to 1) of the stored image. `vector`: a number
+    for each name in `labels`, NaN if missing. `texts`: any number of texts, at most `shape[0]`.
+    `keypoints`: y, x of each keypoint as shares. `visibility`: 0, 1 or 2 for each keypoint."""
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
-    """Shape of an image or mask: height, width (pixels), channels; null if images differ; empty for
-    other kinds."""
+    """Shape of an image or mask: height, width (pixels), channels; null if images differ. Of
+    `texts`: the largest number of texts of an image. Empty for other kinds."""
     encoding: Encoding | None = None
     """Encoding of an image or mask; null for other kinds."""
     doc: str = ""
     repeated: bool = False
     """True if an example has one value for each object, in the order of the objects."""
     labels: tuple[str, ...] = ()
-    """Class names of objects or of mask values; `Schema.labels` has the class names of images."""
+    """Class names of objects, of mask values or of a feature `label/NAME`, or names of the numbers
+    of a vector; `Schema.labels` has the class names of images."""
+    soft: bool = False
+    """True if the numbers of a vector are probabilities of classes, with sum 1."""
     points: tuple[str, ...] = Field(default=(), max_length=MOST_POINTS)
     """Names of the keypoints, in order."""
     edges: tuple[tuple[_Place, _Place], ...] = ()
@@ -114,8 +138,14 @@ class Feature(SparseDocument):
 
     @property
     def num_values(self) -> int:
-        """Number of values of an example, or of each of its objects."""
-        sizes = {"bbox": 4, "keypoints": 2 * len(self.points), "visibility": len(self.points)}
+        """Number of values of an example, or of each of its objects; the largest of `texts`."""
+        sizes = {
+            "bbox": 4,
+            "keypoints": 2 * len(self.points),
+            "visibility": len(self.points),
+            "vector": len(self.labels),
+            "texts": next(iter(self.shape), None) or 0,
+        }
         return sizes.get(self.kind, 1)
 
     @property
@@ -128,6 +158,13 @@ class Feature(SparseDocument):
         return 255 if self.mask_dtype == "uint8" else 65_535
 
 
+def _allowed(name: str) -> list[tuple[str, str]]:
+    """Return the possible pairs of kind and dtype of a feature."""
+    if name.startswith(CLASS_PREFIX):
+        return [PROVIDED[LABEL]]
+    return [PROVIDED[name]] if name in PROVIDED else _FURTHER
+
+
 def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
     image = features.get(IMAGE)
     if image is None:
@@ -135,7 +172,7 @@ def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
     elif image.kind != "image" or len(image.shape) != 3 or image.shape[2] != 3:
         yield f"features.{IMAGE}.shape: must be height, width, 3 of an image"
     for name, feature in features.items():
-        own = [PROVIDED[name]] if name in PROVIDED else _FURTHER
+        own = _allowed(name)
         is_of_object = name.partition("/")[0] == OBJECTS
         if (feature.kind, feature.dtype) not in own:
             kind, dtype = own[0]
@@ -144,8 +181,8 @@ def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
             yield f"features.{name}: objects have no such feature"
         elif feature.repeated != is_of_object:
             yield f"features.{name}.repeated: must be {str(is_of_object).lower()}"
-        elif feature.labels and name not in (BOX_LABEL, MASK):
-            yield f"features.{name}.labels: only {BOX_LABEL} and {MASK} have names of their own"
+        elif feature.labels and not (name in _NAMED or name.startswith(CLASS_PREFIX)):
+            yield f"features.{name}.labels: only classes, masks and vectors have names of their own"
         elif feature.kind == "mask" and (
             len(feature.shape) != 3 or feature.shape[2] != 1 or feature.encoding != "png"
         ):
@@ -192,6 +229,20 @@ class Schema(Document):
         return next((name for name in TARGET_FEATURES.values() if name in self.features), None)
 
     @property
+    def class_features(self) -> tuple[str, ...]:
+        """Names of the features `label/NAME`, sorted."""
+        return tuple(sorted(name for name in self.features if name.startswith(CLASS_PREFIX)))
+
+    @property
+    def has_target(self) -> bool:
+        return self.target is not None or bool(self.class_features)
+
+    @property
+    def target_lists(self) -> tuple[str, ...]:
+        """Names of the features whose values are lists in the item table."""
+        return (*({TARGETS, TEXTS} & self.features.keys()), *self.class_features)
+
+    @property
     def supervised(self) -> str | None:
         """TFDS's name of the supervised feature (objects, mask or target), or None without one."""
         if BOX in self.features:
@@ -218,13 +269,14 @@ class Schema(Document):
         labels: tuple[str, ...],
         columns: Mapping[str, str],
         annotations: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-        skeletons: Mapping[str, Skeleton] = MappingProxyType({}),
+        targets: Mapping[str, Feature] = MappingProxyType({}),
     ) -> Schema:
         """Return a copy of this template with the values of one dataset.
 
         `size` is height and width, or None if images differ. `columns` maps names of further
         features to dtypes. `annotations` maps the wanted features of `ANNOTATIONS` to their class
-        names, or to () for features without class names. `skeletons` has the keypoints of features.
+        names, or to () for features without class names.
+        `targets` are the features of targets of several values.
         """
         shape = size or (None, None)
         image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
@@ -241,12 +293,17 @@ class Schema(Document):
             )
             for name, names in annotations.items()
         }
+        own = {name: one for name, one in self.features.items() if name not in ANNOTATIONS}
+        features = {**own, IMAGE: image, **targets, **annotated, **further}
+        return self.model_copy(update={"features": features, "labels": labels})
+
+    def with_keypoints(self, skeletons: Mapping[str, Skeleton]) -> Schema:
+        """Return a copy whose features of keypoints have these skeletons, by feature name."""
+        changed = {}
         for name, (points, edges, mirrored) in skeletons.items():
             more = {"edges": edges, "mirrored": mirrored} if name in (KEYPOINTS, POINTS) else {}
-            annotated[name] = annotated[name].model_copy(update={"points": points, **more})
-        own = {name: one for name, one in self.features.items() if name not in ANNOTATIONS}
-        features = {**own, IMAGE: image, **annotated, **further}
-        return self.model_copy(update={"features": features, "labels": labels})
+            changed[name] = self.features[name].model_copy(update={"points": points, **more})
+        return self.model_copy(update={"features": {**self.features, **changed}})
 
     def with_images(self, size: tuple[int, int] | None, encoding: Encoding | None) -> Schema:
         """Return a copy for images of height and width `size`, or of any size, and their masks."""
@@ -259,9 +316,10 @@ class Schema(Document):
         return self.model_copy(update={"features": {**self.features, **changed}})
 
     def unnamed(self) -> Schema:
-        """Return a copy without class names."""
+        """Return a copy without class names and numbers of texts."""
         features = {
-            name: one.model_copy(update={"labels": ()}) for name, one in self.features.items()
+            name: one.model_copy(update={"labels": (), "shape": () if name == TEXTS else one.shape})
+            for name, one in self.features.items()
         }
         return self.model_copy(update={"features": features, "labels": ()})
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import chain
 from typing import Any
 
@@ -14,12 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset.item_table import (
-    COLUMNS as ALL_COLUMNS,
-)
-from shardprep.dataset.item_table import (
+    COLUMNS,
+    TARGET_COLUMNS,
     WRITTEN,
     columns_for,
-    columns_of,
     rows_by_shard,
     with_status,
 )
@@ -153,10 +152,10 @@ class Tally:
         written = with_status(table, WRITTEN)
         tally.labels.update(_counts(written["label"]))
         tally.labels.update(_counts(pc.list_flatten(written["labels"])))
-        tally.num_unlabelled += len(written) - sum(
-            pc.count(written[name]).as_py() for name in ("label", "labels", "target", "text")
-        )
-        if columns_of(table.schema) is not ALL_COLUMNS:
+        targets = [name for name in _TARGETS if name in table.column_names]
+        is_labelled = reduce(pc.or_, (pc.is_valid(written[name]) for name in targets))
+        tally.num_unlabelled += len(written) - (pc.sum(is_labelled).as_py() or 0)
+        if "object_labels" in table.column_names:
             tally.annotations.add(written)
         self._num_damaged += pc.count(written["reason"]).as_py()
         marks = "".join(pc.utf8_slice_codeunits(written["original_sha256"], 0, 16).to_pylist())
@@ -225,24 +224,25 @@ class Tally:
         return int(same.sum()), int((same & apart).sum())
 
 
-COLUMNS = (
+_TARGETS = ("label", "labels", "target", "text", *TARGET_COLUMNS.names)
+_COLUMNS = (
     "status", "kind", "reason", "shard", "length", "label", "labels", "target", "text",
     "original_width", "original_height", "original_bytes", "original_sha256",
 )  # fmt: skip
-"""Columns of the item table that `Tally` reads, in addition to `annotation_columns`."""
 
 
-def annotation_columns(schema: Schema) -> list[str]:
-    """Return the names of the columns about boxes, masks and keypoints in an item table."""
-    return [*columns_for(schema).names][len(ALL_COLUMNS) :]
+def counted_columns(schema: Schema) -> list[str]:
+    """Return the columns of the item table that `Tally` reads."""
+    names = columns_for(schema).names
+    return [name for name in names if name in _COLUMNS or name not in COLUMNS.names]
 
 
 def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:
     """Return `manifest` with the counts and sizes of only some records.
 
     Splits and shards without any of these records are left out. Names and hashes of shards are
-    still those of the complete files. `written` has `COLUMNS` and the rows of the records, in the
-    order of the item table.
+    still those of the complete files. `written` has `counted_columns`
+    and the rows of the records, in the order of the item table.
     """
     tally = Tally(ImageSpec(size=None, fit="none"))
     rows = rows_by_shard(written)

@@ -143,7 +143,7 @@ class _Source(NamedTuple):
 
 
 def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
-    written = _written(dataset, (*tally.COLUMNS, *tally.annotation_columns(dataset.schema)))
+    written = _written(dataset, tally.counted_columns(dataset.schema))
     rows = written.take(pa.array(chosen.numbers))
     manifest = tally.excerpt(dataset.manifest, dataset.schema, rows)
     return _Source(dataset, chosen.numbers, written), manifest

@@ -28,12 +28,14 @@ from pathlib import Path
 from shardprep.dataset.card import to_cell
 from shardprep.dataset.schema import (
     BOX_LABEL,
+    CLASS_PREFIX,
     KEYPOINTS,
     LABEL,
     LABELS,
     MASK,
     OBJECT_MASK,
     POINTS,
+    TARGETS,
     Schema,
 )
 from shardprep.exporter import coco
@@ -138,8 +140,13 @@ def _write_masks(work: Path, folders: Mapping[str, str], sample: ExportSample) -
 def _titles(folders: FolderNames, schema: Schema) -> list[str]:
     """Return the column titles. A label table column whose name is taken starts with `column/`."""
     own = ["file_name", "split", "key", "width", "height"]
-    if schema.target is not None:
+    if schema.target == TARGETS:
+        own += (f"targets/{n}" if n in own else n for n in schema.features[TARGETS].labels)
+    elif schema.target is not None:
         own.append(schema.target)
+    for name in schema.class_features:
+        short = name.removeprefix(CLASS_PREFIX)
+        own += [name, f"class/{short}" if short in own else short]
     if schema.target == LABEL:
         own.append("class")
     elif schema.target == LABELS:
@@ -152,7 +159,10 @@ def _titles(folders: FolderNames, schema: Schema) -> list[str]:
 
 
 def _row(sample: ExportSample, path: str, split: str, schema: Schema) -> list[object]:
-    """Return the cells of a sample; several classes are two JSON lists, of numbers and of names."""
+    """Return the cells of a sample; several classes are two JSON lists, of numbers and of names.
+
+    Numbers of a vector have a column each, several texts are a JSON list.
+    """
     height, width = sample.size
     row: list[object] = [path, split, sample.key, width, height]
     target = sample.target
@@ -161,8 +171,12 @@ def _row(sample: ExportSample, path: str, split: str, schema: Schema) -> list[ob
         row += [json.dumps(target), names]
     elif schema.target == LABEL and isinstance(target, int):
         row += [target, schema.labels[target] if target >= 0 else ""]
+    elif schema.target == TARGETS and isinstance(target, list):
+        row += target
     elif schema.target is not None:
-        row.append(target)
+        row.append(json.dumps(target, ensure_ascii=False) if isinstance(target, list) else target)
+    for name, label in sample.classes.items():
+        row += [label, schema.features[name].labels[label] if label >= 0 else ""]
     points = coco.pixel_points(sample, sample.points)
     for i in range(0, len(points), 3):
         row += points[i : i + 3] if points[i + 2] else ["", "", 0]

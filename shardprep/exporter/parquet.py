@@ -26,6 +26,8 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
     OBJECTS,
     POINTS,
+    TARGETS,
+    TEXTS,
     Schema,
 )
 from shardprep.exporter.coco import pixel_boxes, pixel_points
@@ -63,7 +65,9 @@ def _features(schema: Schema) -> dict[str, Any]:
     elif schema.target == LABELS:
         columns[LABELS] = [_classes(schema.labels)]
     elif schema.target is not None:
-        columns[schema.target] = _value(schema.dtypes[schema.target])
+        value = _value(schema.dtypes[schema.target])
+        columns[schema.target] = [value] if schema.target in (TARGETS, TEXTS) else value
+    columns |= {name: _classes(schema.features[name].labels) for name in schema.class_features}
     if BOX_LABEL in schema.features:
         objects: dict[str, Any] = {
             "bbox": [[_value("float32")]],
@@ -159,6 +163,7 @@ def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, An
     row: dict[str, Any] = {"image": _image(sample.image, f"{sample.name}.{sample.suffix}")}
     if schema.target is not None:
         row[schema.target] = sample.target
+    row |= sample.classes
     if BOX_LABEL in schema.features:
         objects = sample.objects
         row[OBJECTS] = {
@@ -228,7 +233,7 @@ def _write_card(export: Export) -> None:
 
 def _tasks(schema: Schema) -> list[str]:
     tasks = []
-    if schema.target in (LABEL, LABELS):
+    if schema.target in (LABEL, LABELS) or schema.class_features:
         tasks.append("image-classification")
     if BOX in schema.features:
         tasks.append("object-detection")

@@ -26,6 +26,7 @@ from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
+    CLASS_PREFIX,
     CROWD,
     FILENAME,
     HEIGHT,
@@ -40,7 +41,11 @@ from shardprep.dataset.schema import (
     POINTS_VISIBLE,
     PROVIDED,
     TARGET,
+    TARGETS,
+    TEXTS,
+    UNLABELLED,
     WIDTH,
+    Feature,
     Schema,
 )
 from shardprep.dataset.tfrecord import unframe
@@ -50,7 +55,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 Buffer = bytes | memoryview
 """Stored bytes. A view keeps its block of the shard in memory."""
-Target = int | tuple[int, ...] | float | str | None
+Target = int | tuple[int, ...] | float | str | list[float | None] | list[str] | None
 _PRESENT = "/present"
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 _HEAD_BYTES = 4
@@ -87,8 +92,8 @@ class ExportSample(NamedTuple):
     size: tuple[int, int]
     """Height and width in pixels."""
     target: Target
-    """Class index (−1 if missing), class indices, number (None if missing) or text. None for a
-    dataset without a target."""
+    """Class index (−1 if missing), class indices, number (None if missing), text, numbers or texts.
+    None for a dataset without a target."""
     objects: Objects = Objects()
     """Objects of the image; empty lists if the dataset has no boxes."""
     mask: Buffer | None = None
@@ -97,6 +102,8 @@ class ExportSample(NamedTuple):
     """Keypoints of the image; () if the dataset has none."""
     columns: Mapping[str, int | float | str | None] = MappingProxyType({})
     """Cells of the label table by column; None for an empty cell, "" for an empty text."""
+    classes: Mapping[str, int] = MappingProxyType({})
+    """Class index of each feature `label/NAME`, −1 if missing."""
 
     @property
     def suffix(self) -> str:
@@ -166,7 +173,8 @@ def table_columns(schema: Schema) -> dict[str, str]:
     return {
         name: dtype
         for name, dtype in named.items()
-        if not (name.endswith(_PRESENT) and name.removesuffix(_PRESENT) in named)
+        if not name.startswith(CLASS_PREFIX)
+        and not (name.endswith(_PRESENT) and name.removesuffix(_PRESENT) in named)
     }
 
 
@@ -175,7 +183,7 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
     size, is_raw = schema.image_size, schema.image.encoding == "raw"
     known = {FILENAME} if size is None else {FILENAME, HEIGHT, WIDTH}
     decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)
-    target, columns = schema.target, table_columns(schema)
+    target, columns, classes = schema.target, table_columns(schema), schema.class_features
 
     def parse(payload: Bytes, key: str, name: str) -> ExportSample:
         quick = decoder.find(payload.data)
@@ -193,6 +201,7 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
                 values[MASK][0] if MASK in schema.features else None,
                 next(iter(_keypoints(values, schema, POINTS, POINTS_VISIBLE)), ()),
                 _columns(values, columns),
+                {name: _class(values[name][0], schema.features[name]) for name in classes},
             )
         except (LookupError, ValueError, TypeError, OSError) as error:
             what = " ".join(str(error).split())[:200] or type(error).__name__
@@ -234,9 +243,15 @@ def _target(values: dict[str, Any], name: str | None, num_classes: int) -> Targe
         return tuple(_known(one, num_classes) for one in stored)
     if name == LABEL:
         return -1 if stored[0] == -1 else _known(stored[0], num_classes)
-    if name == TARGET:
-        return None if math.isnan(stored[0]) else float(stored[0])
-    return str(stored[0], "utf-8")
+    if name in (TARGET, TARGETS):
+        numbers = [None if math.isnan(one) else float(one) for one in stored]
+        return numbers if name == TARGETS else numbers[0]
+    texts = [str(one, "utf-8") for one in stored]
+    return texts if name == TEXTS else texts[0]
+
+
+def _class(label: int, feature: Feature) -> int:
+    return UNLABELLED if label == UNLABELLED else _known(label, len(feature.labels))
 
 
 def _known(label: int, num_classes: int) -> int:

@@ -8,6 +8,7 @@ in `label_map.pbtxt`. Features without a key there keep their own name.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -78,8 +79,13 @@ def _values(sample: ExportSample, schema: Schema) -> dict[str, Any]:
         labels = [one for one in classes if isinstance(one, int) and one >= 0]
         values |= _named(_OF_IMAGE, labels, schema.labels)
     elif schema.target is not None:
-        value = target.encode() if isinstance(target, str) else target
-        values[schema.target] = [] if value is None else [value]
+        several = target if isinstance(target, list) else [target]
+        values[schema.target] = [
+            one.encode() if isinstance(one, str) else math.nan if one is None else one
+            for one in several
+            if one is not None or isinstance(target, list)
+        ]
+    values |= {name: [label] for name, label in sample.classes.items()}
     if BOX_LABEL in schema.features:
         objects = sample.objects
         for i, corner in enumerate(_CORNERS):
@@ -120,7 +126,7 @@ def _named(prefix: str, labels: Sequence[int], names: Sequence[str]) -> dict[str
 
 
 def _write_label_maps(export: Export) -> None:
-    """Write the label maps of objects, images and masks. Mask classes count from 0, as stored."""
+    """Write the label maps. Classes of masks and of `label/NAME` count from 0, as stored."""
     schema = export.schema
     objects = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
     maps = {"label_map.pbtxt": (objects or schema.labels, 1)}
@@ -128,6 +134,8 @@ def _write_label_maps(export: Export) -> None:
         maps["image_label_map.pbtxt"] = (schema.labels, 1)
     if MASK in schema.features:
         maps["mask_label_map.pbtxt"] = (schema.features[MASK].labels, 0)
+    for name in schema.class_features:
+        maps[f"{name.replace('/', '_')}_map.pbtxt"] = (schema.features[name].labels, 0)
     for file, (names, first) in maps.items():
         if names:
             items = (_item(number, name) for number, name in enumerate(names, first))

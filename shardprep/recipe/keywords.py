@@ -31,6 +31,7 @@ class RecipeKeywords(TypedDict, total=False):
     window: str | Window
     labels: str
     target: Literal["auto", TargetKind]
+    pivot: str
     separator: str
     classes: Texts
     class_map: str
@@ -53,6 +54,7 @@ class RecipeKeywords(TypedDict, total=False):
     split: str | dict[str, float]
     group: str
     dedup: bool | Literal["near"]
+    images: Texts
     root: str
     include: Texts
     exclude: Texts

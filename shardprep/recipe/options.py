@@ -83,7 +83,8 @@ class BuildOptions:
 
     # fmt: off
     source: str = field(metadata={"option": Option(
-        "Folder or archive (zip, tar, tar.gz/bz2/xz, 7z, also nested), local or in object storage "
+        "Folder or archive (zip, tar, tar.gz/bz2/xz, 7z, also nested), or a file of arrays "
+        "(Parquet, HDF5, .npy, .npz, IDX, TFRecord, CSV of pixels), local or in object storage "
         "(s3://, gs://, az://); or kaggle:COMPETITION, kaggle:OWNER/DATASET.",
         ARGUMENTS, shown="source of ./shardprep.toml", shapes_bytes=False)})
     out: str = _option("tfrecords",
@@ -125,14 +126,20 @@ class BuildOptions:
         _IMAGES, "WINDOW", read=read_window, wanted="full, auto or CENTER,WIDTH, such as 40,400")
     labels: str = _option("auto",
         "Rule that finds labels: auto, folder, folder:N (Nth above the image), prefix "
-        "(cat.12.jpg), regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, or none. "
+        "(cat.12.jpg), regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, column:NAME "
+        "(another column of a file of arrays, or of the only table), or none. "
         "FILE can be several files, with commas. ID can be a path such as {folder}/{id}.jpg. "
         "LABEL can be several columns, or *.", _LABELS, "RULE")
     target: Literal["auto", TargetKind] = _option("auto",
-        "Kind of target: class, multilabel, regression, text, none or auto.", _LABELS, "KIND",
+        "Kind of target: class, multilabel, regression, text, texts (several for an image), none "
+        "or auto; of several columns also vector (numbers), soft (probabilities or votes) or "
+        "classes (a class of each column).", _LABELS, "KIND",
         shown="detected from the labels")
+    pivot: str = _option("",
+        "Column of target names, in a table with a row for each image and target.", _LABELS,
+        "COLUMN", is_newer=True)
     separator: str = _option("",
-        "Separator of several classes in one cell.", _LABELS, "TEXT", shown="detected")
+        "Separator of several classes or numbers in one cell.", _LABELS, "TEXT", shown="detected")
     classes: tuple[str, ...] = _option((),
         "Class names in label order.", _LABELS, "A,B,…",
         shown="all names that occur, in natural order",
@@ -216,6 +223,12 @@ class BuildOptions:
         "Leave out byte-for-byte copies; with near, near copies too, which are found by a pass "
         "over the pixels before the build.", _SPLITS, "[near]",
         wanted="true, false or near")
+    images: tuple[str, ...] = _option((),
+        "Images in a file of arrays: Parquet, HDF5, .npy, .npz, IDX, TFRecord or a CSV of pixels. "
+        "FILE can be a glob; COLUMN is a column, array or feature; LAYOUT is a letter of NHWC for "
+        "each axis, or WIDTHxHEIGHT. Can be repeated.", _USED, "FILE[:COLUMN[:LAYOUT]]",
+        shown="array files are read if the source has no other images", is_repeated=True,
+        is_newer=True)
     root: str = _option("", "Use only images below this folder of the source.", _USED, "FOLDER")
     include: tuple[str, ...] = _option((),
         "Use only images that match, such as *.png. Can be repeated.", _USED, "GLOB",

@@ -41,10 +41,12 @@ from shardprep.recipe.object_rules import (
 )
 from shardprep.recipe.options import BUILD_DEFAULTS, BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
 from shardprep.recipe.rules import (
+    ArrayRule,
     GroupRule,
     JoinRule,
     LabelRule,
     SplitRule,
+    parse_array_rule,
     parse_group_rule,
     parse_join_rule,
     parse_label_rule,
@@ -148,6 +150,7 @@ class Rules:
     masks: MaskRule
     points: PointRule
     join: tuple[JoinRule, ...]
+    images: tuple[ArrayRule, ...]
 
 
 _PARSERS: dict[str, Callable[[Any], Any]] = {
@@ -158,6 +161,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "masks": parse_mask_rule,
     "points": parse_point_rule,
     "join": lambda texts: tuple(map(parse_join_rule, texts)),
+    "images": lambda texts: tuple(map(parse_array_rule, texts)),
 }
 
 
@@ -180,6 +184,12 @@ class Recipe(BuildOptions):
         if self.fit == "auto":
             return self.settled(annotated=False).image_spec
         return self._part(ImageSpec)
+
+    @property
+    def label_rule(self) -> LabelRule:
+        """The rule of `labels`, with the options on how to read the table."""
+        rule = self.rules.labels
+        return replace(rule, table=rule.table._replace(pivot=self.pivot, target=self.target))
 
     @property
     def is_annotated(self) -> bool:

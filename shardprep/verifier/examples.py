@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from shardprep.dataset.example import ExampleDecoder, Features
 from shardprep.dataset.item_table import WRITTEN, ShardRows, with_status
 from shardprep.dataset.schema import (
     BOX_LABEL,
+    CLASS_PREFIX,
     FILENAME,
     HEIGHT,
     IMAGE,
@@ -26,6 +27,8 @@ from shardprep.dataset.schema import (
     POINTS,
     POINTS_VISIBLE,
     TARGET,
+    TARGETS,
+    TEXTS,
     UNLABELLED,
     WIDTH,
     Encoding,
@@ -55,14 +58,15 @@ _Size = tuple[int, int]
 class RecordRows(ShardRows):
     """The expected records of a shard, from the item table or an index."""
 
-    targets: Sequence[object] = ()
-    """Target of each record: class index, list of indices, float32 or UTF-8 bytes. May be empty."""
+    targets: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    """Feature of the target → its value in each record: class index, float32 or UTF-8 bytes, or a
+    list of these."""
     annotations: Sequence[Mapping[str, Any]] = ()
     """The columns `_ANNOTATIONS` of each record that there are."""
 
 
-def written_rows(table: pa.Table, target: str | None) -> RecordRows:
-    """Return the rows of a shard's written items; `target` names the target feature, if any."""
+def written_rows(table: pa.Table, targets: Mapping[str, Feature]) -> RecordRows:
+    """Return the rows of a shard's written items, with the values of the `targets`."""
     table = with_status(table, WRITTEN)
     rows = ShardRows.of(table)
     annotations = [name for name in _ANNOTATIONS if name in table.column_names]
@@ -70,7 +74,7 @@ def written_rows(table: pa.Table, target: str | None) -> RecordRows:
         rows.offsets,
         rows.lengths,
         rows.keys,
-        _targets(table, target) if target else (),
+        {name: _targets(table, name, targets) for name in targets if _is_known(table, name)},
         table.select(annotations).to_pylist() if annotations else (),
     )
 
@@ -84,16 +88,38 @@ def index_rows(text: bytes) -> RecordRows | None:
         return None
 
 
-def _targets(table: pa.Table, target: str) -> Sequence[object]:
+def _is_known(table: pa.Table, name: str) -> bool:
+    return ("classes" if name.startswith(CLASS_PREFIX) else name) in table.column_names
+
+
+def _targets(table: pa.Table, target: str, features: Mapping[str, Feature]) -> Sequence[object]:
+    if target.startswith(CLASS_PREFIX) or target in (TARGETS, TEXTS):
+        return _lists(table, target, features)
     values = table[target].to_pylist()
     if target == LABEL:
         return [UNLABELLED if value is None else value for value in values]
     if target == LABELS:
         return [value or [] for value in values]
     if target == TARGET:
-        whole = [math.nan if value is None else value for value in values]
-        return np.array(whole, np.float32).tolist()  # type: ignore[no-any-return]
+        return _float32(values)
     return [(value or "").encode() for value in values]
+
+
+def _lists(table: pa.Table, target: str, features: Mapping[str, Feature]) -> Sequence[object]:
+    if target == TARGETS:
+        nothing = [None] * features[target].num_values
+        return [_float32(value or nothing) for value in table[target].to_pylist()]
+    if target == TEXTS:
+        return [[text.encode() for text in one or ()] for one in table[target].to_pylist()]
+    place = sorted(name for name in features if name.startswith(CLASS_PREFIX)).index(target)
+    rows = table["classes"].to_pylist()
+    return [one[place] if one and place < len(one) else UNLABELLED for one in rows]
+
+
+def _float32(values: Sequence[float | None]) -> list[float]:
+    whole = [math.nan if value is None else value for value in values]
+    numbers: list[float] = np.array(whole, np.float32).tolist()
+    return numbers
 
 
 class ExampleCheck:
@@ -103,7 +129,8 @@ class ExampleCheck:
         """Check by `schema` (None: any Example is valid); `decode` decodes images and masks too."""
         features = schema.features if schema else {}
         dtypes = schema.dtypes if schema else {}
-        self.target = schema.target if schema else None
+        names = (schema.target, *schema.class_features) if schema else ()
+        self.targets = {name: features[name] for name in names if name is not None}
         self._decode = decode
         self._decoder = ExampleDecoder(dtypes, dtypes)
         self._annotated = schema.annotations if schema else {}
@@ -133,7 +160,7 @@ class ExampleCheck:
         if rows is not None and record >= len(rows.keys):
             rows = None
         if rows is not None:
-            yield from _row_faults(sound, self.target, rows, record)
+            yield from _row_faults(sound, self.targets, rows, record)
         if self._annotated:
             yield from self._feature_faults(self._annotated, features, size or self._size, sound)
             yield from _count_faults(self._annotated, features)
@@ -248,9 +275,11 @@ def _form_fault(values: Sequence[Any], feature: Feature) -> str:
     for value in values:
         if type(value) is not kind:
             return f"holds {type(value).__name__}, the schema says {feature.dtype}"
+    number = feature.num_values
+    if feature.kind == "texts":
+        return f"has {len(values)} texts, not up to {number}" if len(values) > number else ""
     if feature.repeated or feature.kind == "labels":
         return ""
-    number = feature.num_values
     return "" if len(values) == number else f"has {len(values)} values, not {number}"
 
 
@@ -258,18 +287,19 @@ def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> F
     """Return the fault of the values, or None; their type and number are already checked."""
     if feature.kind in ("bbox", "keypoints", "visibility"):
         return _box_fault(values) if feature.kind == "bbox" else _points_fault(values, feature)
-    if feature.kind == "text":
-        try:
-            values[0].decode()
-        except UnicodeDecodeError:
-            return Fault("example", f"{values[0][:40]!r} is not UTF-8")
+    if feature.kind in ("text", "texts"):
+        for value in values:
+            try:
+                value.decode()
+            except UnicodeDecodeError:
+                return Fault("example", f"{value[:40]!r} is not UTF-8")
     if feature.kind == "labels" and values != sorted(set(values)):
         return Fault("example", f"{values} is not ascending")
     if feature.kind == "flag":
         wrong = [value for value in values if value not in (0, 1)]
         return Fault("objects", _first(wrong, "is not 0 or 1")) if wrong else None
     if feature.kind in ("label", "labels"):
-        most = len(feature.labels) if feature.repeated else num_classes
+        most = len(feature.labels) if feature.repeated or feature.labels else num_classes
         least = UNLABELLED if feature.kind == "label" and not feature.repeated else 0
         wrong = [value for value in values if not least <= value < most]
         if wrong:
@@ -330,15 +360,19 @@ def _count_faults(expected: Mapping[str, Feature], features: Features) -> Iterat
 
 
 def _row_faults(
-    sound: Mapping[str, Sequence[Any]], target: str | None, rows: RecordRows, record: int
+    sound: Mapping[str, Sequence[Any]],
+    targets: Mapping[str, Feature],
+    rows: RecordRows,
+    record: int,
 ) -> Iterator[Fault]:
     for key in sound.get(FILENAME, ()):
         if key.decode() != rows.keys[record]:
             what = f"is of {key.decode()!r}, items.parquet says {rows.keys[record]!r}"
             yield Fault("items", what)
-    if target is not None and target in sound and rows.targets:
-        here = sound[target] if target == LABELS else sound[target][0]
-        there = rows.targets[record]
+    for target in targets.keys() & sound.keys() & rows.targets.keys():
+        is_list = target in (LABELS, TARGETS, TEXTS)
+        here = sound[target] if is_list else sound[target][0]
+        there = rows.targets[target][record]
         if here != there and repr(here) != repr(there):  # NaN differs from itself
             yield Fault("items", f"{target}: is {here!r}, items.parquet says {there!r}")
 

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from shardprep.catalog.items import Item
+from shardprep.catalog.target_values import TargetValues
 from shardprep.dataset import schema as names
 from shardprep.dataset import tfrecord
 from shardprep.dataset.schema import Schema, Value
@@ -140,6 +141,9 @@ def _framed(
         names.TARGET: target if isinstance(target, float) else math.nan,
         names.TEXT: target.encode() if isinstance(target, str) else b"",
     }
+    if encoder.schema.target_lists:
+        several = target if isinstance(target, TargetValues) else TargetValues()
+        values |= several.features(encoder.schema)
     if objects is not None:
         values[names.BOX] = array("f", objects.boxes.tobytes())
         values[names.BOX_LABEL] = objects.labels

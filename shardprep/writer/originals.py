@@ -24,9 +24,8 @@ from shardprep.dataset.item_table import SKIPPED
 from shardprep.errors import SourceError
 from shardprep.image.process import RejectionKind
 from shardprep.progress import Watcher
-from shardprep.recipe.recipe import Recipe, outputs
+from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import MemberError
-from shardprep.source.listing import Listing, list_source
 from shardprep.source.members import Member
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.atomic_file import write_durably
@@ -66,9 +65,9 @@ def hash_originals(
 def _members(
     recipe: Recipe, items: pa.Table, work: Path, watcher: Watcher, *, is_annotated: bool
 ) -> list[Member]:
-    from shardprep.catalog.source_images import no_image, source_images
+    from shardprep.catalog.source_images import list_images, no_image, source_images
 
-    listing = _listing(recipe, work, watcher.notice)
+    listing = list_images(recipe, work, watcher.notice)
     if not listing.images:
         raise no_image(recipe.source, listing)
     if not (is_annotated and recipe.may_be_annotated):
@@ -81,17 +80,6 @@ def _members(
         member for member in source_images(recipe, listing).members if member.key not in known
     ]
     return sorted(wanted, key=lambda member: member.extent.span)
-
-
-def _listing(recipe: Recipe, work: Path, notice: Callable[[str], None]) -> Listing:
-    return list_source(
-        recipe.source,
-        work,
-        notice,
-        zip_encoding=recipe.zip_encoding or None,
-        limits=recipe.source_limits,
-        leave_out=outputs(recipe),
-    )
 
 
 def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_Original]]:
@@ -141,7 +129,9 @@ def save_rejected(
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         extents = {}
         if len(table):
-            listing = _listing(recipe, Path(work), notice)
+            from shardprep.catalog.source_images import list_images
+
+            listing = list_images(recipe, Path(work), notice)
             extents = {member.key: member.extent for member in listing.images}
         for row in table.to_pylist():
             key = row["key"]

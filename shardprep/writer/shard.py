@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
 from shardprep.catalog.items import Item, Items
+from shardprep.catalog.target_values import TargetValues
 from shardprep.catalog.targets import Target
 from shardprep.dataset import item_table
 from shardprep.dataset.documents import Count
@@ -127,7 +128,9 @@ class ShardWriter:
             "original_bytes": [outcome.num_bytes for outcome in outcomes],
             "original_sha256": [outcome.sha256 or None for outcome in outcomes],
         }
-        if len(self._columns) > len(COLUMNS):
+        if "targets" in self._columns.names:
+            columns |= _target_columns(targets)
+        if "object_labels" in self._columns.names:
             columns |= _annotation_columns(own, outcomes)
         for name in self._columns.names:
             self._rows[name] += columns[name]
@@ -204,6 +207,15 @@ def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, 
 
 def _of_kind(targets: Sequence[Target], kind: type) -> list[Any]:
     return [target if isinstance(target, kind) else None for target in targets]
+
+
+def _target_columns(targets: Sequence[Target]) -> dict[str, list[Any]]:
+    values = [one if isinstance(one, TargetValues) else TargetValues() for one in targets]
+    return {
+        "targets": [one.numbers or None for one in values],
+        "classes": [one.classes or None for one in values],
+        "texts": [one.texts or None for one in values],
+    }
 
 
 def write_skipped(state: Folder, skipped: Sequence[Skipped]) -> None:

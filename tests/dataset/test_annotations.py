@@ -14,7 +14,6 @@ from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.item_table import (
     ANNOTATION_COLUMNS,
     COLUMNS,
-    POINTED_COLUMNS,
     read_items,
     with_status,
 )
@@ -35,6 +34,7 @@ from shardprep.errors import DatasetError
 from tests.dataset.resigned import changed, resigned
 from tests.support import builders
 from tests.support.annotated import (
+    ANNOTATED_COLUMNS,
     CLASSES,
     HEIGHT,
     MARKED,
@@ -215,7 +215,7 @@ def test_a_dataset_without_boxes_and_masks_has_no_annotation_counts(tmp_path: Pa
 
 def test_the_item_table_counts_objects_by_image(whole: Path) -> None:
     table = read_items(whole / ITEMS_FILE)
-    assert table.schema.names == POINTED_COLUMNS.names
+    assert table.schema.names == ANNOTATED_COLUMNS.names
     rows = {row["key"]: row for row in table.select(["key", *ANNOTATION_COLUMNS.names]).to_pylist()}
     assert rows["train/a.png"]["num_objects"] == 2
     assert rows["train/a.png"]["num_clipped"] == 1

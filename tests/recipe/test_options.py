@@ -65,8 +65,8 @@ def test_the_fingerprint_has_the_options_that_shape_bytes_and_gives_the_recipe_b
     assert options["window"] == [-600.0, 1500.0]
     left_out = {
         "source", "out", "name", "version", "timeout", "max_rejected", "max_members",
-        "max_unpacked", "max_depth", "max_dropped", "max_clipped", "annotated_size",
-        "points",
+        "max_unpacked", "max_depth", "max_dropped", "max_clipped", "annotated_size", "images",
+        "pivot", "points",
     }  # fmt: skip
     assert [*options] == [name for name in BUILD_OPTIONS if name not in left_out]
     assert stored_recipe({**options, "source": "y"}).fingerprint_options() == options

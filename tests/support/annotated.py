@@ -28,6 +28,9 @@ from shardprep.dataset import example, tfrecord
 from shardprep.dataset import schema as names
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
 from shardprep.dataset.item_table import (
+    ANNOTATION_COLUMNS,
+    COLUMNS,
+    POINT_COLUMNS,
     SKIPPED,
     columns_for,
     index_text,
@@ -51,6 +54,7 @@ from tests.support.builders import build, encoded, png, write, write_folder, zip
 
 Mask = np.ndarray[Any, np.dtype[np.uint8]]
 
+ANNOTATED_COLUMNS = pa.schema([*COLUMNS, *ANNOTATION_COLUMNS, *POINT_COLUMNS])
 CLASSES = ("red", "blue")
 MASK_CLASSES = ("ground", "red", "blue")
 OF_OBJECT = Skeleton(("left", "right", "top"), ((0, 1),), (1, 0, 2))
@@ -150,8 +154,7 @@ def rewritten(path: Path, features: tuple[str, ...], marked: Mapping[str, Marked
         before.labels,
         {},
         {name: of.get(name, ()) for name in features},
-        {name: SKELETONS[name] for name in features if name in SKELETONS},
-    )
+    ).with_keypoints({name: SKELETONS[name] for name in features if name in SKELETONS})
     items = read_items(path / ITEMS_FILE)
     rows = rows_by_shard(items)
     tally = Tally(recorded_recipe(manifest, "-", "-").image_spec)

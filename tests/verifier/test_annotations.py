@@ -18,7 +18,7 @@ from PIL import Image
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.annotated_pictures import annotated_pictures
 from shardprep.dataset.describe import read_facts
-from shardprep.dataset.item_table import POINTED_COLUMNS, read_items, rows_by_shard
+from shardprep.dataset.item_table import read_items, rows_by_shard
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.open_dataset import open_dataset
@@ -38,7 +38,7 @@ from shardprep.storage.folder import LocalFolder
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset
 from shardprep.writer.shard import ReceiptFacts, read_receipt, write_receipt
-from tests.support.annotated import HEIGHT, MARKED, WIDTH, annotated, grey_png
+from tests.support.annotated import ANNOTATED_COLUMNS, HEIGHT, MARKED, WIDTH, annotated, grey_png
 from tests.support.builders import Quiet, Told, build, encoded, tree, write, write_folder
 from tests.support.examples import fuzzed, texts
 
@@ -206,7 +206,7 @@ def test_a_row_that_contradicts_its_record_is_a_problem(
 ) -> None:
     rows = pq.read_table(folder / "items.parquet").to_pylist()
     next(row for row in rows if row["key"] == KEY)[column] = value
-    table = pa.Table.from_pylist(rows, schema=POINTED_COLUMNS)
+    table = pa.Table.from_pylist(rows, schema=ANNOTATED_COLUMNS)
     pq.write_table(table, folder / "items.parquet")
     found = [one.what for one in problems(folder) if one.kind == "items"]
     assert any(said in what for what in found), found
@@ -236,7 +236,7 @@ def test_a_receipt_keeps_the_annotation_columns(folder: Path, tmp_path: Path) ->
     write_receipt(folders.state, facts, table.replace_schema_metadata(None))
     found = read_receipt(folders, SHARD)
     assert found is not None
-    assert found.table.schema.names == POINTED_COLUMNS.names
+    assert found.table.schema.names == ANNOTATED_COLUMNS.names
     assert found.table.to_pylist() == table.to_pylist()
 
 
@@ -277,7 +277,7 @@ def test_any_cell_of_the_annotation_columns_is_valid_or_a_problem(
     for row in rows:
         row[column] = data.draw(st.one_of(st.none(), CELLS[column]))
     try:
-        table = pa.Table.from_pylist(rows, schema=POINTED_COLUMNS)
+        table = pa.Table.from_pylist(rows, schema=ANNOTATED_COLUMNS)
     except UnicodeEncodeError:
         return
     pq.write_table(table, folder / "items.parquet")

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from shardprep.dataset.schema import (
+    ANNOTATIONS,
     BOX,
     BOX_LABEL,
+    CLASS_PREFIX,
     CROWD,
     KEYPOINTS,
     KEYPOINTS_VISIBLE,
@@ -24,7 +26,9 @@ from shardprep.dataset.schema import (
     POINTS,
     POINTS_VISIBLE,
     TARGET,
+    TARGETS,
     TEXT,
+    TEXTS,
     Schema,
 )
 from shardprep.errors import DatasetError
@@ -46,8 +50,11 @@ KEYS = {
     LABELS: "label",
     TARGET: "target",
     TEXT: "text",
+    TARGETS: "targets",
+    TEXTS: "texts",
 }
 """Feature → its key in the dict of the target."""
+_RESERVED = {KEYS[name] for name in (*ANNOTATIONS, TARGETS, TEXTS)}
 PADDING = {
     BOX: -1, BOX_LABEL: -1, CROWD: 0, OBJECT_MASK: 0, KEYPOINTS: -1, KEYPOINTS_VISIBLE: 0,
 }  # fmt: skip
@@ -60,19 +67,29 @@ class Target(NamedTuple):
     names: tuple[str, ...]
 
     @property
+    def keys(self) -> dict[str, str]:
+        """Feature → its key in the dict: as in `KEYS`; of `label/NAME` NAME, if it is free."""
+        keys = {name: KEYS[name] for name in self.names if name in KEYS}
+        taken = _RESERVED.union(keys.values())
+        for name in self.names:
+            short = name.removeprefix(CLASS_PREFIX)
+            keys.setdefault(name, name if short in taken else short)
+        return keys
+
+    @property
     def _is_dict(self) -> bool:
-        return len(self.names) > 1 or BOX in self.names
+        return len(self.names) > 1 or any(name not in KEYS or name == BOX for name in self.names)
 
     def packed(self, values: Mapping[str, T]) -> T | dict[str, T] | None:
-        """Return the target: a single value, a dict with `KEYS`, or None if it has no features."""
+        """Return the target: a single value, a dict with `keys`, or None if it has no features."""
         if self._is_dict:
-            return {KEYS[name]: values[name] for name in self.names}
+            return {key: values[name] for name, key in self.keys.items()}
         return values[self.names[0]] if self.names else None
 
     def unpacked(self, packed: Any) -> dict[str, Any]:
         """Return the values of a target by feature: the inverse of `packed`."""
         if self._is_dict:
-            return {name: packed[KEYS[name]] for name in self.names if KEYS[name] in packed}
+            return {name: packed[key] for name, key in self.keys.items() if key in packed}
         return dict.fromkeys(self.names, packed)
 
     def pair(self, image: Any, values: Mapping[str, Any]) -> Any:
@@ -83,7 +100,7 @@ class Target(NamedTuple):
 def target_of(schema: Schema) -> Target:
     """Return the target of the examples of a schema."""
     own = () if schema.target is None else (schema.target,)
-    return Target((*schema.annotations, *own))
+    return Target((*schema.annotations, *own, *schema.class_features))
 
 
 def padding(values: Mapping[str, Any]) -> dict[str, int]:

@@ -22,6 +22,7 @@ from shardprep.dataset.schema import (
     LABELS,
     MASK,
     OBJECT_MASK,
+    TEXTS,
     Feature,
     Schema,
 )
@@ -160,6 +161,8 @@ class Decoder:
         if LABELS in features:
             indicator = tf.sparse.to_indicator(features[LABELS], len(self._schema.labels))
             features[LABELS] = tf.cast(indicator, tf.float32)
+        if TEXTS in features:
+            features[TEXTS] = _dense(features[TEXTS], self._schema.features[TEXTS].num_values)
         return self._elements.pack(features)
 
     def _annotated(self, features: Mapping[str, Any], image: Any) -> dict[str, Any]:
@@ -244,14 +247,26 @@ class Decoder:
 
 def _spec(feature: Feature) -> Any:
     dtype = _DTYPES[feature.dtype]
-    if feature.kind == "labels":
+    if feature.kind in ("labels", "texts"):
         return tf.io.VarLenFeature(dtype)
-    number = len(feature.points)
-    shapes = {"bbox": (4,), "keypoints": (number, 2), "visibility": (number,)}
+    number = feature.num_values
+    shapes = {
+        "bbox": (number,),
+        "keypoints": (number // 2, 2),
+        "visibility": (number,),
+        "vector": (number,),
+    }
     shape = shapes.get(feature.kind, ())
     if feature.repeated:
         return tf.io.FixedLenSequenceFeature(shape, dtype, allow_missing=True)
     return tf.io.FixedLenFeature(shape, dtype)
+
+
+def _dense(texts: Any, length: int) -> Any:
+    """Return sparse texts, [texts] or [batch, texts], padded with "" to a fixed length."""
+    shape = tf.concat([tf.shape(texts, tf.int64)[:-1], [length]], 0)
+    dense = tf.sparse.to_dense(tf.sparse.reset_shape(texts, shape), "")
+    return tf.ensure_shape(dense, (*texts.shape[:-1], length))
 
 
 def nearest(pixels: Any, size: Any) -> Any:

@@ -65,7 +65,7 @@ def class_findings(contents: Contents) -> Iterator[Finding]:
     """Yield findings about unlabelled images, missing classes and imbalance."""
     manifest, names = contents.manifest, contents.schema.labels
     splits = manifest.splits
-    if contents.schema.target and TRAIN in splits and splits[TRAIN].num_unlabelled > 0:
+    if contents.schema.has_target and TRAIN in splits and splits[TRAIN].num_unlabelled > 0:
         first = contents.splits.index(TRAIN)
         out = np.flatnonzero((contents.split == first) & (contents.target_codes < 0)).tolist()
         what = f"{counted(len(out), 'image')} of train without a target"

@@ -295,7 +295,7 @@ def facts(
     """Yield (title, text) pairs about a record; `size` is the pair about the size of its image."""
     schema, place = contents.schema, contents.place(number)
     yield "split", place.split
-    if schema.target:
+    if schema.has_target:
         yield "target", place.label or "none"
     if marked and any(name.startswith(f"{OBJECTS}/") for name in schema.annotations):
         more = len(marked.labels) - MOST_BOXES

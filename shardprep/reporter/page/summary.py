@@ -170,7 +170,7 @@ def splits(report: ReportData) -> Html:
     manifest = report.contents.manifest
     counts = {name: entry.num_records for name, entry in manifest.splits.items()}
     names = list(counts)
-    total, has_target = sum(counts.values()), report.contents.schema.target is not None
+    total, has_target = sum(counts.values()), report.contents.schema.has_target
     rows = []
     for name, entry in manifest.splits.items():
         numbers = [shard.num_records for shard in entry.shards]

@@ -13,8 +13,6 @@ from shardprep.dataset.schema import (
     BOX_LABEL,
     CROWD,
     IMAGE,
-    LABEL,
-    LABELS,
     MASKS,
     Feature,
     Schema,
@@ -177,11 +175,13 @@ def _value(schema: Schema, name: str, feature: Feature | None, values: list[Any]
     first = values[:_MOST_VALUES]
     if name == IMAGE or name in MASKS:
         texts = [f"{len(one):,} bytes" for one in first if isinstance(one, bytes)]
-    elif name in (LABEL, LABELS, BOX_LABEL):
-        names = (feature.labels if feature else ()) or schema.labels
+    elif feature is not None and feature.kind in ("label", "labels"):
+        names = feature.labels or schema.labels
         texts = [_named(one, names) for one in first]
     else:
         texts = [_word(one) for one in first]
+    if feature is not None and feature.kind == "vector":
+        texts = [f"{title}: {text}" for title, text in zip(feature.labels, texts, strict=False)]
     return _listed(texts, len(values) - _MOST_VALUES)
 
 

@@ -35,6 +35,7 @@ from shardprep.dataset.schema import (
     POINTS,
     POINTS_VISIBLE,
     TARGET_FEATURES,
+    TARGETS,
     Encoding,
     Schema,
     load_schema,
@@ -163,18 +164,20 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
             f"say where they are with {OptionName('boxes')} or "
             f"{OptionName('masks')}, or leave {OptionName('schema')} out",
         )
-    if schema.target not in (None, TARGET_FEATURES.get(kind)):
+    wanted = TARGETS if schema.name == "classes" else schema.target
+    if wanted not in (None, TARGET_FEATURES.get(kind)):
         found = "no labels are found" if kind == "none" else f"the targets are of kind {kind}"
         raise SchemaError(
             f"{OptionName('schema')} {name}",
-            f"asks for {schema.target!r}, and {found}",
+            f"asks for {wanted!r}, and {found}",
             f"say where they are with {OptionName('labels')}, or leave {OptionName('schema')} out",
         )
     labels = catalog.label_names if schema.target else ()
     columns = {column.name: column.dtype for column in catalog.columns}
     encoding: Encoding = "any" if spec.format == "keep" else spec.format
-    skeletons = _skeletons(catalog.annotations)
-    return schema.filled(spec.fixed_size, encoding, labels, columns, annotations, skeletons)
+    targets = catalog.target_features if wanted else {}
+    filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
+    return filled.with_keypoints(_skeletons(catalog.annotations))
 
 
 def _annotation_features(facts: AnnotationFacts) -> dict[str, tuple[str, ...]]:
