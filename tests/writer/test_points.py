@@ -327,6 +327,20 @@ def test_images_without_a_row_of_keypoints_are_skipped_or_background(tmp_path: P
     ]  # fmt: skip
 
 
+def test_an_image_has_keypoints_and_a_target_of_several_numbers(tmp_path: Path) -> None:
+    members = {
+        **{f"{i}.png": png(HEIGHT, WIDTH, seed=i) for i in range(4)},
+        "points.csv": "image,nose_x,nose_y\n" + "".join(f"{i},{i}.5,4\n" for i in range(4)),
+        "labels.csv": "image,age,weight\n" + "".join(f"{i},{i},{i}.5\n" for i in range(4)),
+    }
+    keys = {"points": "csv:points.csv", "labels": "csv:labels.csv:image:age,weight"}
+    _, found = built(tmp_path, members, **keys)
+    for i in range(4):
+        one = found[f"{i}.png"]
+        assert list(one["targets"]) == [i, i + 0.5]
+        np.testing.assert_allclose(places(one, 1, POINTS), [[[i + 0.5, 4, 2]]], atol=1e-5)
+
+
 def test_lumbar_coordinates_are_rows_of_named_points(tmp_path: Path) -> None:
     """A twin of rsna-2024-lumbar-spine: ids of three columns, names of two."""
     rows = [
