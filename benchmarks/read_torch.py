@@ -1,7 +1,8 @@
 """`Dataset.loader` beside a tuned `DataLoader` of PyTorch, which reads the same images as files.
 
-Both yield shuffled batches of the same uint8 tensors. The one decodes with as many threads as the
-other has worker processes. Pillow decodes the files, as in torchvision's `ImageFolder`.
+Both yield shuffled batches of uint8 tensors of one size. The one decodes with as many threads as
+the other has worker processes. Pillow decodes the files, as in torchvision's `ImageFolder`: the
+stored images, or the photos that the dataset was built from, which it also resizes.
 """
 
 from __future__ import annotations
@@ -11,55 +12,66 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from benchmarks import photos
 from benchmarks.measure import Measure, Row, built, interleaved
-from benchmarks.read import BATCH, of
+from benchmarks.read import BATCH, of, ratio
 from benchmarks.table import alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardprep import reader
-
-TUNED = Measure("`Dataset.loader` / tuned `DataLoader` on the same images as JPEG files", ">= 3")
-MEASURES = (TUNED,)
+STORED = Measure("`Dataset.loader` / tuned `DataLoader` on the stored images as JPEG files", "")
+PHOTOS = Measure("the same on the original photos, resized by Pillow", ">= 3")
+MEASURES = (STORED, PHOTOS)
 NUM_WORKERS = 2
+SIZE = 224
+"""Height and width of the images in pixels: the default of a build."""
 
 
 class Files:
-    """JPEG files and their labels as a map-style dataset of PyTorch."""
+    """Image files as a map-style dataset of PyTorch."""
 
-    def __init__(self, folder: Path, stored: reader.Dataset) -> None:
-        """Write the images of a dataset, opened with `decode=False`, to files."""
-        folder.mkdir()
-        self._labels = [label for _, label in stored]
-        self._paths = [folder / f"{number}.jpg" for number in range(len(stored))]
-        for path, (data, _) in zip(self._paths, stored, strict=True):
-            path.write_bytes(data)
+    def __init__(self, folder: Path) -> None:
+        """Take the JPEG files in a folder per class."""
+        self._paths = sorted(folder.glob("*/*.jpg"))
+        self._labels = [int(path.parent.name == "dog") for path in self._paths]
 
     def __len__(self) -> int:
         return len(self._paths)
 
     def __getitem__(self, number: int) -> tuple[Any, int]:
         with Image.open(self._paths[number]) as image:
-            return np.array(image.convert("RGB")), self._labels[number]
+            fitted = image.convert("RGB")
+        if fitted.size != (SIZE, SIZE):
+            fitted = ImageOps.fit(fitted, (SIZE, SIZE), Image.Resampling.BICUBIC)
+        return np.array(fitted), self._labels[number]
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
-    """Return the ratio of images per second."""
+    """Return the ratios of images per second."""
     from shardprep import reader
 
     batches = 2 if quick else 90
     source = photos.write_folder(folder / "photos", batches // 2 * BATCH)
     path = built(folder / "out", source, "--shards", 8)
-    files = Files(folder / "files", reader.Dataset(path, "train", decode=False))
-    ways = {"loader": partial(_loader, path), "DataLoader": partial(_data_loader, files)}
+    stored = folder / "stored"
+    for number, (data, label) in enumerate(reader.Dataset(path, "train", decode=False)):
+        file = stored / ("cat", "dog")[label] / f"{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+    ways = {
+        "loader": partial(_loader, path),
+        "stored": partial(_data_loader, Files(stored)),
+        "photos": partial(_data_loader, Files(source)),
+    }
     cost = interleaved({name: partial(of, way, batches) for name, way in ways.items()}, rounds)
-    ours, theirs = (batches * BATCH / cost[name].wall_s for name in ways)
-    return [TUNED.came_to(ours / theirs, f"{ours:,.0f} / {theirs:,.0f} images/s")]
+    return [
+        ratio(STORED, cost, ("loader", "stored"), batches),
+        ratio(PHOTOS, cost, ("loader", "photos"), batches),
+    ]
 
 
 def _loader(path: Path) -> Iterator[Any]:

@@ -49,6 +49,27 @@ def address_space_bytes() -> float:
     return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
+@contextlib.contextmanager
+def limited_memory(num_bytes: int) -> Iterator[None]:
+    """Let this process take at most `num_bytes` more memory in the block, unless 0 (Linux)."""
+    if resource is None:
+        yield
+        return
+    status = Path("/proc/self/status")
+    if not num_bytes or not status.exists():
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    data_bytes = int(status.read_text().partition("VmData:")[2].split()[0]) << 10
+    limit = data_bytes + num_bytes
+    if before[0] == resource.RLIM_INFINITY or limit < before[0]:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
 def free_bytes(root: Path = _ROOT) -> int:
     """Return the bytes that this process can use without swapping or being killed; 0 if unknown.
 

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "dataset": "image storage progress errors",
     "source": "image storage progress errors",
     "recipe": "source dataset image storage errors",
-    "catalog": "recipe source dataset image storage errors",
+    "catalog": "recipe source dataset image storage machine errors",
     "reader": "dataset image storage machine errors",
     "writer": "catalog recipe source dataset image storage machine profiling progress errors",
     "verifier": "writer dataset storage progress errors",

@@ -273,9 +273,8 @@ def view(
 def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watch) -> Originals:
     """Return a function that reads originals from a source or a folder of rejected images."""
     # Imported here because a view without a source does not need them.
-    from shardprep.recipe.recipe import outputs
+    from shardprep.catalog.source_images import files_by_key, list_images
     from shardprep.source.byte_range import MemberError
-    from shardprep.source.listing import list_source
     from shardprep.writer.originals import LIST_FILE, read_copy
     from shardprep.writer.plan.plan import recorded_recipe
 
@@ -283,15 +282,7 @@ def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watc
         return partial(read_copy, Path(source))
     recipe = recorded_recipe(dataset.manifest, local_source(source, watch, refresh=False), "-")
     work = ending.enter_context(tempfile.TemporaryDirectory(prefix="shardprep-"))
-    listing = list_source(
-        recipe.source,
-        Path(work),
-        watch.notice,
-        zip_encoding=recipe.zip_encoding or None,
-        limits=recipe.source_limits,
-        leave_out=outputs(recipe),
-    )
-    extents = {member.key: member.extent for member in listing.images}
+    extents = files_by_key(list_images(recipe, Path(work), watch.notice))
 
     def original(key: str, kind: str) -> bytes:
         del kind

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.schema import IMAGE, LABELS, Schema
+from shardprep.dataset.schema import IMAGE, LABELS, TEXTS, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader import Dataset, ReadConfig, load
 from shardprep.reader.records.records import Places
@@ -121,7 +121,7 @@ def tfds(source: Source) -> Any:
             lambda features: {**features, IMAGE: _resized(features[IMAGE], size)},
             num_parallel_calls=tf.data.AUTOTUNE,
         )
-    if source.schema.target == LABELS:  # lists of any length, which `batch` refuses
+    if source.schema.target in (LABELS, TEXTS):  # lists of any length, which `batch` refuses
         return dataset.shuffle(_WINDOW).repeat().ragged_batch(source.batch_size).prefetch(-1)
     return dataset.shuffle(_WINDOW).repeat().batch(source.batch_size).prefetch(tf.data.AUTOTUNE)
 
@@ -174,10 +174,13 @@ def _decoder(source: Source) -> Callable[[Any], tuple[Any, ...]]:
         "labels": tf.io.VarLenFeature(tf.int64),
         "scalar": tf.io.FixedLenFeature((), tf.float32),
         "text": tf.io.FixedLenFeature((), tf.string),
+        "texts": tf.io.RaggedFeature(tf.string),
     }
     wanted = {IMAGE: tf.io.FixedLenFeature((), tf.string)}
     if schema.target:
-        wanted[schema.target] = kinds[schema.features[schema.target].kind]
+        feature = schema.features[schema.target]
+        kinds["vector"] = tf.io.FixedLenFeature((feature.num_values,), tf.float32)
+        wanted[schema.target] = kinds[feature.kind]
 
     def decode(record: Any) -> tuple[Any, ...]:
         features = tf.io.parse_single_example(record, wanted)
@@ -195,6 +198,9 @@ def _decoder(source: Source) -> Callable[[Any], tuple[Any, ...]]:
         target = features[schema.target]
         if schema.target == LABELS:
             target = tf.sparse.to_indicator(target, len(schema.labels))
+        elif schema.target == TEXTS:
+            missing = schema.features[TEXTS].num_values - tf.shape(target)[0]
+            target = tf.concat([target, tf.fill([missing], "")], 0)
         return pixels, target
 
     return decode

@@ -6,7 +6,7 @@ import glob
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardprep.catalog.labels import (
     Labelling,
@@ -18,8 +18,9 @@ from shardprep.catalog.labels import (
     label_keys,
 )
 from shardprep.catalog.names import find_masks, given_split
-from shardprep.catalog.tables.row_matching import KeyIndex, match_table
+from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, match_table
 from shardprep.catalog.tables.table import Table
+from shardprep.catalog.target_proposals import target_proposals
 from shardprep.errors import SourceError, counted
 from shardprep.recipe.rules import CsvRule, LabelRule
 
@@ -47,6 +48,12 @@ class Candidate:
     """The values of `--include` that select the part."""
     exclude: tuple[str, ...] = ()
     """The values of `--exclude` that remove the rest."""
+    pivot: str = ""
+    """The value of `--pivot`; "" if a row has all targets of an image."""
+    target: str = ""
+    """The value of `--target`; "" to detect it."""
+    unit: str = "class"
+    """What `num_classes` counts: "class", or "target" if each image has several."""
 
     @property
     def keys(self) -> dict[str, str | tuple[str, ...]]:
@@ -55,6 +62,8 @@ class Candidate:
             "include": self.include,
             "exclude": self.exclude,
             "labels": self.rule,
+            "pivot": self.pivot,
+            "target": self.target,
         }
         return {key: value for key, value in keys.items() if value}
 
@@ -65,7 +74,7 @@ class Candidate:
     @property
     def counts(self) -> str:
         labelled = f"{self.num_labelled:,} of {counted(self.num_images, 'image')}"
-        return f"{labelled}, {counted(self.num_classes, 'class')}"
+        return f"{labelled}, {counted(self.num_classes, self.unit)}"
 
     @property
     def flags(self) -> str:
@@ -95,8 +104,13 @@ def path_candidates(index: KeyIndex) -> list[Candidate]:
     return [one for one in found if one.is_likely and masks.isdisjoint(one.examples)]
 
 
-def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
-    """Return a candidate for the label column of a table, or if unclear, for each likely column."""
+def table_candidates(
+    index: KeyIndex, table: Table, tables: Sequence[Table] = ()
+) -> list[Candidate]:
+    """Return a candidate for the label column of a table, or if unclear, for each likely column.
+
+    `tables` are all tables: the columns that a sample submission shares with this one are targets.
+    """
     try:
         return [candidate(label_by_table(index, table, CsvRule((table.name,))))]
     except SourceError:
@@ -114,7 +128,26 @@ def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
             continue  # two rows of an image disagree
         if len(columns) > 1 or one.is_likely:
             found.append(one)
-    return sorted(found, key=lambda one: -one.num_labelled)
+    found.sort(key=lambda one: -one.num_labelled)
+    return [*_several_candidates(index, match, tables), *found]
+
+
+def _several_candidates(
+    index: KeyIndex, match: TableMatch, tables: Sequence[Table]
+) -> list[Candidate]:
+    found = []
+    for proposal in target_proposals(match, tables):
+        own = proposal._replace(files=(match.table.name,), id_column=match.id_column)
+        try:
+            labelling = label_by_columns(index.keys, match, own)
+        except SourceError:
+            continue
+        one = candidate(labelling, pivot=own.pivot, target=own.target.replace("auto", ""))
+        number = len(labelling.cells) or one.num_classes
+        unit = "target" if labelling.cells else "text"
+        examples = tuple(labelling.cells)[:_MOST_SHOWN] or one.examples
+        found.append(replace(one, num_classes=number, unit=unit, examples=examples))
+    return found
 
 
 def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candidate]:
@@ -142,7 +175,7 @@ def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candid
 
 def label_findings(index: KeyIndex, tables: Sequence[Table]) -> list[str]:
     """Return a line about each of the first three candidates, and a line about the others."""
-    found = [one for table in tables for one in table_candidates(index, table)]
+    found = [one for table in tables for one in table_candidates(index, table, tables)]
     found += part_candidates(index.keys, tables)
     lines = [f"labels could be {one.flags} ({one.counts})" for one in found[:_MOST_SHOWN]]
     if found[_MOST_SHOWN:]:

@@ -6,13 +6,14 @@ The other members become `Skipped` with a reason, except the annotations and mas
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
+from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.items import Items
 from shardprep.catalog.labels import ENOUGH, Labelling
@@ -29,12 +30,13 @@ from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.source_images import (
     MOST_SHOWN,
     SourceImages,
+    list_images,
     no_image,
     num_links_outside,
     source_images,
 )
 from shardprep.catalog.splits import given_splits, group_findings, group_keys
-from shardprep.catalog.stacks import stack_findings, stacked
+from shardprep.catalog.stacks import stack_findings
 from shardprep.catalog.tables.columns import Column, check_columns, make_columns, with_headers
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, match_table
@@ -48,11 +50,11 @@ from shardprep.catalog.targets import (
     naming_of,
     words_in,
 )
-from shardprep.dataset.schema import IMAGES, NUM_IMAGES, TargetKind
+from shardprep.dataset.schema import IMAGES, NUM_IMAGES, Feature, TargetKind
 from shardprep.errors import OptionName, SourceError, concise, shown, some_of
 from shardprep.image.annotation_types import Annotation
-from shardprep.recipe.recipe import Recipe, outputs
-from shardprep.source.listing import Listing, Skipped, list_source
+from shardprep.recipe.recipe import Recipe
+from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded
 
@@ -72,6 +74,8 @@ class Catalog:
     columns: tuple[Column, ...] = ()
     findings: list[str] = field(default_factory=list)
     annotations: AnnotationFacts | None = None
+    target_features: Mapping[str, Feature] = field(default_factory=dict)
+    """The features of targets of several values."""
 
 
 def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> Catalog:
@@ -84,22 +88,13 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     def check(others: Sequence[Member]) -> None:
         Documents(others, recipe).check_columns()
 
-    listing = list_source(
-        recipe.source,
-        work_dir,
-        notice,
-        zip_encoding=recipe.zip_encoding or None,
-        limits=recipe.source_limits,
-        leave_out=outputs(recipe),
-        check=check,
-    )
+    listing = list_images(recipe, work_dir, notice, check)
     if not listing.images:
         raise no_image(recipe.source, listing)
-    listing = stacked(recipe, listing)
     return _catalog(source_images(recipe, listing), listing)
 
 
-def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
+def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     recipe, documents, beside = wanted.recipe, wanted.documents, wanted.beside
     members, index, labelling = wanted.members, wanted.index, wanted.labelling
     match = labelling.match
@@ -110,9 +105,18 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
     if recipe.is_annotated:
         annotated = annotate(wanted, naming)
     targets = _targets(index.keys, labelling, recipe, naming)
-    if labelling.match is not None and targets.names:
-        labelling.match.table.check_quotes(*labelling.columns)
-    check_names((*targets.names, *(annotated.facts.names if annotated is not None else ())))
+    if labelling.match is not None and (targets.names or targets.features):
+        titles = () if targets.kind == "texts" else labelling.columns
+        labelling.match.table.check_quotes(*titles)
+    of_features = (name for one in targets.features.values() for name in one.labels)
+    check_names(
+        (
+            *targets.names,
+            *targets.features,
+            *of_features,
+            *(annotated.facts.names if annotated is not None else ()),
+        )
+    )
     splits = _splits(wanted, match, annotated)
     rule = recipe.rules.group
     match = with_headers(match, members, (*recipe.columns, rule.text))
@@ -166,6 +170,7 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
         columns,
         list(map(concise, findings)),
         facts,
+        targets.features,
     )
 
 
@@ -199,7 +204,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         classes=classes,
         class_map=class_map,
     )
-    return make_targets(keys, labelling.names, spec, labelling.table_names)
+    return make_targets(keys, labelling.names, spec, labelling.table_names, labelling.cells)
 
 
 def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
@@ -222,14 +227,14 @@ def _without(items: Items, lacks: Coded[str]) -> tuple[Items, list[Skipped]]:
 
 def _findings(
     wanted: SourceImages,
-    listing: Listing,
+    listing: ImageListing,
     targets: Targets,
     annotated: Annotated | None,
     made: tuple[Items, Sequence[Skipped]],
 ) -> list[str]:
     recipe, labelling = wanted.recipe, wanted.labelling
     items, unlabelled = made
-    findings: list[str] = []
+    findings = [*listing.notes, *targets.findings]
     if num_links := num_links_outside(listing):
         links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
         findings.append(f"{links} outside skipped; {OptionName('follow_links')} follows")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.names import find_masks, folder_splits, given_split
+from shardprep.catalog.names import find_masks, folder_splits, given_split, natural_order
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.row_matching import (
     AmbiguousIdError,
@@ -19,16 +22,20 @@ from shardprep.catalog.tables.row_matching import (
     match_table,
 )
 from shardprep.catalog.tables.table import OpenQuoteError, Table
+from shardprep.catalog.target_values import OF_COLUMNS
 from shardprep.catalog.targets import Cell
 from shardprep.errors import OptionName, SourceError
 from shardprep.recipe.rules import CsvRule, LabelRule
-from shardprep.source.names import without_archive_suffix
+from shardprep.source.names import is_array_name, without_archive_suffix
 from shardprep.source.string_column import Coded, Texts
 
 Ints = NDArray[np.int64]
+Column = tuple[str, Ints, Coded[str | None]]
+"""Title of a target, and for each row the number of its image and its cell."""
 
 _NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
 """Number at the end of a name, searched in the reversed name: a forward search is quadratic."""
+_NUMBERED_END = re.compile(r"\d$")
 _WORDS = re.compile(r"[^\W\d_][^\d]*$")
 ENOUGH = 0.9
 """Share of the images that a rule must label to be used by `auto`."""
@@ -41,6 +48,7 @@ _NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "su
 _SET = frozenset(("1", "1.0", "true", "yes"))
 _SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
 _MOST_CANDIDATES = 40
+_MOST_TARGETS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,8 @@ class Labelling:
     columns: tuple[str, ...] = ()
     rule: str = "none"
     findings: tuple[str, ...] = ()
+    cells: Mapping[str, Coded[str | None]] = field(default_factory=dict)
+    """Column → its cell for each image, for targets of several values; {} for a single one."""
 
 
 def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Labelling:
@@ -74,7 +84,7 @@ def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Lab
             pattern = Pattern(rule.pattern, OptionName("labels"), rule.text, group="label")
             names: Coded[Cell | None] = Coded.of(label or None for label in pattern.search(keys))
             return Labelling(names, f"regex {rule.pattern}")
-        case "csv":
+        case "csv" | "column":
             return label_by_table(index, tables[0], rule.table)
         case "none":
             return Labelling(Coded.constant(None, len(keys)), "none asked for")
@@ -165,6 +175,8 @@ def _folder_names(
     def named(folder: str) -> str | None:
         parts = folder.split("/") if folder else []
         name = without_archive_suffix(parts[-depth]) if len(parts) >= depth else None
+        if name is not None and is_array_name(parts[-depth]) and _NUMBERED_END.search(name):
+            return None  # a part of a set, such as data_0.parquet
         return None if name is None or name in no_classes or given_split([name]) else name
 
     return Texts.of(keys).folders.map(named)
@@ -189,27 +201,123 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
 def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> Labelling:
     """Return the labels in a matched table; SourceError if two rows of an image disagree."""
     table = match.table
-    titles, cells = _label_cells(table, rule.label_columns, match.id_column)
-    rows = np.flatnonzero((match.key_of >= 0) & cells.are_there)
-    images, codes = match.key_of[rows], cells.codes[rows]
+    places = _label_titles(table, rule.label_columns, match.id_column)
+    titles = tuple(places)
+    if len(titles) == 1:
+        titles = (table.header[places[titles[0]]],)
+    columns = f"column {titles[0]!r}" if len(titles) == 1 else f"{len(titles)} columns"
+    by = f", a row for each {rule.pivot!r}" if rule.pivot else ""
+    found = Labelling(
+        Coded.constant(None, len(keys)),
+        f"{table.name}, {columns} by {match.id_column!r}{by}",
+        match.rows_without_image,
+        match=match,
+        columns=(*titles, rule.pivot) if rule.pivot else titles,
+        rule=table.label_rule(match.id_column, titles),
+    )
+    columns_of_rows: list[Column] = [
+        (title, match.key_of, table.cells(place).coded().map(_filled))
+        for title, place in zip(titles, places.values(), strict=True)
+    ]
+    if rule.target == "texts":
+        lists = _text_lists(len(keys), match.key_of, [cells for _, _, cells in columns_of_rows])
+        return replace(found, names=lists)
+    if rule.pivot:
+        columns_of_rows = list(_pivoted(match, rule.pivot, columns_of_rows))
+    of_images = {
+        title: _of_images(keys, table.name, rows, cells, title if len(columns_of_rows) > 1 else "")
+        for title, rows, cells in columns_of_rows
+    }
+    all_cells = {
+        title: [cell for cell in cells.firsts().values() if cell is not None]
+        for title, _, cells in columns_of_rows
+    }
+    if len(titles) == 1 and not rule.pivot and rule.target not in OF_COLUMNS:
+        names = cast("Coded[Cell | None]", of_images[titles[0]])
+        return replace(found, names=names, table_names=frozenset(all_cells[titles[0]]))
+    if _are_flags(table.name, all_cells, rule.target):
+        names, classes = _sets_of_flags(of_images), frozenset((title,) for title in of_images)
+        return replace(found, names=names, table_names=classes)
+    return replace(found, names=_titles_of_rows(of_images), cells=of_images)
+
+
+def _is_set(cell: str | None) -> bool:
+    return cell is not None and cell.lower() in _SET
+
+
+def _same(cell: str | None) -> str | None:
+    return cell
+
+
+def _filled(cell: str) -> str | None:
+    return cell or None
+
+
+def _titles_of_rows(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | None]:
+    """Return for each image the titles of all columns, or None if all its cells are empty."""
+    is_there = reduce(np.logical_or, (cells.are_there for cells in columns.values()))
+    return Coded(np.where(is_there, 0, -1), (tuple(columns),))
+
+
+def _sets_of_flags(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | None]:
+    """Return for each image the titles of the columns that hold 1."""
+    is_there = _titles_of_rows(columns).are_there
+    is_set = np.stack(
+        [cells.fit(lambda cell: str(cell).lower() in _SET) for cells in columns.values()]
+    )
+    flags, codes = np.unique(is_set, axis=1, return_inverse=True)
+    values = [tuple(itertools.compress(columns, one)) for one in flags.T.tolist()]
+    return Coded(np.where(is_there, codes.reshape(-1), -1), values)
+
+
+def _of_images(
+    keys: Sequence[str], table: str, key_of: Ints, cells: Coded[str | None], title: str
+) -> Coded[str | None]:
+    """Return the cell of each image; SourceError if two rows of an image differ."""
+    rows = np.flatnonzero((key_of >= 0) & cells.are_there)
+    images, codes = key_of[rows], cells.codes[rows]
     named = np.full(len(keys), -1, cells.codes.dtype)
     named[images[::-1]] = codes[::-1]  # the first of several rows is assigned last
     others = np.flatnonzero(named[images] != codes)
     if len(others):
         image, cell = int(images[others[0]]), cells[int(rows[others[0]])]
-        what = f"gives {keys[image]} two labels, {cells.values[named[image]]!r} and {cell!r}"
-        raise SourceError(table.name, what, "one row an image is needed")
-    columns = f"column {titles[0]!r}" if len(titles) == 1 else f"{len(titles)} columns"
-    classes = {(title,) for title in titles} if len(titles) > 1 else set()
-    return Labelling(
-        Coded(named, cells.values),
-        f"{table.name}, {columns} by {match.id_column!r}",
-        match.rows_without_image,
-        frozenset(cell for cell in cells.firsts().values() if cell is not None) | classes,
-        match,
-        titles,
-        rule=f"csv:{table.name}:{match.id_column}:{','.join(titles)}",
-    )
+        of = f" of {title!r}" if title else ""
+        what = f"gives {keys[image]} two labels{of}, {cells.values[named[image]]!r} and {cell!r}"
+        hint = f"{OptionName('pivot')} COLUMN takes a row for each image and target"
+        texts = f"{OptionName('target')} texts takes several texts"
+        raise SourceError(table, what, f"one row an image is needed; {hint}, {texts}")
+    return Coded(named, cells.values)
+
+
+def _text_lists(
+    num_keys: int, key_of: Ints, columns: Sequence[Coded[str | None]]
+) -> Coded[Cell | None]:
+    texts: dict[int, list[str]] = {}
+    for image, *cells in zip(key_of.tolist(), *columns, strict=True):
+        if image >= 0:
+            texts.setdefault(image, []).extend(cell for cell in cells if cell)
+    return Coded.apart(tuple(texts.get(image, ())) or None for image in range(num_keys))
+
+
+def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterator[Column]:
+    """Yield the rows of each target in a table with a row for each image and target."""
+    table, option = match.table, OptionName("pivot")
+    if len(columns) != 1:
+        what = f"needs one column of values, and the labels are {len(columns)} columns"
+        raise SourceError(option, what, f"name it: {OptionName('labels')} csv:FILE:ID:VALUE")
+    ((title, key_of, values),) = columns
+    names = table.checked_cells(table.column(pivot)).coded()
+    known = sorted({*names.firsts().values()} - {""}, key=natural_order)
+    if title == table.header[table.column(pivot)] or not 0 < len(known) <= _MOST_TARGETS:
+        what = f"{pivot!r} names {len(known):,} targets of the column {title!r}"
+        raise SourceError(option, what, f"it must name 1 to {_MOST_TARGETS:,} in another column")
+    if lost := int((names.fit(lambda name: not name) & values.are_there).sum()):
+        what = f"{lost:,} rows have a value and no {pivot!r}"
+        raise SourceError(table.name, what, "fill these cells, or delete the rows")
+    for name in known:
+        rows = np.flatnonzero(names.fit(name.__eq__))
+        # `map` leaves out values that only other targets have.
+        yield name, key_of[rows], values.take(rows).map(_same)
 
 
 def candidate_columns(match: TableMatch) -> list[tuple[str, ...]]:
@@ -233,25 +341,24 @@ def candidate_columns(match: TableMatch) -> list[tuple[str, ...]]:
     return [*one_hot, *((title,) for title in (others if one_hot else flags + others))]
 
 
-def _label_cells(
-    table: Table, columns: tuple[str, ...], id_title: str
-) -> tuple[tuple[str, ...], Coded[Cell | None]]:
-    places = _label_titles(table, columns, id_title)
-    if len(places) == 1:
-        place = next(iter(places.values()))
-        return (table.header[place],), table.cells(place).coded().map(lambda cell: cell or None)
+def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) -> bool:
+    """Return whether several columns say which classes an image has, by 1, 0 and −1.
 
-    def names_set(row: list[str]) -> tuple[str, ...] | None:
-        if not any(row[place] for place in places.values()):
-            return None  # a row of another stacked table without these columns
-        for title, place in places.items():
-            if row[place].lower() not in _SET_OR_NOT:
-                what = f"column {title!r} has {row[place]!r}, which is neither 1 nor 0 nor -1"
-                hint = "several label columns must say which classes an image has"
-                raise SourceError(table.name, what, hint)
-        return tuple(title for title, place in places.items() if row[place].lower() in _SET)
-
-    return tuple(places), Coded.of(map(names_set, table.rows))
+    Otherwise each column is a target. SourceError if that is unclear: most columns are flags, but
+    not all.
+    """
+    others: dict[str, str] = {}
+    for title, cells in columns.items():
+        strange = next((cell for cell in cells if cell.lower() not in _SET_OR_NOT), None)
+        others |= {} if strange is None else {title: strange}
+    if target in OF_COLUMNS or (target == "auto" and 2 * len(others) >= len(columns)):
+        return False
+    for title, cell in others.items():
+        what = f"column {title!r} has {cell!r}, which is neither 1 nor 0 nor -1"
+        hint = "several label columns must say which classes an image has"
+        more = f"; {OptionName('target')} {' or '.join(OF_COLUMNS)} takes other values"
+        raise SourceError(table, what, hint + more)
+    return True
 
 
 def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict[str, int]:
@@ -271,5 +378,5 @@ def _label_column(table: Table, id_title: str) -> str:
     if len(others) == 1:
         return others[0]
     what = f"it is not clear which column is the label: {', '.join(table.header)}"
-    hint = f"name the columns: {OptionName('labels')} csv:{table.name}:{id_title}:LABEL"
+    hint = f"name the columns: {OptionName('labels')} {table.label_rule(id_title, ['LABEL'])}"
     raise SourceError(table.name, what, hint)

@@ -7,18 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from shardprep.source.names import composed, without_archive_suffix
+from shardprep.source.names import composed, is_array_name, split_word, without_archive_suffix
 from shardprep.source.string_column import Coded, Texts
 
 _OF = r"([-_ ]?(set|data|images?|imgs?))?[-_]?v?\d*"
 _SPLITS = {
     "train": re.compile(rf"train(ing)?{_OF}", re.IGNORECASE),
     "validation": re.compile(rf"(val(id(ation)?)?|dev){_OF}", re.IGNORECASE),
-    "test": re.compile(rf"(test(ing)?|public_?test){_OF}", re.IGNORECASE),
+    "test": re.compile(rf"(test(ing)?|public_?test|t10k){_OF}", re.IGNORECASE),
 }
-_TABLE_NAME = re.compile(
-    r"(^|[_\-. ])(train|val|valid|validation|test)([_\-. ]|\d|$)", re.IGNORECASE
-)
 IMAGE_FOLDER = re.compile(
     r"((jpe?g|png|rgb|raw)[-_ ]?)?(images?|imgs?)|inputs?|rgb|leftimg8bit", re.IGNORECASE
 )
@@ -53,6 +50,9 @@ def given_split(folders: Iterable[str]) -> str | None:
         for split, pattern in _SPLITS.items():
             if pattern.fullmatch(name):
                 return split
+        word = split_word(name)[0] if is_array_name(folder) else None
+        if word is not None:
+            return given_split([word])
     return None
 
 
@@ -63,8 +63,8 @@ def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
 
 def document_split(name: str) -> str | None:
     """Return the split in the name of a document, or None: "train_labels.csv" → "train"."""
-    match = _TABLE_NAME.search(name.rpartition("/")[2].rpartition(".")[0])
-    return given_split([match[2]]) if match else None
+    word, _ = split_word(name.rpartition("/")[2].rpartition(".")[0])
+    return given_split([word]) if word else None
 
 
 def natural_order(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:

@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from shardprep.catalog.arrays.array_images import ImageListing, with_arrays
 from shardprep.catalog.labels import Labelling, label_keys
 from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
 from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside, skipped
 from shardprep.catalog.patterns import matched
+from shardprep.catalog.stacks import stacked
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import OptionName, SourceError, printable, shown
-from shardprep.recipe.recipe import Recipe
+from shardprep.errors import OptionName, SourceError, printable, shown, some_of
+from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.recipe.rules import LabelRule
-from shardprep.source.byte_range import MemberError, ZipExtent
+from shardprep.source.byte_range import MemberError, RefusedExtent, StoredExtent, ZipExtent
 from shardprep.source.file_listing import LEADS_OUTSIDE
-from shardprep.source.listing import Listing, Skipped
-from shardprep.source.members import Members
+from shardprep.source.listing import Listing, Skipped, list_source
+from shardprep.source.members import Member, Members, StackExtent
 from shardprep.source.names import composed
 
 _KEPT_FIRST = ("test", "validation", "train")
@@ -49,9 +51,38 @@ class SourceImages:
     tables: Sequence[Table]
 
 
-def source_images(recipe: Recipe, listing: Listing) -> SourceImages:
+def list_images(
+    recipe: Recipe,
+    work_dir: Path,
+    notice: Callable[[str], None],
+    check: Callable[[Sequence[Member]], None] = lambda _: None,
+    *,
+    proposes: bool = False,
+) -> ImageListing:
+    """Return the members of a recipe's source and the images in its files of arrays, stacked.
+
+    For arguments and errors see `list_source`, `with_arrays` and `stacked`.
+    """
+    listing = list_source(
+        recipe.source,
+        work_dir,
+        notice,
+        zip_encoding=recipe.zip_encoding or None,
+        limits=recipe.source_limits,
+        leave_out=outputs(recipe),
+        check=check,
+    )
+    return stacked(recipe, with_arrays(listing, recipe, proposes=proposes))
+
+
+def files_by_key(listing: Listing) -> dict[str, StoredExtent | RefusedExtent]:
+    """Return the extent of each image by key, without stacks: these have no file of their own."""
+    return {key: extent for key, extent in listing.images if not isinstance(extent, StackExtent)}
+
+
+def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
     """Return the wanted images, their labels, and the recipe with detected boxes or masks."""
-    documents = Documents(listing.others, recipe)
+    documents = Documents(listing.others, recipe, listing.columns)
     recipe = with_panoptic(recipe, listing.images, documents)
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
     beside = masks_beside(recipe, listing.images, documents)
@@ -65,7 +96,10 @@ def source_images(recipe: Recipe, listing: Listing) -> SourceImages:
         return source_images(recognised(recipe, index, documents, candidates), listing)
     is_alone = recipe.is_annotated and recipe.labels == "auto"
     tables = [] if is_alone else documents.label_tables()
-    rule = LabelRule("none") if is_alone else recipe.rules.labels
+    rule = LabelRule("none") if is_alone else recipe.label_rule
+    if recipe.pivot and rule.kind != "csv":
+        hint = f"use {OptionName('labels')} csv:FILE:ID:VALUE"
+        raise SourceError(OptionName("pivot"), "is for a table of labels that is named", hint)
     labelling = label_keys(index, rule, tables)
     if recipe.may_be_annotated and labelling.rule == "none":
         found = recognised(recipe, index, documents, candidates)
@@ -74,7 +108,7 @@ def source_images(recipe: Recipe, listing: Listing) -> SourceImages:
     return SourceImages(recipe, documents, beside, members, left_out, index, labelling, tables)
 
 
-def no_image(source: str, listing: Listing) -> SourceError:
+def no_image(source: str, listing: ImageListing) -> SourceError:
     """Return the error for a source without an image."""
     if num_links := num_links_outside(listing):
         what = f"holds no image, but {num_links:,} links that lead outside of it"
@@ -82,6 +116,9 @@ def no_image(source: str, listing: Listing) -> SourceError:
     suffixes = Counter(Path(member.key).suffix or "no suffix" for member in listing.others)
     found = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(4))
     what = f"holds no image ({found or 'it is empty'})"
+    if listing.notes:
+        what += f"; looked into {some_of(listing.notes)}"
+        return SourceError(source, what, f"{OptionName('images')} FILE:COLUMN names an array")
     return SourceError(source, what, "is it the right archive?")
 
 

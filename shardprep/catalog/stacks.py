@@ -5,17 +5,18 @@ from __future__ import annotations
 import posixpath
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import numpy as np
 
+from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.names import MASK_ENDING, natural_order
 from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError, counted, shown
 from shardprep.recipe.recipe import Recipe
-from shardprep.source.listing import Listing
 from shardprep.source.members import Member, Members, StackExtent
 
 _OPTION = OptionName("stack")
@@ -36,7 +37,7 @@ _DICOM = (".dcm", ".dicom")
 _COLOURS = ("red", "green", "blue")
 
 
-def stacked(recipe: Recipe, listing: Listing) -> Listing:
+def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     """Return the listing with one image for each sample, whose extent is a `StackExtent`.
 
     Files are in natural order of their names, channels in the order of `--stack`. Files that do not
@@ -44,7 +45,7 @@ def stacked(recipe: Recipe, listing: Listing) -> Listing:
     left.
     """
     rule = recipe.rules.stack
-    if not rule.text:
+    if not (rule.text and listing.images):
         return listing
     images, names = listing.images, list(listing.images.keys)
 
@@ -80,7 +81,7 @@ def stacked(recipe: Recipe, listing: Listing) -> Listing:
         raise SourceError(_OPTION, what, f"a key looks like {shown(names[0], _MOST_SHOWN)}")
     every = sorted([*listing.skipped, *lost], key=lambda one: one.key)
     made.sort(key=lambda one: one.key)
-    return Listing(Members.of(made), listing.others, every)
+    return replace(listing, images=Members.of(made), skipped=every)
 
 
 def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:

@@ -19,7 +19,7 @@ from shardprep.catalog.names import folder_splits
 from shardprep.catalog.objects.detect import annotation_findings, find_signs, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.objects.mask_files import masks_beside
-from shardprep.catalog.source_images import no_image
+from shardprep.catalog.source_images import list_images, no_image
 from shardprep.catalog.stacks import stack_patterns
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex, match_table
@@ -32,8 +32,6 @@ from shardprep.recipe.document import key_lines, toml_value
 from shardprep.recipe.recipe import make_recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES
 from shardprep.source.byte_range import ZipExtent
-from shardprep.source.limits import SourceLimits
-from shardprep.source.listing import list_source
 from shardprep.source.members import Member
 from shardprep.storage.space import megabytes
 
@@ -77,6 +75,8 @@ class Survey(Card):
     """Values of `--stack` that fit the names of the images."""
     findings: tuple[str, ...]
     """Remarks, one line each."""
+    proposals: dict[str, tuple[str, ...]]
+    """Option of a file of arrays → its possible values; the recipe takes the first one."""
     target: TargetKind
     classes: dict[str, int]
     """Number of images by class, in label order."""
@@ -109,6 +109,9 @@ class Survey(Card):
             "others": self.others,
             "skipped": self.skipped,
             "twice": self.num_doubles,
+            "options": [
+                f"--{key.replace('_', '-')} {one[0]}" for key, one in self.proposals.items()
+            ],
             "notes": self.findings,
         }
         return {title: value for title, value in found.items() if value}
@@ -121,18 +124,18 @@ def survey_source(
     *,
     follow_links: bool = False,
 ) -> Survey:
-    """Return the survey of a source; see `list_source` for arguments and errors."""
-    limits = SourceLimits(follow_links=follow_links)
-    listing = list_source(source, work_dir, notice, limits=limits)
+    """Return the survey of a source; see `list_images` for arguments and errors."""
+    recipe = make_recipe({"source": str(source), "follow_links": follow_links}, "init")
+    listing = list_images(recipe, work_dir, notice, proposes=True)
     if not listing.images:
         raise no_image(str(source), listing)
     keys = [member.key for member in listing.images]
-    documents = Documents(listing.others, make_recipe({"source": str(source)}, "init"))
+    documents = Documents(listing.others, recipe, listing.columns)
     tables = documents.tables
     index = KeyIndex(keys)
     chosen = auto_labels(index, tables)
     rules = path_candidates(index) + [
-        one for table in tables for one in table_candidates(index, table)
+        one for table in tables for one in table_candidates(index, table, tables)
     ]
     if chosen.rule == "none":
         rules += part_candidates(keys, tables)
@@ -143,7 +146,7 @@ def survey_source(
     recipe = make_recipe({"source": str(source), **taken}, "init")
     images = [member.key for member in masks_beside(recipe, listing.images, documents).images]
     spec = TargetSpec(kind="auto" if chosen.match else "class")
-    targets = make_targets(keys, chosen.names, spec, chosen.table_names)
+    targets = make_targets(keys, chosen.names, spec, chosen.table_names, chosen.cells)
     counts: Counter[int] = Counter()
     for value in targets.values:
         counts.update(value if isinstance(value, tuple) else [value] if type(value) is int else [])
@@ -159,7 +162,8 @@ def survey_source(
         chosen=chosen.rule,
         annotations=ordered,
         stacks=tuple(stack_patterns(keys, tables)),
-        findings=(*chosen.findings, *recognised),
+        findings=(*listing.notes, *chosen.findings, *recognised),
+        proposals=listing.proposals,
         target=targets.kind,
         classes={name: counts[i] for i, name in enumerate(targets.names)},
         others=_suffixes([m for m in listing.others if not m.key.lower().endswith(TABLE_SUFFIXES)]),
@@ -181,6 +185,7 @@ def recipe_text(survey: Survey) -> str:
         f"source = {toml_value(survey.source)}",
         "",
         *([*key_lines("follow_links", value=True), ""] if survey.follow_links else []),
+        *_array_lines(survey),
         *key_lines("size", "224x224"),
         *key_lines("fit", "crop" if survey.taken is None else "pad"),
         "",
@@ -212,14 +217,24 @@ def _proposed_cut(splits: Collection[str]) -> tuple[str, str]:
     return "validation=0.1", "train and validation anew and keep test whole"
 
 
+def _array_lines(survey: Survey) -> list[str]:
+    lines = []
+    for key, (value, *others) in survey.proposals.items():
+        lines += key_lines(key, value)
+        lines += [f"# {key} = {toml_value(other)}" for other in others]
+    return [*lines, ""] if lines else []
+
+
 def _annotation_lines(survey: Survey) -> list[str]:
     lines: list[str] = []
     for sign in survey.annotations:
         if sign is survey.taken:
-            lines += ["# Boxes or masks that are stored.", f"# {sign.how}"]
+            lines += ["# Boxes, masks or keypoints that are stored.", f"# {sign.how}"]
             lines += [f"{sign.key} = {toml_value(sign.option)}"]
             if sign.key == "masks":
                 lines += key_lines("instances", value=True, is_set=sign.instances)
+            if sign.has_points:
+                lines += [f"points = {toml_value(sign.option)}"]
             if sign.has_unlisted:
                 lines += [f"# {counted(sign.num_unlisted, 'image')} without a file: no objects."]
                 lines += ['unlisted = "background"']
@@ -228,6 +243,7 @@ def _annotation_lines(survey: Survey) -> list[str]:
             lines += [f"# There are {sign.key}, {lead}: {sign.how}"]
             lines += [f"# {sign.key} = {toml_value(sign.option)}"]
             lines += ["# instances = true"] if sign.instances else []
+            lines += [f"# points = {toml_value(sign.option)}"] if sign.has_points else []
     return [*lines, ""] if lines and survey.taken is None else lines
 
 

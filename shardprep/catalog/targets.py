@@ -7,19 +7,26 @@ number or a text. The target of an unlabelled image is None.
 from __future__ import annotations
 
 import json
-import math
 import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from shardprep.catalog.names import natural_order
-from shardprep.dataset.example import is_beyond_float32
-from shardprep.dataset.schema import TargetKind
+from shardprep.catalog.target_values import (
+    OF_COLUMNS,
+    TargetValues,
+    as_number,
+    checked_number,
+    column_targets,
+    text_targets,
+)
+from shardprep.dataset.schema import UNLABELLED, Feature, TargetKind
 from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_pairs
@@ -27,7 +34,7 @@ from shardprep.source.string_column import Coded
 from shardprep.storage.text_file import CsvRows, decoded, text_lines
 
 Cell = str | tuple[str, ...]
-Target = int | tuple[int, ...] | float | str | None
+Target = int | tuple[int, ...] | float | str | TargetValues | None
 
 _NO_NAME = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Characters forbidden in class names: control characters, line ends, lone surrogates."""
@@ -35,7 +42,7 @@ _SEPARATORS = ("|", ",", ";", " ")
 _NUM_BINS = 10
 _MANY_VALUES = 20
 _MOST_NAMES = 10
-_CLASSES, _CLASS_MAP, _NULL = OptionName("classes"), OptionName("class_map"), OptionName("null")
+_CLASSES, _CLASS_MAP = OptionName("classes"), OptionName("class_map")
 _TARGET = OptionName("target")
 
 
@@ -62,16 +69,29 @@ class Targets:
     names: tuple[str, ...]
     """Class names in label order: class index i means `names[i]`."""
     unmapped: tuple[str, ...] = ()
+    features: Mapping[str, Feature] = field(default_factory=dict)
+    """The features of targets of several values."""
+    findings: tuple[str, ...] = ()
 
     def strata(self) -> Coded[tuple[int, ...]]:
-        """Return the strata of each image: its classes, or one of ten bins of numbers, or ()."""
+        """Return the strata of each image: its classes, or one of ten bins of numbers, or ().
+
+        Soft labels have the stratum of their most probable class; vectors and texts have none.
+        """
         bounds: list[float] = []
         if self.kind == "regression":
             numbers = np.array(self.values.values, np.float64)
             order = np.sort(numbers[self.values.codes[self.values.are_there]])
             bounds = [float(order[len(order) * i // _NUM_BINS]) for i in range(1, _NUM_BINS)]
 
+        first = np.cumsum([0, *(len(one.labels) for _, one in sorted(self.features.items()))])
+
         def strata(value: Target) -> tuple[int, ...]:
+            if isinstance(value, TargetValues):
+                if self.kind == "soft":
+                    return (int(np.argmax(np.array(value.numbers, np.float64))),)
+                numbered = enumerate(value.classes)
+                return tuple(one + int(first[i]) for i, one in numbered if one != UNLABELLED)
             if isinstance(value, float):
                 return (bisect_right(bounds, value),)
             if isinstance(value, int):
@@ -86,8 +106,14 @@ def make_targets(
     cells: Sequence[Cell | None],
     spec: TargetSpec,
     all_cells: Iterable[Cell] = (),
+    columns: Mapping[str, Coded[str | None]] = MappingProxyType({}),
 ) -> Targets:
-    """Return the targets from one cell for each image; names in `all_cells` are classes, too."""
+    """Return the targets from one cell for each image; names in `all_cells` are classes, too.
+
+    `columns` are the cells of each column if the targets have several values.
+    """
+    if columns or spec.kind in (*OF_COLUMNS, "texts"):
+        return _several_targets(keys, cells, spec, columns)
     column: Coded[Cell] = Coded.of(cells)  # type: ignore[arg-type] # None is not among its values
     counts = column.counts()
     kind, separator = spec.kind, spec.separator
@@ -102,7 +128,10 @@ def make_targets(
         return Targets(kind, column.map(_text), ())
     first_rows = column.firsts()
     if kind == "regression":
-        numbers = [_number(keys[row], cell) for row, cell in first_rows.items()]
+        numbers = [
+            checked_number(keys[row], f"its target {_text(cell)!r}", _text(cell))
+            for row, cell in first_rows.items()
+        ]
         return Targets(kind, column.mapped(numbers), ())
     if kind == "multilabel" and not separator:
         texts = {cell: count for cell, count in counts.items() if isinstance(cell, str)}
@@ -123,6 +152,36 @@ def make_targets(
         return Targets(kind, sets, ordered, unmapped)
     single = column.map(lambda cell: number[split[cell][0]] if split[cell] else None)
     return Targets(kind, single, ordered, unmapped)
+
+
+def _several_targets(
+    keys: Sequence[str],
+    cells: Sequence[Cell | None],
+    spec: TargetSpec,
+    columns: Mapping[str, Coded[str | None]],
+) -> Targets:
+    if spec.classes or (spec.class_map and spec.kind not in ("auto", "classes")):
+        option = _CLASSES if spec.classes else _CLASS_MAP
+        raise SourceError(option, "is for a single label of an image", "leave it out")
+    unmapped = dict(spec.class_map)
+
+    def names(raw: Collection[str]) -> dict[str, str]:
+        there = {*raw, *class_names(raw).values()}
+        own = {old: new for old, new in spec.class_map.items() if old in there}
+        for old in own:
+            unmapped.pop(old, None)
+        return _names(raw, own)[0]
+
+    if spec.kind == "texts":
+        found = text_targets(keys, Coded.of(cells))
+    elif not columns:
+        hint = f"name the columns: {OptionName('labels')} csv:FILE:ID:A,B"
+        raise SourceError(_TARGET, f"{spec.kind} is made of columns of a table", hint)
+    else:
+        found = column_targets(keys, columns, spec.kind, spec.separator, names)
+    kind = found.kind if found.values.are_there.any() else "none"
+    features = {} if kind == "none" else found.features
+    return Targets(kind, found.values, (), tuple(unmapped), features, found.findings)
 
 
 class Naming(NamedTuple):
@@ -207,7 +266,7 @@ def _guess(found: Collection[Cell], separator: str) -> tuple[TargetKind, str]:
     separator = separator or _separator(texts)
     if separator or any(isinstance(cell, tuple) for cell in found):
         return "multilabel", separator
-    numbers = [_as_number(text) for text in texts]
+    numbers = [as_number(text) for text in texts]
     fractions = any(number is not None and number != int(number) for number in numbers)
     is_number = len(texts) > _MANY_VALUES and None not in numbers and fractions
     return "regression" if is_number else "class", ""
@@ -235,25 +294,6 @@ def _commonest_separator(texts: Mapping[str, int]) -> str:
 
 def _text(cell: Cell) -> str:
     return cell if isinstance(cell, str) else " ".join(cell)
-
-
-def _number(key: str, cell: Cell) -> float:
-    number, target = _as_number(_text(cell)), f"its target {_text(cell)!r}"
-    if number is None:
-        hint = f"name the text that means nothing with {_NULL}, or use {_TARGET} class"
-        raise SourceError(key, f"{target} is not a number", hint)
-    if is_beyond_float32(number):
-        hint = f"name it with {_NULL}, or use {_TARGET} text"
-        raise SourceError(key, f"{target} is a number that float32 cannot hold", hint)
-    return number
-
-
-def _as_number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[str, ...]:

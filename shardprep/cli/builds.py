@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from shardprep.cli.streams import console, picked, print_json
-from shardprep.errors import counted
+from shardprep.errors import OptionName, counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -147,6 +147,9 @@ def _print_survey(terminal: Terminal, survey: Survey) -> None:
         columns = ", ".join(table.columns)
         rows = counted(table.num_rows, "row")
         terminal.entry("table", f"{table.name}: {rows}, {fits} ({columns})")
+    for key, (value, *others) in survey.proposals.items():
+        more = f" (or {', '.join(others)})" if others else ""
+        terminal.entry("option", f"{OptionName(key)} {value}{more}")
     for title, counts in (("others", survey.others), ("skipped", survey.skipped)):
         if counts:
             terminal.entry(title, counts_line(counts))

@@ -15,6 +15,7 @@ from shardprep.cli.streams import console, picked, print_json
 from shardprep.dataset.describe import (
     LACKING,
     MOST_EXAMPLES,
+    ComponentFacts,
     Example,
     Facts,
     LeftOutExamples,
@@ -23,7 +24,7 @@ from shardprep.dataset.describe import (
 )
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import Manifest
-from shardprep.dataset.schema import BOX, LABEL, PROVIDED, Schema
+from shardprep.dataset.schema import BOX, LABEL, PROVIDED, TARGETS, TEXTS, Schema
 from shardprep.errors import BuildError, counted
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import is_url
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from shardprep.api.json_types import AnnotationFacts, BuildPlan, BuildResult, PartResult
     from shardprep.dataset.describe import ObjectFacts
-    from shardprep.dataset.manifest import MaskCounts, ObjectCounts, Unmatched
+    from shardprep.dataset.manifest import MaskCounts, ObjectCounts, PointCounts, Unmatched
 
 _BAR_CELLS = 24
 _MOST_CLASSES = 20
@@ -58,8 +59,8 @@ def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
     terminal.print(table)
     if plan.annotations is not None:
         _print_annotations(terminal, plan.annotations)
-    if plan.annotations is None or plan.schema.target:
-        _print_labels(terminal, plan.schema.labels, plan.labels_from, plan.schema.target)
+    if plan.annotations is None or plan.schema.has_target:
+        _print_labels(terminal, plan.schema, plan.schema.labels, plan.labels_from)
     for line in plan.findings:
         terminal.entry("note", line)
     terminal.entry("images", image_line(plan.schema))
@@ -91,7 +92,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     terminal.heading(result.location, _IS_THERE if result.was_there else "")
     terminal.print(_split_table(manifest))
     names = manifest.labels.names or schema.annotation_labels
-    _print_labels(terminal, names, manifest.labels.found_by, schema.target)
+    _print_labels(terminal, schema, names, manifest.labels.found_by)
     if manifest.annotations:
         is_here = not is_url(result.location)
         boxes = measure_objects(result.path, manifest, schema) if is_here else None
@@ -141,7 +142,7 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
     terminal.print(_split_table(manifest))
     if manifest.labels.names:
         terminal.print(_label_table(manifest, one_label=facts.schema.target == LABEL))
-    elif facts.schema.target:
+    elif facts.schema.has_target:
         _print_target(terminal, facts)
     if manifest.annotations:
         objects, masks = _objects(manifest), _masks(manifest)
@@ -155,7 +156,8 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
         if facts.boxes is None and BOX in facts.schema.features:
             text = "sizes need a local copy of the dataset; use shardprep fetch"
             terminal.entry("boxes", text, style="dim")
-    columns = [name for name in facts.schema.features if name not in PROVIDED]
+    known = {*PROVIDED, *facts.schema.class_features}
+    columns = [name for name in facts.schema.features if name not in known]
     if columns:
         terminal.entry("columns", ", ".join(columns))
     terminal.entry("images", image_line(facts.schema))
@@ -169,7 +171,7 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
     examples = LeftOutExamples(rejections=facts.rejections, skipped=facts.skipped)
     _print_inputs(terminal, manifest, examples)
     _print_sizes(terminal, manifest)
-    terminal.entry("labels by" if facts.schema.target else "labels", manifest.labels.found_by)
+    terminal.entry("labels by" if facts.schema.has_target else "labels", manifest.labels.found_by)
 
 
 def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples) -> None:
@@ -239,9 +241,33 @@ def _print_target(terminal: Terminal, facts: Facts) -> None:
     if facts.target:
         low, high = facts.target.smallest, facts.target.largest
         text = f"a number each, {low:g} to {high:g}, median {facts.target.median:g}"
+    elif facts.schema.target_lists:
+        text = _target_words(facts.schema)
+    if facts.num_texts:
+        low, high = facts.num_texts.smallest, facts.num_texts.largest
+        text = f"{low:,} to {high:,} texts each, median {facts.num_texts.median:,}"
+    if facts.components:
+        terminal.print(_component_table(facts.components))
     without = {name: split.num_unlabelled for name, split in facts.manifest.splits.items()}
     missing = ", ".join(f"{count:,} in {name}" for name, count in without.items() if count)
     terminal.entry("target", f"{text}; none: {missing}" if missing else text)
+
+
+def _counted_classes(counts: Mapping[str, int]) -> str:
+    shown = [f"{name}: {count:,}" for name, count in list(counts.items())[:_NAMED_CLASSES]]
+    more = [f"… {len(counts):,} classes"] if len(counts) > _NAMED_CLASSES else []
+    return ", ".join(shown + more)
+
+
+def _component_table(components: Mapping[str, ComponentFacts]) -> Table:
+    table = plain_table("target", "least", "median", "largest", "missing", "", left=("target", ""))
+    for name, one in list(components.items())[:_MOST_CLASSES]:
+        spread, more = ("", "", ""), _counted_classes(one.classes)
+        if one.numbers is not None:
+            low, middle, high = one.numbers.smallest, one.numbers.median, one.numbers.largest
+            spread, more = (f"{low:g}", f"{middle:g}", f"{high:g}"), ""
+        table.add_row(name, *spread, f"{one.num_missing:,}", more)
+    return table
 
 
 def _class_table(
@@ -279,23 +305,34 @@ def _label_table(manifest: Manifest, *, one_label: bool) -> Table:
     return table
 
 
-def _print_labels(
-    terminal: Terminal, names: Sequence[str], found_by: str, target: str | None
-) -> None:
+def _target_words(schema: Schema) -> str:
+    feature, classes = schema.features.get(TARGETS), len(schema.class_features)
+    if schema.target == TEXTS:
+        return "several texts each"
+    parts = [counted(classes, "class") + " each"] if classes else []
+    if feature is not None:
+        noun = "share" if feature.soft else "number"
+        parts.insert(0, f"{counted(feature.num_values, noun)} each")
+    return " and ".join(parts)
+
+
+def _print_labels(terminal: Terminal, schema: Schema, names: Sequence[str], found_by: str) -> None:
+    target = schema.target
     if not names:
         kinds = {"target": "a number each, by ", "text": "a text each, by "}
-        terminal.entry("labels", kinds.get(target or "", "") + found_by)
+        words = f"{_target_words(schema)}, by " if schema.target_lists else ""
+        terminal.entry("labels", kinds.get(target or "", words) + found_by)
         return
     several = ", any number an image" if target == "labels" else ""
     terminal.entry("labels", f"{_classes(names)}{several} (by {found_by})")
 
 
-def _classes(names: Sequence[str]) -> str:
+def _classes(names: Sequence[str], what: str = "class") -> str:
     """Return the first classes with their labels, or a range if all names are numbers."""
     if len(names) > 1 and all(name == str(i) for i, name in enumerate(names)):
-        return f"{len(names):,} classes, 0 to {len(names) - 1:,}"
+        return f"{counted(len(names), what)}, 0 to {len(names) - 1:,}"
     shown = [f"{i} {name}" for i, name in enumerate(names[:_NAMED_CLASSES])]
-    more = [f"… {len(names):,} classes"] if len(names) > _NAMED_CLASSES else []
+    more = [f"… {counted(len(names), what)}"] if len(names) > _NAMED_CLASSES else []
     return ", ".join(shown + more)
 
 
@@ -304,7 +341,12 @@ def _print_annotations(terminal: Terminal, facts: AnnotationFacts) -> None:
     stored = ["boxes"] if spec.boxes else []
     stored += {"none": [], "classes": ["masks"], "instances": []}[spec.masks]
     title = "instances" if spec.masks == "instances" else " and ".join(stored)
-    terminal.entry(title, f"{_classes(facts.names)} (by {facts.how})")
+    if stored or spec.masks == "instances":
+        terminal.entry(title, f"{_classes(facts.names)} (by {facts.how})")
+    for skeleton, of in ((spec.keypoints, "each object"), (spec.points, "each image")):
+        if skeleton is not None:
+            by = "" if stored else f" (by {facts.how})"
+            terminal.entry("keypoints", f"{_classes(skeleton.names, 'keypoint')} of {of}{by}")
     if total := sum(facts.num_objects.values()):
         counts = {name: f"{count:,} {name}" for name, count in facts.num_objects.items()}
         some = ", ".join(list(counts.values())[:_NAMED_CLASSES])
@@ -377,6 +419,7 @@ def _print_object_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFa
         terminal.entry("rescaled", text, style="yellow")
     if num_clipped := sum(one.num_clipped for one in counts):
         terminal.entry("clipped", f"{counted(num_clipped, 'object')} at the edge of the image")
+    _print_points(terminal, [one.points for one in counts if one.points])
     if masks:
         num_ignored = sum(one.num_ignored for one in masks.values())
         total = sum(sum(one.pixels.values()) for one in masks.values()) + num_ignored
@@ -385,6 +428,17 @@ def _print_object_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFa
         if num_uniform := sum(one.num_uniform for one in masks.values()):
             text = f"{counted(num_uniform, 'mask')} with one value in all pixels"
             terminal.entry("one value", text)
+
+
+def _print_points(terminal: Terminal, counts: Sequence[PointCounts]) -> None:
+    if not counts:
+        return
+    number = sum(one.num_labelled for one in counts)
+    without = sum(one.num_without for one in counts)
+    lacking = f"; {without:,} objects or images without any" if without else ""
+    terminal.entry("keypoints", f"{number:,} labelled{lacking}")
+    if lost := _sums(one.lost for one in counts):
+        terminal.entry("lost", f"keypoints: {counts_line(lost)}", style="yellow")
 
 
 def _print_unmatched(terminal: Terminal, unmatched: Unmatched | None) -> None:

@@ -16,8 +16,12 @@ from shardprep.dataset.schema import (
     CROWD,
     FILENAME,
     HEIGHT,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
     MASK,
     OBJECT_MASK,
+    POINTS,
+    POINTS_VISIBLE,
     WIDTH,
     Schema,
 )
@@ -53,7 +57,8 @@ def contact_sheet(dataset: OpenDataset, number: int) -> bytes:
 def legend_of(schema: Schema) -> Legend:
     """Return the class names of a dataset's objects and masks."""
     named = {name: feature.labels for name, feature in schema.annotations.items()}
-    return Legend(objects=named.get(BOX_LABEL, ()), mask=named.get(MASK, ()))
+    edges = schema.features[KEYPOINTS].edges if KEYPOINTS in schema.features else ()
+    return Legend(objects=named.get(BOX_LABEL, ()), mask=named.get(MASK, ()), edges=edges)
 
 
 def _spread(table: pa.Table, number: int) -> list[int]:
@@ -86,10 +91,26 @@ def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
             crowds=values.get(CROWD, ()),
             masks=values.get(OBJECT_MASK, ()),
             mask=next(iter(values.get(MASK, ())), b""),
+            **_points(values, schema),
         )
     except Exception as error:  # decoders raise anything
         what = " ".join(str(error).split())[:200] or type(error).__name__
         raise RecordError("", f"cannot be drawn ({what})") from error
+
+
+def _points(values: dict[str, Any], schema: Schema) -> dict[str, np.ndarray[Any, Any]]:
+    found = {}
+    for field, name, of_visible in (
+        ("keypoints", KEYPOINTS, KEYPOINTS_VISIBLE),
+        ("points", POINTS, POINTS_VISIBLE),
+    ):
+        if name in schema.features and of_visible in schema.features:
+            number = len(schema.features[name].points)
+            places = np.array(values[name], np.float64).reshape(-1, number, 2)
+            visible = np.array(values[of_visible], np.float64).reshape(-1, number, 1)
+            points = np.concatenate([places, visible], axis=-1)
+            found[field] = points if field == "keypoints" else points[0]
+    return found
 
 
 def _pixels(values: dict[str, Any], schema: Schema) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -22,7 +22,7 @@ from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.local_files import open_shard, read_index, way_out
 from shardprep.dataset.manifest import Manifest, Shard
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, WIDTH, Schema
+from shardprep.dataset.schema import BOX, BOX_LABEL, CLASS_PREFIX, HEIGHT, TARGETS, WIDTH, Schema
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from shardprep.errors import RecordError
 from shardprep.storage.regular_file import read_at
@@ -58,6 +58,18 @@ class Range:
     smallest: float
     median: float
     largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentFacts:
+    """One of several targets of the images: a number or a class."""
+
+    num_missing: int
+    """Number of images that have other targets, but not this one."""
+    numbers: Range | None
+    """Range of a number; null for a class, or if no image has a value."""
+    classes: dict[str, int]
+    """Number of images by class; empty for a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,11 @@ class Facts(Card):
     """Height of the originals of written images in pixels; null if no image was written."""
     target: Range | None
     """Range of the target in a regression dataset; null in other datasets."""
+    components: dict[str, ComponentFacts]
+    """The targets by name, in a dataset with several numbers or classes for each image; otherwise
+    empty."""
+    num_texts: Range | None
+    """Number of texts of an image in a dataset with several texts; null in other datasets."""
     boxes: ObjectFacts | None
     """Facts about the stored boxes; null if the dataset has no boxes or is in object storage."""
     rejections: dict[str, tuple[Example, ...]]
@@ -136,9 +153,9 @@ class Facts(Card):
 
 def read_facts(dataset: OpenDataset) -> Facts:
     """Return the facts about a dataset; boxes are measured only in local shards."""
-    table = dataset.item_rows(
-        (*_EXAMPLE_COLUMNS, "original_width", "original_height", "original_format", "target")
-    )
+    further = [name for name in dataset.item_columns if name in item_table.TARGET_COLUMNS.names]
+    columns = ("original_width", "original_height", "original_format", "target", *further)
+    table = dataset.item_rows((*_EXAMPLE_COLUMNS, *columns))
     written = item_table.with_status(table, item_table.WRITTEN)
     return Facts(
         path=str(dataset),
@@ -148,9 +165,40 @@ def read_facts(dataset: OpenDataset) -> Facts:
         original_width=_range(written["original_width"].drop_null()),
         original_height=_range(written["original_height"].drop_null()),
         target=_range(written["target"].drop_null()),
+        components=read_components(dataset.schema, written),
+        num_texts=_range(pc.list_value_length(written["texts"]).drop_null()) if further else None,
         boxes=_stored_boxes(dataset),
         **_listed(table),
     )
+
+
+def read_components(schema: Schema, written: pa.Table) -> dict[str, ComponentFacts]:
+    """Return the facts about each of several numbers or classes, by name."""
+    facts: dict[str, ComponentFacts] = {}
+    for name, values in component_columns(schema, written).items():
+        known, classes = values.drop_null(), dict[str, int]()
+        is_class = name in schema.class_features
+        if is_class:
+            known = known.filter(pc.greater_equal(known, 0))
+            counts = {one["values"]: one["counts"] for one in known.value_counts().to_pylist()}
+            labels = schema.features[name].labels
+            classes = {label: counts.get(i, 0) for i, label in enumerate(labels)}
+        num_labelled = pc.count(written["classes" if is_class else TARGETS]).as_py()
+        numbers = None if is_class else _range(known)
+        short = name.removeprefix(CLASS_PREFIX)
+        facts[short] = ComponentFacts(num_labelled - len(known), numbers, classes)
+    return facts
+
+
+def component_columns(schema: Schema, written: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Return name of a number, or feature of a class → its value in each row, null without one."""
+    names = {TARGETS: schema.features[TARGETS].labels} if TARGETS in schema.features else {}
+    names["classes"] = schema.class_features
+    return {
+        name: pc.list_element(written[column], place)
+        for column, several in names.items()
+        for place, name in enumerate(several)
+    }
 
 
 def _stored_boxes(dataset: OpenDataset) -> ObjectFacts | None:

@@ -22,7 +22,8 @@ from shardprep.dataset import item_table
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.item_check import check_values
-from shardprep.dataset.manifest import Manifest, fingerprint_differences
+from shardprep.dataset.item_table import TARGET_COLUMNS
+from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.record_changes import (
     FEATURE,
@@ -35,6 +36,7 @@ from shardprep.dataset.record_changes import (
     record_changes,
 )
 from shardprep.dataset.schema import Schema
+from shardprep.dataset.target_text import target_texts
 from shardprep.errors import DatasetError
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -162,17 +164,19 @@ def compare(before: OpenDataset, after: OpenDataset) -> Difference:
 
 
 def _side(dataset: OpenDataset) -> ComparedSide:
-    table, manifest = dataset.item_rows(_COLUMNS), dataset.manifest
+    further = [name for name in dataset.item_columns if name in TARGET_COLUMNS.names]
+    table = dataset.item_rows((*_COLUMNS, *further))
     check_values(dataset, table)
     for name in ("status", "kind", "split", "shard"):
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, table[name].cast("string"))
     place = table.schema.get_field_index("target")
-    return ComparedSide(dataset, table.set_column(place, "target", _targets(table, manifest)))
+    compared = table.set_column(place, "target", _targets(table, dataset.schema))
+    return ComparedSide(dataset, compared.drop_columns(further))
 
 
-def _targets(table: pa.Table, manifest: Manifest) -> pa.ChunkedArray:
-    names = pa.array(manifest.labels.names, pa.string())
+def _targets(table: pa.Table, schema: Schema) -> pa.ChunkedArray:
+    names = pa.array(schema.labels, pa.string())
     known = pc.if_else(pc.greater_equal(table["label"], 0), table["label"], None)
     label = pc.take(names, known)
     lists = table["labels"].combine_chunks()
@@ -184,6 +188,7 @@ def _targets(table: pa.Table, manifest: Manifest) -> pa.ChunkedArray:
         table["text"],
         pc.cast(table["target"], pa.string()),
         pc.binary_join(named, _BETWEEN),
+        target_texts(schema, table),
     )
 
 

@@ -52,11 +52,13 @@ def _wrong_numbers(table: pa.Table, manifest: Manifest, schema: Schema) -> Itera
     names = {*table.column_names}
     classes = len(manifest.labels.names)
     of_objects = len(schema.features[BOX_LABEL].labels) if BOX_LABEL in schema.features else 0
+    of_columns = [len(schema.features[name].labels) for name in schema.class_features]
     ranges: dict[str, tuple[int, int | None]] = {
         **dict.fromkeys(_COUNTS, (0, None)),
         "label": (-1, classes),
         "labels": (0, classes),
         "object_labels": (0, of_objects),
+        "classes": (-1, max(of_columns, default=0)),
     }
     for name in names & ranges.keys():
         yield from _outside(table, name, *ranges[name])

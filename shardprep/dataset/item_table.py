@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import FileIO
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shardprep.dataset.folder import COPY_AGAIN
+from shardprep.dataset.schema import ALL_POINTS, Schema
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import open_regular
 
@@ -76,7 +78,28 @@ In order: number and classes of the stored objects; number of dropped objects, i
 reason; number of clipped objects; key of the item's first mask file; number of pixels of the stored
 class mask by ascending value. Null for features that the dataset does not have.
 """
-ANNOTATED_COLUMNS = pa.schema([*COLUMNS, *ANNOTATION_COLUMNS])
+POINT_COLUMNS = pa.schema(
+    [
+        pa.field("labelled_points", pa.list_(pa.int64())),
+        pa.field("lost_points", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+"""Further columns of a dataset with keypoints: number of labelled keypoints of each stored object,
+and of the image; number of keypoints that are not stored, by sorted reason."""
+TARGET_COLUMNS = pa.schema(
+    [
+        pa.field("targets", pa.list_(pa.float64())),
+        pa.field("classes", pa.list_(pa.int64())),
+        pa.field("texts", pa.list_(pa.string())),
+    ]
+)
+"""Columns of the table of a dataset with a target of several values, before the annotations.
+
+`targets` has the numbers in the order of their names, null if missing; `classes` the class indices
+in the order of the features `label/NAME`, −1 if missing. A list is null for an unlabelled image.
+"""
+_FURTHER = (TARGET_COLUMNS, ANNOTATION_COLUMNS, POINT_COLUMNS)
+ALL_COLUMNS = pa.schema([*COLUMNS, *chain.from_iterable(_FURTHER)])
 
 _MAX_ROWS_A_BYTE = 4
 """Maximum number of rows per byte of the file; a table of a million numbered names has 1.4."""
@@ -96,17 +119,29 @@ def index_text(table: pa.Table) -> str:
 
 
 def columns_of(schema: pa.Schema) -> pa.Schema:
-    """Return `ANNOTATED_COLUMNS` if `schema` has all annotation columns, otherwise `COLUMNS`."""
-    is_annotated = {*ANNOTATION_COLUMNS.names} <= {*schema.names}
-    return ANNOTATED_COLUMNS if is_annotated else COLUMNS
+    """Return `COLUMNS`, with the groups of further columns that `schema` has completely.
+
+    A table has columns of keypoints only in addition to those of annotations.
+    """
+    names = {*schema.names}
+    further = [one for one in _FURTHER if {*one.names} <= names]
+    if ANNOTATION_COLUMNS not in further:
+        further = [one for one in further if one is not POINT_COLUMNS]
+    return pa.schema([*COLUMNS, *chain.from_iterable(further)])
 
 
-def with_annotation_columns(table: pa.Table) -> pa.Table:
-    """Return the table with all annotation columns; added columns are null."""
-    missing = [column for column in ANNOTATION_COLUMNS if column.name not in table.column_names]
-    for column in missing:
-        table = table.append_column(column, pa.nulls(len(table), column.type))
-    return table
+def columns_for(schema: Schema) -> pa.Schema:
+    """Return the columns of the table of a dataset with this schema."""
+    has = (schema.target_lists, schema.annotations, {*ALL_POINTS} & schema.features.keys())
+    further = [columns for columns, names in zip(_FURTHER, has, strict=True) if names]
+    return pa.schema([*COLUMNS, *chain.from_iterable(further)])
+
+
+def with_columns(table: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return the table with exactly these columns; added columns are null."""
+    nulls = {one.name: pa.nulls(len(table), one.type) for one in columns}
+    known = {name: table[name] for name in table.column_names}
+    return pa.table({name: known.get(name, nothing) for name, nothing in nulls.items()})
 
 
 def write_items(
@@ -142,7 +177,7 @@ def parquet_file(raw: FileIO, path: Path) -> pq.ParquetFile:
     """Return an opened item table; DatasetError if it has other columns than a build writes."""
     file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
     schema = file.schema_arrow.remove_metadata()
-    if not any(schema.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS)):
+    if not schema.equals(columns_of(schema)):
         raise DatasetError(str(path), "has other columns than a build writes", COPY_AGAIN)
     return file
 

@@ -117,8 +117,21 @@ class MaskCounts(Document):
     """Number of masks whose pixels all have the same value."""
 
 
-class AnnotationCounts(Document):
-    """Counts of the objects and masks of one split, and of dropped and clipped objects."""
+class PointCounts(Document):
+    """Counts of the keypoints of one split."""
+
+    num_labelled: Count
+    """Number of stored keypoints that have a place."""
+    num_without: Count
+    """Number of objects and images that could have keypoints and have none."""
+    lost: dict[str, Count]
+    """Number of keypoints that are not stored, by reason."""
+
+
+class AnnotationCounts(SparseDocument):
+    """Counts of the annotations of one split, and of dropped and clipped objects."""
+
+    sparse_keys: ClassVar[frozenset[str]] = frozenset({"points"})
 
     num_clipped: Count
     """Number of objects whose box was clipped at the edge of the image."""
@@ -128,6 +141,8 @@ class AnnotationCounts(Document):
     """Null if the dataset has neither boxes nor masks of objects."""
     masks: MaskCounts | None
     """Null if the dataset has no class masks."""
+    points: PointCounts | None = None
+    """Left out of a dataset without keypoints."""
 
 
 class Unmatched(Document):

@@ -92,9 +92,9 @@ class OpenDataset:
 
     @property
     def item_columns(self) -> list[str]:
-        from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS
+        from shardprep.dataset.item_table import columns_for
 
-        return [*(ANNOTATED_COLUMNS if self.schema.annotations else COLUMNS).names]
+        return [*columns_for(self.schema).names]
 
     def item_rows(self, columns: Sequence[str] | None = None, *, intact: bool = False) -> pa.Table:
         """Return `columns` of the item table, or all columns, with a row for every input.

@@ -23,6 +23,8 @@ from shardprep.dataset.schema import (
     HEIGHT,
     IMAGE,
     IMAGES,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
     MASK,
     OBJECT_MASK,
     TARGET_FEATURES,
@@ -41,7 +43,7 @@ Pixels = np.ndarray[Any, np.dtype[np.uint16]]
 
 OBJECTS, MASK_PIXELS, FEATURE, RECORD = "objects", "mask", "feature", "record"
 
-_OBJECT_FEATURES = (BOX, BOX_LABEL, CROWD, OBJECT_MASK)
+_OBJECT_FEATURES = (BOX, BOX_LABEL, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE)
 _IMAGE_FEATURES = (IMAGE, IMAGES, HEIGHT, WIDTH)
 _IN_THE_TABLE = {FILENAME, *TARGET_FEATURES.values()}
 _BATCH_RECORDS = 256
@@ -59,7 +61,8 @@ class ComparedSide(NamedTuple):
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(self.dataset.schema.features) - _IN_THE_TABLE
+        schema = self.dataset.schema
+        return frozenset(schema.features) - _IN_THE_TABLE - {*schema.class_features}
 
 
 class RecordChange(NamedTuple):
@@ -204,7 +207,7 @@ class _Comparison:
             return f"{len(lists[0]):,} objects", "the same in another order"
         words = [[one.words for one in side] for side in apart]
         if words[0] == words[1]:
-            words = [[one.words_with_pixels() for one in side] for side in apart]
+            words = [[one.words_with_details() for one in side] for side in apart]
         before, after = (some_of(side, _SHOWN) for side in words)
         return before, after
 
@@ -241,10 +244,16 @@ class _ComparedObject(NamedTuple):
     box: tuple[float, ...]
     is_crowd: bool
     mask: bytes
+    keypoints: tuple[float, ...]
 
-    def words_with_pixels(self) -> str:
+    def words_with_details(self) -> str:
         number = np.count_nonzero(_mask_pixels(self.mask)) if self.mask else 0
-        return f"{self.words} with {number:,} pixels"
+        words = f"{self.words} with {number:,} pixels" if self.mask else self.words
+        if not self.keypoints:
+            return words
+        count = len(self.keypoints) // 3
+        labelled = sum(value > 0 for value in self.keypoints[2 * count :])
+        return f"{words} with {labelled:,} keypoints at {_text(self.keypoints[: 2 * count])}"
 
 
 def _objects(values: Values, schema: Schema) -> list[_ComparedObject]:
@@ -255,6 +264,7 @@ def _objects(values: Values, schema: Schema) -> list[_ComparedObject]:
     names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
     height, width = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
     objects = []
+    points = [name for name in (KEYPOINTS, KEYPOINTS_VISIBLE) if name in schema.features]
     for i in range(number):
         name = names[labels[i]] if 0 <= labels[i] < len(names) else str(labels[i])
         box = tuple(boxes[i].tolist()) if i < len(boxes) else ()
@@ -264,8 +274,14 @@ def _objects(values: Values, schema: Schema) -> list[_ComparedObject]:
             ymin, xmin, ymax, xmax = (boxes[i] * sides).round(2).tolist()
             words += f" {xmin:g},{ymin:g} {xmax - xmin:g}x{ymax - ymin:g}"
         mask = masks[i] if i < len(masks) else b""
-        objects.append(_ComparedObject(words, box, bool(crowds[i]), mask))
+        keypoints = tuple(value for one in points for value in _of_object(values, one, schema, i))
+        objects.append(_ComparedObject(words, box, bool(crowds[i]), mask, keypoints))
     return objects
+
+
+def _of_object(values: Values, name: str, schema: Schema, i: int) -> list[Any]:
+    number = schema.features[name].num_values
+    return values[name][i * number : (i + 1) * number]
 
 
 def _mask_pixels(data: bytes) -> Pixels:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
 from shardprep.dataset import documents, example
 from shardprep.dataset.documents import Document, SparseDocument
 from shardprep.errors import SchemaError
+from shardprep.image.annotation_types import Skeleton
 from shardprep.storage.regular_file import read_named
 
 Value: TypeAlias = (
@@ -31,6 +33,9 @@ IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "ima
 IMAGES, NUM_IMAGES = "images", "num_images"
 """The images of a stack, which replace `image`, and their number."""
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
+TARGETS, TEXTS = "targets", "texts"
+CLASS_PREFIX = "label/"
+"""Start of the names of features of kind `label` in a dataset with several of them."""
 UNLABELLED = -1
 OBJECTS = "objects"
 """TFDS's name for the objects of an example; names of their features start with `objects/`."""
@@ -38,8 +43,23 @@ BOX, BOX_LABEL, CROWD, OBJECT_MASK = (
     f"{OBJECTS}/{name}" for name in ("bbox", "label", "is_crowd", "mask")
 )
 MASK = "segmentation_mask"
-TargetKind = Literal["class", "multilabel", "regression", "text", "none"]
-TARGET_FEATURES = {"class": LABEL, "multilabel": LABELS, "regression": TARGET, "text": TEXT}
+KEYPOINTS, KEYPOINTS_VISIBLE = f"{OBJECTS}/keypoints", f"{OBJECTS}/keypoints/visible"
+POINTS, POINTS_VISIBLE = "points", "points/visible"
+TargetKind = Literal[
+    "class", "multilabel", "regression", "text", "vector", "soft", "classes", "texts", "none"
+]
+TARGET_FEATURES = {
+    "class": LABEL,
+    "multilabel": LABELS,
+    "regression": TARGET,
+    "text": TEXT,
+    "vector": TARGETS,
+    "soft": TARGETS,
+    "classes": TARGETS,
+    "texts": TEXTS,
+}
+"""Kind of target → its feature. `classes` are the features `label/NAME`, and `targets` if some
+columns are numbers."""
 PROVIDED = {
     IMAGE: ("image", "bytes"),
     IMAGES: ("image", "bytes"),
@@ -47,6 +67,8 @@ PROVIDED = {
     LABELS: ("labels", "int64"),
     TARGET: ("scalar", "float32"),
     TEXT: ("text", "bytes"),
+    TARGETS: ("vector", "float32"),
+    TEXTS: ("texts", "bytes"),
     FILENAME: ("text", "bytes"),
     HEIGHT: ("scalar", "int64"),
     WIDTH: ("scalar", "int64"),
@@ -55,49 +77,83 @@ PROVIDED = {
     CROWD: ("flag", "int64"),
     OBJECT_MASK: ("mask", "bytes"),
     MASK: ("mask", "bytes"),
+    KEYPOINTS: ("keypoints", "float32"),
+    KEYPOINTS_VISIBLE: ("visibility", "int64"),
+    POINTS: ("keypoints", "float32"),
+    POINTS_VISIBLE: ("visibility", "int64"),
 }
 """Name → kind and dtype of each feature that a build can fill; a schema selects some of them."""
 MASKS = (OBJECT_MASK, MASK)
-ANNOTATIONS = (BOX, BOX_LABEL, CROWD, OBJECT_MASK, MASK)
-"""Features of boxes and masks."""
+ALL_POINTS = (KEYPOINTS, KEYPOINTS_VISIBLE, POINTS, POINTS_VISIBLE)
+ANNOTATIONS = (
+    BOX, BOX_LABEL, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE, MASK, POINTS, POINTS_VISIBLE,
+)  # fmt: skip
+"""Features of boxes, masks and keypoints."""
+MOST_POINTS = 1000
+"""Maximum number of keypoints of an object or image."""
 MOST_BYTE_CLASSES = 254
 """Maximum number of classes of an 8-bit mask; its largest value marks ignored pixels."""
 
+_NAMED = (BOX_LABEL, MASK, TARGETS)
+"""Features with names of their own, in addition to `label/NAME`."""
 _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
+_Place = Annotated[int, Field(ge=0, lt=MOST_POINTS)]
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
-
-
-class StackForm(NamedTuple):
-    """How the images of stacks are stored."""
-
-    is_deep: bool
-    channels: tuple[str, ...]
 
 
 class Feature(SparseDocument):
     """One named value of every example, or of each of its objects."""
 
-    sparse_keys: ClassVar[frozenset[str]] = frozenset({"repeated", "labels", "is_deep", "channels"})
+    sparse_keys: ClassVar[frozenset[str]] = frozenset(
+        {"repeated", "labels", "is_deep", "channels", "soft", "points", "edges", "mirrored"}
+    )
 
-    kind: Literal["image", "label", "labels", "text", "scalar", "bbox", "flag", "mask"]
+    kind: Literal[
+        "image", "label", "labels", "text", "scalar", "bbox", "flag", "mask", "vector", "texts",
+        "keypoints", "visibility",
+    ]  # fmt: skip
     """`label`, `labels`: class indices. `scalar`: a number. `text`: UTF-8. `flag`: 0 or 1. `mask`:
-    PNG. `bbox`: ymin, xmin, ymax, xmax as shares (0 to 1) of the stored image."""
+    PNG. `bbox`: ymin, xmin, ymax, xmax as shares (0 to 1) of the stored image. `vector`: a number
+    for each name in `labels`, NaN if missing. `texts`: any number of texts, at most `shape[0]`.
+    `keypoints`: y, x of each keypoint as shares. `visibility`: 0, 1 or 2 for each keypoint."""
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
-    """Shape of an image or mask: height, width (pixels), channels; null if images differ; empty for
-    other kinds."""
+    """Shape of an image or mask: height, width (pixels), channels; null if images differ. Of
+    `texts`: the largest number of texts of an image. Empty for other kinds."""
     encoding: Encoding | None = None
     """Encoding of an image or mask; null for other kinds."""
     doc: str = ""
     repeated: bool = False
     """True if an example has one value for each object or each image of a stack, in order."""
     labels: tuple[str, ...] = ()
-    """Class names of objects or of mask values; `Schema.labels` has the class names of images."""
+    """Class names of objects, of mask values or of a feature `label/NAME`, or names of the numbers
+    of a vector; `Schema.labels` has the class names of images."""
     is_deep: bool = False
     """True if the images of a stack are grey PNG files of 16 bits."""
     channels: tuple[str, ...] = ()
     """Names of the images of a stack, in order; empty if stacks are series."""
+    soft: bool = False
+    """True if the numbers of a vector are probabilities of classes, with sum 1."""
+    points: tuple[str, ...] = Field(default=(), max_length=MOST_POINTS)
+    """Names of the keypoints, in order."""
+    edges: tuple[tuple[_Place, _Place], ...] = ()
+    """Pairs of keypoints to connect in drawings."""
+    mirrored: tuple[_Place, ...] = ()
+    """For each keypoint, the index of the keypoint in its place if the image is mirrored; empty if
+    none changes its place."""
+
+    @property
+    def num_values(self) -> int:
+        """Number of values of an example, or of each of its objects; the largest of `texts`."""
+        sizes = {
+            "bbox": 4,
+            "keypoints": 2 * len(self.points),
+            "visibility": len(self.points),
+            "vector": len(self.labels),
+            "texts": next(iter(self.shape), None) or 0,
+        }
+        return sizes.get(self.kind, 1)
 
     @property
     def mask_dtype(self) -> Literal["uint8", "uint16"]:
@@ -107,6 +163,15 @@ class Feature(SparseDocument):
     def ignored(self) -> int:
         """Value of mask pixels without a class: the largest of their type."""
         return 255 if self.mask_dtype == "uint8" else 65_535
+
+
+def _allowed(name: str, pictures: str) -> list[tuple[str, str]]:
+    """Return the possible pairs of kind and dtype of a feature."""
+    if name.startswith(CLASS_PREFIX):
+        return [PROVIDED[LABEL]]
+    if name == IMAGES != pictures:
+        return _FURTHER  # a column of a dataset of an earlier version
+    return [PROVIDED[name]] if name in PROVIDED else _FURTHER
 
 
 def _image_problems(features: Mapping[str, Feature], pictures: str) -> Iterator[str]:
@@ -124,9 +189,7 @@ def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
     pictures = IMAGE if IMAGE in features else IMAGES
     yield from _image_problems(features, pictures)
     for name, feature in features.items():
-        own = [PROVIDED[name]] if name in PROVIDED else _FURTHER
-        if name == IMAGES != pictures:
-            own = _FURTHER  # a column of a dataset of an earlier version
+        own = _allowed(name, pictures)
         is_of_object = name.partition("/")[0] == OBJECTS
         is_stack = name == IMAGES == pictures
         if (feature.kind, feature.dtype) not in own:
@@ -136,12 +199,21 @@ def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
             yield f"features.{name}: objects have no such feature"
         elif feature.repeated != (is_of_object or is_stack):
             yield f"features.{name}.repeated: must be {str(is_of_object or is_stack).lower()}"
-        elif feature.labels and name not in (BOX_LABEL, MASK):
-            yield f"features.{name}.labels: only {BOX_LABEL} and {MASK} have names of their own"
+        elif feature.labels and not (name in _NAMED or name.startswith(CLASS_PREFIX)):
+            yield f"features.{name}.labels: only classes, masks and vectors have names of their own"
         elif feature.kind == "mask" and (
             len(feature.shape) != 3 or feature.shape[2] != 1 or feature.encoding != "png"
         ):
             yield f"features.{name}: must be height, width, 1 of a PNG"
+        yield from _skeleton_problems(name, feature)
+
+
+def _skeleton_problems(name: str, feature: Feature) -> Iterator[str]:
+    places = [*range(len(feature.points))]
+    if feature.mirrored and sorted(feature.mirrored) != places:
+        yield f"features.{name}.mirrored: must name each keypoint once"
+    if not {*chain(*feature.edges)} <= {*places}:
+        yield f"features.{name}.edges: must be pairs of indices of keypoints"
 
 
 class Schema(Document):
@@ -184,11 +256,25 @@ class Schema(Document):
         return next((name for name in TARGET_FEATURES.values() if name in self.features), None)
 
     @property
+    def class_features(self) -> tuple[str, ...]:
+        """Names of the features `label/NAME`, sorted."""
+        return tuple(sorted(name for name in self.features if name.startswith(CLASS_PREFIX)))
+
+    @property
+    def has_target(self) -> bool:
+        return self.target is not None or bool(self.class_features)
+
+    @property
+    def target_lists(self) -> tuple[str, ...]:
+        """Names of the features whose values are lists in the item table."""
+        return (*({TARGETS, TEXTS} & self.features.keys()), *self.class_features)
+
+    @property
     def supervised(self) -> str | None:
         """TFDS's name of the supervised feature (objects, mask or target), or None without one."""
         if BOX in self.features:
             return OBJECTS
-        return MASK if MASK in self.features else self.target
+        return next((name for name in (MASK, POINTS) if name in self.features), self.target)
 
     @property
     def annotations(self) -> dict[str, Feature]:
@@ -210,22 +296,17 @@ class Schema(Document):
         labels: tuple[str, ...],
         columns: Mapping[str, str],
         annotations: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-        stack: StackForm | None = None,
+        targets: Mapping[str, Feature] = MappingProxyType({}),
     ) -> Schema:
         """Return a copy of this template with the values of one dataset.
 
         `size` is height and width, or None if images differ. `columns` maps names of further
         features to dtypes. `annotations` maps the wanted features of `ANNOTATIONS` to their class
-        names, or to () for features without class names. `stack` is the form of stacks, or None for
-        single images.
+        names, or to () for features without class names. `targets` are the features of targets of
+        several values.
         """
         shape = size or (None, None)
-        form: dict[str, Any] = {"shape": (*shape, 3), "encoding": encoding}
-        if stack is not None:
-            form |= {"repeated": True, "doc": "The images of the sample, in order."}
-            form |= stack._asdict()
-            form |= {"shape": (*shape, 1)} if stack.is_deep else {}
-        image = self.image.model_copy(update=form)
+        image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
         further = {
             name: Feature(kind="text" if dtype == "bytes" else "scalar", dtype=dtype)  # type: ignore[arg-type]
             for name, dtype in columns.items()
@@ -240,10 +321,31 @@ class Schema(Document):
             for name, names in annotations.items()
         }
         own = {name: one for name, one in self.features.items() if name not in ANNOTATIONS}
-        pictures = IMAGE if stack is None else IMAGES
-        own = {pictures if name == self.image_name else name: own[name] for name in own}
-        features = {**own, pictures: image, **annotated, **further}
+        features = {**own, self.image_name: image, **targets, **annotated, **further}
         return self.model_copy(update={"features": features, "labels": labels})
+
+    def with_keypoints(self, skeletons: Mapping[str, Skeleton]) -> Schema:
+        """Return a copy whose features of keypoints have these skeletons, by feature name."""
+        changed = {}
+        for name, (points, edges, mirrored) in skeletons.items():
+            more = {"edges": edges, "mirrored": mirrored} if name in (KEYPOINTS, POINTS) else {}
+            changed[name] = self.features[name].model_copy(update={"points": points, **more})
+        return self.model_copy(update={"features": {**self.features, **changed}})
+
+    def with_stacks(self, channels: tuple[str, ...], *, is_deep: bool) -> Schema:
+        """Return a copy whose examples have the images of a stack; see `Feature` for arguments."""
+        form = {
+            "repeated": True,
+            "doc": "The images of the sample, in order.",
+            "shape": (*self.image.shape[:2], 1 if is_deep else 3),
+            "is_deep": is_deep,
+            "channels": channels,
+        }
+        known = {
+            IMAGES if name == self.image_name else name: one for name, one in self.features.items()
+        }
+        images = self.image.model_copy(update=form)
+        return self.model_copy(update={"features": {**known, IMAGES: images}})
 
     def with_images(self, size: tuple[int, int] | None, encoding: Encoding | None) -> Schema:
         """Return a copy for images of height and width `size`, or of any size, and their masks."""
@@ -255,9 +357,10 @@ class Schema(Document):
         return self.model_copy(update={"features": {**self.features, **changed}})
 
     def unnamed(self) -> Schema:
-        """Return a copy without class names."""
+        """Return a copy without class names and numbers of texts."""
         features = {
-            name: one.model_copy(update={"labels": ()}) for name, one in self.features.items()
+            name: one.model_copy(update={"labels": (), "shape": () if name == TEXTS else one.shape})
+            for name, one in self.features.items()
         }
         return self.model_copy(update={"features": features, "labels": ()})
 
@@ -274,7 +377,7 @@ class Schema(Document):
 
 
 def _annotation_features() -> dict[str, Feature]:
-    templates = [load_schema(name) for name in ("instances", "segmentation")]
+    templates = [load_schema(name) for name in ("instances", "keypoints", "segmentation", "points")]
     return {name: one for schema in templates for name, one in schema.annotations.items()}
 
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import chain
 from typing import Any
 
@@ -14,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset.item_table import (
-    ANNOTATED_COLUMNS,
+    COLUMNS,
+    TARGET_COLUMNS,
     WRITTEN,
-    columns_of,
+    columns_for,
     rows_by_shard,
     with_status,
 )
@@ -25,11 +27,12 @@ from shardprep.dataset.manifest import (
     Manifest,
     MaskCounts,
     ObjectCounts,
+    PointCounts,
     Shard,
     Split,
     Totals,
 )
-from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
+from shardprep.dataset.schema import ALL_POINTS, BOX_LABEL, MASK, Schema
 from shardprep.image.spec import ImageSpec, fitted_size
 
 
@@ -54,9 +57,18 @@ class AnnotationTally:
     """Number of pixels by mask value."""
     mask_images: Counter[int] = field(default_factory=Counter)
     """Number of records whose mask has each value."""
+    points: list[int] = field(default_factory=lambda: [0, 0])
+    """Number of labelled keypoints, and of objects and images without any."""
+    lost_points: Counter[str] = field(default_factory=Counter)
 
     def add(self, written: pa.Table) -> None:
         """Add the counts of a table of written items; it must have `ANNOTATION_COLUMNS`."""
+        if "lost_points" in written.column_names:
+            labelled = pc.list_flatten(written["labelled_points"].combine_chunks()).to_numpy()
+            self.points[0] += int(labelled.sum())
+            self.points[1] += int((labelled == 0).sum())
+            for lost in filter(None, written["lost_points"].to_pylist()):
+                self.lost_points.update(dict(lost))
         self.num_clipped += sum(filter(None, written["num_clipped"].to_pylist()))
         for dropped in filter(None, written["dropped"].to_pylist()):
             self.dropped.update(dict(dropped))
@@ -94,6 +106,13 @@ class AnnotationTally:
             dropped=dict(sorted(self.dropped.items())),
             objects=objects,
             masks=masks,
+            points=PointCounts(
+                num_labelled=self.points[0],
+                num_without=self.points[1],
+                lost=dict(sorted(self.lost_points.items())),
+            )
+            if {*ALL_POINTS} & features.keys()
+            else None,
         )
 
 
@@ -133,10 +152,10 @@ class Tally:
         written = with_status(table, WRITTEN)
         tally.labels.update(_counts(written["label"]))
         tally.labels.update(_counts(pc.list_flatten(written["labels"])))
-        tally.num_unlabelled += len(written) - sum(
-            pc.count(written[name]).as_py() for name in ("label", "labels", "target", "text")
-        )
-        if columns_of(table.schema) is ANNOTATED_COLUMNS:
+        targets = [name for name in _TARGETS if name in table.column_names]
+        is_labelled = reduce(pc.or_, (pc.is_valid(written[name]) for name in targets))
+        tally.num_unlabelled += len(written) - (pc.sum(is_labelled).as_py() or 0)
+        if "object_labels" in table.column_names:
             tally.annotations.add(written)
         self._num_damaged += pc.count(written["reason"]).as_py()
         marks = "".join(pc.utf8_slice_codeunits(written["original_sha256"], 0, 16).to_pylist())
@@ -205,19 +224,25 @@ class Tally:
         return int(same.sum()), int((same & apart).sum())
 
 
-COLUMNS = (
+_TARGETS = ("label", "labels", "target", "text", *TARGET_COLUMNS.names)
+_COLUMNS = (
     "status", "kind", "reason", "shard", "length", "label", "labels", "target", "text",
     "original_width", "original_height", "original_bytes", "original_sha256",
 )  # fmt: skip
-"""Columns of the item table that `Tally` reads, in addition to `ANNOTATION_COLUMNS`."""
+
+
+def counted_columns(schema: Schema) -> list[str]:
+    """Return the columns of the item table that `Tally` reads."""
+    names = columns_for(schema).names
+    return [name for name in names if name in _COLUMNS or name not in COLUMNS.names]
 
 
 def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:
     """Return `manifest` with the counts and sizes of only some records.
 
     Splits and shards without any of these records are left out. Names and hashes of shards are
-    still those of the complete files. `written` has `COLUMNS` and the rows of the records, in the
-    order of the item table.
+    still those of the complete files. `written` has `counted_columns`
+    and the rows of the records, in the order of the item table.
     """
     tally = Tally(ImageSpec(size=None, fit="none"))
     rows = rows_by_shard(written)

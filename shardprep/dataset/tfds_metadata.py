@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from shardprep.dataset.schema import IMAGES, MASK, OBJECTS, Feature, Schema
+from shardprep.dataset.schema import CLASS_PREFIX, IMAGES, MASK, OBJECTS, Feature, Schema
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
@@ -28,12 +28,15 @@ def tfds_files(manifest: Manifest, schema: Schema) -> dict[str, str]:
     for name, feature in schema.features.items():
         if feature.kind in ("label", "labels") or name == MASK:
             lines = (f"{' '.join(label.split())}\n" for label in _names(feature, schema))
-            files[f"{name.replace('/', '-')}.labels.txt"] = "".join(lines)
+            # TFDS joins nested names with "-", and writes "/" in a name as ".".
+            plain = name.replace("/", "-" if feature.repeated else ".")
+            files[f"{plain}.labels.txt"] = "".join(lines)
     return files
 
 
 def _names(feature: Feature, schema: Schema) -> tuple[str, ...]:
-    return feature.labels if feature.repeated or feature.kind == "mask" else schema.labels
+    has_own = feature.repeated or feature.kind == "mask" or feature.labels
+    return feature.labels if has_own else schema.labels
 
 
 def _dumps(document: dict[str, Any]) -> str:
@@ -55,10 +58,20 @@ def _dataset_info(manifest: Manifest, schema: Schema) -> dict[str, Any]:
             for name, split in manifest.splits.items()
         ],
     }
-    if schema.supervised:
-        items = [{"featureKey": schema.image_name}, {"featureKey": schema.supervised}]
+    if target := _supervised(schema):
+        items = [{"featureKey": schema.image_name}, target]
         info["supervisedKeys"] = {"tuple": {"items": items}}
     return info
+
+
+def _supervised(schema: Schema) -> dict[str, Any] | None:
+    """Return the supervised feature, a dict by name if there are several classes, or None."""
+    classes = schema.class_features
+    if not classes or schema.annotations:
+        return {"featureKey": schema.supervised} if schema.supervised else None
+    keys = {name.removeprefix(CLASS_PREFIX): {"featureKey": name} for name in classes}
+    own = {schema.target: {"featureKey": schema.target}} if schema.target else {}
+    return {"dict": {"dict": {**own, **keys}}}
 
 
 def _features(schema: Schema) -> dict[str, Any]:
@@ -82,19 +95,28 @@ def _feature(feature: Feature, schema: Schema) -> dict[str, Any]:
         return _image(feature)
     if feature.kind == "mask":
         return _mask(feature)
-    if feature.kind == "text":
-        return _python("text_feature.Text", text={})
-    if feature.kind in ("scalar", "flag"):
-        dtype = "bool" if feature.kind == "flag" else feature.dtype
-        tensor: dict[str, Any] = {"shape": {}, "dtype": dtype, "encoding": "none"}
-        return _python("scalar.Scalar", tensor=tensor)
+    if feature.kind in ("text", "texts"):
+        text = _python("text_feature.Text", text={})
+        return text if feature.kind == "text" else _sequence(text)
+    if feature.kind in ("label", "labels"):
+        num_classes = {"numClasses": str(len(_names(feature, schema)))}
+        label = _python("class_label_feature.ClassLabel", classLabel=num_classes)
+        return label if feature.kind == "label" else _sequence(label)
+    return _numbers(feature)
+
+
+def _numbers(feature: Feature) -> dict[str, Any]:
     if feature.kind == "bbox":
         shape = {"dimensions": ["4"]}
         box = {"shape": shape, "dtype": "float32", "bboxFormat": "REL_YXYX"}
         return _python("bounding_boxes.BBoxFeature", boundingBox=box)
-    num_classes = {"numClasses": str(len(_names(feature, schema)))}
-    label = _python("class_label_feature.ClassLabel", classLabel=num_classes)
-    return label if feature.kind == "label" else _sequence(label)
+    dtype = "bool" if feature.kind == "flag" else feature.dtype
+    names = feature.labels if feature.kind == "vector" else feature.points
+    sides = [str(len(names))] if names else []
+    sides += ["2"] if feature.kind == "keypoints" else []
+    tensor = {"shape": {"dimensions": sides} if sides else {}, "dtype": dtype, "encoding": "none"}
+    name = "tensor_feature.Tensor" if sides else "scalar.Scalar"
+    return _python(name, tensor=tensor)
 
 
 def _mask(feature: Feature) -> dict[str, Any]:

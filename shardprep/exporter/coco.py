@@ -6,15 +6,16 @@ https://cocodataset.org/#format-data. A document is written entry by entry, to s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 import numpy as np
 from pycocotools import mask as coco
 
+from shardprep.dataset.schema import BOX_LABEL, KEYPOINTS, Schema
 from shardprep.dataset.stored_size import open_stored
 from shardprep.errors import RecordError
-from shardprep.exporter.samples import ExportSample
+from shardprep.exporter.samples import ExportSample, Keypoints
 
 _DIGITS = 4
 """Decimal places of pixel coordinates. Float32 boxes of a large image are not more precise."""
@@ -28,6 +29,13 @@ def pixel_boxes(sample: ExportSample) -> list[list[float]]:
         for top, left, bottom, right in sample.objects.boxes
     ]
     return [[round(one, _DIGITS) for one in box] for box in boxes]
+
+
+def pixel_points(sample: ExportSample, keypoints: Keypoints) -> list[float]:
+    """Return keypoints as COCO's list: x and y in pixels and visibility of each in turn."""
+    height, width = sample.size
+    places = ((x * width, y * height, visible) for y, x, visible in keypoints)
+    return [round(one, _DIGITS) for place in places for one in place]
 
 
 def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
@@ -50,6 +58,13 @@ def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]
     height, width = sample.size
     image = {"id": image_id, "file_name": file_name, "width": width, "height": height}
     boxes, crowds, masks = pixel_boxes(sample), sample.objects.crowds, run_lengths(sample)
+    keypoints = [
+        {
+            "keypoints": pixel_points(sample, one),
+            "num_keypoints": sum(visible > 0 for _, _, visible in one),
+        }
+        for one in sample.objects.keypoints
+    ]
     annotations = [
         {
             "image_id": image_id,
@@ -58,6 +73,7 @@ def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]
             "area": int(coco.area(masks[i])) if masks else box[2] * box[3],
             "iscrowd": crowds[i] if crowds else 0,
             "segmentation": masks[i] if masks else [],
+            **(keypoints[i] if keypoints else {}),
         }
         for i, (box, label) in enumerate(zip(boxes, sample.objects.labels, strict=True))
     ]
@@ -65,10 +81,16 @@ def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]
 
 
 def write_document(
-    file: BinaryIO, lines: Iterable[bytes], again: Iterable[bytes], classes: Sequence[str]
+    file: BinaryIO, lines: Iterable[bytes], again: Iterable[bytes], schema: Schema
 ) -> None:
     """Write a split's document. `lines` and `again` yield the same entries, for two passes."""
-    categories = [{"id": i + 1, "name": name} for i, name in enumerate(classes)]
+    more = {}
+    if KEYPOINTS in schema.features:
+        feature = schema.features[KEYPOINTS]
+        edges = [[one + 1, other + 1] for one, other in feature.edges]
+        more = {"keypoints": feature.points, "skeleton": edges}
+    classes = schema.features[BOX_LABEL].labels
+    categories = [{"id": i + 1, "name": name, **more} for i, name in enumerate(classes)]
     file.write(b'{"categories": ' + _json(categories) + b',\n"images": [')
     for i, line in enumerate(lines):
         image = _json(json.loads(line)["image"])

@@ -27,7 +27,6 @@ from shardprep.dataset.card import Card
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.item_check import check_items
 from shardprep.dataset.item_table import (
-    ANNOTATION_COLUMNS,
     WRITTEN,
     ShardRows,
     rows_by_shard,
@@ -147,8 +146,7 @@ class _Source(NamedTuple):
 
 
 def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
-    of_objects = ANNOTATION_COLUMNS.names if dataset.schema.annotations else ()
-    written = _written(dataset, (*tally.COLUMNS, *of_objects))
+    written = _written(dataset, tally.counted_columns(dataset.schema))
     rows = written.take(pa.array(chosen.numbers))
     manifest = tally.excerpt(dataset.manifest, dataset.schema, rows)
     return _Source(dataset, chosen.numbers, written), manifest

@@ -26,7 +26,18 @@ from functools import partial
 from pathlib import Path
 
 from shardprep.dataset.card import to_cell
-from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, OBJECT_MASK, Schema
+from shardprep.dataset.schema import (
+    BOX_LABEL,
+    CLASS_PREFIX,
+    KEYPOINTS,
+    LABEL,
+    LABELS,
+    MASK,
+    OBJECT_MASK,
+    POINTS,
+    TARGETS,
+    Schema,
+)
 from shardprep.exporter import coco
 from shardprep.exporter.file_names import folder_names
 from shardprep.exporter.samples import (
@@ -140,18 +151,29 @@ def _write_masks(work: Path, folders: Mapping[str, str], sample: ExportSample) -
 def _titles(folders: FolderNames, schema: Schema) -> list[str]:
     """Return the column titles. A label table column whose name is taken starts with `column/`."""
     own = ["file_name", "split", "key", "width", "height"]
-    if schema.target is not None:
+    if schema.target == TARGETS:
+        own += (f"targets/{n}" if n in own else n for n in schema.features[TARGETS].labels)
+    elif schema.target is not None:
         own.append(schema.target)
+    for name in schema.class_features:
+        short = name.removeprefix(CLASS_PREFIX)
+        own += [name, f"class/{short}" if short in own else short]
     if schema.target == LABEL:
         own.append("class")
     elif schema.target == LABELS:
         own.append("classes")
+    if POINTS in schema.features:
+        names = schema.features[POINTS].points
+        own += [f"{name}_{part}" for name in names for part in ("x", "y", "visible")]
     columns = (*table_columns(schema), *folders.columns)
     return [*own, *(f"column/{n}" if n in own else n for n in columns)]
 
 
 def _row(sample: ExportSample, path: str, split: str, schema: Schema) -> list[object]:
-    """Return the cells of a sample; several classes are two JSON lists, of numbers and of names."""
+    """Return the cells of a sample; several classes are two JSON lists, of numbers and of names.
+
+    Numbers of a vector have a column each, several texts are a JSON list.
+    """
     height, width = sample.size
     row: list[object] = [path, split, sample.key, width, height]
     target = sample.target
@@ -160,8 +182,15 @@ def _row(sample: ExportSample, path: str, split: str, schema: Schema) -> list[ob
         row += [json.dumps(target), names]
     elif schema.target == LABEL and isinstance(target, int):
         row += [target, schema.labels[target] if target >= 0 else ""]
+    elif schema.target == TARGETS and isinstance(target, list):
+        row += target
     elif schema.target is not None:
-        row.append(target)
+        row.append(json.dumps(target, ensure_ascii=False) if isinstance(target, list) else target)
+    for name, label in sample.classes.items():
+        row += [label, schema.features[name].labels[label] if label >= 0 else ""]
+    points = coco.pixel_points(sample, sample.points)
+    for i in range(0, len(points), 3):
+        row += points[i : i + 3] if points[i + 2] else ["", "", 0]
     return [*row, *sample.columns.values()]
 
 
@@ -176,13 +205,12 @@ def _join(folders: FolderNames, export: Export) -> None:
                 shutil.copyfileobj(part, file.stream)
         file.commit()
     if BOX_LABEL in schema.features and folders.document is not None:
-        classes = schema.features[BOX_LABEL].labels
         for split, shards in export.places.items():
             document = work / folders.document.format(split)
             document.parent.mkdir(exist_ok=True)
             with DurableFile(document) as file:
                 lines, again = _lines(export, shards), _lines(export, shards)
-                coco.write_document(file.stream, lines, again, classes)
+                coco.write_document(file.stream, lines, again, schema)
                 file.commit()
 
 
@@ -210,12 +238,15 @@ def _labelled(folder: Path, samples: Iterable[ExportSample]) -> Iterator[ExportS
 
 def _yolo_lines(objects: Objects) -> Iterator[str]:
     crowds = objects.crowds or [0] * len(objects.labels)
-    for (top, left, bottom, right), label, is_crowd in zip(
-        objects.boxes, objects.labels, crowds, strict=True
+    keypoints = objects.keypoints or [()] * len(objects.labels)
+    for (top, left, bottom, right), label, is_crowd, points in zip(
+        objects.boxes, objects.labels, crowds, keypoints, strict=True
     ):
         sides = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
+        words = [str(label), *(f"{one:.6f}" for one in sides)]
+        words += [f"{x:.6f} {y:.6f} {visible}" for y, x, visible in points]
         if not is_crowd:
-            yield f"{label} {' '.join(f'{one:.6f}' for one in sides)}\n"
+            yield f"{' '.join(words)}\n"
 
 
 def _describe_yolo(export: Export) -> None:
@@ -225,8 +256,14 @@ def _describe_yolo(export: Export) -> None:
         f"{key}: images/{split}" for split, key in _YOLO_SPLITS.items() if split in export.places
     ]
     lines += [f"nc: {len(names)}", "names:"]
-    # JSON strings are valid YAML.
+    # JSON strings and lists are valid YAML.
     lines += [f"  {number}: {json.dumps(name)}" for number, name in enumerate(names)]
+    if KEYPOINTS in export.schema.features:
+        feature = export.schema.features[KEYPOINTS]
+        mirrored = feature.mirrored or range(len(feature.points))
+        lines += [f"kpt_shape: [{len(feature.points)}, 3]", f"flip_idx: {[*mirrored]}"]
+        points = json.dumps(feature.points)
+        lines += ["kpt_names:", *(f"  {number}: {points}" for number in range(len(names)))]
     write_durably(export.work / DATA_FILE, ("\n".join(lines) + "\n").encode())
 
 

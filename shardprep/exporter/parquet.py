@@ -19,18 +19,23 @@ from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
     CROWD,
+    KEYPOINTS,
     LABEL,
     LABELS,
     MASK,
     OBJECT_MASK,
     OBJECTS,
+    POINTS,
+    TARGETS,
+    TEXTS,
     Schema,
 )
-from shardprep.exporter.coco import pixel_boxes
+from shardprep.exporter.coco import pixel_boxes, pixel_points
 from shardprep.exporter.samples import (
     Buffer,
     Export,
     ExportSample,
+    Keypoints,
     Layout,
     ShardPlace,
     table_columns,
@@ -60,7 +65,9 @@ def _features(schema: Schema) -> dict[str, Any]:
     elif schema.target == LABELS:
         columns[LABELS] = [_classes(schema.labels)]
     elif schema.target is not None:
-        columns[schema.target] = _value(schema.dtypes[schema.target])
+        value = _value(schema.dtypes[schema.target])
+        columns[schema.target] = [value] if schema.target in (TARGETS, TEXTS) else value
+    columns |= {name: _classes(schema.features[name].labels) for name in schema.class_features}
     if BOX_LABEL in schema.features:
         objects: dict[str, Any] = {
             "bbox": [[_value("float32")]],
@@ -70,7 +77,11 @@ def _features(schema: Schema) -> dict[str, Any]:
             objects["is_crowd"] = [_value("int64")]
         if OBJECT_MASK in schema.features:
             objects["mask"] = [{"_type": "Image"}]
+        if KEYPOINTS in schema.features:
+            objects["keypoints"] = [[[_value("float32")]]]
         columns[OBJECTS] = objects
+    if POINTS in schema.features:
+        columns[POINTS] = [[_value("float32")]]
     if MASK in schema.features:
         columns[MASK] = {"_type": "Image"}
     columns |= {"key": _value("bytes"), "width": _value("int64"), "height": _value("int64")}
@@ -141,11 +152,18 @@ def _num_bytes(sample: ExportSample) -> int:
     return sum(map(len, (sample.image, sample.mask or b"", *sample.objects.masks)))
 
 
+def _points(sample: ExportSample, keypoints: Keypoints) -> list[list[float]]:
+    """Return x and y in pixels and visibility of each keypoint."""
+    flat = pixel_points(sample, keypoints)
+    return [flat[i : i + 3] for i in range(0, len(flat), 3)]
+
+
 def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, Any]:
     height, width = sample.size
     row: dict[str, Any] = {"image": _image(sample.image, f"{sample.name}.{sample.suffix}")}
     if schema.target is not None:
         row[schema.target] = sample.target
+    row |= sample.classes
     if BOX_LABEL in schema.features:
         objects = sample.objects
         row[OBJECTS] = {
@@ -155,7 +173,10 @@ def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, An
             "mask": [
                 _image(mask, f"{sample.name}.{i}.png") for i, mask in enumerate(objects.masks)
             ],
+            "keypoints": [_points(sample, one) for one in objects.keypoints],
         }
+    if POINTS in schema.features:
+        row[POINTS] = _points(sample, sample.points)
     if sample.mask is not None:
         row[MASK] = _image(sample.mask, f"{sample.name}.png")
     row |= {"key": sample.key, "width": width, "height": height}
@@ -212,7 +233,7 @@ def _write_card(export: Export) -> None:
 
 def _tasks(schema: Schema) -> list[str]:
     tasks = []
-    if schema.target in (LABEL, LABELS):
+    if schema.target in (LABEL, LABELS) or schema.class_features:
         tasks.append("image-classification")
     if BOX in schema.features:
         tasks.append("object-detection")

@@ -26,16 +26,25 @@ from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
+    CLASS_PREFIX,
     CROWD,
     FILENAME,
     HEIGHT,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
     LABEL,
     LABELS,
     MASK,
     OBJECT_MASK,
+    POINTS,
+    POINTS_VISIBLE,
     PROVIDED,
     TARGET,
+    TARGETS,
+    TEXTS,
+    UNLABELLED,
     WIDTH,
+    Feature,
     Schema,
 )
 from shardprep.dataset.tfrecord import unframe
@@ -45,10 +54,14 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 Buffer = bytes | memoryview
 """Stored bytes. A view keeps its block of the shard in memory."""
-Target = int | tuple[int, ...] | float | str | None
+Target = int | tuple[int, ...] | float | str | list[float | None] | list[str] | None
 _PRESENT = "/present"
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 _HEAD_BYTES = 4
+
+
+Keypoints = Sequence[tuple[float, float, int]]
+"""y and x of each keypoint as shares of the stored image, and its visibility: 0, 1 or 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,8 @@ class Objects:
     """0 or 1 for each object: whether it is a crowd; () if the dataset does not say."""
     masks: Sequence[Buffer] = ()
     """PNG of 0 and 1 for each object, as large as the image; () if the dataset has none."""
+    keypoints: Sequence[Keypoints] = ()
+    """Keypoints of each object; () if the dataset has none."""
 
 
 class ExportSample(NamedTuple):
@@ -77,14 +92,18 @@ class ExportSample(NamedTuple):
     size: tuple[int, int]
     """Height and width in pixels."""
     target: Target
-    """Class index (−1 if missing), class indices, number (None if missing) or text. None for a
-    dataset without a target."""
+    """Class index (−1 if missing), class indices, number (None if missing), text, numbers or texts.
+    None for a dataset without a target."""
     objects: Objects = Objects()
     """Objects of the image; empty lists if the dataset has no boxes."""
     mask: Buffer | None = None
     """Grey PNG of the class of each pixel; None if the dataset has no class masks."""
+    points: Keypoints = ()
+    """Keypoints of the image; () if the dataset has none."""
     columns: Mapping[str, int | float | str | None] = MappingProxyType({})
     """Cells of the label table by column; None for an empty cell, "" for an empty text."""
+    classes: Mapping[str, int] = MappingProxyType({})
+    """Class index of each feature `label/NAME`, −1 if missing."""
 
     @property
     def image(self) -> Buffer:
@@ -159,7 +178,8 @@ def table_columns(schema: Schema) -> dict[str, str]:
     return {
         name: dtype
         for name, dtype in named.items()
-        if not (name.endswith(_PRESENT) and name.removesuffix(_PRESENT) in named)
+        if not name.startswith(CLASS_PREFIX)
+        and not (name.endswith(_PRESENT) and name.removesuffix(_PRESENT) in named)
     }
 
 
@@ -168,7 +188,7 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
     size, is_raw, pictures = schema.image_size, schema.image.encoding == "raw", schema.image_name
     known = {FILENAME} if size is None else {FILENAME, HEIGHT, WIDTH}
     decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)
-    target, columns = schema.target, table_columns(schema)
+    target, columns, classes = schema.target, table_columns(schema), schema.class_features
 
     def parse(payload: Bytes, key: str, name: str) -> ExportSample:
         quick = decoder.find(payload.data)
@@ -185,7 +205,9 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
                 _target(values, target, len(schema.labels)),
                 _objects(values, schema),
                 values[MASK][0] if MASK in schema.features else None,
+                next(iter(_keypoints(values, schema, POINTS, POINTS_VISIBLE)), ()),
                 _columns(values, columns),
+                {name: _class(values[name][0], schema.features[name]) for name in classes},
             )
         except (LookupError, ValueError, TypeError, OSError) as error:
             what = " ".join(str(error).split())[:200] or type(error).__name__
@@ -226,9 +248,15 @@ def _target(values: dict[str, Any], name: str | None, num_classes: int) -> Targe
         return tuple(_known(one, num_classes) for one in stored)
     if name == LABEL:
         return -1 if stored[0] == -1 else _known(stored[0], num_classes)
-    if name == TARGET:
-        return None if math.isnan(stored[0]) else float(stored[0])
-    return str(stored[0], "utf-8")
+    if name in (TARGET, TARGETS):
+        numbers = [None if math.isnan(one) else float(one) for one in stored]
+        return numbers if name == TARGETS else numbers[0]
+    texts = [str(one, "utf-8") for one in stored]
+    return texts if name == TEXTS else texts[0]
+
+
+def _class(label: int, feature: Feature) -> int:
+    return UNLABELLED if label == UNLABELLED else _known(label, len(feature.labels))
 
 
 def _known(label: int, num_classes: int) -> int:
@@ -246,6 +274,8 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects:
         raise ValueError("a corner of a box is not a finite number")
     num_classes = len(schema.features[BOX_LABEL].labels)
     lists = [boxes, *(values[n] for n in (BOX_LABEL, CROWD, OBJECT_MASK) if n in schema.features)]
+    keypoints = _keypoints(values, schema, KEYPOINTS, KEYPOINTS_VISIBLE)
+    lists += [keypoints] if KEYPOINTS in schema.features else []
     if any(len(one) != len(labels) for one in lists):
         raise ValueError("its objects have lists of different lengths")
     return Objects(
@@ -253,7 +283,24 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects:
         [_known(one, num_classes) for one in labels],
         values[CROWD] if CROWD in schema.features else (),
         values[OBJECT_MASK] if OBJECT_MASK in schema.features else (),
+        keypoints,
     )
+
+
+def _keypoints(
+    values: dict[str, Any], schema: Schema, places: str, visible: str
+) -> list[Keypoints]:
+    """Return the keypoints of each object, or a list with those of the image."""
+    if places not in schema.features or visible not in schema.features:
+        return []
+    number = len(schema.features[places].points)
+    flat, seen = values[places], values[visible]
+    if not number or len(flat) != 2 * len(seen) or len(seen) % number:
+        raise ValueError(f"{places} has {len(flat)} values, which are not {2 * number} for each")
+    if not all(map(math.isfinite, flat)):
+        raise ValueError("a keypoint of it has no place")
+    points = [*zip(flat[::2], flat[1::2], seen, strict=True)]
+    return [points[i : i + number] for i in range(0, len(points), number)]
 
 
 def _columns(

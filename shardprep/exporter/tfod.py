@@ -8,12 +8,22 @@ in `label_map.pbtxt`. Features without a key there keep their own name.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from shardprep.dataset import documents, example, tfrecord
-from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, OBJECT_MASK, Schema
-from shardprep.exporter.samples import Export, ExportSample, Layout, ShardPlace
+from shardprep.dataset.schema import (
+    BOX_LABEL,
+    KEYPOINTS,
+    LABEL,
+    LABELS,
+    MASK,
+    OBJECT_MASK,
+    POINTS,
+    Schema,
+)
+from shardprep.exporter.samples import Export, ExportSample, Keypoints, Layout, ShardPlace
 from shardprep.storage.atomic_file import DurableFile, write_durably
 
 _CORNERS = ("ymin", "xmin", "ymax", "xmax")
@@ -26,6 +36,11 @@ _DTYPES = {
     f"{_OF_OBJECT}/text": "bytes",
     "image/object/is_crowd": "int64",
     "image/object/mask": "bytes",
+    "image/object/keypoint/num": "int64",
+    "image/object/keypoint/text": "bytes",
+    "image/object/keypoint/visibility": "int64",
+    "image/object/keypoint/x": "float32",
+    "image/object/keypoint/y": "float32",
     "target": "float32",
 }
 """dtype of each list that can be empty."""
@@ -64,8 +79,13 @@ def _values(sample: ExportSample, schema: Schema) -> dict[str, Any]:
         labels = [one for one in classes if isinstance(one, int) and one >= 0]
         values |= _named(_OF_IMAGE, labels, schema.labels)
     elif schema.target is not None:
-        value = target.encode() if isinstance(target, str) else target
-        values[schema.target] = [] if value is None else [value]
+        several = target if isinstance(target, list) else [target]
+        values[schema.target] = [
+            one.encode() if isinstance(one, str) else math.nan if one is None else one
+            for one in several
+            if one is not None or isinstance(target, list)
+        ]
+    values |= {name: [label] for name, label in sample.classes.items()}
     if BOX_LABEL in schema.features:
         objects = sample.objects
         for i, corner in enumerate(_CORNERS):
@@ -74,6 +94,8 @@ def _values(sample: ExportSample, schema: Schema) -> dict[str, Any]:
         values["image/object/is_crowd"] = objects.crowds or [0] * len(objects.labels)
         if OBJECT_MASK in schema.features:
             values["image/object/mask"] = [bytes(mask) for mask in objects.masks]
+        values |= _points("image/object/keypoint", objects.keypoints, schema, KEYPOINTS)
+    values |= _points("image/keypoint", [sample.points], schema, POINTS)
     if sample.mask is not None:
         values["image/segmentation/class/encoded"] = [bytes(sample.mask)]
         values["image/segmentation/class/format"] = [b"png"]
@@ -81,6 +103,19 @@ def _values(sample: ExportSample, schema: Schema) -> dict[str, Any]:
         plain = cell.encode() if isinstance(cell, str) else cell
         values.setdefault(name, [] if plain is None else [plain])
     return values
+
+
+def _points(prefix: str, several: Sequence[Keypoints], schema: Schema, name: str) -> dict[str, Any]:
+    if name not in schema.features:
+        return {}
+    places = [one for points in several for one in points]
+    return {
+        f"{prefix}/y": [y for y, _, _ in places],
+        f"{prefix}/x": [x for _, x, _ in places],
+        f"{prefix}/visibility": [visible for _, _, visible in places],
+        f"{prefix}/text": [one.encode() for one in schema.features[name].points] * len(several),
+        **({f"{prefix}/num": [len(one) for one in several]} if name == KEYPOINTS else {}),
+    }
 
 
 def _named(prefix: str, labels: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
@@ -91,7 +126,7 @@ def _named(prefix: str, labels: Sequence[int], names: Sequence[str]) -> dict[str
 
 
 def _write_label_maps(export: Export) -> None:
-    """Write the label maps of objects, images and masks. Mask classes count from 0, as stored."""
+    """Write the label maps. Classes of masks and of `label/NAME` count from 0, as stored."""
     schema = export.schema
     objects = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
     maps = {"label_map.pbtxt": (objects or schema.labels, 1)}
@@ -99,6 +134,8 @@ def _write_label_maps(export: Export) -> None:
         maps["image_label_map.pbtxt"] = (schema.labels, 1)
     if MASK in schema.features:
         maps["mask_label_map.pbtxt"] = (schema.features[MASK].labels, 0)
+    for name in schema.class_features:
+        maps[f"{name.replace('/', '_')}_map.pbtxt"] = (schema.features[name].labels, 0)
     for file, (names, first) in maps.items():
         if names:
             items = (_item(number, name) for number, name in enumerate(names, first))

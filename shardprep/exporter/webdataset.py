@@ -15,7 +15,18 @@ from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring
 from typing import Any
 
-from shardprep.dataset.schema import BOX, CROWD, LABEL, OBJECT_MASK, TEXT, Schema
+from shardprep.dataset.schema import (
+    BOX,
+    CLASS_PREFIX,
+    CROWD,
+    KEYPOINTS,
+    LABEL,
+    OBJECT_MASK,
+    POINTS,
+    TARGETS,
+    TEXT,
+    Schema,
+)
 from shardprep.exporter.samples import Buffer, Export, ExportSample, Layout, ShardPlace, Target
 from shardprep.storage.atomic_file import DurableFile
 
@@ -82,7 +93,7 @@ def _files(
 
 
 def _described(schema: Schema) -> Callable[[ExportSample], str]:
-    has_objects = BOX in schema.features
+    is_annotated = bool({BOX, POINTS} & schema.features.keys())
 
     @functools.lru_cache(1024)
     def plain(size: tuple[int, int], value: Target) -> str:
@@ -91,7 +102,8 @@ def _described(schema: Schema) -> Callable[[ExportSample], str]:
 
     def describe(sample: ExportSample) -> str:
         # 0.0 and -0.0 are equal keys of a cache, but differ in JSON.
-        if has_objects or sample.columns or isinstance(sample.target, float):
+        is_plain = not (is_annotated or sample.columns or sample.classes)
+        if not is_plain or isinstance(sample.target, float | list):
             rest = _text(_facts(sample, schema))
         else:
             rest = plain(sample.size, sample.target)
@@ -108,23 +120,40 @@ def _facts(sample: ExportSample, schema: Schema) -> dict[str, Any]:
     target, labels = schema.target, schema.labels
     height, width = sample.size
     facts: dict[str, Any] = {"height": height, "width": width}
-    if target is not None:
+    if target == TARGETS and isinstance(sample.target, list):
+        numbers = zip(schema.features[TARGETS].labels, sample.target, strict=True)
+        facts[target] = {name: _number(one) for name, one in numbers}
+    elif target is not None:
         facts[target] = _number(sample.target)
+    for name, label in sample.classes.items():
+        facts[name] = label
+        facts.setdefault("classes", {})[name.removeprefix(CLASS_PREFIX)] = (
+            schema.features[name].labels[label] if label >= 0 else None
+        )
     if isinstance(sample.target, tuple):
         facts["classes"] = [labels[one] for one in sample.target]
     elif target == LABEL and isinstance(sample.target, int):
         facts["class"] = labels[sample.target] if sample.target >= 0 else None
     if BOX in schema.features:
-        objects = sample.objects
-        facts["objects"] = {"bbox": objects.boxes, "label": objects.labels}
-        if CROWD in schema.features:
-            facts["objects"]["is_crowd"] = objects.crowds
-        if OBJECT_MASK in schema.features:
-            from shardprep.exporter.coco import run_lengths
-
-            facts["objects"]["segmentation"] = run_lengths(sample)
+        facts["objects"] = _objects(sample, schema)
+    if POINTS in schema.features:
+        facts["points"] = sample.points
     if sample.columns:
         facts["columns"] = {name: _number(cell) for name, cell in sample.columns.items()}
+    return facts
+
+
+def _objects(sample: ExportSample, schema: Schema) -> dict[str, Any]:
+    objects = sample.objects
+    facts: dict[str, Any] = {"bbox": objects.boxes, "label": objects.labels}
+    if CROWD in schema.features:
+        facts["is_crowd"] = objects.crowds
+    if OBJECT_MASK in schema.features:
+        from shardprep.exporter.coco import run_lengths
+
+        facts["segmentation"] = run_lengths(sample)
+    if KEYPOINTS in schema.features:
+        facts["keypoints"] = objects.keypoints
     return facts
 
 

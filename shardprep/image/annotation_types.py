@@ -66,6 +66,22 @@ Outline = Polygons | Runs | Counts | Segment | None
 """Shape of an object; None if only its box is known."""
 
 
+class Skeleton(NamedTuple):
+    """The keypoints of every object, or of every image."""
+
+    names: tuple[str, ...] = ()
+    edges: tuple[tuple[int, int], ...] = ()
+    """Pairs of keypoints to connect in drawings, by index."""
+    mirrored: tuple[int, ...] = ()
+    """For each keypoint, the index of the keypoint in its place if the image is mirrored; () if no
+    keypoint changes its place."""
+
+
+Points = NDArray[np.float32]
+"""x, y and visibility of keypoints, float32[…, 3]. Visibility is 0 (not labelled), 1 (labelled but
+hidden) or 2 (visible)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
     """The objects of one image, in the order of the source."""
@@ -80,6 +96,14 @@ class Annotation:
     """Outline of each object; () if the source has only boxes."""
     areas: tuple[tuple[Segment, int], ...] = ()
     """Areas that are not objects, such as sky or grass, with their class index."""
+    keypoints: Points | None = None
+    """float32[n, K, 3]: keypoints of each object, in the unit of the boxes; None without them."""
+    points: Points | None = None
+    """float32[K, 3]: keypoints of the image; None if it has none."""
+    has_relative_points: bool = False
+    """Whether `points` are shares of width and height, 0 to 1."""
+    lost_points: Mapping[str, int] = field(default_factory=dict)
+    """Number of keypoints that were already left out, by reason."""
     size: tuple[int, int] | None = None
     """Height and width in pixels of the annotated image; None if the source does not say."""
     is_relative: bool = False
@@ -101,6 +125,7 @@ class Annotation:
             labels=tuple(itertools.compress(self.labels, are_kept)),
             crowds=tuple(itertools.compress(self.crowds, are_kept)),
             outlines=tuple(itertools.compress(self.outlines, are_kept)),
+            keypoints=None if self.keypoints is None else self.keypoints[np.array(are_kept)],
             dropped={**self.dropped, reason: self.dropped.get(reason, 0) + number},
         )
 
@@ -113,6 +138,10 @@ class AnnotationSpec:
     masks: Literal["none", "classes", "instances"] = "none"
     """No masks, one mask of class indices per image, or one mask of 0 and 1 per object."""
     crowds: bool = False
+    keypoints: Skeleton | None = None
+    """Keypoints of each object; None if they are not stored."""
+    points: Skeleton | None = None
+    """Keypoints of each image; None if they are not stored."""
     num_classes: int = 1
     values: Mapping[int, int] | Mapping[tuple[int, int, int], int] | None = None
     """Pixel value or RGB colour in a mask file → class index or `ignore`. None if the values are
@@ -129,6 +158,10 @@ class AnnotationSpec:
     """An object is dropped if a crop leaves less than this share of its box's area."""
     frame: Frame | None = None
     """Frame of all annotations. None to detect it from the annotated size, upright if unclear."""
+
+    @property
+    def has_points(self) -> bool:
+        return self.keypoints is not None or self.points is not None
 
     @property
     def has_objects(self) -> bool:

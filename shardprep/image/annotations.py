@@ -27,6 +27,7 @@ from shardprep.image.annotation_types import (
     Segment,
 )
 from shardprep.image.boxes import Boxes, annotated_size, plain_boxes, size_of_boxes
+from shardprep.image.keypoints import PlacedPoints, place_points
 from shardprep.image.masks import (
     MaskError,
     MaskFiles,
@@ -66,6 +67,19 @@ class PlacedObjects:
     """Number of pixels of each class in the segmentation mask, without ignored pixels."""
     num_ignored: int = 0
     """Number of ignored pixels in the segmentation mask, including padding."""
+    keypoints: PlacedPoints | None = None
+    """Keypoints of each stored object, [n, K]; None unless the spec has keypoints."""
+    points: PlacedPoints | None = None
+    """Keypoints of the image, [K]; None unless the spec has points."""
+    lost_points: Mapping[str, int] = field(default_factory=dict)
+    """Number of keypoints that are not stored, by reason, of stored objects and of the image."""
+
+    @property
+    def labelled_points(self) -> tuple[int, ...]:
+        """Number of stored keypoints with a place, of each object, then of the image."""
+        several = (self.keypoints, self.points)
+        counts = (np.count_nonzero(one.visible, axis=-1) for one in several if one is not None)
+        return tuple(number for count in counts for number in np.ravel(count).tolist())
 
 
 def place_objects(
@@ -140,6 +154,7 @@ class _Scene:
             crowds = tuple(itertools.compress(crowds, kept.tolist()))
         if spec.ids_are_values and self.files.data:
             dropped.update(self._unlisted())
+        keypoints, points = self._keypoints(kept), self._points()
         return PlacedObjects(
             boxes=shares,
             labels=tuple(labels.tolist()),
@@ -150,7 +165,31 @@ class _Scene:
             dropped=dict(dropped),
             num_ignored=pixels.pop(spec.ignore, 0),
             pixels=pixels,
+            keypoints=keypoints,
+            points=points,
+            lost_points=_lost_points(self.annotation, keypoints, points),
         )
+
+    def _keypoints(self, kept: NDArray[np.bool_]) -> PlacedPoints | None:
+        annotation, skeleton = self.annotation, self.spec.keypoints
+        if skeleton is None:
+            return None
+        keypoints = annotation.keypoints
+        if keypoints is None:
+            keypoints = np.zeros((len(kept), len(skeleton.names), 3), np.float32)
+        size = size_of_boxes(annotation, self.placement, self.frame)
+        return place_points(keypoints[kept], size, self.frame, self.placement)
+
+    def _points(self) -> PlacedPoints | None:
+        annotation, skeleton = self.annotation, self.spec.points
+        if skeleton is None:
+            return None
+        points = annotation.points
+        if points is None:
+            points = np.zeros((len(skeleton.names), 3), np.float32)
+        size = annotated_size(annotation, self.placement, self.frame)
+        size = (1, 1) if annotation.has_relative_points else size
+        return place_points(points, size, self.frame, self.placement)
 
     def _objects(self) -> tuple[Boxes, NDArray[np.float32]]:
         """Return all objects and their stored boxes, and draw the masks of kept objects."""
@@ -301,6 +340,14 @@ class _Scene:
 def _crowds(annotation: Annotation, number: int) -> tuple[bool, ...]:
     crowds = annotation.crowds
     return crowds if len(crowds) == number else (False,) * number
+
+
+def _lost_points(annotation: Annotation, *several: PlacedPoints | None) -> dict[str, int]:
+    lost = Counter(annotation.lost_points)
+    for one in several:
+        if one is not None:
+            lost.update({"outside": one.num_outside, "cut away": one.num_cut})
+    return dict(sorted((+lost).items()))
 
 
 def _numbered(keys: Iterable[Hashable]) -> list[int]:

@@ -63,7 +63,7 @@ def plain_boxes(
     extension `_boxes`.
     """
     boxes, labels = np.ascontiguousarray(annotation.boxes, np.float64), annotation.labels
-    has_more = annotation.outlines or spec.masks != "none" or not spec.boxes
+    has_more = annotation.outlines or spec.masks != "none" or not spec.boxes or spec.has_points
     if _boxes is None or has_more or len(boxes) > _MOST_PLAIN or len(boxes) != len(labels):
         return None
     if placement.is_cropped or placement.is_turned(frame):

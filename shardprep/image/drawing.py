@@ -63,6 +63,8 @@ _MOST_BOXES = 1000
 _FEW_BOXES = 15
 """With more boxes than this, only boxes at least as wide as their name are named."""
 _MOST_CLASSES = 60
+_DOT = 3
+"""Radius of a keypoint in pixels."""
 
 
 def class_colour(label: int) -> Colour:
@@ -99,6 +101,10 @@ class AnnotatedPicture:
     """PNG of 0 and 1 for each object; () if the dataset has no masks of objects."""
     mask: bytes = b""
     """PNG of the class of each pixel; b"" if the dataset has no class masks."""
+    keypoints: Array = field(default_factory=lambda: np.empty((0, 0, 3)))
+    """y and x, 0 to 1, and visibility of the keypoints of each object, [n, K, 3]."""
+    points: Array = field(default_factory=lambda: np.empty((0, 3)))
+    """The same of the image, [K, 3]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +113,8 @@ class Legend:
 
     objects: tuple[str, ...] = ()
     mask: tuple[str, ...] = ()
+    edges: tuple[tuple[int, int], ...] = ()
+    """Pairs of keypoints of objects to connect."""
 
 
 def draw_contact_sheet(
@@ -150,6 +158,7 @@ def draw_marked(picture: AnnotatedPicture, legend: Legend, side: int) -> tuple[I
     except Exception:  # decoders raise anything; the rest is worth seeing
         is_whole = False
     _draw_boxes(image, picture, legend)
+    _draw_points(image, picture, legend)
     return image, is_whole
 
 
@@ -241,6 +250,40 @@ def _draw_boxes(image: Image.Image, picture: AnnotatedPicture, legend: Legend) -
                 name = f"{name} (crowd)"
             if len(largest) <= _FEW_BOXES or draw.textlength(name, font) <= right - left:
                 _draw_name(draw, name, (left, top), colour, font)
+
+
+def _draw_points(image: Image.Image, picture: AnnotatedPicture, legend: Legend) -> None:
+    draw = ImageDraw.Draw(image)
+    for colour, lines, dots in point_marks(picture, legend, image.size):
+        for line in lines:
+            draw.line(line, fill=colour, width=2)
+        for (x, y), is_hidden in dots:
+            box = (x - _DOT, y - _DOT, x + _DOT, y + _DOT)
+            draw.ellipse(box, fill=None if is_hidden else colour, outline=INK)
+
+
+Place = tuple[float, float]
+
+
+def point_marks(
+    picture: AnnotatedPicture, legend: Legend, size: tuple[int, int]
+) -> Iterator[tuple[Colour, list[tuple[Place, Place]], list[tuple[Place, bool]]]]:
+    """Yield colour, lines and dots of the keypoints of each object, then of the image.
+
+    A dot is x and y in pixels of a drawing of this width and height, and whether it is hidden.
+    """
+    several = [
+        (picture.labels[i] if i < len(picture.labels) else i, one, legend.edges)
+        for i, one in enumerate(picture.keypoints[:_MOST_BOXES])
+    ]
+    several += [(0, picture.points, ())] if len(picture.points) else []
+    for label, points, edges in several:
+        places = np.nan_to_num(points[:, 1::-1]).clip(-1, 2) * size
+        xy = [(x, y) for x, y in places.round(1).tolist()]
+        visible = points[:, 2].tolist()
+        lines = [(xy[a], xy[b]) for a, b in edges if visible[a] and visible[b]]
+        dots = [(at, seen == 1) for at, seen in zip(xy, visible, strict=True) if seen]
+        yield class_colour(label), lines, dots
 
 
 def _draw_name(draw: Any, name: str, at: tuple[int, int], colour: Colour, font: Any) -> None:

@@ -152,6 +152,13 @@ class Placement:
         scale = np.array((x.scale, y.scale, x.scale, y.scale), np.float64)
         return moved * scale + np.array((x.offset, y.offset, x.offset, y.offset), np.float64)
 
+    def points(self, points: Floats, size: tuple[int, int], frame: Frame) -> Floats:
+        """Return points, float64[…, 2] of x, y, in pixels of the stored image; see `boxes`."""
+        x, y = self.axes(size, frame)
+        moved = points[..., ::-1] if self._is_swapped(frame) else points
+        found: Floats = moved * (x.scale, y.scale) + (x.offset, y.offset)
+        return found
+
     def mask(self, mask: Labels, frame: Frame, padding: int) -> Labels:
         """Return a mask of the whole image as a mask of the stored image, padded with `padding`.
 

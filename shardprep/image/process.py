@@ -3,8 +3,8 @@
 Bytes in, bytes out; a bad image is a `Rejection`, not an exception. docs/images.md has a row for
 each kind of input.
 
-Ordinary JPEG and PNG files take a short path, where shardprep parses the header and Pillow does not
-decode. Any other file, and any file on which the short path fails, takes the long path with Pillow.
+Ordinary JPEG, PNG and Netpbm files take a short path, without Pillow. Any other file, and any file
+on which the short path fails, takes the long path with Pillow.
 Both paths give equal results.
 """
 
@@ -33,6 +33,7 @@ from shardprep.image.decode import (
     scalable_size,
 )
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
+from shardprep.image.netpbm import OrdinaryNetpbm, ordinary_netpbm
 from shardprep.image.placement import UPRIGHT, Placement
 from shardprep.image.png import OrdinaryPng, ordinary_png
 from shardprep.image.resample import Deep, Pixels, resize, resize_deep
@@ -126,14 +127,15 @@ def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
 
 def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
     """Return the stored image; None if the file is not ordinary, or its header is rejected."""
-    image = ordinary_jpeg(data) or ordinary_png(data)
+    image = ordinary_jpeg(data) or ordinary_png(data) or ordinary_netpbm(data)
     if image is None:
         return None
     size = (image.height, image.width)
-    original = Original(*size, "png" if isinstance(image, OrdinaryPng) else "jpeg")
+    form = {OrdinaryPng: "png", OrdinaryNetpbm: "ppm"}.get(type(image), "jpeg")
+    original = Original(*size, form)
     if _refused(original, spec) is not None:  # the long path returns the rejection
         return None
-    if isinstance(image, OrdinaryPng):
+    if not isinstance(image, OrdinaryJpeg):
         pixels = image.pixels(spec.background)
         is_kept = spec.format == "keep" and _is_fitted(size, spec) and image.is_plain
     else:

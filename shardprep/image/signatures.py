@@ -48,6 +48,16 @@ _ARCHIVE_STARTS = {
     b"7z\xbc\xaf\x27\x1c": "7z",
     b"Rar!\x1a\x07": "rar",
 }
+_ARRAYS = {
+    "parquet": rb"PAR1",
+    "hdf5": rb"\x89HDF\r\n\x1a\n",
+    "npy": rb"\x93NUMPY",
+    "idx": rb"\0\0[\x08\x09\x0b-\x0e][\1-\4]",  # type, number of axes
+    "tfrecord": rb".{4}\0{4}.{4}\x0a",  # length, its CRC, first tag of an Example
+}
+_ARRAY_START = re.compile(
+    b"|".join(b"(?P<%s>%s)" % (name.encode(), start) for name, start in _ARRAYS.items()), re.DOTALL
+)
 TEXT_BYTES = 1024
 """Number of first bytes used to describe a file that is not an image."""
 _TAR_MAGIC = slice(257, 262)
@@ -105,6 +115,15 @@ def archive_type(head: bytes) -> str | None:
     if _BZIP2.match(head):
         return "bz2"
     return "tar" if _is_tar(head) else None
+
+
+def array_type(head: bytes) -> str | None:
+    """Return "parquet", "hdf5", "npy", "idx" or "tfrecord"; None if it is not a file of arrays.
+
+    The signatures of "idx" and "tfrecord" are weak: their readers must check more.
+    """
+    match = _ARRAY_START.match(head)
+    return match.lastgroup if match else None
 
 
 def _is_tar(head: bytes) -> bool:

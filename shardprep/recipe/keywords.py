@@ -32,6 +32,7 @@ class RecipeKeywords(TypedDict, total=False):
     depth: int
     labels: str
     target: Literal["auto", TargetKind]
+    pivot: str
     separator: str
     classes: Texts
     class_map: str
@@ -41,6 +42,7 @@ class RecipeKeywords(TypedDict, total=False):
     null: Texts
     boxes: str
     masks: str
+    points: str
     instances: bool
     mask_values: str
     unlisted: Literal["auto", "skip", "background"]
@@ -54,6 +56,7 @@ class RecipeKeywords(TypedDict, total=False):
     group: str
     dedup: bool | Literal["near"]
     stack: str
+    images: Texts
     root: str
     include: Texts
     exclude: Texts

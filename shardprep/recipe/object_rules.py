@@ -1,4 +1,4 @@
-"""The rules of `--boxes` and `--masks`, parsed when the recipe is made."""
+"""The rules of `--boxes`, `--masks` and `--points`, parsed when the recipe is made."""
 
 from __future__ import annotations
 
@@ -137,6 +137,39 @@ class MaskPattern:
     """Name of a group → its field."""
 
 
+POINT_FORMATS = {
+    "coco": "coco[:FILE,…]",
+    "yolo": "yolo[:NAMES]",
+    "labelme": "labelme",
+    "csv": "csv:FILE[:ID[:X,Y[:NAME]]]",
+}
+"""Name of a format of keypoints → syntax of its `--points` value."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointRule:
+    """The parsed value of `--points`."""
+
+    kind: str = "none"
+    """A key of `POINT_FORMATS`, or "none"."""
+    text: str = ""
+    files: tuple[str, ...] = ()
+    id_column: str = ""
+    columns: tuple[str, ...] = ()
+    """Columns of x and y in turn; () to find them by their names."""
+    name_columns: tuple[str, ...] = ()
+    """Columns that hold the name of the keypoint of a row."""
+
+    @property
+    def is_given(self) -> bool:
+        return self.kind != "none"
+
+    @property
+    def needs_boxes(self) -> bool:
+        """Whether the format has keypoints only in objects with boxes."""
+        return self.kind in ("coco", "yolo")
+
+
 _NO_FORMAT = FormatRule()
 _NO_PATTERN = MaskPattern("", "")
 
@@ -199,6 +232,41 @@ def parse_mask_rule(text: str) -> MaskRule:
         )
         raise OptionError(_MASKS, what, hint)
     return MaskRule("pattern", text, pattern=parse_mask_pattern(text))
+
+
+def parse_point_rule(text: str) -> PointRule:
+    """Return the rule of a `--points` value; OptionError if it is invalid."""
+    kind, _, argument = text.partition(":")
+    if text in ("", "none"):
+        return PointRule("none", text)
+    if kind not in POINT_FORMATS:
+        what = f"{shown(text)!r} is not a format of keypoints"
+        raise OptionError(OptionName("points"), what, f"use {', '.join(POINT_FORMATS.values())}")
+    if kind != "csv":
+        return PointRule(kind, text, parse_box_rule(text, "points").files)
+    files, *parts = _files_and_columns(argument)
+    columns, names = (
+        [one.strip() for one in part.split(",")] for part in (*parts[1:3], "", "")[:2]
+    )
+    is_known = files and len(parts) <= 3 and (len(parts) < 2 or all(columns))
+    if (
+        not is_known
+        or (len(parts) > 1 and len(columns) % 2)
+        or (len(parts) == 3 and not all(names))
+    ):
+        hint = "as in csv:points.csv:image:x,y:name; columns of several keypoints are x1,y1,x2,y2"
+        raise OptionError(
+            OptionName("points", "csv"), f"{argument!r} is not FILE:ID:X,Y:NAME", hint
+        )
+    several = tuple(file.strip() for file in files.split(","))
+    return PointRule(
+        kind,
+        text,
+        several,
+        "".join(parts[:1]),
+        tuple(filter(None, columns)),
+        tuple(filter(None, names)),
+    )
 
 
 def _box_table_rule(argument: str) -> BoxTableRule:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _OUTPUT, _IMAGES, _LABELS, _SPLITS = "Output", "Stored images", "Labels", "Splits"
-_OBJECTS = "Boxes and masks"
+_OBJECTS = "Boxes, masks and keypoints"
 _USED, _LIMITS, RUN = "Images to use", "Limits", "This run"
 ARGUMENTS = "Arguments"
 _BYTES = "a size such as 500MB, 2GB or 2GiB"
@@ -83,7 +83,8 @@ class BuildOptions:
 
     # fmt: off
     source: str = field(metadata={"option": Option(
-        "Folder or archive (zip, tar, tar.gz/bz2/xz, 7z, also nested), local or in object storage "
+        "Folder or archive (zip, tar, tar.gz/bz2/xz, 7z, also nested), or a file of arrays "
+        "(Parquet, HDF5, .npy, .npz, IDX, TFRecord, CSV of pixels), local or in object storage "
         "(s3://, gs://, az://); or kaggle:COMPETITION, kaggle:OWNER/DATASET.",
         ARGUMENTS, shown="source of ./shardprep.toml", shapes_bytes=False)})
     out: str = _option("tfrecords",
@@ -103,8 +104,8 @@ class BuildOptions:
     """Height and width in pixels; None if images keep their own size."""
     fit: Literal["auto", Fit] = _option("auto",
         "How images are fitted to that size: crop, pad, stretch, within (only shrinks), none, or "
-        "auto (crop; pad if boxes or masks are stored).", _IMAGES, "HOW", shown="auto")
-    """"auto" until it is known whether boxes or masks are stored; see `Recipe.settled`."""
+        "auto (crop; pad if boxes, masks or keypoints are stored).", _IMAGES, "HOW", shown="auto")
+    """"auto" until it is known whether annotations are stored; see `Recipe.settled`."""
     format: Format = _option("jpeg",
         "Encoding of stored images: jpeg, png, raw (uint8) or keep. keep stores the original bytes "
         "of plain RGB JPEG and PNG files that already have that size.", _IMAGES, "FORMAT")
@@ -128,14 +129,20 @@ class BuildOptions:
         _IMAGES, "BITS", least=8, most=16, wanted="8 or 16", is_newer=True)
     labels: str = _option("auto",
         "Rule that finds labels: auto, folder, folder:N (Nth above the image), prefix "
-        "(cat.12.jpg), regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, or none. "
+        "(cat.12.jpg), regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, column:NAME "
+        "(another column of a file of arrays, or of the only table), or none. "
         "FILE can be several files, with commas. ID can be a path such as {folder}/{id}.jpg. "
         "LABEL can be several columns, or *.", _LABELS, "RULE")
     target: Literal["auto", TargetKind] = _option("auto",
-        "Kind of target: class, multilabel, regression, text, none or auto.", _LABELS, "KIND",
+        "Kind of target: class, multilabel, regression, text, texts (several for an image), none "
+        "or auto; of several columns also vector (numbers), soft (probabilities or votes) or "
+        "classes (a class of each column).", _LABELS, "KIND",
         shown="detected from the labels")
+    pivot: str = _option("",
+        "Column of target names, in a table with a row for each image and target.", _LABELS,
+        "COLUMN", is_newer=True)
     separator: str = _option("",
-        "Separator of several classes in one cell.", _LABELS, "TEXT", shown="detected")
+        "Separator of several classes or numbers in one cell.", _LABELS, "TEXT", shown="detected")
     classes: tuple[str, ...] = _option((),
         "Class names in label order.", _LABELS, "A,B,…",
         shown="all names that occur, in natural order",
@@ -166,6 +173,12 @@ class BuildOptions:
         "{stem:(.+)_rgb}; rle:FILE:ID:RLE[:LABEL]; coco[:FILE,…], yolo, labelme, via or cvat, "
         "whose outlines are drawn; auto or none.", _OBJECTS, "PATTERN",
         shown="as for boxes")
+    points: str = _option("",
+        "Keypoints: coco[:FILE,…] or yolo[:NAMES], of the objects of --boxes; labelme, of the "
+        "objects of --boxes labelme or else of the images; csv:FILE[:ID[:X,Y[:NAME]]], of the "
+        "images; or none. X,Y are columns, also of several keypoints, as in x1,y1,x2,y2.",
+        _OBJECTS, "FORMAT", shown="none; columns of a table are detected as boxes are",
+        is_newer=True)
     instances: bool = _option(False,
         "Store a mask for each object instead of one class mask for each image.", _OBJECTS)
     mask_values: str = _option("",
@@ -213,6 +226,12 @@ class BuildOptions:
         "Leave out byte-for-byte copies; with near, near copies too, which are found by a pass "
         "over the pixels before the build.", _SPLITS, "[near]",
         wanted="true, false or near")
+    images: tuple[str, ...] = _option((),
+        "Images in a file of arrays: Parquet, HDF5, .npy, .npz, IDX, TFRecord or a CSV of pixels. "
+        "FILE can be a glob; COLUMN is a column, array or feature; LAYOUT is a letter of NHWC for "
+        "each axis, or WIDTHxHEIGHT. Can be repeated.", _USED, "FILE[:COLUMN[:LAYOUT]]",
+        shown="array files are read if the source has no other images", is_repeated=True,
+        is_newer=True)
     stack: str = _option("",
         "Store the images of a sample as one example. PATTERN names its files, such as "
         "train/{id}/*.dcm for a series, in natural order or by the position of DICOM slices, or "

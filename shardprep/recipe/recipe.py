@@ -31,14 +31,23 @@ from shardprep.dataset.schema import MAX_SIDE
 from shardprep.errors import OptionError, OptionName, RecipeError, printable, shown
 from shardprep.image import annotation_types, spec
 from shardprep.image.spec import Fit, ImageSpec
-from shardprep.recipe.object_rules import FormatRule, MaskRule, parse_box_rule, parse_mask_rule
+from shardprep.recipe.object_rules import (
+    FormatRule,
+    MaskRule,
+    PointRule,
+    parse_box_rule,
+    parse_mask_rule,
+    parse_point_rule,
+)
 from shardprep.recipe.options import BUILD_DEFAULTS, BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
 from shardprep.recipe.rules import (
+    ArrayRule,
     GroupRule,
     JoinRule,
     LabelRule,
     SplitRule,
     StackRule,
+    parse_array_rule,
     parse_group_rule,
     parse_join_rule,
     parse_label_rule,
@@ -69,7 +78,7 @@ def _is_encoding(name: str) -> bool:
 _NAMES = ("source", "out", "name", "version")
 _FILES = (
     "labels", "join", "class_map", "exclude_list", "split", "schema", "boxes", "masks",
-    "mask_values",
+    "points", "mask_values",
 )  # fmt: skip
 """Options that may name a file. The file must not be in object storage."""
 _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -134,7 +143,7 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
             key, "stack", lambda rule, stack: bool(stack) and rule not in ("", "none"),
             f"{key} of stacks are not supported", "leave one of them out",
         )
-        for key in ("boxes", "masks")
+        for key in ("points", "boxes", "masks")
     ),
     (
         "depth", "format", lambda depth, form: depth in (16, "16") and form != "png",
@@ -153,8 +162,10 @@ class Rules:
     group: GroupRule
     boxes: FormatRule
     masks: MaskRule
+    points: PointRule
     join: tuple[JoinRule, ...]
     stack: StackRule
+    images: tuple[ArrayRule, ...]
 
 
 _PARSERS: dict[str, Callable[[Any], Any]] = {
@@ -163,8 +174,10 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "group": parse_group_rule,
     "boxes": parse_box_rule,
     "masks": parse_mask_rule,
+    "points": parse_point_rule,
     "join": lambda texts: tuple(map(parse_join_rule, texts)),
     "stack": parse_stack_rule,
+    "images": lambda texts: tuple(map(parse_array_rule, texts)),
 }
 
 
@@ -189,8 +202,15 @@ class Recipe(BuildOptions):
         return self._part(ImageSpec)
 
     @property
+    def label_rule(self) -> LabelRule:
+        """The rule of `labels`, with the options on how to read the table."""
+        rule = self.rules.labels
+        return replace(rule, table=rule.table._replace(pivot=self.pivot, target=self.target))
+
+    @property
     def is_annotated(self) -> bool:
-        return self.rules.boxes.is_given or self.rules.masks.is_given
+        rules = self.rules
+        return rules.boxes.is_given or rules.masks.is_given or rules.points.is_given
 
     @property
     def finds_near(self) -> bool:
@@ -199,8 +219,8 @@ class Recipe(BuildOptions):
 
     @property
     def may_be_annotated(self) -> bool:
-        """Whether boxes and masks may be detected: the recipe states no labels, boxes or masks."""
-        is_stated = self.boxes or self.masks or self.stack
+        """Whether annotations may be detected: no labels, annotations or stacks are stated."""
+        is_stated = self.boxes or self.masks or self.points or self.stack
         return self.labels == "auto" and not is_stated
 
     @property
@@ -210,7 +230,7 @@ class Recipe(BuildOptions):
         files = [rule.file for rule in rules.join]
         files += [file for file in (self.class_map, self.exclude_list) if file]
         files += [*rules.labels.table.files, *rules.split.files]
-        files += [*rules.boxes.files, *rules.masks.files]
+        files += [*rules.boxes.files, *rules.masks.files, *rules.points.files]
         if self.mask_values and "=" not in self.mask_values:
             files.append(self.mask_values)
         return files
@@ -376,12 +396,22 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
         options.get("format") == "keep" and not sizes
     ):
         options.update(size="none", fit="none")
-    if options.get("depth") in (16, "16"):
-        options["format"] = "png"
-    annotations = [options[key] for key in ("boxes", "masks") if options.get(key, "") != ""]
+    options |= _implied(options)
+    rules = ("boxes", "masks", "points")
+    annotations = [options[key] for key in rules if options.get(key, "") != ""]
     if "fit" not in options and (annotations or options.get("labels", "auto") != "auto"):
         options["fit"] = "crop" if all(rule == "none" for rule in annotations) else "pad"
     return options
+
+
+def _implied(options: Mapping[str, Any]) -> dict[str, Any]:
+    implied = {}
+    if options.get("depth") in (16, "16"):
+        implied["format"] = "png"
+    points = options.get("points", "")
+    if isinstance(points, str) and points.startswith(("coco", "yolo")) and not options.get("boxes"):
+        implied["boxes"] = points  # the objects that have the keypoints
+    return implied
 
 
 def _check(key: str, value: Any, given: object) -> None:

@@ -1,4 +1,4 @@
-"""The rules of labels, splits, groups, joins and stacks, parsed when the recipe is made."""
+"""The rules of images, labels, splits, groups, joins and stacks, parsed when the recipe is made."""
 
 from __future__ import annotations
 
@@ -11,10 +11,23 @@ from typing import Literal, NamedTuple, get_args
 from shardprep.dataset.documents import NAME
 from shardprep.errors import OptionError, OptionName, shown
 
-RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "none"]
+RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "column", "none"]
 TABLE_SUFFIXES = (".csv", ".tsv")
 SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
 _SLACK = 1e-6
+_LAYOUT = re.compile(r"[1-9]\d{0,5}x[1-9]\d{0,5}|(?!.*(.).*\1)N|(?=.*H)(?=.*W)(?!.*(.).*\2)[NHWC]+")
+"""Size of flat images, "N" for flat squares, or a letter for each axis."""
+
+
+class ArrayRule(NamedTuple):
+    """The parts of `FILE:COLUMN:LAYOUT`."""
+
+    file: str
+    """A glob of the end of a key, from the start of a file or folder name on."""
+    column: str = ""
+    """"" for the only column of images."""
+    layout: str = ""
+    """Axes such as NHWC, or WIDTHxHEIGHT of flat images; "" to detect the axes."""
 
 
 class CsvRule(NamedTuple):
@@ -24,7 +37,11 @@ class CsvRule(NamedTuple):
     id_column: str = ""
     """A column, or a path template of several columns; "" to detect the column."""
     label_columns: tuple[str, ...] = ()
-    """One column of names or several of 1 and 0; ("*",) for all except the id; () to detect."""
+    """("*",) for all except the id; () to detect."""
+    pivot: str = ""
+    """The column with the name of each row's target; "" if a row has all targets of an image."""
+    target: str = "auto"
+    """The wanted kind of target."""
 
 
 _NO_TABLE = CsvRule(())
@@ -40,6 +57,7 @@ class LabelRule:
     """Which folder above the image: 1 is the folder that holds it."""
     pattern: str = ""
     table: CsvRule = _NO_TABLE
+    """For kind "column", a table without files: the other columns of an array file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +108,19 @@ class StackRule:
     """Names of the channels, one file for each; () if the files are a series."""
 
 
+def parse_array_rule(text: str) -> ArrayRule:
+    """Return the rule of an `--images` value; OptionError if it is invalid."""
+    file, _, rest = text.partition(":")
+    column, _, layout = rest.partition(":")
+    if not file:
+        what = f"{shown(text)!r} names no file"
+        raise OptionError(OptionName("images"), what, "use FILE, FILE:COLUMN or FILE:COLUMN:LAYOUT")
+    if layout and not _LAYOUT.fullmatch(layout):
+        hint = "use one letter of NHWC for each axis, or WIDTHxHEIGHT for rows of pixels"
+        raise OptionError(OptionName("images"), f"{shown(layout)!r} is not a layout", hint)
+    return ArrayRule(file, column, layout)
+
+
 def parse_label_rule(text: str) -> LabelRule:
     """Return the rule of a `--labels` value; OptionError if it is invalid."""
     option = OptionName("labels")
@@ -103,12 +134,18 @@ def parse_label_rule(text: str) -> LabelRule:
             return LabelRule("csv", text, table=_csv_rule(argument))
         case "csv":
             raise OptionError(option, "csv: names no file", "use csv:FILE or csv:FILE:ID:LABEL")
+        case "column" if argument:
+            names = tuple(name.strip() for name in argument.split(","))
+            return LabelRule("column", text, table=CsvRule((), "", names))
+        case "column":
+            raise OptionError(option, "column: names no column", "use column:NAME")
         case "regex":
             _check_regex(argument, "label", option)
             return LabelRule("regex", text, pattern=argument)
     if kind in get_args(RuleKind):
         raise OptionError(option, f"{kind} does not take an argument, but has {argument!r}")
-    hint = "use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE[:ID:LABEL] or none"
+    hint = "use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE[:ID:LABEL], column:NAME "
+    hint += "or none"
     what = f"{shown(text)!r} is not a rule for labels"
     raise OptionError(option, what, hint)
 

@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 
 from shardprep.dataset import item_table, tally
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
-from shardprep.dataset.item_table import ItemFile, ItemView
+from shardprep.dataset.item_table import TARGET_COLUMNS, ItemFile, ItemView
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import LABEL, LABELS, Schema
+from shardprep.dataset.target_text import target_text, target_texts
 from shardprep.errors import DatasetError
 from shardprep.reader.records.records import Places
 from shardprep.reader.selection.selection import Selection
@@ -133,6 +134,9 @@ class Contents:
     def target_codes(self) -> Ints:
         """A number for each record, equal if the targets are equal; −1 without a target."""
         target = self.schema.target
+        if self.schema.target_lists:
+            rows = pa.table({name: self.written[name] for name in TARGET_COLUMNS.names})
+            return _codes(pa.chunked_array([target_texts(self.schema, rows)]))
         if target is None or target == LABEL:
             return self.label
         values = self.written[target]
@@ -145,9 +149,9 @@ class Contents:
     def is_spared(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether each record is an unlabelled image outside train, which a submission needs."""
         schema, spared = self.schema, np.zeros(len(self), bool)
-        if schema.target is not None or schema.annotations:
+        if schema.has_target or schema.annotations:
             spared = np.array([name != _TRAIN for name in self.splits], bool)[self.split]
-        if schema.target is not None:
+        if schema.has_target:
             spared &= self.target_codes < 0
         if schema.annotations:
             spared &= _whole(self.written.read("num_objects"), 0) == 0
@@ -201,6 +205,9 @@ class Contents:
 
     def target_text(self, number: int) -> str:
         names, target = self.schema.labels, self.schema.target
+        if self.schema.target_lists:
+            values = (self.written.value(name, number) for name in TARGET_COLUMNS.names)
+            return target_text(self.schema, *values) or ""
         if target == LABEL:
             label = int(self.label[number])
             return names[label] if label >= 0 else ""
@@ -250,10 +257,7 @@ def _narrowed(contents: Contents, split: AnySplit) -> Contents:
     is_of = np.zeros(len(contents.status), bool)
     is_of[contents.written.numbers[selection.numbers]] = True
     written = ItemView(items, is_of)
-    columns = tally.COLUMNS
-    if schema.annotations:
-        columns = (*columns, *item_table.ANNOTATION_COLUMNS.names)
-    rows = pa.table({name: written.read(name) for name in columns})
+    rows = pa.table({name: written.read(name) for name in tally.counted_columns(schema)})
     return replace(
         contents,
         manifest=tally.excerpt(manifest, schema, rows),

@@ -12,7 +12,7 @@ import tarfile
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -22,7 +22,13 @@ import numpy as np
 import pyarrow.compute as pc
 
 from shardprep.errors import OptionName, SourceError, shown
-from shardprep.image.signatures import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
+from shardprep.image.signatures import (
+    HEAD_BYTES,
+    IMAGE_SUFFIXES,
+    archive_type,
+    array_type,
+    is_image,
+)
 from shardprep.source.byte_range import (
     MOST_BYTES,
     UNPACK_ERRORS,
@@ -69,6 +75,8 @@ class Listing:
     others: list[Member]
     """Members that are neither images nor archives, such as label tables."""
     skipped: list[Skipped]
+    unpacker: Unpacker | None = field(default=None, compare=False, repr=False)
+    """Unpacks further members; it has counted what the listing unpacked."""
 
 
 def list_source(  # noqa: PLR0913 - options of the walk and callbacks
@@ -112,18 +120,9 @@ class _Walk:
     def listing(self) -> Listing:
         self.others.sort(key=attrgetter("key"))
         self.skipped.sort(key=attrgetter("key"))
-        images = self.images.members()
-        keys = images.keys.array
-        if not pc.all(pc.less(keys[:-1], keys[1:]), min_count=0).as_py():
-            images = images.take(integers(pc.sort_indices(keys)))
-            keys = images.keys.array
-            twice = np.flatnonzero(booleans(pc.equal(keys[:-1], keys[1:])))
-            if len(twice):
-                what = "two members of the source have this path"
-                hint = "remove one of them from the archive"
-                raise SourceError(images.keys[int(twice[0])], what, hint)
+        images = in_order(self.images.members())
         release()
-        return Listing(images, self.others, self.skipped)
+        return Listing(images, self.others, self.skipped, self.unpacker)
 
     def files(self, found: Iterable[FoundFile], root: str) -> None:
         source = iter(found)
@@ -158,9 +157,14 @@ class _Walk:
             return
         extent = PlainExtent.named(place, num_bytes)
         self.budget.add_source(num_bytes)
-        if not self.archive(extent, place.rpartition("/")[2], prefix="", depth=1):
+        name = place.rpartition("/")[2]
+        if self.archive(extent, name, prefix="", depth=1):
+            return
+        is_table = name.lower().endswith((".csv", ".tsv"))  # perhaps of pixels
+        if not (is_table or array_type(inner_head(extent)[0])):
             what = "is neither a folder nor a supported archive"
             raise SourceError(place, what, GIVE_A_SOURCE)
+        self.others.append(Member(clean_key(name), extent))
 
     def skip(self, name: str, reason: str, num_bytes: int, detail: str = "") -> None:
         key = shown(clean_key(name), MAX_KEY_LENGTH)
@@ -203,7 +207,11 @@ class _Walk:
         elif self.packed is not None and _is_packed_archive(extent, key, head):
             self.packed.append((key, extent, depth))
         elif not self.archive(extent, key, prefix=f"{key}/", depth=depth + 1, head=head):
-            self.others.append(Member(key, self.budget.readable(extent, key)))
+            # A file of arrays may be of any size: it is not read as a whole.
+            is_array = array_type(head) is not None
+            self.others.append(
+                Member(key, extent if is_array else self.budget.readable(extent, key))
+            )
 
     def open_packed(self) -> None:
         packed, self.packed = self.packed or [], None
@@ -282,6 +290,30 @@ class _Walk:
             except MemberError as error:
                 raise SourceError(name, f"one of its volumes {error}") from error
             self.archive(place, name, prefix=f"{name}/" if depth else "", depth=depth + 1)
+
+
+def in_order(images: Members) -> Members:
+    """Return the images sorted by key; SourceError if two have the same key."""
+    keys = images.keys.array
+    if pc.all(pc.less(keys[:-1], keys[1:]), min_count=0).as_py():
+        return images
+    images = images.take(integers(pc.sort_indices(keys)))
+    keys = images.keys.array
+    twice = np.flatnonzero(booleans(pc.equal(keys[:-1], keys[1:])))
+    if len(twice):
+        what = "two members of the source have this path"
+        raise SourceError(images.keys[int(twice[0])], what, "remove one of them from the archive")
+    return images
+
+
+def inner_head(extent: StoredExtent) -> tuple[bytes, str]:
+    """Return the first bytes of a member, decompressed, and its compression, "" for none."""
+    head = extent.read_head(HEAD_BYTES)
+    kind = archive_type(head)
+    if kind not in _COMPRESSED:
+        return head, ""
+    with member_stream(extent) as packed:
+        return decompressed(packed, kind).read(HEAD_BYTES), kind
 
 
 def _is_packed_archive(extent: StoredExtent, key: str, head: bytes) -> bool:

@@ -108,6 +108,16 @@ class Members(Sequence[Member]):
             builder.add(member.key, member.extent)
         return builder.members()
 
+    @classmethod
+    def joined(cls, parts: Sequence[Members]) -> Members:
+        places = [part.places.copy() for part in parts]
+        files, odd = list[str](), list[Extent]()
+        for part, own in zip(parts, places, strict=True):
+            own["file"] += np.where(own["kind"] == ODD, len(odd), len(files)).astype(np.int32)
+            files += part.files
+            odd += part.odd
+        return cls(Texts.joined([part.keys for part in parts]), np.concatenate(places), files, odd)
+
     def __len__(self) -> int:
         return len(self.places)
 

@@ -15,8 +15,16 @@ _PLAIN_PATH = re.compile(r"(?!\.?/|.*//|.*/\.(/|$)).*[^/]", re.DOTALL)
 """A path in its shortest form. Other paths are rare, so `clean_key` may be slow for them."""
 _ARCHIVES = r"zip|7z|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|7z)"
 _ARCHIVE_NAME = re.compile(rf".+\.({_ARCHIVES})(\.001)?", re.IGNORECASE)
+_ARRAYS = r"npy|npz|parquet|h5|hdf5|tfrec|tfrecords?"
 _ARCHIVE_SUFFIX = re.compile(
-    rf"\.({_ARCHIVES}|gz|bz2|xz)(\.\d{{3}})?(?=/|$)", re.IGNORECASE | re.ASCII
+    rf"\.({_ARCHIVES}|{_ARRAYS}|gz|bz2|xz)(\.\d{{3}})?(?=/|$)", re.IGNORECASE | re.ASCII
+)
+_ARRAY_NAME = re.compile(
+    rf".+(\.({_ARRAYS}|csv|tsv)|idx\d-ubyte)([-.]\d+[-_]of[-_]\d+)?(\.gz)?(:.*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_SPLIT_WORD = re.compile(
+    r"(?:^|[_\-. :])(train(?:ing)?|val(?:id(?:ation)?)?|test|t10k)(?=[_\-. ]|\d|$)", re.IGNORECASE
 )
 _DRIVE = re.compile("[A-Za-z]:")
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
@@ -42,6 +50,20 @@ def without_archive_suffix(path: str) -> str:
 def is_archive_name(name: str) -> bool:
     """Return True for the name of an archive or of the first volume of a split archive."""
     return _ARCHIVE_NAME.fullmatch(name) is not None
+
+
+def is_array_name(name: str) -> bool:
+    """Return True for the name of a file of arrays, or such a name with ":" and a column."""
+    return _ARRAY_NAME.fullmatch(name) is not None
+
+
+def split_word(name: str) -> tuple[str | None, str]:
+    """Return the name of a split in a name, and the rest: "x_train.npy" → "train", "x.npy"."""
+    name = name.rpartition("/")[2]
+    match = _SPLIT_WORD.search(name)
+    if match is None:
+        return None, name
+    return match[1].lower(), (name[: match.start()] + name[match.end() :]).strip("_-. :")
 
 
 def unsafe_name(name: str) -> str:

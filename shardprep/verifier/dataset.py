@@ -21,7 +21,7 @@ from shardprep.dataset.folder import (
     OLD_SUFFIX,
     index_name,
 )
-from shardprep.dataset.item_table import WRITTEN, ShardRows, with_status
+from shardprep.dataset.item_table import TARGET_COLUMNS, WRITTEN, ShardRows, with_status
 from shardprep.dataset.locate import DatasetFiles, unfinished_error
 from shardprep.dataset.manifest import REPACKED, Shard
 from shardprep.dataset.open_dataset import OpenDataset
@@ -53,7 +53,7 @@ _WORKER_BYTES = 128 << 20
 _TICK_S = 0.2
 _ROW_COLUMNS = (
     "key", "status", "offset", "length", "label", "labels", "target", "text", "object_labels",
-    "mask_pixels",
+    "mask_pixels", "labelled_points", *TARGET_COLUMNS.names,
 )  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from shardprep.dataset import item_table
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES, check_size
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
 from shardprep.dataset.item_table import (
-    ANNOTATED_COLUMNS,
     WRITTEN,
     ShardRows,
     columns_of,
@@ -107,7 +106,7 @@ class CheckedDocuments:
             self._add("items", ITEMS_FILE, error.what)
             return
         self.rows = item_table.rows_by_shard(table)
-        if columns_of(table.schema) is ANNOTATED_COLUMNS:
+        if "object_labels" in table.column_names:
             self.problems += _sum_problems(table)
         if self.manifest is not None:
             self.problems += _table_problems(self.manifest, self.schema, table, self.rows)

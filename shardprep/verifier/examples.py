@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,17 +14,23 @@ import simplejpeg
 from shardprep.dataset.example import ExampleDecoder, Features
 from shardprep.dataset.item_table import WRITTEN, ShardRows, with_status
 from shardprep.dataset.schema import (
-    BOX,
     BOX_LABEL,
+    CLASS_PREFIX,
     FILENAME,
     HEIGHT,
     IMAGE,
     IMAGES,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
     LABEL,
     LABELS,
     MASK,
     NUM_IMAGES,
+    POINTS,
+    POINTS_VISIBLE,
     TARGET,
+    TARGETS,
+    TEXTS,
     UNLABELLED,
     WIDTH,
     Encoding,
@@ -44,7 +50,7 @@ _PNG_HEADER = struct.Struct(">8xI4sIIBB")
 _COLOUR_TYPES = {0: "grey", 2: "colours", 3: "a palette", 4: "grey and alpha", 6: "colours"}
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 _SIDES = 4
-_ANNOTATIONS = ("object_labels", "mask_pixels")
+_ANNOTATIONS = ("object_labels", "mask_pixels", "labelled_points")
 _TYPES = {"bytes": bytes, "int64": int, "float32": float}
 _Size = tuple[int, int]
 """Height and width in pixels."""
@@ -54,22 +60,24 @@ _Size = tuple[int, int]
 class RecordRows(ShardRows):
     """The expected records of a shard, from the item table or an index."""
 
-    targets: Sequence[object] = ()
-    """Target of each record: class index, list of indices, float32 or UTF-8 bytes. May be empty."""
+    targets: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    """Feature of the target → its value in each record: class index, float32 or UTF-8 bytes, or a
+    list of these."""
     annotations: Sequence[Mapping[str, Any]] = ()
-    """`object_labels` and `mask_pixels` of each record; empty in a dataset without annotations."""
+    """The columns `_ANNOTATIONS` of each record that there are."""
 
 
-def written_rows(table: pa.Table, target: str | None) -> RecordRows:
-    """Return the rows of a shard's written items; `target` names the target feature, if any."""
+def written_rows(table: pa.Table, targets: Mapping[str, Feature]) -> RecordRows:
+    """Return the rows of a shard's written items, with the values of the `targets`."""
     table = with_status(table, WRITTEN)
     rows = ShardRows.of(table)
+    annotations = [name for name in _ANNOTATIONS if name in table.column_names]
     return RecordRows(
         rows.offsets,
         rows.lengths,
         rows.keys,
-        _targets(table, target) if target else (),
-        table.select(_ANNOTATIONS).to_pylist() if {*_ANNOTATIONS} <= {*table.column_names} else (),
+        {name: _targets(table, name, targets) for name in targets if _is_known(table, name)},
+        table.select(annotations).to_pylist() if annotations else (),
     )
 
 
@@ -82,16 +90,38 @@ def index_rows(text: bytes) -> RecordRows | None:
         return None
 
 
-def _targets(table: pa.Table, target: str) -> Sequence[object]:
+def _is_known(table: pa.Table, name: str) -> bool:
+    return ("classes" if name.startswith(CLASS_PREFIX) else name) in table.column_names
+
+
+def _targets(table: pa.Table, target: str, features: Mapping[str, Feature]) -> Sequence[object]:
+    if target.startswith(CLASS_PREFIX) or target in (TARGETS, TEXTS):
+        return _lists(table, target, features)
     values = table[target].to_pylist()
     if target == LABEL:
         return [UNLABELLED if value is None else value for value in values]
     if target == LABELS:
         return [value or [] for value in values]
     if target == TARGET:
-        whole = [math.nan if value is None else value for value in values]
-        return np.array(whole, np.float32).tolist()  # type: ignore[no-any-return]
+        return _float32(values)
     return [(value or "").encode() for value in values]
+
+
+def _lists(table: pa.Table, target: str, features: Mapping[str, Feature]) -> Sequence[object]:
+    if target == TARGETS:
+        nothing = [None] * features[target].num_values
+        return [_float32(value or nothing) for value in table[target].to_pylist()]
+    if target == TEXTS:
+        return [[text.encode() for text in one or ()] for one in table[target].to_pylist()]
+    place = sorted(name for name in features if name.startswith(CLASS_PREFIX)).index(target)
+    rows = table["classes"].to_pylist()
+    return [one[place] if one and place < len(one) else UNLABELLED for one in rows]
+
+
+def _float32(values: Sequence[float | None]) -> list[float]:
+    whole = [math.nan if value is None else value for value in values]
+    numbers: list[float] = np.array(whole, np.float32).tolist()
+    return numbers
 
 
 class ExampleCheck:
@@ -101,7 +131,8 @@ class ExampleCheck:
         """Check by `schema` (None: any Example is valid); `decode` decodes images and masks too."""
         features = schema.features if schema else {}
         dtypes = schema.dtypes if schema else {}
-        self.target = schema.target if schema else None
+        names = (schema.target, *schema.class_features) if schema else ()
+        self.targets = {name: features[name] for name in names if name is not None}
         self._decode = decode
         self._decoder = ExampleDecoder(dtypes, dtypes)
         self._annotated = schema.annotations if schema else {}
@@ -131,10 +162,11 @@ class ExampleCheck:
         if rows is not None and record >= len(rows.keys):
             rows = None
         if rows is not None:
-            yield from _row_faults(sound, self.target, rows, record)
+            yield from _row_faults(sound, self.targets, rows, record)
         if self._annotated:
             yield from self._feature_faults(self._annotated, features, size or self._size, sound)
             yield from _count_faults(self._annotated, features)
+            yield from _unseen_faults(sound)
             if rows is not None and rows.annotations:
                 yield from self._annotation_faults(sound, rows.annotations[record])
 
@@ -212,11 +244,29 @@ class ExampleCheck:
         if BOX_LABEL in sound and list(labels or ()) != sound[BOX_LABEL]:
             here = _some(sound[BOX_LABEL])
             yield Fault("items", f"{BOX_LABEL}: is {here}, items.parquet says {_some(labels)}")
+        labelled, there = self._labelled(sound), row.get("labelled_points")
+        if labelled is not None and labelled != list(there or ()):
+            what = f"labelled keypoints are {_some(labelled)}, items.parquet says {_some(there)}"
+            yield Fault("items", what)
         if MASK in sound and self._decode:
             pixels = _pixel_counts(sound[MASK][0])
             if pixels != said:
                 what = f"{MASK}: has pixels {_some(pixels)}, items.parquet says {_some(said)}"
                 yield Fault("items", what)
+
+    def _labelled(self, sound: Mapping[str, Sequence[Any]]) -> list[int] | None:
+        """Return the number of labelled keypoints of each object, then of the image.
+
+        None if the dataset has no keypoints, or if they are damaged.
+        """
+        names = [name for name in (KEYPOINTS_VISIBLE, POINTS_VISIBLE) if name in self._annotated]
+        if not names or not sound.keys() >= {*names}:
+            return None
+        counts: list[int] = []
+        for name in names:
+            visible = np.reshape(sound[name], (-1, self._annotated[name].num_values))
+            counts += np.count_nonzero(visible, axis=1).tolist()
+        return counts
 
 
 def key_of(features: Features) -> str:
@@ -232,27 +282,31 @@ def _form_fault(values: Sequence[Any], feature: Feature) -> str:
     for value in values:
         if type(value) is not kind:
             return f"holds {type(value).__name__}, the schema says {feature.dtype}"
-    if len(values) != 1 and not feature.repeated and feature.kind != "labels":
-        return f"has {len(values)} values, not 1"
-    return ""
+    number = feature.num_values
+    if feature.kind == "texts":
+        return f"has {len(values)} texts, not up to {number}" if len(values) > number else ""
+    if feature.repeated or feature.kind == "labels":
+        return ""
+    return "" if len(values) == number else f"has {len(values)} values, not {number}"
 
 
 def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault | None:
     """Return the fault of the values, or None; their type and number are already checked."""
-    if feature.kind == "bbox":
-        return _box_fault(values)
-    if feature.kind == "text":
-        try:
-            values[0].decode()
-        except UnicodeDecodeError:
-            return Fault("example", f"{values[0][:40]!r} is not UTF-8")
+    if feature.kind in ("bbox", "keypoints", "visibility"):
+        return _box_fault(values) if feature.kind == "bbox" else _points_fault(values, feature)
+    if feature.kind in ("text", "texts"):
+        for value in values:
+            try:
+                value.decode()
+            except UnicodeDecodeError:
+                return Fault("example", f"{value[:40]!r} is not UTF-8")
     if feature.kind == "labels" and values != sorted(set(values)):
         return Fault("example", f"{values} is not ascending")
     if feature.kind == "flag":
         wrong = [value for value in values if value not in (0, 1)]
         return Fault("objects", _first(wrong, "is not 0 or 1")) if wrong else None
     if feature.kind in ("label", "labels"):
-        most = len(feature.labels) if feature.repeated else num_classes
+        most = len(feature.labels) if feature.repeated or feature.labels else num_classes
         least = UNLABELLED if feature.kind == "label" and not feature.repeated else 0
         wrong = [value for value in values if not least <= value < most]
         if wrong:
@@ -280,12 +334,37 @@ def _stack_faults(images: Feature, number: int, stated: Sequence[int]) -> Iterat
         yield Fault("image", f"the stack has {number:,} images, not {wanted:,}")
 
 
-def _count_faults(names: Iterable[str], features: Features) -> Iterator[Fault]:
+def _points_fault(values: Sequence[float], feature: Feature) -> Fault | None:
+    if len(values) % max(feature.num_values, 1):
+        what = f"has {len(values):,} values, which is not {feature.num_values} for each object"
+        return Fault("objects", what)
+    if feature.kind == "visibility":
+        wrong = [int(value) for value in values if value not in (0, 1, 2)]
+        return Fault("objects", _first(wrong, "is not 0, 1 or 2")) if wrong else None
+    outside = [value for value in values if not 0 <= value <= 1]
+    if outside:
+        return Fault("objects", f"{outside[0]:.6g} is not from 0 to 1, a place in the image")
+    return None
+
+
+def _unseen_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
+    """Yield a fault if keypoints with visibility 0 have a place."""
+    for name, of_visible in ((KEYPOINTS, KEYPOINTS_VISIBLE), (POINTS, POINTS_VISIBLE)):
+        if name in features and of_visible in features:
+            places = np.array(features[name], np.float64).reshape(-1, 2)
+            visible = np.array(features[of_visible])
+            if len(places) != len(visible):
+                yield Fault("objects", f"{name}: has {len(places):,} places of {len(visible):,}")
+            elif places[visible == 0].any():
+                yield Fault("objects", f"{name}: has a place for a keypoint of visibility 0")
+
+
+def _count_faults(expected: Mapping[str, Feature], features: Features) -> Iterator[Fault]:
     """Yield one fault if the features of a record have values for different numbers of objects."""
     counts = {
-        name: len(features[name]) // (_SIDES if name == BOX else 1)
-        for name in names
-        if name in features and name != MASK
+        name: len(features[name]) // max(feature.num_values, 1)
+        for name, feature in expected.items()
+        if name in features and feature.repeated
     }
     if len({*counts.values()}) > 1:
         said = ", ".join(f"{name} of {count:,}" for name, count in counts.items())
@@ -293,15 +372,19 @@ def _count_faults(names: Iterable[str], features: Features) -> Iterator[Fault]:
 
 
 def _row_faults(
-    sound: Mapping[str, Sequence[Any]], target: str | None, rows: RecordRows, record: int
+    sound: Mapping[str, Sequence[Any]],
+    targets: Mapping[str, Feature],
+    rows: RecordRows,
+    record: int,
 ) -> Iterator[Fault]:
     for key in sound.get(FILENAME, ()):
         if key.decode() != rows.keys[record]:
             what = f"is of {key.decode()!r}, items.parquet says {rows.keys[record]!r}"
             yield Fault("items", what)
-    if target is not None and target in sound and rows.targets:
-        here = sound[target] if target == LABELS else sound[target][0]
-        there = rows.targets[record]
+    for target in targets.keys() & sound.keys() & rows.targets.keys():
+        is_list = target in (LABELS, TARGETS, TEXTS)
+        here = sound[target] if is_list else sound[target][0]
+        there = rows.targets[target][record]
         if here != there and repr(here) != repr(there):  # NaN differs from itself
             yield Fault("items", f"{target}: is {here!r}, items.parquet says {there!r}")
 

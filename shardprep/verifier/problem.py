@@ -34,7 +34,7 @@ MEANINGS: Mapping[Kind, str] = {
     "example": "records that do not match the schema",
     "label": "labels outside the list of classes",
     "image": "images that do not decode to what the schema requires",
-    "objects": "impossible boxes or flags, or a wrong number of them",
+    "objects": "impossible boxes, flags or keypoints, or a wrong number of them",
     "mask": "masks that are not PNG files of the kind in the schema",
     "items": "items.parquet disagrees with the shards or the manifest",
     "index": "an index disagrees with its shard",

@@ -148,7 +148,7 @@ class _Hashed(io.RawIOBase):
 def _check(task: ShardTask, whole: io.FileIO, file: _Hashed) -> ShardReport:
     rows = task.index
     if task.table is not None:
-        rows = written_rows(task.table, task.check.target)
+        rows = written_rows(task.table, task.check.targets)
     places: list[tuple[int, int]] = []
     problems: list[Problem] = []
     stream = io.BufferedReader(file, _BLOCK_BYTES)

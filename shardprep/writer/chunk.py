@@ -30,6 +30,11 @@ class ImageObjectCounts(NamedTuple):
     """Reason → number of objects that are not stored."""
     pixels: Mapping[int, int] | None
     """Class mask value, ascending → number of pixels; None if the dataset has no class masks."""
+    labelled_points: tuple[int, ...] | None = None
+    """Number of labelled keypoints of each stored object, and of the image; None if the dataset has
+    no keypoints."""
+    lost_points: Mapping[str, int] | None = None
+    """Reason → number of keypoints that are not stored; None if the dataset has no keypoints."""
 
     @classmethod
     def of(cls, placed: PlacedObjects, spec: AnnotationSpec) -> ImageObjectCounts:
@@ -39,6 +44,8 @@ class ImageObjectCounts(NamedTuple):
             placed.num_clipped,
             dict(sorted(placed.dropped.items())),
             dict(sorted({**placed.pixels, **ignored}.items())) if spec.masks == "classes" else None,
+            placed.labelled_points if spec.has_points else None,
+            placed.lost_points if spec.has_points else None,
         )
 
 

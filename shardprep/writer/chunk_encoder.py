@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from shardprep.catalog.items import Item
+from shardprep.catalog.target_values import TargetValues
 from shardprep.dataset import schema as names
 from shardprep.dataset import tfrecord
 from shardprep.dataset.schema import Schema, Value
@@ -168,12 +169,22 @@ def _framed(
         names.TARGET: target if isinstance(target, float) else math.nan,
         names.TEXT: target.encode() if isinstance(target, str) else b"",
     }
+    if encoder.schema.target_lists:
+        several = target if isinstance(target, TargetValues) else TargetValues()
+        values |= several.features(encoder.schema)
     if objects is not None:
         values[names.BOX] = array("f", objects.boxes.tobytes())
         values[names.BOX_LABEL] = objects.labels
         values[names.CROWD] = tuple(map(int, objects.crowds))
         values[names.OBJECT_MASK] = objects.masks
         values[names.MASK] = objects.segmentation_mask
+        for (places, visible), points in (
+            ((names.KEYPOINTS, names.KEYPOINTS_VISIBLE), objects.keypoints),
+            ((names.POINTS, names.POINTS_VISIBLE), objects.points),
+        ):
+            if points is not None:
+                values[places] = array("f", points.places.tobytes())
+                values[visible] = tuple(points.visible.ravel().tolist())
     for name, value in zip(encoder.columns, item.columns, strict=True):
         values[name] = value.encode() if isinstance(value, str) else value
     return tfrecord.frame(encoder.schema.encode(values))

@@ -190,7 +190,7 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     tally = Tally(outline.spec)
     folder, schema = folders.output, outline.dataset_schema
     num_dark, num_rescaled = Counter[str](), Counter[str]()
-    columns = item_table.ANNOTATED_COLUMNS if schema.annotations else item_table.COLUMNS
+    columns = item_table.columns_for(schema)
     tables = _tables(folders, outline, tally, num_dark, num_rescaled)
     item_table.write_items(folder, ITEMS_FILE, tables, columns)
     manifest = Manifest(
@@ -261,11 +261,7 @@ def _tables(
     skipped = read_skipped(folders.state)
     if skipped is None:
         raise _missing(folders, SKIPPED_FILE)
-    yield (
-        item_table.with_annotation_columns(skipped)
-        if outline.dataset_schema.annotations
-        else skipped
-    )
+    yield item_table.with_columns(skipped, item_table.columns_for(outline.dataset_schema))
     folders.check_build()  # the consumer of these rows writes a file next
 
 
@@ -363,20 +359,26 @@ def check_rejections(
 def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
     """Raise BuildError if the share of bad objects is above `limit`, 0 to 1.
 
-    Objects that are dropped for a reason in `_NO_FAULTS` do not count as bad.
+    Objects that are dropped for a reason in `_NO_FAULTS` do not count as bad. In a dataset without
+    objects, keypoints of images count instead.
     """
     num_kept, lost = 0, Counter[str]()
     for counts in manifest.annotations.values():
         num_kept += counts.objects.num_objects if counts.objects else 0
         lost.update(counts.dropped)
+        if counts.points and counts.objects is None:
+            num_kept += counts.points.num_labelled
+            lost.update(counts.points.lost)
     lost.update(manifest.unmatched.objects if manifest.unmatched else {})
     bad = Counter({why: count for why, count in lost.items() if why not in _NO_FAULTS})
     total = num_kept + bad.total()
     if bad.total() > limit * total:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))
+        has_objects = any(counts.objects for counts in manifest.annotations.values())
+        what = "objects" if has_objects else "keypoints"
         raise BuildError(
             str(folders.state),
-            f"{bad.total():,} of {total:,} objects are bad ({bad.total() / total:.1%}), the limit "
+            f"{bad.total():,} of {total:,} {what} are bad ({bad.total() / total:.1%}), the limit "
             f"is {limit:.1%}: {reasons}",
             f"the work is kept: run again with a higher {OptionName('max_dropped')} to accept it",
         )

@@ -16,7 +16,6 @@ from typing import get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.catalog.stacks import stacked
 from shardprep.dataset import item_table
 from shardprep.dataset.card import to_cell
 from shardprep.dataset.diff import ORIGINALS
@@ -25,10 +24,9 @@ from shardprep.dataset.item_table import SKIPPED
 from shardprep.errors import SourceError
 from shardprep.image.process import RejectionKind
 from shardprep.progress import Watcher
-from shardprep.recipe.recipe import Recipe, outputs
+from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import MemberError
-from shardprep.source.listing import Listing, list_source
-from shardprep.source.members import Member, StackExtent
+from shardprep.source.members import Member
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.atomic_file import write_durably
 from shardprep.storage.regular_file import read_regular
@@ -67,9 +65,9 @@ def hash_originals(
 def _members(
     recipe: Recipe, items: pa.Table, work: Path, watcher: Watcher, *, is_annotated: bool
 ) -> list[Member]:
-    from shardprep.catalog.source_images import no_image, source_images
+    from shardprep.catalog.source_images import list_images, no_image, source_images
 
-    listing = _listing(recipe, work, watcher.notice)
+    listing = list_images(recipe, work, watcher.notice)
     if not listing.images:
         raise no_image(recipe.source, listing)
     if not (is_annotated and recipe.may_be_annotated):
@@ -82,18 +80,6 @@ def _members(
         member for member in source_images(recipe, listing).members if member.key not in known
     ]
     return sorted(wanted, key=lambda member: member.extent.span)
-
-
-def _listing(recipe: Recipe, work: Path, notice: Callable[[str], None]) -> Listing:
-    listing = list_source(
-        recipe.source,
-        work,
-        notice,
-        zip_encoding=recipe.zip_encoding or None,
-        limits=recipe.source_limits,
-        leave_out=outputs(recipe),
-    )
-    return stacked(recipe, listing)
 
 
 def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_Original]]:
@@ -143,10 +129,9 @@ def save_rejected(
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         extents = {}
         if len(table):
-            listing = _listing(recipe, Path(work), notice)
-            # A stack has no file of its own to copy.
-            single = [one for one in listing.images if not isinstance(one.extent, StackExtent)]
-            extents = {member.key: member.extent for member in single}
+            from shardprep.catalog.source_images import files_by_key, list_images
+
+            extents = files_by_key(list_images(recipe, Path(work), notice))
         for row in table.to_pylist():
             key = row["key"]
             file = _copy_name(key, row["kind"])

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset import example, tfrecord
-from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS
+from shardprep.dataset.item_table import columns_for
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS, UNLABELLED, Schema
@@ -262,7 +262,7 @@ class _Copy:
             num_bytes=int(self._new_lengths.sum()),
             sha256=hashed.hexdigest(),
         )
-        columns = ANNOTATED_COLUMNS if self._schema.annotations else COLUMNS
+        columns = columns_for(self._schema)
         table = _moved(self._rows, name, self._keys, self._new_lengths, columns)
         facts = ReceiptFacts(shard=shard, mark=mark, build=folders.build)
         write_receipt(folders.state, facts, table)

@@ -25,7 +25,7 @@ from shardprep.dataset.item_check import check_items
 from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, with_status
 from shardprep.dataset.manifest import REPACKED, Fingerprint, Manifest, united_unmatched
 from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
-from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
+from shardprep.dataset.schema import BOX_LABEL, MASK, TARGETS, TEXTS, Schema
 from shardprep.errors import (
     BuildError,
     DatasetError,
@@ -262,9 +262,12 @@ def check_alike(parents: Sequence[Parent]) -> None:
             raise RecipeError(
                 other.where, what + first.spec.fit, f"build both with the same {OptionName('fit')}"
             )
-        masks = [known.schema.features.get(MASK) for known in (first, other)]
-        if masks[0] and masks[1] and masks[0].labels != masks[1].labels:
-            what = f"its masks have other class numbers than {first.where}"
+        for name in (MASK, TARGETS, *first.schema.class_features):
+            pair = [known.schema.features.get(name) for known in (first, other)]
+            if not pair[0] or not pair[1] or pair[0].labels == pair[1].labels:
+                continue
+            noun = "masks" if name == MASK else f"values of {name!r}"
+            what = f"its {noun} have other names or class numbers than {first.where}"
             raise SchemaError(
                 other.where, what, f"build both with the same {OptionName('classes')}"
             )
@@ -279,6 +282,9 @@ def united(parents: Sequence[Parent]) -> Schema:
             dict.fromkeys(chain(*(parent.schema.features[name].labels for parent in parents)))
         )
         features[name] = feature.model_copy(update={"labels": names})
+    if TEXTS in features:
+        most = max(parent.schema.features[TEXTS].num_values for parent in parents)
+        features[TEXTS] = features[TEXTS].model_copy(update={"shape": (most,)})
     labels = tuple(dict.fromkeys(chain(*(parent.schema.labels for parent in parents))))
     return schema.model_copy(update={"features": features, "labels": labels})
 

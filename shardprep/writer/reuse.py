@@ -25,7 +25,16 @@ from shardprep.dataset import item_table, tfrecord
 from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
 from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
-from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, IMAGES, TARGET_FEATURES, WIDTH
+from shardprep.dataset.schema import (
+    FILENAME,
+    HEIGHT,
+    IMAGE,
+    IMAGES,
+    TARGET_FEATURES,
+    TARGETS,
+    TEXTS,
+    WIDTH,
+)
 from shardprep.errors import RecordError
 from shardprep.image.placement import Placement
 from shardprep.image.process import Original, ProcessedImage, ordinary_placement
@@ -153,8 +162,8 @@ def _found(wanted: Any, among: Any) -> Rows:
     return np.array(pc.fill_null(pc.index_in(wanted, among), -1), np.int64)
 
 
-_TABLED = frozenset({IMAGE, FILENAME, HEIGHT, WIDTH, *TARGET_FEATURES.values()})
-"""Features whose values are known from the image and its item row."""
+_TABLED = {IMAGE, FILENAME, HEIGHT, WIDTH, *TARGET_FEATURES.values()} - {TARGETS, TEXTS}
+"""Features whose values are known from the image and its item row. The length of lists is not."""
 _FACTS: dict[str, str | int] = {
     "reason": "", "length": 0, "original_height": 0, "original_width": 0, "original_format": "",
     "original_bytes": 0, "original_sha256": "",

@@ -21,10 +21,11 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
 from shardprep.catalog.items import Item, Items
+from shardprep.catalog.target_values import TargetValues
 from shardprep.catalog.targets import Target
 from shardprep.dataset import item_table
 from shardprep.dataset.documents import Count
-from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS, REJECTED, WRITTEN
+from shardprep.dataset.item_table import COLUMNS, REJECTED, WRITTEN
 from shardprep.dataset.manifest import Shard
 from shardprep.image.annotation_types import Annotation
 from shardprep.profiling import stage
@@ -75,7 +76,7 @@ class ShardHead(NamedTuple):
 class ShardWriter:
     """Writes one shard from its chunks, in plan order, and collects the rows of its items."""
 
-    def __init__(self, folders: Folders, head: ShardHead, *, is_annotated: bool) -> None:
+    def __init__(self, folders: Folders, head: ShardHead, columns: pa.Schema) -> None:
         self.head = head
         self._folders = folders
         self._file = folders.output.new_file(head.name, head.token)
@@ -84,7 +85,7 @@ class ShardWriter:
         """Hashes a chunk while it is written; both release the interpreter lock."""
         self.num_items = self._num_records = self._num_bytes = 0
         self._num_dark = self._num_rescaled = 0
-        self._columns = ANNOTATED_COLUMNS if is_annotated else COLUMNS
+        self._columns = columns
         self._tables = [self._columns.empty_table()]
         self._rows: defaultdict[str, list[Any]] = defaultdict(list)
         """Columns of the rows that are not in a table yet: making a table has a fixed cost."""
@@ -127,10 +128,12 @@ class ShardWriter:
             "original_bytes": [outcome.num_bytes for outcome in outcomes],
             "original_sha256": [outcome.sha256 or None for outcome in outcomes],
         }
-        if self._columns is ANNOTATED_COLUMNS:
+        if "targets" in self._columns.names:
+            columns |= _target_columns(targets)
+        if "object_labels" in self._columns.names:
             columns |= _annotation_columns(own, outcomes)
-        for name, values in columns.items():
-            self._rows[name] += values
+        for name in self._columns.names:
+            self._rows[name] += columns[name]
         if self.is_full or len(self._rows["key"]) >= MAX_CHUNK_ITEMS:
             self._tables.append(pa.Table.from_pydict(self._rows, schema=self._columns))
             self._rows.clear()
@@ -195,11 +198,24 @@ def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, 
         "mask_pixels": [
             None if count.pixels is None else [*count.pixels.items()] for count in counts
         ],
+        "labelled_points": [count.labelled_points for count in counts],
+        "lost_points": [
+            None if count.lost_points is None else [*count.lost_points.items()] for count in counts
+        ],
     }
 
 
 def _of_kind(targets: Sequence[Target], kind: type) -> list[Any]:
     return [target if isinstance(target, kind) else None for target in targets]
+
+
+def _target_columns(targets: Sequence[Target]) -> dict[str, list[Any]]:
+    values = [one if isinstance(one, TargetValues) else TargetValues() for one in targets]
+    return {
+        "targets": [one.numbers or None for one in values],
+        "classes": [one.classes or None for one in values],
+        "texts": [one.texts or None for one in values],
+    }
 
 
 def write_skipped(state: Folder, skipped: Sequence[Skipped]) -> None:

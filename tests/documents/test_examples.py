@@ -16,6 +16,7 @@ import pytest
 import shardprep
 from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL
+from shardprep.errors import DatasetError
 from shardprep.exporter.export import LAYOUTS
 from shardprep.reader import Dataset, ReadConfig
 from tests.support.annotated import annotated
@@ -74,6 +75,14 @@ def test_python_md(tmp_path: Path) -> None:
     assert len(blocks) == 4
     code = "\n".join(["import os, sys", "os.chdir(sys.argv[1])", *blocks, "print(images.shape)"])
     assert run_program(code, tmp_path) == "(32, 64, 64, 3)\n"
+
+
+def test_sources_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = executed(examples("sources"))["result"]
+    labels = result.manifest.labels.names[:3]
+    shown = f"{result.manifest.splits['train'].num_records} {labels}"
+    assert f"This prints `{shown}`." in page("sources")
 
 
 @pytest.mark.thorough
@@ -271,6 +280,41 @@ def test_keras_takes_an_exported_folder(here: Path) -> None:
         here / "exports/shapes-1.0.0-folder/train", image_size=(64, 64), verbose=False
     )
     assert found.class_names == ["circle", "square", "triangle"]
+
+
+# --- docs/targets.md ---
+
+
+@pytest.mark.thorough
+def test_targets_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("keras")
+    rows = "".join(f"{i}.jpg,{'' if i == 3 else 20 + i},{'fm'[i % 2]}\n" for i in range(40))
+    faces = {f"{i}.jpg": jpeg(seed=i) for i in range(40)}
+    table = f"file,age,gender\n{rows}".encode()
+    write(tmp_path / "faces.zip", zip_bytes({**faces, "faces.csv": table}))
+    (command,) = re.findall(r"^\$ shardprep (.*)$", page("targets"), re.MULTILINE)
+    done = run(*shlex.split(command), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    texts = "".join(f"{i % 4}.jpg,a face {i}\n" for i in range(10))
+    captions = {**dict(list(faces.items())[:4]), "captions.csv": f"image,caption\n{texts}".encode()}
+    source = write(tmp_path / "captions.zip", zip_bytes(captions))
+    labels = "csv:captions.csv:image:caption"
+    build(source, tmp_path / "tfrecords", labels=labels, target="texts", size="16x16")
+    monkeypatch.chdir(tmp_path)
+    found = executed(examples("targets"))
+    assert (found["numbers"], found["classes"]) == (("age",), ("f", "m"))
+    assert np.isfinite(found["history"].history["loss"]).all()
+    chosen = {text.decode() for _, text in found["pairs"].as_numpy_iterator()}
+    assert len(chosen) == 4
+    assert chosen < {f"a face {i}" for i in range(10)}
+    folds = reader.folds("tfrecords/faces", 4, by="classes")
+    assert [len(part) for _, part in folds] == [10] * 4
+    import pyarrow.compute as pc
+
+    women = reader.select("tfrecords/faces", where=pc.list_element(pc.field("classes"), 0) == 0)
+    assert len(women) == 20
+    with pytest.raises(DatasetError, match="have no class"):
+        reader.load("tfrecords/faces", weights="balanced")
 
 
 # --- docs/tasks.md ---

@@ -279,7 +279,10 @@ def test_coco_s_own_tools_open_the_objects(
     folder, seen = marked[layout], set()
     for split in ("train", "test"):
         coco = COCO(str(folder / document.format(split)))
-        assert [one["name"] for one in coco.loadCats(coco.getCatIds())] == list(CLASSES)
+        categories = coco.loadCats(coco.getCatIds())
+        assert [one["name"] for one in categories] == list(CLASSES)
+        assert categories[0]["keypoints"] == ["left", "right", "top"]
+        assert categories[0]["skeleton"] == [[1, 2]]
         below = folder / root.format(split)
         names = {one["file_name"] for one in coco.loadImgs(coco.getImgIds())}
         files = {*(folder / images.format(split)).iterdir()}
@@ -295,6 +298,11 @@ def test_coco_s_own_tools_open_the_objects(
             assert [one["category_id"] - 1 for one in found] == list(truth.labels)
             assert near([one["bbox"] for one in found], coco_boxes(key))
             assert [one["area"] for one in found] == [mask.sum() for mask in truth.masks()]
+            for one, (top, left, bottom, right) in zip(found, truth.rectangles, strict=True):
+                middle = (top + bottom) / 2
+                points = [left, middle, 2, right, middle, 1, 0, 0, 0]
+                np.testing.assert_allclose(one["keypoints"], points, atol=1e-4)
+                assert one["num_keypoints"] == 2
             assert np.array_equal([coco.annToMask(one) for one in found], truth.masks())
             classes = (folder / masks.format(split) / path.name).read_bytes()
             assert np.array_equal(pixels_of(classes), truth.classes())
@@ -340,7 +348,9 @@ def test_yolo_is_read_as_ultralytics_reads_it(marked: dict[str, Path]) -> None:
     data = yaml.safe_load((folder / "data.yaml").read_text())
     assert data["names"] == dict(enumerate(CLASSES))
     assert data["nc"] == len(CLASSES)
-    assert data.keys() == {"train", "test", "nc", "names"}
+    assert data.keys() == {"train", "test", "nc", "names", "kpt_shape", "flip_idx", "kpt_names"}
+    assert (data["kpt_shape"], data["flip_idx"]) == ([3, 3], [1, 0, 2])
+    assert data["kpt_names"] == {0: ["left", "right", "top"], 1: ["left", "right", "top"]}
     for split in ("train", "test"):
         for image, lines in as_ultralytics(folder, split):
             key = f"{split}/{image.name}"
@@ -352,8 +362,14 @@ def test_yolo_is_read_as_ultralytics_reads_it(marked: dict[str, Path]) -> None:
             assert [int(line[0]) for line in lines] == [truth.labels[i] for i in single]
             boxes = [
                 [(x - w / 2) * width, (y - h / 2) * height, w * width, h * height]
-                for _, x, y, w, h in lines
+                for _, x, y, w, h, *_ in lines
             ]
+            for (top, left, bottom, right), line in zip(
+                (truth.rectangles[i] for i in single), lines, strict=True
+            ):
+                middle = (top + bottom) / 2 / height
+                points = [left / width, middle, 2, right / width, middle, 1, 0, 0, 0]
+                np.testing.assert_allclose(line[5:], points, atol=1e-6)
             assert near(boxes, [coco_boxes(key)[i] for i in single])
             row = table_of(folder)[key]
             assert row["file_name"] == f"images/{key}"

@@ -1,4 +1,4 @@
-"""Ordinary JPEG and PNG files skip Pillow, and the stored bytes are equal."""
+"""Ordinary JPEG, PNG and Netpbm files skip Pillow, and the stored bytes are equal."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from shardprep.image import color
 from shardprep.image import png as png_module
 from shardprep.image.decode import stored_pixels
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
+from shardprep.image.netpbm import ordinary_netpbm
 from shardprep.image.png import OrdinaryPng, ordinary_png
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.resample import BACKEND, Pixels
@@ -523,3 +524,17 @@ def test_the_extension_refuses_buffers_that_do_not_fit() -> None:
     for background in ((0, 0, 256), (0, 0), (-1, 0, 0)):
         with pytest.raises((OverflowError, TypeError)):
             color._pixels.flatten(bytes(8), bytearray(6), background)
+
+
+# --- Netpbm files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_a_plain_netpbm_gives_the_bytes_that_pillow_gives(mode: str) -> None:
+    data = encoded(PICTURE.convert(mode), "PPM")
+    for one in (data, data[:-1]):
+        assert (ordinary_netpbm(one) is not None) == (one is data)
+        for spec in SPECS:
+            with patch("shardprep.image.process.ordinary_netpbm", return_value=None):
+                expected = process_image(one, spec)
+            assert process_image(one, spec) == expected

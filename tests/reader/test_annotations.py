@@ -1,4 +1,4 @@
-"""Both readers give equal boxes and masks: padded, limited and in any format."""
+"""Both readers give equal boxes, masks and keypoints: padded, limited and in any format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ import tensorflow as tf
 from PIL import Image
 
 from shardprep import reader
-from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.dataset.schema import (
+    ANNOTATIONS,
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
+    MASK,
+    OBJECT_MASK,
+    POINTS,
+)
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.config import BoxFormat
 from shardprep.reader.tf import decode, pipeline
@@ -61,8 +71,8 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
 KINDS: dict[str, tuple[Any, ...]] = {
     "boxes": (BOX, BOX_LABEL),
     "masks": (MASK,),
-    "all": (*INSTANCES, MASK),
-    "raw": (*INSTANCES, MASK),
+    "all": ANNOTATIONS,
+    "raw": ANNOTATIONS,
     "labelled": INSTANCES,
 }
 
@@ -166,6 +176,13 @@ def test_each_image_has_its_own_annotations_followed_by_padding(sets: Sets) -> N
             assert np.allclose(boxes[:number], np.reshape(one.rectangles, (-1, 4)), atol=1e-4)
             assert batch[BOX_LABEL][row].tolist() == [*one.labels] + [-1] * (most - number)
             assert batch[CROWD][row, :number].tolist() == [label == 1 for label in one.labels]
+            places = np.reshape(one.keypoints, (-1, 3, 2))
+            np.testing.assert_array_equal(batch[KEYPOINTS][row, :number], places)
+            assert batch[KEYPOINTS_VISIBLE][row].tolist() == (
+                [[2, 1, 0]] * number + [[0, 0, 0]] * (most - number)
+            )
+            assert (batch[KEYPOINTS][row, number:] == -1).all()
+            assert batch[POINTS][row].tolist() == [[0.5, 0.25], [0, 0]]
             masks = batch[OBJECT_MASK][row]
             assert np.array_equal(masks[:number], np.reshape(one.masks(), (-1, HEIGHT, WIDTH)))
             assert np.array_equal(batch[MASK][row, ..., 0], one.classes())
@@ -184,7 +201,10 @@ def test_targets_have_the_documented_names_and_types(sets: Sets) -> None:
     assert {name: one.dtype for name, one in target.items()} == dtypes | more
     assert target["label"].shape == (4,)
     every = by_load(sets["all"], batch_size=4)[0][1]
-    assert set(every) == {*dtypes, "crowds", "masks", "segmentation_mask"}
+    of_points: dict[str, Any] = {"keypoints": np.float32, "points": np.float32}
+    of_points |= {"keypoints_visible": np.int64, "points_visible": np.int64}
+    assert set(every) == {*dtypes, "crowds", "masks", "segmentation_mask", *of_points}
+    assert {name: every[name].dtype for name in of_points} == of_points
 
 
 def test_class_names_and_element_specs_describe_objects_and_masks(sets: Sets) -> None:
@@ -194,6 +214,8 @@ def test_class_names_and_element_specs_describe_objects_and_masks(sets: Sets) ->
     _, target = reader.load(sets["all"], batch_size=4, drop_remainder=True).element_spec
     assert target["boxes"].shape.as_list() == [4, None, 4]
     assert target["masks"].shape.as_list() == [4, None, HEIGHT, WIDTH]
+    assert target["keypoints"].shape.as_list() == [4, None, 3, 2]
+    assert target["points"].shape.as_list() == [4, 2, 2]
     assert target["segmentation_mask"].shape.as_list() == [4, HEIGHT, WIDTH, 1]
     options: dict[str, Any] = {"batch_size": 4, "drop_remainder": True, "max_boxes": 9}
     _, target = reader.load(sets["all"], **options).element_spec
@@ -249,6 +271,29 @@ def test_boxes_are_converted_to_every_format_of_keras(box_format: str, sets: Set
         there = target["labels"] >= 0
         assert np.allclose(found["boxes"][there], wanted[there], atol=1e-4)
         assert (found["boxes"][~there] == -1).all()
+
+
+@pytest.mark.parametrize("box_format", FORMATS)
+def test_keypoints_have_the_unit_and_order_of_the_boxes(box_format: str, sets: Sets) -> None:
+    """Keypoint 0 is the middle of the left edge of its box, keypoint 1 of the right edge."""
+    options: dict[str, Any] = {"seed": 3, "box_format": box_format}
+    for _, found in by_load(sets["all"], batch_size=4, **options):
+        there = found["labels"] >= 0
+        first, second, third, fourth = np.moveaxis(found["boxes"][there], -1, 0)
+        sides = {
+            "yxyx": ((first + third) / 2, second, (first + third) / 2, fourth),
+            "xyxy": (first, (second + fourth) / 2, third, (second + fourth) / 2),
+            "xywh": (first, second + fourth / 2, first + third, second + fourth / 2),
+            "center_xywh": (first - third / 2, second, first + third / 2, second),
+            "center_yxhw": (first, second - fourth / 2, first, second + fourth / 2),
+        }[box_format.removeprefix("rel_")]
+        edges = found["keypoints"][there][:, :2].reshape(-1, 4)
+        np.testing.assert_allclose(edges, np.stack(sides, -1), atol=1e-4)
+        assert (found["keypoints"][~there] == -1).all()
+        height, width = (1, 1) if box_format.startswith("rel_") else (HEIGHT, WIDTH)
+        centre = [0.5 * height, 0.25 * width]
+        is_x_first = box_format.removeprefix("rel_") in ("xyxy", "xywh", "center_xywh")
+        assert found["points"][0, 0].tolist() == (centre[::-1] if is_x_first else centre)
 
 
 def test_boxes_in_pixels_fit_resized_images(sets: Sets) -> None:

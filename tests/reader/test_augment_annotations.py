@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep import reader
-from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, IMAGE, MASK, OBJECT_MASK
+from shardprep.dataset.schema import (
+    ANNOTATIONS,
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    IMAGE,
+    MASK,
+    OBJECT_MASK,
+)
 from shardprep.errors import DatasetError
 from shardprep.reader.decode.targets import KEYS
 from tests.reader.datasets import refused
@@ -82,6 +90,62 @@ def extent(mask: Any) -> tuple[int, ...] | None:
 
 def arrays(structure: Any) -> Any:
     return tf.nest.map_structure(lambda one: one.numpy(), structure)
+
+
+@examples(25)
+@given(
+    st.lists(rectangles(), min_size=4, max_size=4),
+    st.sampled_from([augment.Flip(0.5, 0.5, (), ()), *OPS[1:]]),
+    st.integers(0, 99),
+)
+def test_keypoints_stay_in_the_corners_of_their_boxes(
+    rows: list[Rectangle], op: Any, seed: int
+) -> None:
+    images, target = drawn(rows)
+    corners = target["boxes"].reshape(4, 3, 2, 2)
+    visible = np.repeat(np.where(target["labels"] >= 0, 2, 0)[..., np.newaxis], 2, axis=-1)
+    target |= {"keypoints": corners, "keypoints_visible": visible}
+    if not isinstance(op, augment.Mosaic):
+        target |= {"points": corners[:, 0], "points_visible": visible[:, 0]}
+    images, moved = arrays(op(images, target, seed=(seed, 1)))
+    there, size = moved["labels"] >= 0, np.array(images.shape[1:3])
+    assert (moved["keypoints"][~there] == -1).all()
+    assert not moved["keypoints_visible"][~there].any()
+    for box, points, seen in zip(
+        *(moved[key][there] for key in ("boxes", "keypoints", "keypoints_visible")), strict=True
+    ):
+        sides = box.reshape(2, 2)
+        for point, is_seen in zip(points, seen, strict=True):
+            away = np.abs(sides - point) * size
+            assert away.min(axis=0).max() < 0.01 if is_seen else not point.any()
+        if (sides > 1e-3).all() and (sides < 1 - 1e-3).all() and "points" in moved:
+            assert seen.tolist() == [2, 2]  # nothing of the object is cut
+            np.testing.assert_allclose(np.sort(points, axis=0), sides, atol=1e-5)
+    if "points" in moved:  # of images, they move like those of the first object
+        has_object = there[:, 0]
+        for name in ("", "_visible"):
+            of_image, of_object = moved[f"points{name}"], moved[f"keypoints{name}"][:, 0]
+            np.testing.assert_array_equal(of_image[has_object], of_object[has_object])
+
+
+def test_flips_exchange_the_keypoints_of_the_sides(tmp_path: Path) -> None:
+    """`load` takes the pairs from the schema, also for flips inside of other recipes."""
+    path = annotated(tmp_path, *ANNOTATIONS)
+    recipe = augment.Compose([augment.Compose([augment.Flip(1.0)], jit_compile=False)])
+    num_objects = 0
+    for _, found in reader.load(path, shuffle=False, augment=recipe).as_numpy_iterator():
+        left, right, top = np.moveaxis(found["keypoints"], 1, 0)
+        np.testing.assert_allclose(left[:, 1], found["boxes"][:, 1], atol=1e-6)
+        np.testing.assert_allclose(right[:, 1], found["boxes"][:, 3], atol=1e-6)
+        assert not top.any()
+        assert found["keypoints_visible"].tolist() == [[1, 2, 0]] * len(left)
+        assert found["points"].tolist() == [[0.5, 0.75], [0, 0]]  # no pair has sides
+        num_objects += len(left)
+    assert num_objects == 7
+    images, target = drawn(FOUR)
+    target |= {"keypoints": np.zeros((4, 3, 2, 2)), "keypoints_visible": np.zeros((4, 3, 2), int)}
+    with pytest.raises(DatasetError, match=r"'keypoints' change their sides.*Flip\(mirrored=…"):
+        augment.Flip(1.0)(images, target, seed=SEED)
 
 
 @examples(25)

@@ -28,8 +28,11 @@ from shardprep.dataset import example, tfrecord
 from shardprep.dataset import schema as names
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
 from shardprep.dataset.item_table import (
-    ANNOTATED_COLUMNS,
+    ANNOTATION_COLUMNS,
+    COLUMNS,
+    POINT_COLUMNS,
     SKIPPED,
+    columns_for,
     index_text,
     read_items,
     rows_by_shard,
@@ -40,7 +43,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_mani
 from shardprep.dataset.schema import Schema
 from shardprep.dataset.tally import Tally
 from shardprep.dataset.tfds_metadata import tfds_files
-from shardprep.image.annotation_types import Annotation
+from shardprep.image.annotation_types import Annotation, Skeleton
 from shardprep.recipe.object_rules import parse_box_rule
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.listing import list_source
@@ -51,8 +54,17 @@ from tests.support.builders import build, encoded, png, write, write_folder, zip
 
 Mask = np.ndarray[Any, np.dtype[np.uint8]]
 
+ANNOTATED_COLUMNS = pa.schema([*COLUMNS, *ANNOTATION_COLUMNS, *POINT_COLUMNS])
 CLASSES = ("red", "blue")
 MASK_CLASSES = ("ground", "red", "blue")
+OF_OBJECT = Skeleton(("left", "right", "top"), ((0, 1),), (1, 0, 2))
+OF_IMAGE = Skeleton(("centre", "corner"))
+SKELETONS = {
+    names.KEYPOINTS: OF_OBJECT,
+    names.KEYPOINTS_VISIBLE: OF_OBJECT,
+    names.POINTS: OF_IMAGE,
+    names.POINTS_VISIBLE: OF_IMAGE,
+}
 HEIGHT, WIDTH = 48, 64
 _COLOURS = ((220, 30, 30), (30, 30, 220))
 
@@ -74,6 +86,16 @@ class Marked:
             for one in self.rectangles
             for at, side in zip(one, sides, strict=True)
         )
+
+    @property
+    def keypoints(self) -> tuple[float, ...]:
+        """The values of `objects/keypoints`: the middle of the left and right edge, and nothing."""
+        found: list[float] = []
+        for top, left, bottom, right in self.rectangles:
+            middle = (top + bottom) / 2 / HEIGHT
+            places = (middle, left / WIDTH, middle, right / WIDTH, 0.0, 0.0)
+            found += [float(np.float32(at)) for at in places]
+        return tuple(found)
 
     def masks(self) -> list[Mask]:
         found = []
@@ -132,7 +154,7 @@ def rewritten(path: Path, features: tuple[str, ...], marked: Mapping[str, Marked
         before.labels,
         {},
         {name: of.get(name, ()) for name in features},
-    )
+    ).with_keypoints({name: SKELETONS[name] for name in features if name in SKELETONS})
     items = read_items(path / ITEMS_FILE)
     rows = rows_by_shard(items)
     tally = Tally(recorded_recipe(manifest, "-", "-").image_spec)
@@ -150,8 +172,8 @@ def rewritten(path: Path, features: tuple[str, ...], marked: Mapping[str, Marked
             )
             tables.append(table)
     skipped = with_status(items, SKIPPED).to_pylist()
-    tables.append(pa.Table.from_pylist(skipped, schema=ANNOTATED_COLUMNS))
-    write_items(LocalFolder(path), ITEMS_FILE, tables, ANNOTATED_COLUMNS)
+    tables.append(pa.Table.from_pylist(skipped, schema=columns_for(schema)))
+    write_items(LocalFolder(path), ITEMS_FILE, tables, columns_for(schema))
     _write_documents(path, manifest, schema, tally)
     return path
 
@@ -189,7 +211,7 @@ def _write_shard(
         row.update(offset=len(data), length=len(framed), **_row(one, schema))
         data += framed
     write(path / shard.name, bytes(data))
-    table = pa.Table.from_pylist(found, schema=ANNOTATED_COLUMNS)
+    table = pa.Table.from_pylist(found, schema=columns_for(schema))
     write(path / index_name(shard.name), index_text(table).encode())
     return table
 
@@ -208,13 +230,21 @@ def values_of(one: Marked) -> dict[str, Any]:
         names.CROWD: tuple(label for label in one.labels),
         names.OBJECT_MASK: tuple(grey_png(mask) for mask in one.masks()),
         names.MASK: grey_png(one.classes()),
+        names.KEYPOINTS: one.keypoints,
+        names.KEYPOINTS_VISIBLE: (2, 1, 0) * len(one.labels),
+        names.POINTS: (0.5, 0.25, 0.0, 0.0),
+        names.POINTS_VISIBLE: (2, 0),
     }
 
 
 def _row(one: Marked, schema: Schema) -> dict[str, Any]:
     has_objects, has_mask = names.BOX in schema.features, names.MASK in schema.features
+    labelled = [2] * (len(one.labels) * (names.KEYPOINTS in schema.features))
+    labelled += [1] * (names.POINTS in schema.features)
     values, counts = np.unique(one.classes(), return_counts=True)
     return {
+        "labelled_points": labelled,
+        "lost_points": [],
         "num_objects": len(one.labels) if has_objects else None,
         "num_dropped": sum(one.dropped.values()),
         "num_clipped": one.num_clipped,

@@ -18,16 +18,27 @@ from PIL import Image
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.annotated_pictures import annotated_pictures
 from shardprep.dataset.describe import read_facts
-from shardprep.dataset.item_table import ANNOTATED_COLUMNS, read_items, rows_by_shard
+from shardprep.dataset.item_table import read_items, rows_by_shard
 from shardprep.dataset.local_files import LocalFiles
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.dataset.schema import (
+    ANNOTATIONS,
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
+    MASK,
+    OBJECT_MASK,
+    POINTS,
+    POINTS_VISIBLE,
+)
 from shardprep.storage.folder import LocalFolder
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset
 from shardprep.writer.shard import ReceiptFacts, read_receipt, write_receipt
-from tests.support.annotated import HEIGHT, MARKED, WIDTH, annotated, grey_png
+from tests.support.annotated import ANNOTATED_COLUMNS, HEIGHT, MARKED, WIDTH, annotated, grey_png
 from tests.support.builders import Quiet, Told, build, encoded, tree, write, write_folder
 from tests.support.examples import fuzzed, texts
 
@@ -99,6 +110,17 @@ DAMAGES: dict[str, tuple[str, Callable[[list[Any]], list[Any]], str, str]] = {
     "another label": (BOX_LABEL, lambda v: [1, *v[1:]], "items", "[1, 0, 1], items.parquet says"),
     "a flag of 2": (CROWD, lambda v: [2, *v[1:]], "objects", "2 is not 0 or 1"),
     "a flag lost": (CROWD, lambda v: v[1:], "objects", "objects/is_crowd of 2"),
+    "a keypoint lost": (KEYPOINTS, lambda v: v[:-2], "objects", "values, which is not 6 for each"),
+    "an object without keypoints": (KEYPOINTS, lambda v: v[6:], "objects", "keypoints of 2"),
+    "a keypoint outside": (KEYPOINTS, lambda v: [1.5, *v[1:]], "objects", "1.5 is not from 0 to 1"),
+    "a keypoint of no place": (KEYPOINTS, lambda v: [float("nan"), *v[1:]], "objects", "nan is"),
+    "a visibility of 3": (KEYPOINTS_VISIBLE, lambda v: [3, *v[1:]], "objects", "3 is not 0, 1 or"),
+    "an unseen keypoint": (KEYPOINTS_VISIBLE, lambda v: [0, *v[1:]], "objects", "of visibility 0"),
+    "another visibility": (
+        KEYPOINTS_VISIBLE, lambda v: [*v[:2], 1, *v[3:]], "items", "[3, 2, 2, 1], items.parquet",
+    ),
+    "a point lost": (POINTS, lambda v: v[:2], "example", "has 2 values, not 4"),
+    "no point": (POINTS_VISIBLE, lambda _: [2, 2], "items", "items.parquet says [2, 2, 2, 1]"),
     "a mask lost": (OBJECT_MASK, lambda v: v[1:], "objects", "objects/mask of 2"),
     "no masks": (OBJECT_MASK, lambda _: [], "objects", "objects/mask of 0"),
     "a mask of another size": (

@@ -186,7 +186,9 @@ CASES = {
     for name, flags in cases.items()
 }
 
-_NEWER = ("ids_are_values", "unmatched")
+_NEWER = (
+    "ids_are_values", "unmatched", "keypoints", "points", "has_relative_points", "lost_points",
+)  # fmt: skip
 """Fields that facts have since the hashes were made, which count where they are filled."""
 
 
@@ -261,7 +263,7 @@ def _plain(value: Any) -> Any:
         return str(value.dtype), value.shape, value.tolist()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
-        names = [name for name in names if name not in _NEWER or getattr(value, name)]
+        names = [name for name in names if name not in _NEWER or _plain(getattr(value, name))]
         return type(value).__name__, *((name, _plain(getattr(value, name))) for name in names)
     if isinstance(value, dict):
         return [(_plain(key), _plain(one)) for key, one in value.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -12,7 +12,8 @@ from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
 from shardprep.catalog.objects.formats.box_format import check_boxes, image_size
 from shardprep.catalog.objects.formats.panoptic import masks_of_segments, with_segments
 from shardprep.catalog.objects.formats.rle_table import read_runs
-from shardprep.catalog.objects.known_formats import read_boxes
+from shardprep.catalog.objects.image_points import FoundPoints
+from shardprep.catalog.objects.known_formats import read_boxes, read_image_points
 from shardprep.catalog.objects.mask_reading import (
     FileMasks,
     holds_numbers,
@@ -31,12 +32,19 @@ from shardprep.dataset.manifest import (
     unmatched_of,
 )
 from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown, some_of
-from shardprep.image.annotation_types import NO_OUTLINE, Annotation, AnnotationSpec, Segment
+from shardprep.image.annotation_types import (
+    NO_OUTLINE,
+    Annotation,
+    AnnotationSpec,
+    Segment,
+    Skeleton,
+)
 from shardprep.recipe.object_rules import FormatRule
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member
 
 _BOXES, _MASKS, _CLASSES = OptionName("boxes"), OptionName("masks"), OptionName("classes")
+_POINTS = OptionName("points")
 _INSTANCES, _MASK_VALUES = OptionName("instances"), OptionName("mask_values")
 NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
 """Reasons to leave out an image if other images of its split are annotated."""
@@ -88,6 +96,8 @@ class _Read(NamedTuple):
     """Objects with masks that are drawn or numbered; same as `boxes` if one document has both."""
     files: FileMasks
     is_numbered: bool
+    points: FoundPoints | None = None
+    """Keypoints of images; keypoints of objects are in `boxes`."""
 
     @property
     def objects(self) -> Found | None:
@@ -108,11 +118,26 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
     recipe = images.recipe
     read = _read(recipe, images, naming)
     annotations, names = _classed(recipe, read, naming)
+    if read.points is not None:
+        annotations = _with_points(annotations, read.points)
     spec = _spec(recipe, read, annotations, names)
     counts, dropped = _counts(annotations)
     objects, files = read.objects, read.files
-    unmatched = _unmatched(objects, [one.key for one in images.skipped])
-    _check_dropped(counts.total(), dropped + unmatched, recipe.max_dropped, objects)
+    without_image = {
+        name: count
+        for one in (objects, read.points)
+        if one is not None
+        for name, count in one.without_image.items()
+    }
+    unmatched = _unmatched(without_image, [one.key for one in images.skipped])
+    unmatched[ELSEWHERE] = objects.num_elsewhere if objects else 0
+    unmatched = +unmatched
+    num_points = read.points.num_labelled if read.points is not None else 0
+    _check_dropped(
+        counts.total() + num_points, dropped + unmatched, recipe.max_dropped, without_image
+    )
+    points = [read.points] if read.points is not None else []
+    sources: list[Found | FoundPoints] = [*read.sources, *points]
     raw = {*(name for one in read.sources for name in one.names), *files.raw_names}
     is_background = recipe.unlisted == "background"
     if recipe.unlisted == "auto" and objects is not None:
@@ -121,10 +146,10 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
         facts=AnnotationFacts(
             spec=spec,
             names=names,
-            how="; ".join(filter(None, [*(one.how for one in read.sources), files.how])),
-            without_image=tuple(objects.without_image) if objects else (),
+            how="; ".join(filter(None, [*(one.how for one in sources), files.how])),
+            without_image=tuple(without_image),
             unmatched=unmatched_of(unmatched, 0),
-            documents=frozenset(key for one in read.sources for key in one.documents),
+            documents=frozenset(key for one in sources for key in one.documents),
             num_objects={name: counts[i] for i, name in enumerate(names) if counts[i]},
             dropped=dict(sorted(dropped.items())),
         ),
@@ -136,7 +161,7 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
         splits=objects.splits if objects else None,
         unmapped=tuple(name for name in naming.class_map if name not in raw),
         findings=[
-            *(line for one in read.sources for line in one.findings),
+            *(line for one in sources for line in one.findings),
             *files.values.findings,
         ],
     )
@@ -165,13 +190,46 @@ def _read(recipe: Recipe, images: SourceImages, naming: Naming) -> _Read:
         files = read_mask_files(recipe, images, own)
     if shapes is not None and shapes.segments:
         files = files._replace(masks=masks_of_segments(shapes, beside.segments, len(keys)))
-    return _Read(boxes, shapes, files, numbered is not None)
+    points = None
+    if recipe.rules.points.is_given and not _has_keypoints(recipe):
+        source = AnnotatedSource(images.index, images.documents, images.members)
+        points = read_image_points(recipe.rules.points, source)
+    return _Read(boxes, shapes, files, numbered is not None, points)
+
+
+def _has_keypoints(recipe: Recipe) -> bool:
+    """Return whether `--points` means keypoints of the objects of `--boxes`."""
+    points, boxes = recipe.rules.points, recipe.rules.boxes
+    return points.needs_boxes or (points.kind == "labelme" and boxes.kind == "labelme")
+
+
+def _with_points(
+    annotations: Sequence[Annotation | None], found: FoundPoints
+) -> list[Annotation | None]:
+    """Return the annotations with keypoints of images; a listed image is annotated."""
+    with_points = list(annotations)
+    for image in found.points.keys() | found.lost.keys():
+        one = with_points[image] or Annotation()
+        with_points[image] = replace(
+            one,
+            points=found.points.get(image),
+            has_relative_points=found.is_relative,
+            lost_points=found.lost.get(image, {}),
+        )
+    return with_points
 
 
 def _boxes_of(recipe: Recipe, rule: FormatRule, images: SourceImages) -> Found:
     has_outlines = recipe.rules.masks.kind == "format"
     areas = has_outlines and not recipe.instances
-    source = AnnotatedSource(images.index, images.documents, images.members, has_outlines, areas)
+    source = AnnotatedSource(
+        images.index,
+        images.documents,
+        images.members,
+        has_outlines,
+        areas,
+        keypoints=_has_keypoints(recipe),
+    )
     found = read_boxes(rule, source)
     if recipe.annotated_size == "file":
         return found
@@ -253,6 +311,8 @@ def _spec(
         boxes=read.boxes is not None or mode == "instances",
         masks=mode,
         crowds=any(one is not None and one.crowds for one in annotations),
+        keypoints=_skeleton(read.boxes) if _has_keypoints(recipe) else None,
+        points=read.points.skeleton if read.points else None,
         num_classes=len(names),
         is_binary=values.is_binary,
         is_panoptic=is_panoptic,
@@ -265,6 +325,13 @@ def _spec(
         values=values.stored(spec.ignore),
         background=spec.ignore if background == NONE else background,
     )
+
+
+def _skeleton(found: Found | None) -> Skeleton:
+    if found is None or found.skeleton is None or not found.skeleton.names:
+        what = "no object has keypoints"
+        raise SourceError(_POINTS, what, f"leave it out: {_BOXES} alone stores boxes")
+    return found.skeleton
 
 
 def _check_boxes(
@@ -299,6 +366,10 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
     if has_boxes and recipe.instances and rule.kind == "pattern" and not is_numbered:
         what = "it is unknown which mask file belongs to which box"
         raise RecipeError(_INSTANCES, what, f"leave {_BOXES} out: boxes come from the masks")
+    if recipe.rules.points.needs_boxes and recipe.points != recipe.boxes:
+        what = f"{recipe.points!r} lists other objects than {_BOXES} {recipe.boxes}"
+        hint = f"take both from one document: leave {_BOXES} out"
+        raise RecipeError(_POINTS, what, hint)
     if recipe.instances and not rule.is_given:
         raise RecipeError(_INSTANCES, "there are no masks", f"say where they are with {_MASKS}")
     if recipe.mask_values and rule.kind != "pattern":
@@ -312,7 +383,7 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
 def _lacks(
     annotations: Sequence[Annotation | None], files: FileMasks, objects: Found | None
 ) -> list[str]:
-    reason = NO_MASK if objects is None else NO_ANNOTATION
+    reason = NO_MASK if objects is None and files.is_read else NO_ANNOTATION
     pairs = zip(annotations, files.masks, strict=True)
     lacks = []
     for one, masks in pairs:
@@ -383,31 +454,29 @@ def _outlined(one: Annotation) -> Annotation:
     return one.of(has_outline, NO_OUTLINE) if not all(has_outline) else one
 
 
-def _unmatched(objects: Found | None, left_out: Collection[str]) -> Counter[str]:
+def _unmatched(without_image: Mapping[str, int], left_out: Collection[str]) -> Counter[str]:
     """Return the number of objects without an image by reason; `left_out` are excluded keys."""
     found: Counter[str] = Counter()
-    if objects is not None:
-        names = {key.rpartition("/")[2] for key in left_out if objects.without_image}
-        names.update({stem(name) for name in names})
-        for text, count in objects.without_image.items():
-            name = text.replace("\\", "/").rpartition("/")[2]
-            found[LEFT_OUT if {name, stem(name)} & names else NO_IMAGE] += count
-        found[ELSEWHERE] = objects.num_elsewhere
-    return +found
+    names = {key.rpartition("/")[2] for key in left_out if without_image}
+    names.update({stem(name) for name in names})
+    for text, count in without_image.items():
+        name = text.replace("\\", "/").rpartition("/")[2]
+        found[LEFT_OUT if {name, stem(name)} & names else NO_IMAGE] += count
+    return found
 
 
 def _check_dropped(
-    num_objects: int, dropped: Counter[str], most: float, objects: Found | None
+    num_objects: int, dropped: Counter[str], most: float, without_image: Mapping[str, int]
 ) -> None:
+    """Raise SourceError if too many objects, or keypoints of images, are bad."""
     bad = {reason: count for reason, count in dropped.items() if reason not in NO_FAULTS}
     num_bad = sum(bad.values())
     total = num_objects + num_bad
     if num_bad > most * total:
         counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))
         what = f"{num_bad:,} of {total:,} objects are bad ({counts}), more than {most:.3g}"
-        if bad.get(NO_IMAGE) and objects is not None:
-            named = objects.without_image.items()
-            missing = [shown(name) for name, count in named if count]
+        if bad.get(NO_IMAGE):
+            missing = [shown(name) for name, count in without_image.items() if count]
             what += f"; there is no image for {some_of(missing)}"
         hint = "a larger share accepts them"
         if bad.get(NO_OUTLINE, 0) == num_objects + num_bad:

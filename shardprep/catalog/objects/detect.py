@@ -82,7 +82,7 @@ def recognised(
     SourceError if the user must choose, or if nothing is detected for an option that is "auto".
     """
     wanted = [key for key in ("boxes", "masks") if getattr(recipe, key) == "auto"]
-    keys = wanted or ["boxes", "masks"]
+    keys = wanted or ["boxes", "masks", "points"]
     found = find_signs(index, documents, images)
     signs = usual([one for one in found if one.key in keys])
     if recipe.instances and any(one.instances for one in signs):

@@ -7,10 +7,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardprep.catalog.objects.formats import box_table, coco, cvat, labelme, via, voc, yolo
+from shardprep.catalog.objects.formats import (
+    box_table,
+    coco,
+    cvat,
+    labelme,
+    point_table,
+    via,
+    voc,
+    yolo,
+)
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
+from shardprep.catalog.objects.image_points import FoundPoints
 from shardprep.catalog.objects.object_table import Found
-from shardprep.recipe.object_rules import FormatRule
+from shardprep.recipe.object_rules import FormatRule, PointRule
 
 
 class Format(NamedTuple):
@@ -38,6 +48,13 @@ def read_boxes(rule: FormatRule, source: AnnotatedSource) -> Found:
         return FORMATS[rule.kind].read(rule, source)
 
 
+def read_image_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
+    """Return the keypoints of all images by a rule of the kind "csv" or "labelme"."""
+    read = point_table.read if rule.kind == "csv" else labelme.read_points
+    return read(rule, source)
+
+
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return a `Sign` for each detected format, in the order of `FORMATS`."""
-    return [sign for one in FORMATS.values() for sign in one.recognise(source)]
+    """Return a `Sign` for each detected format, in the order of `FORMATS`, then of keypoints."""
+    signs = [sign for one in FORMATS.values() for sign in one.recognise(source)]
+    return signs or point_table.recognise(source)

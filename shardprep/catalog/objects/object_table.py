@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.targets import class_names
 from shardprep.dataset.manifest import ELSEWHERE, LEFT_OUT
-from shardprep.image.annotation_types import Annotation, Floats, Outline, Segment
+from shardprep.dataset.schema import MOST_POINTS
+from shardprep.errors import OptionName, SourceError
+from shardprep.image.annotation_types import Annotation, Floats, Outline, Points, Segment, Skeleton
+from shardprep.image.keypoints import united
 from shardprep.recipe.object_rules import BoxColumns
 
 Ints = NDArray[np.int64]
@@ -25,6 +28,7 @@ ONE_CLASS = "object"
 UNKNOWN_CLASS = "unknown class"
 MALFORMED = "malformed"
 NOT_ASKED_FOR = "not among --classes"
+WRONG_NUMBER = "wrong number of keypoints"
 """Reasons to drop an object. The last one is not a fault of the object."""
 NO_FAULTS = (NOT_ASKED_FOR, LEFT_OUT, ELSEWHERE)
 """Reasons that do not count against `--max-dropped`."""
@@ -58,6 +62,8 @@ class Found:
     segments: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Position of an image → key of its panoptic document, and name of its mask file."""
     findings: list[str] = field(default_factory=list)
+    skeleton: Skeleton | None = None
+    """Keypoints of all objects; None if they are not read."""
 
 
 class ObjectTable:
@@ -81,6 +87,10 @@ class ObjectTable:
         self._sizes: dict[int, tuple[int, int]] = {}
         self._dropped: defaultdict[int, dict[str, int]] = defaultdict(dict)
         self._faults: dict[int, str] = {}
+        self._points = array("f")
+        self._points_of: dict[int, tuple[int, int]] = {}
+        """Row of an object → where its keypoints begin and end in `_points`."""
+        self._lost_points: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     def __len__(self) -> int:
         return len(self._images)
@@ -99,15 +109,32 @@ class ObjectTable:
         *,
         is_crowd: bool = False,
         outline: Outline = None,
+        keypoints: Sequence[float] = (),
     ) -> None:
-        """Add an object; TypeError, ValueError or OverflowError unless `box` is four numbers."""
+        """Add an object; TypeError, ValueError or OverflowError unless `box` is four numbers.
+
+        `keypoints` are x, y and visibility of each, () without keypoints.
+        """
         first, second, third, fourth = box
+        if len(keypoints) % 3 or not {0, 1, 2}.issuperset(keypoints[2::3]):
+            raise ValueError("not x, y and 0, 1 or 2 for each keypoint")
+        points = array("f", keypoints)
         self._boxes.fromlist([first, second, third, fourth])
         self._images.append(image)
         self._classes.append(number)
         self._crowds.append(is_crowd)
         if outline is not None and self._has_outlines:
             self._outlines[len(self._images) - 1] = outline
+        if points:
+            self.add_points(len(self._images) - 1, points)
+
+    def add_points(self, row: int, values: Sequence[float]) -> None:
+        """Add the keypoints of an object: x, y and visibility of each."""
+        self._points_of[row] = len(self._points), len(self._points) + len(values)
+        self._points.extend(values)
+
+    def lose_points(self, image: int, reason: str, count: int = 1) -> None:
+        self._lost_points[image][reason] += count
 
     def extend(self, images: list[int], boxes: Floats, numbers: list[int]) -> None:
         """Add objects that are not crowds and have no outlines; boxes are float64[n, 4]."""
@@ -154,6 +181,7 @@ class ObjectTable:
         documents: Iterable[str],
         classes: tuple[tuple[str, ...], Mapping[str, int]] | None = None,
         areas_of: Mapping[str, int] | None = None,
+        skeletons: Mapping[str, Skeleton] | None = None,
         **more: Any,
     ) -> Found:
         """Return the annotations of all images.
@@ -161,11 +189,25 @@ class ObjectTable:
         `classes` is a pair: all class names, and a map from class names as read to labels. None
         means all classes in natural order. An object whose class has no label is dropped and
         counted. An object with the label `NO_OBJECT` is left out, or becomes an area if its class
-        has a label in `areas_of`.
+        has a label in `areas_of`. `skeletons` are the keypoints of classes; the keypoints of other
+        classes are numbered. None means that keypoints are not read.
         """
         names, labels_of = self._natural_names() if classes is None else classes
+        labels, skeleton, points = self._labels(labels_of), None, None
+        if skeletons is not None:
+            skeletons = {
+                name: self._skeleton_of(name, skeletons)
+                for name in self.classes
+                if labels_of.get(name, -1) >= 0
+            }
+            skeleton = united(skeletons.values())
+            if len(skeleton.names) > MOST_POINTS:
+                what = f"the objects have {len(skeleton.names):,} keypoints"
+                raise SourceError(OptionName("points"), what, f"at most {MOST_POINTS:,} are stored")
+            points = self._keypoints(labels, skeletons, skeleton)
         return Found(
-            annotations=self._annotations(labels_of, areas_of or {}),
+            annotations=self._annotations(labels, areas_of or {}, points),
+            skeleton=skeleton,
             names=names,
             how=how,
             documents=tuple(documents),
@@ -179,10 +221,46 @@ class ObjectTable:
         place = {name: i for i, name in enumerate(dict.fromkeys(whole.values()))}
         return tuple(place), {raw: place[name] for raw, name in whole.items()}
 
+    def _skeleton_of(self, name: str, skeletons: Mapping[str, Skeleton]) -> Skeleton:
+        """Return the stated keypoints of a class, or as many as most of its objects have."""
+        known = skeletons.get(name)
+        if known is not None and known.names:
+            return known
+        number = self.classes[name]
+        lengths = Counter(
+            stop - start
+            for row, (start, stop) in self._points_of.items()
+            if self._classes[row] == number
+        )
+        usual = max(lengths, key=lambda one: (lengths[one], one), default=0) // 3
+        names = tuple(map(str, range(usual)))
+        return (known or Skeleton())._replace(names=names)
+
+    def _keypoints(
+        self, labels: Ints, skeletons: Mapping[str, Skeleton], skeleton: Skeleton
+    ) -> Points:
+        """Return the keypoints of all objects; drop objects with another number of them."""
+        places = {name: i for i, name in enumerate(skeleton.names)}
+        of_class = [
+            [places[name] for name in skeletons.get(one, Skeleton()).names] for one in self.classes
+        ]
+        points = np.zeros((len(self), len(places), 3), np.float32)
+        values = np.frombuffer(self._points, np.float32)
+        for row, (start, stop) in self._points_of.items():
+            if self._images[row] < 0 or labels[row] < 0:
+                continue
+            slots = of_class[self._classes[row]]
+            if stop - start == 3 * len(slots):
+                points[row, slots] = values[start:stop].reshape(-1, 3)
+            else:
+                self.drop(self._images[row], WRONG_NUMBER)
+                labels[row] = NO_OBJECT
+        return points
+
     def _annotations(
-        self, labels_of: Mapping[str, int], areas_of: Mapping[str, int]
+        self, labels: Ints, areas_of: Mapping[str, int], points: Points | None
     ) -> list[Annotation | None]:
-        labels, images = self._labels(labels_of), np.frombuffer(self._images, np.int64)
+        images = np.frombuffer(self._images, np.int64)
         for image in images[(labels == -1) & (images >= 0)].tolist():
             self.drop(image, UNKNOWN_CLASS)
         kept = np.flatnonzero((labels >= 0) & (images >= 0))
@@ -192,6 +270,7 @@ class ObjectTable:
         starts = np.searchsorted(images[order], np.arange(self._num_images + 1)).tolist()
         areas = self._areas(areas_of) if areas_of else {}
         labels, crowds = labels[order], np.frombuffer(self._crowds, np.bool_)[order]
+        points = None if points is None else points[order]
         found: list[Annotation | None] = [None] * self._num_images
         for image in self.listed.union(images[order].tolist(), self._dropped):
             rows = slice(starts[image], starts[image + 1])
@@ -203,6 +282,8 @@ class ObjectTable:
                 if self._outlines
                 else (),
                 areas=tuple(areas.get(image, ())),
+                keypoints=None if points is None else points[rows],
+                lost_points=self._lost_points.get(image, _NONE),
                 size=self._sizes.get(image),
                 is_relative=self.is_relative,
                 dropped=self._dropped.get(image, _NONE),

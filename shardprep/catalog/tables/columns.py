@@ -71,7 +71,7 @@ def make_columns(
     columns: list[Column] = []
     values: list[Coded[Value]] = []
     for name in names:
-        if name.split("/")[0] in ("image", "label", "labels", "target", "text"):
+        if name.split("/")[0] in ("image", "label", "labels", "target", "targets", "text", "texts"):
             raise RecipeError(_COLUMNS, f"{name!r} is the name of another feature")
         cells = match.cells(name)
         dtype = _dtype(cells)

@@ -28,19 +28,36 @@ _NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")
 class Documents:
     """The members of the source that are not images, and files on disk that the recipe names."""
 
-    def __init__(self, others: Sequence[Member], recipe: Recipe) -> None:
+    def __init__(
+        self, others: Sequence[Member], recipe: Recipe, columns: Table | None = None
+    ) -> None:
+        """`columns` are the columns of array files that are not images, if there are any."""
         self._others = others
         self._recipe = recipe
+        self._columns = None if columns is None else columns.without(recipe.null)
 
     def label_tables(self) -> list[Table]:
         rules = self._recipe.rules
         if rules.labels.kind == "csv":
             return [self._with(self.table(rules.labels.table.files), rules.join)]
+        if rules.labels.kind == "column":
+            return [self._only_table(rules.labels.table.label_columns)]
         return self.tables if rules.labels.kind == "auto" else []
+
+    def _only_table(self, columns: Sequence[str]) -> Table:
+        tables = self.tables if self._columns is None else [self._columns]
+        if len(tables) == 1:
+            return self._with(tables[0], self._recipe.rules.join)
+        names = some_of([table.name for table in tables]) or "none"
+        what = f"needs the columns of an array file, or one table; the tables are {names}"
+        hint = f"give {OptionName('labels')} csv:FILE:ID:{','.join(columns)}"
+        raise SourceError(OptionName("labels", "column"), what, hint)
 
     @cached_property
     def tables(self) -> list[Table]:
         found = []
+        if self._columns is not None:
+            found.append(self._with(self._columns, self._recipe.rules.join))
         for member in self._others:
             if member.key.lower().endswith(TABLE_SUFFIXES):
                 with contextlib.suppress(SourceError):  # not a table: it stays listed as skipped
@@ -48,6 +65,9 @@ class Documents:
         return found
 
     def joined_table(self) -> Table | None:
+        """Return the table for options other than labels: array columns, or the joined tables."""
+        if self._columns is not None:
+            return self._with(self._columns, self._recipe.rules.join)
         if not self._recipe.rules.join:
             return None
         first, *others = self._recipe.rules.join
@@ -57,21 +77,27 @@ class Documents:
         """Raise a SourceError if a table in the source lacks a column that the recipe names."""
         rules, named = self._recipe.rules, self._recipe.rules.labels.table
         files = [*named.files, *(one.file for one in rules.join)]
-        if files and self._has(files):
+        is_beside = rules.images or rules.labels.kind == "column"  # not known yet
+        if files and not is_beside and self._has(files):
             table = self.label_tables()[0] if named.files else self.joined_table()
             ids = [] if "{" in named.id_column else [named.id_column]
             columns = [*ids, *named.label_columns, *self._recipe.columns, rules.split.column]
             for name in columns:
                 if table is not None and name not in ("", "*") and not name.startswith(DICOM):
                     table.column(name)
-        boxes, runs = rules.boxes.table, rules.masks.runs
+        boxes, runs, points = rules.boxes.table, rules.masks.runs, rules.points
         sides = boxes.boxes.names if boxes.boxes else ()
-        for part, names in ((boxes, sides), (runs, (runs.run_column,))):
+        named_columns = (
+            (boxes, (*sides, boxes.label_column)),
+            (runs, (runs.run_column, runs.label_column)),
+            *([(points, (*points.columns, *points.name_columns))] if points.kind == "csv" else ()),
+        )
+        for part, names in named_columns:
             if part.files and self._has(part.files):
                 table = self.table(part.files)
                 if part.id_column:
                     row_ids(table, part.id_column)
-                for name in filter(None, (*names, part.label_column)):
+                for name in filter(None, names):
                     table.column(name)
 
     def _has(self, files: Sequence[str]) -> bool:

@@ -196,8 +196,8 @@ def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatc
 
 def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     """Return the title of `column`, or if it is "", of the column that names the most images."""
-    if column:
-        return row_ids(table, column)[0]
+    if column or table.is_own:
+        return row_ids(table, column or table.header[0])[0]
     step = max(1, len(table.rows) // _SAMPLE_ROWS)
     hits = [index.num_found(table.cells(i)[::step]) for i in range(len(table.header))]
     if not any(hits):

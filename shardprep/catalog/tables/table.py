@@ -10,12 +10,13 @@ from itertools import chain, islice
 from typing import Any, cast, overload
 
 import numpy as np
+import pyarrow.compute as pc
 
 from shardprep.errors import OptionName, SourceError
 from shardprep.source.string_column import Coded, Texts, positions, release
 from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 
-_DELIMITERS = ",;\t|"
+DELIMITERS = ",;\t|"
 _AT_ONCE = 1 << 14
 
 
@@ -81,9 +82,16 @@ class Table:
     """Name and number of rows of each stacked table; () for a single table."""
     faults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Column → file and problem, if a cell spans lines; "" → the same, if a quote is open."""
+    is_own: bool = False
+    """Whether the table is from array files; its first column has the keys of their images."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", Rows.of(self.rows, len(self.header)))
+
+    def label_rule(self, id_column: str, columns: Iterable[str]) -> str:
+        """Return the value of `--labels` that names columns of this table."""
+        names = ",".join(columns)
+        return f"column:{names}" if self.is_own else f"csv:{self.name}:{id_column}:{names}"
 
     def cells(self, place: int) -> Texts:
         return cast("Rows", self.rows).columns[place]
@@ -92,6 +100,15 @@ class Table:
         """Return the cells of a column; OpenQuoteError if rows are missing or cells span lines."""
         self.check_quotes(self.header[place])
         return self.cells(place)
+
+    def without(self, null: Collection[str]) -> Table:
+        """Return the table with empty cells in place of those in `null`."""
+        values, nothing = Texts.of(null).array, Texts.of([""]).array[0]
+        columns = [
+            Texts(pc.if_else(pc.is_in(column.array, value_set=values), nothing, column.array))
+            for column in cast("Rows", self.rows).columns
+        ]
+        return replace(self, rows=Rows(columns, len(self.rows)))
 
     def parts_of_rows(self) -> Coded[str]:
         if not self.parts:
@@ -128,7 +145,7 @@ def parse_table(
     tables may have them.
     """
     stream = text_lines(data)
-    delimiter = max(_DELIMITERS, key=stream.readline().count)
+    delimiter = max(DELIMITERS, key=stream.readline().count)
     stream.seek(0)
     lines = CsvRows(stream, delimiter)
     rows = ([cell.strip() for cell in line] for line in lines if any(line))

@@ -11,7 +11,7 @@ import sys
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,12 +19,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from shardprep.dataset.schema import BOX, IMAGE
+from shardprep.dataset.schema import BOX, IMAGE, KEYPOINTS, POINTS
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Array, Bytes, Columns
 from shardprep.reader.config import BatchOptions
-from shardprep.reader.decode.annotations import boxes_as
+from shardprep.reader.decode.annotations import boxes_as, points_as
 from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader
 from shardprep.reader.decode.targets import Target
@@ -329,15 +329,17 @@ class ArrayBatches:
             }
         elif decoder.needs_padding:
             values = decoder.padded(columns)
-        if BOX in values and options.box_format != "rel_yxyx":
-            values = {**values, BOX: self._format_boxes(values[BOX], values[IMAGE])}
+        if options.box_format != "rel_yxyx":
+            for name, convert in ((BOX, boxes_as), (KEYPOINTS, points_as), (POINTS, points_as)):
+                if name in values:
+                    values = {**values, name: self._format(convert, values[name], values[IMAGE])}
         if not options.as_supervised:
             return {name: values[name] for name in decoder.names}
         return self._target.pair(values[decoder.image_name], values)
 
-    def _format_boxes(self, boxes: Any, images: Any) -> Any:
+    def _format(self, convert: Callable[..., Any], places: Any, images: Any) -> Any:
         box_format, size = self._options.box_format, self._examples.decoder.image_size
         if not self._options.ragged:
-            return boxes_as(boxes, box_format, size or images.shape[1:3])
+            return convert(places, box_format, size or images.shape[1:3])
         sizes = [size or image.shape[:2] for image in images]
-        return [boxes_as(own, box_format, of) for own, of in zip(boxes, sizes, strict=True)]
+        return [convert(own, box_format, of) for own, of in zip(places, sizes, strict=True)]

@@ -8,9 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.dataset.schema import (
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
+    MASK,
+    OBJECT_MASK,
+)
 from shardprep.errors import DatasetError
-from shardprep.reader.decode.annotations import boxes_as
+from shardprep.reader.decode.annotations import boxes_as, points_as
 from shardprep.reader.decode.targets import KEYS
 from shardprep.reader.validators import Number, validated
 
@@ -28,9 +36,10 @@ def collate(items: Any, first_label: Number = 0) -> tuple[list[Any], list[dict[s
 
     An image is uint8[3, height, width], a view of pixels in memory as [height, width, 3]. A target
     has `boxes` float32[n, 4] as left, top, right, bottom in pixels; `labels` int64[n]; `masks`
-    uint8[n, height, width] and `iscrowd` int64[n] if the dataset has them; and all other values of
-    the items except texts. All are torch tensors. Images and masks share the memory of the items.
-    A worker of a DataLoader copies all values once to shared memory instead.
+    uint8[n, height, width], `iscrowd` int64[n] and `keypoints` float32[n, K, 3], x and y in pixels
+    and visibility, if the dataset has them; and all other values of the items except texts. All are
+    torch tensors. Images and masks share the memory of the items. A worker of a DataLoader copies
+    all values once to shared memory instead.
 
     Args:
         items: (image, target) pairs of a `Dataset` with boxes.
@@ -62,6 +71,10 @@ def _values(target: dict[str, Any], size: tuple[int, ...], first_label: int) -> 
     arrays = {name: np.asarray(one) for name, one in target.items() if not isinstance(one, str)}
     arrays[KEYS[BOX]] = boxes_as(arrays[KEYS[BOX]], "xyxy", size)
     arrays[KEYS[BOX_LABEL]] = arrays[KEYS[BOX_LABEL]] + first_label
+    if KEYS[KEYPOINTS] in arrays:
+        places = points_as(arrays[KEYS[KEYPOINTS]], "xyxy", size)
+        visible = arrays.pop(KEYS[KEYPOINTS_VISIBLE])[..., np.newaxis].astype(np.float32)
+        arrays[KEYS[KEYPOINTS]] = np.concatenate([places, visible], axis=-1)
     if KEYS[CROWD] in arrays:
         arrays["iscrowd"] = arrays.pop(KEYS[CROWD]).astype(np.int64)
     return arrays

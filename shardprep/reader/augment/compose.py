@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import keras
 import tensorflow as tf
 
+from shardprep.dataset.schema import Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.augment.color import Color
 from shardprep.reader.augment.geometry import (
@@ -62,6 +63,13 @@ class Compose:
                 raise DatasetError(
                     "augment.Compose", f"{op!r} takes no seed", "give op(images, *, seed)"
                 )
+
+    def for_keypoints(self, schema: Schema) -> Compose:
+        """Return the recipe whose flips know the pairs of keypoints of a schema."""
+        ops = [
+            op.for_keypoints(schema) if isinstance(op, Flip | Compose) else op for op in self.ops
+        ]
+        return dataclasses.replace(self, ops=ops)
 
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
         """Return changed images, or with labels (images, labels).

@@ -7,16 +7,20 @@ XLA. Colours are only averaged, so floats may have any range, except for the col
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tensorflow as tf
 
+from shardprep.dataset.schema import KEYPOINTS, POINTS, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.augment.op import (
+    ALL_POINTS,
     BOXES,
     CLASSES,
     Labels,
@@ -25,6 +29,7 @@ from shardprep.reader.augment.op import (
     between,
     centers,
     clip_objects,
+    clip_points,
     draw,
     follow,
     in_window,
@@ -36,9 +41,19 @@ from shardprep.reader.augment.op import (
     white,
 )
 from shardprep.reader.config import Ratio, Scale
+from shardprep.reader.decode.targets import KEYS
 from shardprep.reader.tf.python_calls import as_written
-from shardprep.reader.validators import Share, Size, number, pair, validated_fields
+from shardprep.reader.validators import Kind, Share, Size, number, pair, validated_fields
 
+
+def _places(value: Any) -> tuple[int, ...]:
+    places = tuple(map(operator.index, value))
+    if sorted(places) != [*range(len(places))]:
+        raise ValueError
+    return places
+
+
+Places = Annotated[tuple[int, ...], Kind(_places, ("the numbers from 0, each once",))]
 _ZoomScale = Annotated[
     tuple[float, float],
     pair(number(0.05, 20), "(smallest, largest), two numbers from 0.05 to 20", rising=True),
@@ -56,22 +71,61 @@ _WHOLE = (0.0, 0.0, 1.0, 1.0)
 @validated_fields("augment.Flip")
 @dataclass(frozen=True, slots=True)
 class Flip(Move):
-    """Mirror each image, with its boxes and masks, at random.
+    """Mirror each image, with its boxes, masks and keypoints, at random.
+
+    Keypoints of the left and right side change their places. `reader.load` sets the pairs; give
+    them if you call the op yourself.
 
     Args:
         horizontal: probability of exchanging left and right.
         vertical: probability of exchanging top and bottom.
+        mirrored: for each keypoint of objects, the index of the keypoint in its place if the image
+            is mirrored; () if there are no pairs.
+        mirrored_points: the same for the keypoints of images.
     """
 
     horizontal: Share = 0.5
     vertical: Share = 0.0
+    mirrored: Places | None = None
+    mirrored_points: Places | None = None
+
+    def for_keypoints(self, schema: Schema) -> Flip:
+        """Return the op with the pairs of a schema, unless they are given."""
+        pairs = {"mirrored": KEYPOINTS, "mirrored_points": POINTS}
+        known: dict[str, Any] = {
+            field: schema.features[name].mirrored
+            for field, name in pairs.items()
+            if name in schema.features and getattr(self, field) is None
+        }
+        return dataclasses.replace(self, **known)
 
     def _moved(self, images: Any, labels: Labels, seed: Any) -> Moved:
         across, down = draw(images, seed, 2)
         for axis, chance, probability in ((1, down, self.vertical), (2, across, self.horizontal)):
             if probability:
                 images, labels = _mirrored(images, labels, chance < probability, axis)
+                labels = self._exchanged(labels, chance < probability)
         return images, labels
+
+    def _exchanged(self, labels: Labels, flipped: Any) -> Labels:
+        labels = dict(labels)
+        all_pairs = (self.mirrored, self.mirrored_points)
+        for (key, visible), field, pairs in zip(
+            ALL_POINTS.items(), ("mirrored", "mirrored_points"), all_pairs, strict=True
+        ):
+            if key not in labels:
+                continue
+            if pairs is None:
+                what = f"{key!r} change their sides, and the pairs are not known"
+                hint = f"give Flip({field}=…), the `mirrored` of the schema's feature, or ()"
+                raise DatasetError("augment.Flip", what, hint)
+            for name, axis in ((key, -2), (visible, -1)):
+                if pairs and name in labels:
+                    values = labels[name]
+                    other = tf.gather(values, list(pairs), axis=axis)
+                    shape = [-1] + [1] * (values.shape.rank - 1)
+                    labels[name] = tf.where(tf.reshape(flipped, shape), other, values)
+        return labels
 
 
 @validated_fields("augment.QuarterTurn")
@@ -272,12 +326,13 @@ class Mosaic(Move):
         moved = map_labels(labels, lambda boxes: in_window(boxes, windows), pixels)
         if BOXES in moved:
             moved = clip_objects(moved, labels[BOXES], frames, size, self.min_visible)
-        return mosaic, _joined(moved)
+        return mosaic, _joined(clip_points(moved, frames))
 
     @as_written
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
         spatial = spatial_labels(labels)
         others = labels.keys() - spatial.keys() if isinstance(labels, dict) else ()
+        others = {*others, *(spatial.keys() & {KEYS[POINTS]})}
         if labels is not None and (others or not spatial):
             raise DatasetError(
                 "augment.Mosaic",

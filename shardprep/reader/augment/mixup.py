@@ -32,10 +32,12 @@ class _Mix:
             raise DatasetError(where, "a single image has no neighbour", "give load a batch_size")
         if labels is None:
             raise DatasetError(where, "there are no labels to mix", "leave it out of the recipe")
-        if isinstance(labels, dict) or spatial_labels(labels):
+        if spatial_labels(labels):
             raise DatasetError(
                 where, "boxes and masks cannot be mixed", "use augment.Mosaic, which joins them"
             )
+        if isinstance(labels, dict):
+            raise DatasetError(where, "several targets cannot be mixed", "leave it out")
         labels = tf.convert_to_tensor(labels)
         if labels.dtype.is_integer and labels.shape.rank == 1:
             if self.num_classes is None:

@@ -1,12 +1,13 @@
-"""What all ops share: batches and single images, draws, and boxes and masks that move with pixels.
+"""What all ops share: batches and single images, draws, and annotations that move with pixels.
 
 The draws of image `i` of a batch depend only on (seed, i). They are made from integers of Philox,
 which are the same on every device, with and without XLA, so neither the batch size nor the machine
 changes the result. (TensorFlow's random floats differ: XLA makes them from other bits.)
 
-Labels are those of `reader.load`. Ops move a single mask, or in a dict `segmentation_mask`, and the
-`boxes`, `labels`, `crowds` and `masks` of objects. Boxes are ymin, xmin, ymax, xmax, 0 to 1. An
-object that is cut away becomes a padding row; padding rows come last.
+Labels are those of `reader.load`. Ops move a single mask, or in a dict `segmentation_mask`,
+`points`, and the `boxes`, `labels`, `crowds`, `masks` and `keypoints` of objects. Boxes are ymin,
+xmin, ymax, xmax, 0 to 1. An object that is cut away becomes a padding row; padding rows come last.
+A keypoint that is cut away becomes 0, 0 with visibility 0.
 """
 
 from __future__ import annotations
@@ -17,16 +18,30 @@ from typing import Any
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import BOX, MASK, OBJECT_MASK
+from shardprep.dataset.schema import (
+    BOX,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
+    MASK,
+    OBJECT_MASK,
+    POINTS,
+    POINTS_VISIBLE,
+)
 from shardprep.errors import DatasetError
 from shardprep.reader.decode.targets import KEYS, PADDING
 from shardprep.reader.tf.python_calls import as_written
 
 BOXES, MASKS, CLASSES = KEYS[BOX], KEYS[OBJECT_MASK], KEYS[MASK]
+ALL_POINTS = {
+    KEYS[KEYPOINTS]: KEYS[KEYPOINTS_VISIBLE],
+    KEYS[POINTS]: KEYS[POINTS_VISIBLE],
+}
+"""Keys of keypoints → keys of their visibility."""
 _PADDING = {KEYS[name]: value for name, value in PADDING.items()}
-_SPATIAL = {*_PADDING, CLASSES}
+_SPATIAL = {*_PADDING, CLASSES, *ALL_POINTS, *ALL_POINTS.values()}
 _LEAST_PIXELS = 0.999
 """Smallest side of a box in pixels: 1, minus the rounding error of a float."""
+_ROUNDING = 1e-6
 _WHITE = 255.0
 _WHOLE = ((0.0, 0.0, 1.0, 1.0),)
 Labels = dict[str, Any]
@@ -50,7 +65,8 @@ class Move(ABC):
         is_single = images.shape.rank == 3
         if is_single:
             images, spatial = tf.nest.map_structure(lambda x: x[tf.newaxis], (images, spatial))
-        moved = self._moved(images, spatial, seed)
+        images, spatial = self._moved(images, spatial, seed)
+        moved = images, clip_points(spatial, _WHOLE)
         if is_single:
             moved = tf.nest.map_structure(lambda x: x[0], moved)
         return moved[0] if labels is None else (moved[0], join_labels(labels, moved[1]))
@@ -130,7 +146,7 @@ def spatial_labels(labels: Any) -> Labels:
         is_mask = labels.shape.rank is not None and labels.shape.rank > 2
         return {CLASSES: labels} if is_mask else {}
     spatial = {name: tf.convert_to_tensor(labels[name]) for name in labels if name in _SPATIAL}
-    return spatial if BOXES in spatial or CLASSES in spatial else {}
+    return spatial if {BOXES, CLASSES, *ALL_POINTS} & spatial.keys() else {}
 
 
 def join_labels(labels: Any, spatial: Labels) -> Any:
@@ -143,12 +159,19 @@ def map_labels(
 ) -> Labels:
     """Return labels after `boxes` is applied to their boxes, and `pixels` to their masks.
 
-    `pixels` gets masks and the axis of their rows; columns are the next axis.
+    `boxes` is also applied to keypoints, as boxes without extent. `pixels` gets masks and the axis
+    of their rows; columns are the next axis.
     """
+
+    def points(values: Any) -> Any:
+        flat = tf.reshape(values, [tf.shape(values)[0], -1, 2])
+        return tf.reshape(boxes(tf.concat([flat, flat], -1))[..., :2], tf.shape(values))
+
     changes: dict[str, Callable[[Any], Any]] = {
         BOXES: boxes,
         MASKS: lambda masks: pixels(masks, 2),
         CLASSES: lambda mask: pixels(mask, 1),
+        **dict.fromkeys(ALL_POINTS, points),
     }
     return {
         name: changes[name](value) if name in changes else value for name, value in labels.items()
@@ -170,6 +193,32 @@ def follow(labels: Labels, windows: Any, size: tuple[Any, Any], min_visible: flo
     if BOXES in moved:
         moved = clip_objects(moved, labels[BOXES], _WHOLE, size, min_visible)
     return moved
+
+
+def clip_points(labels: Labels, frames: Any) -> Labels:
+    """Return labels whose keypoints outside `frames` are 0, 0 with visibility 0.
+
+    Padding rows stay −1.
+    """
+    top, left, bottom, right = tf.split(tf.convert_to_tensor(frames), 4, axis=-1)
+    changed = dict(labels)
+    for key, visible_key in ALL_POINTS.items():
+        if key not in labels or visible_key not in labels:
+            continue
+        points, visible = labels[key], labels[visible_key]
+        shape = [-1] + [1] * (points.shape.rank - 2)
+        is_left = visible > 0
+        for at, low, high in ((points[..., 0], top, bottom), (points[..., 1], left, right)):
+            is_left &= at >= tf.reshape(low, shape) - _ROUNDING
+            is_left &= at <= tf.reshape(high, shape) + _ROUNDING
+        changed[visible_key] = tf.where(is_left, visible, tf.zeros_like(visible))
+        inside = tf.clip_by_value(points, 0.0, 1.0)
+        places = tf.where(is_left[..., tf.newaxis], inside, tf.zeros_like(points))
+        if key in _PADDING and BOXES in labels:
+            is_row = labels[BOXES][..., tf.newaxis, :1] >= 0
+            places = tf.where(is_row, places, -tf.ones_like(points))
+        changed[key] = places
+    return changed
 
 
 def in_window(boxes: Any, windows: Any) -> Any:

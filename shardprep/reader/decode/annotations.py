@@ -6,29 +6,50 @@ The TensorFlow graph has code of its own to resize masks, in `tf/decode`.
 from __future__ import annotations
 
 import io
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK, Schema
+from shardprep.dataset.schema import (
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
+    MASK,
+    OBJECT_MASK,
+    POINTS,
+    POINTS_VISIBLE,
+    Schema,
+)
 from shardprep.dataset.stored_size import open_stored
 from shardprep.reader.array_types import Array
 from shardprep.reader.config import BoxFormat, Crop, CropWindow
-from shardprep.reader.decode.crop import clipped, nearest, nearest_pixels
-from shardprep.reader.decode.targets import PADDING, BoxLimit, formatted
+from shardprep.reader.decode.crop import clipped, moved_points, nearest, nearest_pixels
+from shardprep.reader.decode.targets import PADDING, BoxLimit, formatted, formatted_points
 
 _MODES = {"uint8": "L", "uint16": "I;16"}
 """dtype of the pixels of a mask → mode of its PNG in Pillow."""
-_DTYPES = {BOX: np.float32, BOX_LABEL: np.int64, CROWD: np.bool_}
+_DTYPES = {
+    BOX: np.float32,
+    BOX_LABEL: np.int64,
+    CROWD: np.bool_,
+    KEYPOINTS: np.float32,
+    KEYPOINTS_VISIBLE: np.int64,
+}
+_PAIRS = ((KEYPOINTS, KEYPOINTS_VISIBLE), (POINTS, POINTS_VISIBLE))
 
 
 class AnnotationDecoder:
     """Turns the boxes and masks of an example into arrays.
 
     Boxes are float32[n, 4], labels int64[n], crowds bool[n], object masks uint8[n, height, width].
-    A class mask is uint8[height, width, 1], or uint16 with more than 254 classes.
+    A class mask is uint8[height, width, 1], or uint16 with more than 254 classes. Keypoints are
+    float32[n, K, 2] of objects and float32[K, 2] of images, their visibility is int64.
     """
 
     def __init__(
@@ -53,7 +74,18 @@ class AnnotationDecoder:
         columns: dict[str, Array] = {name: np.empty(num_rows, object) for name in self._features}
         if MASK in columns and self._decode and self._size is not None:
             columns[MASK] = np.empty((num_rows, *self._size, 1), self._features[MASK].mask_dtype)
+        for name in (POINTS, POINTS_VISIBLE):
+            if name in columns:
+                shape, dtype = self._points_shape(name)
+                columns[name] = np.empty((num_rows, *shape), dtype)
         return columns
+
+    def _points_shape(self, name: str) -> tuple[tuple[int, ...], Any]:
+        """Return the shape and dtype of keypoints or visibility, of one object or image."""
+        feature = self._features[name]
+        is_place = feature.kind == "keypoints"
+        number = len(feature.points)
+        return ((number, 2), np.float32) if is_place else ((number,), np.int64)
 
     def shapes(self) -> dict[str, tuple[tuple[int | None, ...], Any]]:
         """Return feature → (shape, dtype) of a row of a padded batch; None is a varying length."""
@@ -67,6 +99,9 @@ class AnnotationDecoder:
         }
         if MASK in self._features:
             shapes[MASK] = ((*size, 1), self._features[MASK].mask_dtype)
+        for name in self._features.keys() & {*itertools.chain(*_PAIRS)}:
+            shape, dtype = self._points_shape(name)
+            shapes[name] = ((length, *shape) if name in PADDING else shape, dtype)
         return {name: shapes[name] for name in self._features}
 
     def values(self, raw: Mapping[str, Any], size: tuple[int, ...] | None) -> dict[str, Any]:
@@ -82,7 +117,17 @@ class AnnotationDecoder:
                 raise ValueError(f"feature {MASK!r} holds {len(data)} values, not 1")
             mask = self._mask(MASK, data[0], size)
             values[MASK] = mask[..., np.newaxis] if self._decode else mask
+        for name in (POINTS, POINTS_VISIBLE):
+            if name in self._features:
+                (values[name],) = self._points(name, raw.get(name, []), 1)
         return values
+
+    def _points(self, name: str, numbers: Sequence[float], num_rows: int) -> Array:
+        shape, dtype = self._points_shape(name)
+        if len(numbers) != num_rows * math.prod(shape):
+            what = f"holds {len(numbers)} values, not {math.prod(shape)} for each of {num_rows}"
+            raise ValueError(f"feature {name!r} {what}")
+        return np.array(numbers, dtype).reshape(num_rows, *shape)
 
     def _objects(self, raw: Mapping[str, Any], size: tuple[int, ...] | None) -> dict[str, Any]:
         numbers = raw.get(BOX, [])
@@ -91,6 +136,8 @@ class AnnotationDecoder:
         boxes: Array = np.array(numbers, np.float32).reshape(-1, 4)
         by_feature = {name: raw.get(name, []) for name in self._features if name in PADDING}
         by_feature[BOX] = boxes
+        for name in by_feature.keys() & {KEYPOINTS, KEYPOINTS_VISIBLE}:
+            by_feature[name] = self._points(name, by_feature[name], len(boxes))
         for name, column in by_feature.items():
             if len(column) != len(boxes):
                 what = f"holds {len(column)} values of {len(boxes)} boxes"
@@ -101,6 +148,8 @@ class AnnotationDecoder:
             rows = column if chosen is None else [column[row] for row in chosen]
             if name != OBJECT_MASK:
                 values[name] = np.array(rows, _DTYPES[name])
+                if name in (KEYPOINTS, KEYPOINTS_VISIBLE):  # also without a row
+                    values[name] = values[name].reshape(-1, *self._points_shape(name)[0])
                 continue
             masks = [self._mask(name, data, size) for data in rows]
             if self._decode and size is not None:
@@ -126,6 +175,10 @@ class AnnotationDecoder:
             chosen = self._largest(values[BOX][rows])
             for name in PADDING.keys() & values.keys():
                 values[name] = values[name][rows if chosen is None else rows[chosen]]
+        for places, visible in _PAIRS:
+            if places in values and visible in values:
+                moved = moved_points(values[places], values[visible], window, size)
+                values[places], values[visible] = moved
         for name, axis in ((OBJECT_MASK, 1), (MASK, 0)):
             if name in values:
                 values[name] = nearest(values[name], window, self._crop.size, axis)
@@ -187,6 +240,12 @@ def resized_mask(data: bytes, size: tuple[int, int] | None) -> bytes:
     out = io.BytesIO()
     Image.fromarray(pixels[np.ix_(rows, columns)]).save(out, "PNG")
     return out.getvalue()
+
+
+def points_as(points: Array, box_format: BoxFormat, size: tuple[int, ...]) -> Array:
+    """Return keypoints, float32[…, 2], in the order and unit of a box format; see `boxes_as`."""
+    changed: Array = formatted_points(points, box_format, np.array(size, np.float32), np)
+    return changed
 
 
 def boxes_as(boxes: Array, box_format: BoxFormat, size: tuple[int, ...]) -> Array:

@@ -112,6 +112,17 @@ def clipped(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[A
     return inside.astype(np.float32), is_visible
 
 
+def moved_points(
+    points: Array, visible: Array, window: CropWindow, size: Size
+) -> tuple[Array, Array]:
+    """Return keypoints relative to a window, and their visibility; both are 0 outside of it."""
+    top, left, height, width = window
+    moved = (points * size - np.array([top, left], np.float64)) / (height, width)
+    is_left = ((moved >= 0.0) & (moved <= 1.0)).all(axis=-1) & (visible > 0)
+    places = np.where(is_left[..., np.newaxis], moved, 0.0).astype(np.float32)
+    return places, np.where(is_left, visible, 0)
+
+
 def nearest(masks: Array, window: CropWindow, size: Size, axis: int) -> Array:
     """Return a window of masks, resized by the nearest pixel centers; `axis` has the height."""
     begins, lengths = window[:2], window[2:]

@@ -171,6 +171,8 @@ class FeatureDecoder:
         feature = self._features[name]
         if feature.kind == "labels":
             return np.empty((num_rows, len(self._schema.labels)), np.float32)
+        if feature.kind in ("vector", "texts"):
+            return np.empty((num_rows, feature.num_values), _DTYPES[feature.dtype])
         return np.empty(num_rows, _DTYPES[feature.dtype])
 
     def _raw(self, payload: memoryview) -> dict[str, Any]:
@@ -181,6 +183,8 @@ class FeatureDecoder:
         feature = self._features[name]
         if feature.kind == "labels":
             return self._multi_hot(raw.get(name, []))
+        if feature.kind in ("vector", "texts"):
+            return _several(name, feature, raw.get(name, []))
         value = _only(name, feature, raw)
         if name == NUM_IMAGES and self._is_stack:
             return len(self._part.of(raw.get(IMAGES, ())))
@@ -369,6 +373,20 @@ def _only(name: str, feature: Feature, raw: dict[str, Any]) -> Any:
     if len(values) != 1:
         raise ValueError(f"feature {name!r} holds {len(values)} values, not 1 {feature.dtype}")
     return values[0]
+
+
+def _several(name: str, feature: Feature, values: list[Any]) -> np.ndarray[Any, Any]:
+    """Return the numbers of a vector, or texts padded with ""."""
+    if feature.kind == "vector":
+        if len(values) != feature.num_values:
+            what = f"holds {len(values)} values, not {feature.num_values} {feature.dtype}"
+            raise ValueError(f"feature {name!r} {what}")
+        return np.array(values, np.float32)
+    texts = np.full(feature.num_values, "", np.object_)
+    if len(values) > len(texts):
+        raise ValueError(f"feature {name!r} holds {len(values)} texts, not up to {len(texts)}")
+    texts[: len(values)] = [str(value, "utf-8") for value in values]
+    return texts
 
 
 def _resized(pixels: Pixels, shape: tuple[int, ...]) -> Pixels:

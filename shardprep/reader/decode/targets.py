@@ -1,7 +1,8 @@
 """Targets of an example in both readers: a value or, with boxes or several features, a dict.
 
 Boxes are (ymin, xmin, ymax, xmax) in 0 to 1, and are converted to the format of the user last.
-Padding rows follow the rows of objects: label −1, box −1, crowd False, mask 0.
+Keypoints are (y, x) in 0 to 1; those with visibility 0 are (0, 0). Padding rows follow the rows of
+objects: label −1, box −1, crowd False, mask 0, keypoints −1, visibility 0.
 """
 
 from __future__ import annotations
@@ -11,15 +12,23 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from shardprep.dataset.schema import (
+    ANNOTATIONS,
     BOX,
     BOX_LABEL,
+    CLASS_PREFIX,
     CROWD,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
     LABEL,
     LABELS,
     MASK,
     OBJECT_MASK,
+    POINTS,
+    POINTS_VISIBLE,
     TARGET,
+    TARGETS,
     TEXT,
+    TEXTS,
     Schema,
 )
 from shardprep.errors import DatasetError
@@ -32,14 +41,23 @@ KEYS = {
     BOX_LABEL: "labels",
     CROWD: "crowds",
     OBJECT_MASK: "masks",
+    KEYPOINTS: "keypoints",
+    KEYPOINTS_VISIBLE: "keypoints_visible",
     MASK: "segmentation_mask",
+    POINTS: "points",
+    POINTS_VISIBLE: "points_visible",
     LABEL: "label",
     LABELS: "label",
     TARGET: "target",
     TEXT: "text",
+    TARGETS: "targets",
+    TEXTS: "texts",
 }
 """Feature → its key in the dict of the target."""
-PADDING = {BOX: -1, BOX_LABEL: -1, CROWD: 0, OBJECT_MASK: 0}
+_RESERVED = {KEYS[name] for name in (*ANNOTATIONS, TARGETS, TEXTS)}
+PADDING = {
+    BOX: -1, BOX_LABEL: -1, CROWD: 0, OBJECT_MASK: 0, KEYPOINTS: -1, KEYPOINTS_VISIBLE: 0,
+}  # fmt: skip
 """Feature of objects → its value in padding rows."""
 
 
@@ -49,19 +67,29 @@ class Target(NamedTuple):
     names: tuple[str, ...]
 
     @property
+    def keys(self) -> dict[str, str]:
+        """Feature → its key in the dict: as in `KEYS`; of `label/NAME` NAME, if it is free."""
+        keys = {name: KEYS[name] for name in self.names if name in KEYS}
+        taken = _RESERVED.union(keys.values())
+        for name in self.names:
+            short = name.removeprefix(CLASS_PREFIX)
+            keys.setdefault(name, name if short in taken else short)
+        return keys
+
+    @property
     def _is_dict(self) -> bool:
-        return len(self.names) > 1 or BOX in self.names
+        return len(self.names) > 1 or any(name not in KEYS or name == BOX for name in self.names)
 
     def packed(self, values: Mapping[str, T]) -> T | dict[str, T] | None:
-        """Return the target: a single value, a dict with `KEYS`, or None if it has no features."""
+        """Return the target: a single value, a dict with `keys`, or None if it has no features."""
         if self._is_dict:
-            return {KEYS[name]: values[name] for name in self.names}
+            return {key: values[name] for name, key in self.keys.items()}
         return values[self.names[0]] if self.names else None
 
     def unpacked(self, packed: Any) -> dict[str, Any]:
         """Return the values of a target by feature: the inverse of `packed`."""
         if self._is_dict:
-            return {name: packed[KEYS[name]] for name in self.names if KEYS[name] in packed}
+            return {name: packed[key] for name, key in self.keys.items() if key in packed}
         return dict.fromkeys(self.names, packed)
 
     def pair(self, image: Any, values: Mapping[str, Any]) -> Any:
@@ -72,7 +100,7 @@ class Target(NamedTuple):
 def target_of(schema: Schema) -> Target:
     """Return the target of the examples of a schema."""
     own = () if schema.target is None else (schema.target,)
-    return Target((*schema.annotations, *own))
+    return Target((*schema.annotations, *own, *schema.class_features))
 
 
 def padding(values: Mapping[str, Any]) -> dict[str, int]:
@@ -84,7 +112,7 @@ def padding(values: Mapping[str, Any]) -> dict[str, int]:
 
 def check_boxes(where: str, schema: Schema, options: Request | BatchOptions) -> None:
     """Raise DatasetError if an option for boxes is given and the dataset has no boxes."""
-    if BOX in schema.features:
+    if BOX in schema.features or (POINTS in schema.features and options.max_boxes is None):
         return
     if options.max_boxes is not None:
         what = f"max_boxes={options.max_boxes}"
@@ -137,6 +165,19 @@ _SIDES: dict[str, Callable[[Any, Any, Any, Any], list[Any]]] = {
     ],
 }  # fmt: skip
 """Format without "rel_" → function of the sides that returns the four numbers of a box."""
+
+
+def formatted_points(points: Any, box_format: BoxFormat, size: Any, library: Any) -> Any:
+    """Return keypoints, float32[…, 2] as y, x in 0 to 1, in the order and unit of `box_format`.
+
+    Padding rows (−1) are left unchanged; for `size` and `library` see `formatted`.
+    """
+    changed = points
+    if not box_format.startswith("rel_"):
+        changed = points * library.stack(list(size))
+    if "xy" in box_format and "yxyx" not in box_format:
+        changed = changed[..., ::-1]
+    return library.where(points < 0, points, changed)
 
 
 def formatted(boxes: Any, box_format: BoxFormat, size: Any, library: Any) -> Any:

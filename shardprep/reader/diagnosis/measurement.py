@@ -418,8 +418,8 @@ def _image_bytes(subset: Subset, request: Request) -> int | None:
 
 def _finishing(request: Request, train: _Train) -> _Train:
     """Return a step that begins with `augment` and `dtype`, like layers of a model."""
-    target = target_of(open_request(request).schema)
-    finish = tf.function(Finisher(request, target, 0))
+    schema = open_request(request).schema
+    finish = tf.function(Finisher(request, target_of(schema), 0, schema))
     return lambda batch: train(finish(batch, tf.zeros(1, tf.int64)))
 
 

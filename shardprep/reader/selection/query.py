@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import acero
 
 from shardprep.dataset.card import from_cell
-from shardprep.dataset.item_table import ANNOTATED_COLUMNS
+from shardprep.dataset.item_table import ALL_COLUMNS
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, Schema
@@ -276,7 +276,7 @@ def _expression(where: Any, types: Mapping[str, pa.DataType]) -> Any:
 
 
 def _types(dataset: OpenDataset) -> dict[str, pa.DataType]:
-    types = {name: ANNOTATED_COLUMNS.field(name).type for name in dataset.item_columns}
+    types = {name: ALL_COLUMNS.field(name).type for name in dataset.item_columns}
     return {
         name: one.value_type if pa.types.is_dictionary(one) else one for name, one in types.items()
     }

@@ -15,7 +15,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from shardprep.dataset.schema import BOX, CROWD, IMAGE, LABELS, MASK, OBJECT_MASK, Feature, Schema
+from shardprep.dataset.schema import (
+    BOX,
+    CROWD,
+    IMAGE,
+    LABELS,
+    MASK,
+    OBJECT_MASK,
+    TEXTS,
+    Feature,
+    Schema,
+)
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Ints
@@ -82,7 +92,7 @@ class Decoder:
             name: feature for name, feature in schema.annotations.items() if name in elements.names
         }
         self._specs = {
-            name: _spec(name, feature)
+            name: _spec(feature)
             for name, feature in schema.features.items()
             if name in elements.names
         }
@@ -155,6 +165,8 @@ class Decoder:
         if LABELS in features:
             indicator = tf.sparse.to_indicator(features[LABELS], len(self._schema.labels))
             features[LABELS] = tf.cast(indicator, tf.float32)
+        if TEXTS in features:
+            features[TEXTS] = _dense(features[TEXTS], self._schema.features[TEXTS].num_values)
         return self._elements.pack(features)
 
     def _annotated(self, features: Mapping[str, Any], image: Any) -> dict[str, Any]:
@@ -237,14 +249,28 @@ class Decoder:
         return tf.ensure_shape(pixels, (*image.shape[:2], 1))
 
 
-def _spec(name: str, feature: Feature) -> Any:
+def _spec(feature: Feature) -> Any:
     dtype = _DTYPES[feature.dtype]
-    if feature.kind == "labels":
+    if feature.kind in ("labels", "texts"):
         return tf.io.VarLenFeature(dtype)
+    number = feature.num_values
+    shapes = {
+        "bbox": (number,),
+        "keypoints": (number // 2, 2),
+        "visibility": (number,),
+        "vector": (number,),
+    }
+    shape = shapes.get(feature.kind, ())
     if feature.repeated:
-        shape = (4,) if name == BOX else ()
         return tf.io.FixedLenSequenceFeature(shape, dtype, allow_missing=True)
-    return tf.io.FixedLenFeature((), dtype)
+    return tf.io.FixedLenFeature(shape, dtype)
+
+
+def _dense(texts: Any, length: int) -> Any:
+    """Return sparse texts, [texts] or [batch, texts], padded with "" to a fixed length."""
+    shape = tf.concat([tf.shape(texts, tf.int64)[:-1], [length]], 0)
+    dense = tf.sparse.to_dense(tf.sparse.reset_shape(texts, shape), "")
+    return tf.ensure_shape(dense, (*texts.shape[:-1], length))
 
 
 def nearest(pixels: Any, size: Any) -> Any:

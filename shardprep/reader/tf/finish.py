@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import BOX, BOX_LABEL, IMAGE, IMAGES
+from shardprep.dataset.schema import BOX, BOX_LABEL, IMAGE, IMAGES, KEYPOINTS, POINTS, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.config import BoxFormat, Request
-from shardprep.reader.decode.targets import KEYS, Target, formatted, padding
+from shardprep.reader.decode.targets import KEYS, Target, formatted, formatted_points, padding
 from shardprep.reader.order.permutation import mix
 from shardprep.reader.tf.decode import largest, pad_rows
 from shardprep.reader.validators import AUGMENT_OPTIONS, parameters, short_repr
@@ -20,9 +20,13 @@ _WHITE, _DEEP_WHITE = 255.0, 65535.0
 class Finisher:
     """Applies `augment`, `dtype`, `box_format` and `max_boxes` to a batch or a single element."""
 
-    def __init__(self, request: Request, target: Target, key: int) -> None:
-        """`key` is the key of the order, from which the seeds of `augment` are derived."""
-        self._augment = request.augment
+    def __init__(self, request: Request, target: Target, key: int, schema: Schema) -> None:
+        """`key` is the key of the order, from which the seeds of `augment` are derived.
+
+        Flips of this package get the pairs of keypoints that change their places.
+        """
+        bound = getattr(request.augment, "for_keypoints", None)
+        self._augment = request.augment if bound is None else bound(schema)
         self._dtype = request.dtype
         self._box_format: BoxFormat = request.box_format
         self._max_boxes = request.max_boxes
@@ -64,12 +68,15 @@ class Finisher:
 
     def _finished(self, images: Any, labels: Any, tag: Any) -> tuple[Any, Any]:
         images, labels = self._augmented(images, labels, tag)
-        if isinstance(labels, dict) and KEYS[BOX] in labels:
-            if self._augment is not None:
-                labels = trim_boxes(labels, self._max_boxes)
-            size = tf.unstack(tf.cast(tf.shape(images)[-3:-1], tf.float32), 2)
-            boxes = formatted(labels[KEYS[BOX]], self._box_format, size, tf)
-            labels = {**labels, KEYS[BOX]: boxes}
+        if not isinstance(labels, dict):
+            return images, labels
+        if self._augment is not None and KEYS[BOX] in labels:
+            labels = trim_boxes(labels, self._max_boxes)
+        size = tf.unstack(tf.cast(tf.shape(images)[-3:-1], tf.float32), 2)
+        kinds = ((BOX, formatted), (KEYPOINTS, formatted_points), (POINTS, formatted_points))
+        for key, convert in ((KEYS[name], convert) for name, convert in kinds):
+            if key in labels:
+                labels = {**labels, key: convert(labels[key], self._box_format, size, tf)}
         return images, labels
 
     def _augmented(self, images: Any, labels: Any, tag: Any) -> tuple[Any, Any]:

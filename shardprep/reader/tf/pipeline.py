@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from shardprep.dataset.schema import BOX, LABEL, LABELS, TARGET, TEXT
+from shardprep.dataset.schema import BOX, LABEL, LABELS, TARGET, TARGETS, TEXT, TEXTS
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import free_bytes, usable_cores
 from shardprep.reader.config import ReadConfig, Request, warn
@@ -64,8 +64,8 @@ _NUM_READS = 2
 """Number of parallel calls that read: one reads while the records of the other are decoded."""
 _TOO_LARGE = 4
 """Smallest ratio of stored to requested pixels at which a smaller dataset is advised."""
-_MISSING = {LABEL: "−1", LABELS: "all 0", TARGET: "NaN", TEXT: "''"}
-"""The value that stands for a missing target, by feature."""
+_MISSING = {LABELS: "all 0", TARGET: "NaN", TARGETS: "NaN", TEXT: "''", TEXTS: "''"}
+"""The value that stands for a missing target, by feature; −1 for classes."""
 _SHARE = 1 / 16
 """Largest share of free memory for the results of all parallel calls of one stage."""
 _LEAST_CALLS = 2
@@ -207,13 +207,14 @@ def _advice(subset: Subset, request: Request, *, is_cached: bool) -> Iterator[st
         )
     if request.config.service and request.is_shuffled and not request.repeat:
         yield "a service gives every epoch the same order; use repeat=True and steps_per_epoch"
-    if not request.as_supervised or schema.target is None:
+    if not request.as_supervised or not schema.has_target:
         return
     for name, num_unlabelled, num_records in _unlabelled(subset, request):
         if num_unlabelled:
+            feature = schema.target or "class"
             yield (
                 f"{num_unlabelled:,} of {num_records:,} records of {name} have no "
-                f"{schema.target} ({_MISSING[schema.target]}), which fit and evaluate count all "
+                f"{feature} ({_MISSING.get(feature, '−1')}), which fit and evaluate count all "
                 "the same; to predict, pass as_supervised=False, which yields their names as well"
             )
 
@@ -288,7 +289,7 @@ class _Stages:
         self._decoder = Decoder(
             self._elements, resize=config.image_size, max_boxes=most, limit=self._limit
         )
-        self._finish = Finisher(request, self._elements.target, order.key)
+        self._finish = Finisher(request, self._elements.target, order.key, subset.schema)
         crop, size = request.crop, subset.image_size(request)
         height, width = crop.size if crop is not None else size or (0, 0)
         length = (request.max_length or 1) if subset.schema.is_stack else 1

@@ -30,6 +30,7 @@ MEANINGS = {
     "class-property": "classes that brightness, size or a similar property separates",
     "drift": "splits that differ in classes, brightness, size or similar properties",
     "dropped-objects": "images with objects that the build left out",
+    "lost-keypoints": "images with keypoints that the build left out",
     "unmatched-objects": "annotated objects of images that the dataset does not have",
     "unlisted-images": "images that no annotation lists, stored as images without objects",
     "duplicate-boxes": "images with two nearly equal boxes of one class",
@@ -56,9 +57,10 @@ OF_PIXELS = (
 """Kinds that need a pass over the pixels."""
 OF_BOXES = ("duplicate-boxes", "tiny-boxes")
 OF_MASKS = ("uniform-masks", "ignored-pixels")
+OF_POINTS = ("lost-keypoints",)
 OF_ANNOTATIONS = (
     "missing-object-classes", "dropped-objects", "unmatched-objects", "unlisted-images",
-    *OF_BOXES, *OF_MASKS,
+    *OF_BOXES, *OF_MASKS, *OF_POINTS,
 )  # fmt: skip
 """Kinds that only datasets with boxes or masks can have."""
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from shardprep.dataset.describe import LACKING, TINY, near_duplicates
 from shardprep.dataset.item_table import REJECTED, SKIPPED, with_status
 from shardprep.dataset.manifest import NO_IMAGE
-from shardprep.dataset.schema import LABEL, LABELS, MASK
+from shardprep.dataset.schema import ALL_POINTS, LABEL, LABELS, MASK
 from shardprep.errors import counted, some_of
 from shardprep.reporter.findings.finding import Finding, Severity, leaving_out
 from shardprep.reporter.pixels import ScanResult
@@ -65,7 +65,7 @@ def class_findings(contents: Contents) -> Iterator[Finding]:
     """Yield findings about unlabelled images, missing classes and imbalance."""
     manifest, names = contents.manifest, contents.schema.labels
     splits = manifest.splits
-    if contents.schema.target and TRAIN in splits and splits[TRAIN].num_unlabelled > 0:
+    if contents.schema.has_target and TRAIN in splits and splits[TRAIN].num_unlabelled > 0:
         first = contents.splits.index(TRAIN)
         out = np.flatnonzero((contents.split == first) & (contents.target_codes < 0)).tolist()
         what = f"{counted(len(out), 'image')} of train without a target"
@@ -211,6 +211,8 @@ def annotation_findings(contents: Contents, measured: ScanResult | None) -> Iter
     yield from _missing(contents)
     yield from _dropped(contents)
     yield from _unmatched(contents)
+    if {*ALL_POINTS} & schema.features.keys():
+        yield from _lost_points(contents)
     if MASK in schema.features:
         yield from _masks(contents)
     if measured is not None and len(measured.boxes):
@@ -249,6 +251,20 @@ def _dropped(contents: Contents) -> Iterator[Finding]:
         what = f"{counted(number, 'image')} lost {objects} in the build: {listed}"
         keys = contents.keys_of(numbers.tolist())
         yield Finding("dropped-objects", "warning", number, len(contents), what, keys)
+
+
+def _lost_points(contents: Contents) -> Iterator[Finding]:
+    lost = contents.written["lost_points"].to_pylist()
+    numbers = [number for number, counts in enumerate(lost) if counts]
+    if numbers:
+        reasons = Counter[str]()
+        for counts in lost:
+            reasons.update(dict(counts or ()))
+        listed = ", ".join(f"{count:,} for {reason}" for reason, count in sorted(reasons.items()))
+        points = counted(reasons.total(), "keypoint")
+        what = f"{counted(len(numbers), 'image')} lost {points} in the build: {listed}"
+        keys = contents.keys_of(numbers)
+        yield Finding("lost-keypoints", "warning", len(numbers), len(contents), what, keys)
 
 
 def dropped_objects(contents: Contents) -> Counter[str]:

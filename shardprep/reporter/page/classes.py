@@ -7,10 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset.describe import TINY
-from shardprep.dataset.schema import BOX_LABEL, LABELS, MASK, OBJECTS, TARGET, TEXT
+from shardprep.dataset.describe import TINY, component_columns, read_components
+from shardprep.dataset.item_table import TARGET_COLUMNS
+from shardprep.dataset.schema import (
+    BOX_LABEL,
+    CLASS_PREFIX,
+    LABELS,
+    MASK,
+    OBJECTS,
+    TARGET,
+    TEXT,
+    TEXTS,
+)
 from shardprep.errors import counted
 from shardprep.reporter.findings.labels import Boxes, dropped_objects, lengths
 from shardprep.reporter.findings.quality import NUM_BINS, histogram
@@ -26,6 +37,8 @@ _MOST_LISTED = 2_000
 _MOST_SPELLED = 8
 """Maximum number of classes to show co-occurrence as a table; for more, it is a chart."""
 _MOST_TOGETHER = 30
+_MOST_NUMBERS = 24
+"""Maximum number of numbers of a vector whose distribution is shown."""
 _CELLS = 32
 _LEAST_LIMIT = 16
 """Minimum upper end of the chart of box sizes, in pixels."""
@@ -35,8 +48,10 @@ def targets(report: ReportData) -> Html | None:
     """Return the section on targets, or None if the dataset has no target."""
     contents = report.contents
     target = contents.schema.target
-    if target is None:
+    if not contents.schema.has_target:
         return None
+    if contents.schema.target_lists:
+        return section("classes", "Targets", *_several(contents))
     if target == TARGET:
         numbers = contents.written[TARGET].to_numpy().astype(np.float64)
         shown = _distribution(contents, numbers, "numbers to learn")
@@ -51,6 +66,29 @@ def targets(report: ReportData) -> Html | None:
     elif 1 < len(contents.schema.labels) <= _MOST_CLASSES:
         parts.append(_weights(contents))
     return section("classes", "Classes", *parts)
+
+
+def _several(contents: Contents) -> Iterator[Html]:
+    """Yield the distribution of each of several numbers, classes or texts."""
+    schema, splits = contents.schema, list(contents.manifest.splits)
+    rows = pa.table({name: contents.written[name] for name in TARGET_COLUMNS.names})
+    if schema.target == TEXTS:
+        numbers = pc.list_value_length(rows[TEXTS]).to_numpy().astype(np.float64)
+        yield from _distribution(contents, numbers, "texts of an image")
+    facts, shown = read_components(schema, rows), 0
+    for name, values in component_columns(schema, rows).items():
+        short = name.removeprefix(CLASS_PREFIX)
+        missing = facts[short].num_missing
+        yield tag("h3", tag("bdi", short), f" · {missing:,} missing" if missing else "")
+        if name in schema.class_features:
+            places = pc.fill_null(values, -1).to_numpy()
+            labels = schema.features[name].labels
+            known = [places[(contents.split == i) & (places >= 0)] for i in range(len(splits))]
+            counts = np.stack([np.bincount(one, minlength=len(labels)) for one in known], axis=1)
+            yield from class_table(labels, splits, counts.tolist(), "images")
+        elif shown < _MOST_NUMBERS:
+            shown += 1
+            yield from _distribution(contents, values.to_numpy().astype(np.float64), short)
 
 
 def _classes(contents: Contents) -> Html:

@@ -18,9 +18,24 @@ import numpy as np
 from PIL import Image
 
 from shardprep.dataset.annotated_pictures import annotated_picture, legend_of
-from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK, OBJECTS, Schema
-from shardprep.errors import RecordError
-from shardprep.image.drawing import SIDE, AnnotatedPicture, Thumbnail, mask_layers, thumbnail
+from shardprep.dataset.schema import (
+    ALL_POINTS,
+    BOX,
+    BOX_LABEL,
+    MASK,
+    OBJECT_MASK,
+    OBJECTS,
+    Schema,
+)
+from shardprep.errors import RecordError, counted
+from shardprep.image.drawing import (
+    SIDE,
+    AnnotatedPicture,
+    Thumbnail,
+    mask_layers,
+    point_marks,
+    thumbnail,
+)
 from shardprep.machine import usable_cores
 from shardprep.reporter.findings.copies import Copies
 from shardprep.reporter.page import charts
@@ -41,6 +56,8 @@ MOST_BOXES = 60
 """Maximum number of boxes to draw over a thumbnail, largest first."""
 _BOX_BYTES = 20
 """Estimated size of a drawn box, for the budget."""
+_RING, _CROSS = "m-2 0a2 2 0 1 0 4 0a2 2 0 1 0-4 0", "m-2-2l4 4m0-4l-4 4"
+"""Paths in SVG of a visible and of a hidden keypoint, from its place."""
 _AT_ONCE = 16
 _NO_CLASS_TIMES = 4
 """The gallery of a dataset without classes has this many times the pictures of one class."""
@@ -61,10 +78,15 @@ class Overlay:
     """WebP of the masks in colour, transparent elsewhere; b"" without masks."""
     size: tuple[int, int]
     """Width and height of the overlay in pixels."""
+    points: tuple[tuple[str, str], ...] = ()
+    """Colour, and path in SVG, of the keypoints of each object and of the image."""
+    num_points: int = 0
+    """Number of labelled keypoints."""
 
     @property
     def num_bytes(self) -> int:
-        return len(self.mask) + _BOX_BYTES * len(self.boxes)
+        paths = sum(len(path) for _, path in self.points)
+        return len(self.mask) + _BOX_BYTES * len(self.boxes) + paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +173,14 @@ def draw_overlay(picture: AnnotatedPicture, schema: Schema, side: int = SIDE) ->
     if len(schema.annotation_labels) <= 1:
         picture = replace(picture, labels=())  # then each object gets its own colour
     drawn = tuple((labels[i], tuple(boxes[i].round(1).tolist())) for i in largest)
-    return Overlay(labels, drawn, _painted(picture, schema, size), size)
+    points, num_points = [], 0
+    for colour, lines, dots in point_marks(picture, legend_of(schema), size):
+        path = "".join(f"M{a:g} {b:g}L{c:g} {d:g}" for (a, b), (c, d) in lines)
+        path += "".join(f"M{x:g} {y:g}{_CROSS if hidden else _RING}" for (x, y), hidden in dots)
+        points.append(("#{:02x}{:02x}{:02x}".format(*colour), path))
+        num_points += len(dots)
+    painted = _painted(picture, schema, size)
+    return Overlay(labels, drawn, painted, size, tuple(points), num_points)
 
 
 def _painted(picture: AnnotatedPicture, schema: Schema, size: tuple[int, int]) -> bytes:
@@ -214,6 +243,7 @@ def switch(schema: Schema, classes: frozenset[int] | None = None) -> Html:
     words = {
         "boxes": BOX in schema.features and OBJECT_MASK not in schema.features,
         "masks": any(one.kind == "mask" for one in schema.annotations.values()),
+        "keypoints": any(one.kind == "keypoints" for one in schema.annotations.values()),
     }
     what = " and ".join(word for word, is_there in words.items() if is_there)
     box = tag("input", type="checkbox", id="marks", checked="")
@@ -238,12 +268,12 @@ def overlay(
         is_of_classes = MASK in schema.features
         text = _mask_text(contents, number) if is_of_classes else _objects_text(marked, schema)
         yield picture(marked.mask, f"masks: {text}", max(size), "over")
-    if marked.boxes:
+    if marked.boxes or marked.points:
         yield drawn_boxes(schema, marked, size)
 
 
 def drawn_boxes(schema: Schema, marked: Overlay, size: tuple[int, int]) -> Html:
-    """Return the boxes of a record as SVG, for a picture whose width and height are `size`."""
+    """Return the boxes and keypoints of a record as SVG; `size` is the picture's width, height."""
     paths: dict[int, list[str]] = {}
     for label, (top, left, bottom, right) in marked.boxes:
         corner, side = f"M{left:g} {top:g}", f"{right - left:.4g}"
@@ -252,7 +282,10 @@ def drawn_boxes(schema: Schema, marked: Overlay, size: tuple[int, int]) -> Html:
         tag("path", d="".join(parts), stroke=charts.hex_colour(max(label, 0)))
         for label, parts in sorted(paths.items())
     ]
+    drawn += [tag("path", d=path, stroke=colour) for colour, path in marked.points]
     title = tag("title", f"boxes: {_objects_text(marked, schema)}")
+    if not marked.boxes:
+        title = tag("title", counted(marked.num_points, "keypoint"))
     return tag("svg", title, *drawn, viewBox=f"0 0 {size[0]} {size[1]}", role="img", class_="over")
 
 
@@ -262,12 +295,14 @@ def facts(
     """Yield (title, text) pairs about a record; `size` is the pair about the size of its image."""
     schema, place = contents.schema, contents.place(number)
     yield "split", place.split
-    if schema.target:
+    if schema.has_target:
         yield "target", place.label or "none"
     if marked and any(name.startswith(f"{OBJECTS}/") for name in schema.annotations):
         more = len(marked.labels) - MOST_BOXES
         note = f"; the {MOST_BOXES} largest are drawn" if more > 0 else ""
         yield "objects", f"{_objects_text(marked, schema) or 'none'}{note}"
+    if marked and {*ALL_POINTS} & schema.features.keys():
+        yield "keypoints", f"{marked.num_points:,} labelled"
     if marked and MASK in schema.features:
         yield "mask", _mask_text(contents, number)
     if size:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.schema import BOX, MASK
+from shardprep.dataset.schema import ALL_POINTS, BOX, MASK
 from shardprep.errors import counted
 from shardprep.reporter.findings.finding import (
     MEANINGS,
     OF_ANNOTATIONS,
     OF_BOXES,
     OF_MASKS,
+    OF_POINTS,
     Finding,
     excluding,
 )
@@ -87,6 +88,7 @@ def findings(report: ReportData) -> Html:
         *(OF_ANNOTATIONS if not schema.annotations else ()),
         *(OF_BOXES if BOX not in schema.features else ()),
         *(OF_MASKS if MASK not in schema.features else ()),
+        *(OF_POINTS if not {*ALL_POINTS} & schema.features.keys() else ()),
     }
     others = [meaning for name, meaning in MEANINGS.items() if name not in names | cannot]
     counts = Counter(one.severity for one in report.findings)
@@ -169,7 +171,7 @@ def splits(report: ReportData) -> Html:
     manifest = report.contents.manifest
     counts = {name: entry.num_records for name, entry in manifest.splits.items()}
     names = list(counts)
-    total, has_target = sum(counts.values()), report.contents.schema.target is not None
+    total, has_target = sum(counts.values()), report.contents.schema.has_target
     rows = []
     for name, entry in manifest.splits.items():
         numbers = [shard.num_records for shard in entry.shards]

@@ -12,8 +12,6 @@ from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
     CROWD,
-    LABEL,
-    LABELS,
     MASKS,
     Feature,
     Schema,
@@ -118,7 +116,7 @@ def _picture(contents: Contents, number: int, drawing: Drawing) -> Html:
                   class_="tiny" if scale >= _PIXELATED else None)]  # fmt: skip
     if drawing.overlay.mask:
         layers.append(tag("img", src=f"/mask/{number}", alt="its masks", **sizes, class_="over"))
-    if drawing.overlay.boxes:
+    if drawing.overlay.boxes or drawing.overlay.points:
         layers.append(drawn_boxes(schema, drawing.overlay, drawing.overlay.size))
     shot = tag("div", *layers, class_="shot large")
     if not schema.annotations:
@@ -176,11 +174,13 @@ def _value(schema: Schema, name: str, feature: Feature | None, values: list[Any]
     first = values[:_MOST_VALUES]
     if name == schema.image_name or name in MASKS:
         texts = [f"{len(one):,} bytes" for one in first if isinstance(one, bytes)]
-    elif name in (LABEL, LABELS, BOX_LABEL):
-        names = (feature.labels if feature else ()) or schema.labels
+    elif feature is not None and feature.kind in ("label", "labels"):
+        names = feature.labels or schema.labels
         texts = [_named(one, names) for one in first]
     else:
         texts = [_word(one) for one in first]
+    if feature is not None and feature.kind == "vector":
+        texts = [f"{title}: {text}" for title, text in zip(feature.labels, texts, strict=False)]
     return _listed(texts, len(values) - _MOST_VALUES)
 
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
+import pyarrow as pa
 
 from shardprep import profiling
+from shardprep.dataset.item_table import COLUMNS
 from shardprep.profiling import stage
 from shardprep.writer.chunk import UNREADABLE, ChunkTask, Encode, EncodedChunk
 from shardprep.writer.plan.shard_plan import ShardPlan, chunks
@@ -38,7 +40,8 @@ class ShardJob:
     """Number of items of the whole build, which decides the size of chunks."""
     record_bytes: int
     """Estimated size of a record, which decides the size of chunks."""
-    is_annotated: bool = False
+    columns: pa.Schema = COLUMNS
+    """Columns of the item table."""
     is_timed: bool = False
 
     def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
@@ -51,7 +54,7 @@ class ShardJob:
             start = stop
 
     def writer(self, shard: ShardHead) -> ShardWriter:
-        return ShardWriter(self.folders, shard, is_annotated=self.is_annotated)
+        return ShardWriter(self.folders, shard, self.columns)
 
 
 class ItemCounts(NamedTuple):

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from multiprocessing import popen_spawn_posix, spawn, util
 from multiprocessing.context import SpawnContext, SpawnProcess
-from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
+
+from shardprep.machine import limited_memory
 
 try:
     import resource
@@ -191,18 +192,13 @@ def limited(limits: WorkerLimits) -> Iterator[None]:
 
     Main thread only. Memory already in use does not count. Stops the clock of `start_clock`.
     """
-    before = resource.getrlimit(resource.RLIMIT_DATA)
     handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     try:
-        if limits.worker_bytes:
-            status = Path("/proc/self/status").read_text()
-            data_bytes = int(status.partition("VmData:")[2].split()[0]) << 10
-            hold_memory(data_bytes + limits.worker_bytes)
-        yield
+        with limited_memory(limits.worker_bytes):
+            yield
     finally:
         start_clock(0)
         signal.signal(signal.SIGALRM, handler)
-        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def keep_buffers() -> None:

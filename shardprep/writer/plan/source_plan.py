@@ -28,15 +28,20 @@ from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
     CROWD,
+    KEYPOINTS,
+    KEYPOINTS_VISIBLE,
     MASK,
     OBJECT_MASK,
+    POINTS,
+    POINTS_VISIBLE,
     TARGET_FEATURES,
+    TARGETS,
     Encoding,
     Schema,
-    StackForm,
     load_schema,
 )
 from shardprep.errors import OptionName, RecipeError, SchemaError
+from shardprep.image.annotation_types import AnnotationSpec, Skeleton
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
 from shardprep.progress import Watcher
@@ -159,23 +164,27 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
             f"say where they are with {OptionName('boxes')} or "
             f"{OptionName('masks')}, or leave {OptionName('schema')} out",
         )
-    if schema.target not in (None, TARGET_FEATURES.get(kind)):
+    wanted = TARGETS if schema.name == "classes" else schema.target
+    if wanted not in (None, TARGET_FEATURES.get(kind)):
         found = "no labels are found" if kind == "none" else f"the targets are of kind {kind}"
         raise SchemaError(
             f"{OptionName('schema')} {name}",
-            f"asks for {schema.target!r}, and {found}",
+            f"asks for {wanted!r}, and {found}",
             f"say where they are with {OptionName('labels')}, or leave {OptionName('schema')} out",
         )
     labels = catalog.label_names if schema.target else ()
     columns = {column.name: column.dtype for column in catalog.columns}
     encoding: Encoding = "any" if spec.format == "keep" else spec.format
+    targets = catalog.target_features if wanted else {}
     rule = recipe.rules.stack
-    stack = StackForm(spec.depth == 16, rule.channels) if rule.text else None
-    if stack is None and schema.is_stack:
+    if schema.is_stack and not rule.text:
         raise SchemaError(
             f"{OptionName('schema')} {name}", "is a schema of stacks", f"give {OptionName('stack')}"
         )
-    return schema.filled(spec.fixed_size, encoding, labels, columns, annotations, stack)
+    filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
+    if rule.text:
+        return filled.with_stacks(rule.channels, is_deep=spec.depth == 16)
+    return filled.with_keypoints(_skeletons(catalog.annotations))
 
 
 def _annotation_features(facts: AnnotationFacts) -> dict[str, tuple[str, ...]]:
@@ -187,11 +196,27 @@ def _annotation_features(facts: AnnotationFacts) -> dict[str, tuple[str, ...]]:
         features[OBJECT_MASK] = ()
     if spec.masks == "classes":
         features[MASK] = facts.names
-    return features
+    return {**features, **dict.fromkeys(_skeletons(facts), ())}
+
+
+def _skeletons(facts: AnnotationFacts | None) -> dict[str, Skeleton]:
+    """Return the keypoints of each feature of keypoints."""
+    spec = AnnotationSpec() if facts is None else facts.spec
+    pairs = (
+        ((KEYPOINTS, KEYPOINTS_VISIBLE), spec.keypoints),
+        ((POINTS, POINTS_VISIBLE), spec.points),
+    )
+    return {name: one for names, one in pairs if one is not None for name in names}
 
 
 def _without_target(annotations: Collection[str]) -> str:
-    names = {OBJECT_MASK: "instances", BOX: "detection", MASK: "segmentation"}
+    names = {
+        OBJECT_MASK: "instances",
+        KEYPOINTS: "keypoints",
+        BOX: "detection",
+        MASK: "segmentation",
+        POINTS: "points",
+    }
     return next((name for feature, name in names.items() if feature in annotations), "unlabelled")
 
 

@@ -352,7 +352,9 @@ def test_the_box_of_a_pose_of_any_stated_shape_is_read(
     wanted = [[x - width / 2, y - height / 2, x + width / 2, y + height / 2]]
     np.testing.assert_allclose(one.boxes, wanted)
     assert (one.labels, one.outlines, one.dropped, one.fault) == ((1,), (), {}, "")
-    assert found.findings == ["keypoints of 1 object are not stored, their boxes are"]
+    assert found.findings == [
+        "keypoints of 1 object are not stored, their boxes are; --points yolo stores both"
+    ]
 
 
 @pytest.mark.parametrize("flags", [(2, 2, 0, 1), (2, 1), (1, 1, 1, 1), (0,), (2, 0, 0)], ids=str)

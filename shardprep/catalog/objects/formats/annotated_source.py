@@ -40,7 +40,7 @@ class Sign:
     """Boxes or masks that were detected in a source."""
 
     key: str
-    """Name of the option that selects them: "boxes" or "masks"."""
+    """Name of the option that selects them: "boxes", "masks" or "points"."""
     option: str
     """Value of this option."""
     how: str
@@ -49,6 +49,8 @@ class Sign:
     """True if mask values look like object numbers; `--instances` then keeps objects apart."""
     num_unlisted: int = 0
     """Number of images without a document, in a format with a document for each image."""
+    has_points: bool = False
+    """Whether the objects have keypoints, which `--points` with the same value stores."""
 
     @property
     def has_unlisted(self) -> bool:
@@ -60,6 +62,8 @@ class Sign:
         flag = f"--{self.key} {shlex.quote(self.option)}"
         if self.has_unlisted:
             flag += " --unlisted background"
+        if self.has_points:
+            flag += f" --points {shlex.quote(self.option)}"
         return f"{flag} --instances" if self.instances else flag
 
 
@@ -77,6 +81,8 @@ class AnnotatedSource:
     """Also keep segments that are not objects, such as sky or grass."""
     numbers: bool = False
     """Give each object a segment with its number in the file, as in masks of object numbers."""
+    keypoints: bool = False
+    """Keep the keypoints of objects."""
 
     def size_of(self, image: int) -> tuple[int, int] | None:
         return image_size(self.images[image].extent) if self.images else None

@@ -32,15 +32,19 @@ from shardprep.catalog.objects.object_table import (
     Ints,
     ObjectTable,
 )
-from shardprep.errors import OptionName, SourceError, shown, some_of
-from shardprep.image.annotation_types import Counts, Outline, Polygons, Segment
+from shardprep.dataset.schema import MOST_POINTS
+from shardprep.errors import OptionName, SourceError, counted, shown, some_of
+from shardprep.image.annotation_types import Counts, Outline, Polygons, Segment, Skeleton
 from shardprep.recipe.object_rules import BoxColumns, FormatRule
 
 _NO_CLASSES = ("__ignore__", "_background_")
+_WHOLE_BODY = ("foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts")
+"""Further keypoints of objects in COCO-WholeBody."""
 _STRAY = -2
 _BAD = (TypeError, ValueError, OverflowError, KeyError)
 _NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _BOX = re.compile(rb'"bbox"\s*:')
+_KEYPOINTS = re.compile(rb'"keypoints"\s*:\s*\[\s*-?\d')
 _LISTS = tuple(re.compile(rb'"%s"\s*:\s*\[' % name) for name in (b"images", b"annotations"))
 _SEGMENTS = re.compile(rb'"segments_info"\s*:')
 _MOST_SEGMENTS = 1 << 24
@@ -53,19 +57,24 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all documents, with classes in the order of their ids."""
     reader = _Reader(source, may_repeat=bool(rule.files))
     files = shared_documents(source, rule, is_coco, ".json")
-    for file in files if rule.files else _chosen(files):
+    for file in files if rule.files else _chosen(files, keypoints=source.keypoints):
         reader.read(*source.documents.find(file))
     return reader.found()
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of the documents with boxes if they name enough images, otherwise []."""
-    texts = shared_texts(source, ".json")
-    names = {key: stated_names(data) for key, data, _ in texts if is_coco(data)}
+    names: dict[str, list[str]] = {}
+    with_points = set()
+    for key, data, _ in shared_texts(source, ".json"):
+        if is_coco(data):
+            names[key] = stated_names(data)
+            with_points.update([key] if _KEYPOINTS.search(data) else [])
     keys = _chosen(list(names))
     named = coverage(source.index, [name for key in keys for name in names[key]])
     how = f"{some_of(keys, 2)}: COCO with boxes, names {named}"
-    return [Sign("boxes", "coco", how)] if named.is_enough else []
+    has_points = bool({*names} & with_points)
+    return [Sign("boxes", "coco", how, has_points=has_points)] if named.is_enough else []
 
 
 def is_coco(data: bytes) -> bool:
@@ -89,13 +98,14 @@ def stated_names(data: bytes) -> list[str]:
     ]
 
 
-def _chosen(keys: Sequence[str]) -> list[str]:
+def _chosen(keys: Sequence[str], *, keypoints: bool = False) -> list[str]:
     """Return the documents called instances_*.json, or without such documents, all of them.
 
-    In COCO, the other documents describe the same images.
+    In COCO, the other documents describe the same images; person_keypoints_*.json has `keypoints`.
     """
-    instances = [key for key in keys if stem(key).startswith("instances")]
-    return instances or list(keys)
+    begin = "person_keypoints" if keypoints else "instances"
+    named = [key for key in keys if stem(key).startswith(begin)]
+    return named or list(keys)
 
 
 def _image_of(entry: dict[str, Any]) -> tuple[str, Size]:
@@ -132,6 +142,17 @@ def _outline_of(shape: Any) -> Outline:
     return Polygons(tuple(np.array(ring, np.float64).reshape(-1, 2) for ring in rings if ring))
 
 
+def _skeleton_of(entry: dict[str, Any]) -> Skeleton:
+    """Return the keypoints of a category; its edges are pairs of numbers from 1."""
+    names = tuple(map(str, entry["keypoints"]))
+    if len(names) > MOST_POINTS or len({*names}) < len(names):
+        raise ValueError("too many keypoints, or two of one name")
+    edges = [(a - 1, b - 1) for a, b in entry.get("skeleton") or ()]
+    if not {*range(len(names))}.issuperset(place for edge in edges for place in edge):
+        raise ValueError("a skeleton of other keypoints")
+    return Skeleton(names, tuple(edges))
+
+
 class _Document:
     def __init__(self, key: str) -> None:
         self.images: dict[object, tuple[str, Size]] = {}
@@ -166,6 +187,9 @@ class _Reader:
         self._is_panoptic = False
         self._masks: dict[int, tuple[str, str]] = {}
         """Position of an image → key of its document, and name of its mask file."""
+        self._skeletons: dict[str, Skeleton] = {}
+        self._unread: Counter[str] = Counter()
+        """Number of objects with keypoints that are not read, by the key of the keypoints."""
 
     def read(self, key: str, data: bytes) -> None:
         document, start = _Document(key), len(self._table)
@@ -226,6 +250,8 @@ class _Reader:
             if entry.get("isthing") == 0:
                 self._stuff.add(name)
             self._add_class(entry["id"], name, str(entry.get("supercategory") or ""))
+            if entry.get("keypoints"):
+                self._skeletons.setdefault(name, _skeleton_of(entry))
         else:
             images, classes = document.image_ids, document.category_ids
             image = images.setdefault(entry["image_id"], len(images))
@@ -254,9 +280,15 @@ class _Reader:
             raise ValueError("neither box nor outline")
         else:
             box = NO_BOX
-        crowd = entry.get("iscrowd")
+        crowd, keypoints = entry.get("iscrowd"), entry.get("keypoints") or ()
         self._table.has_crowds |= crowd is not None
-        self._table.add(image, box, number, is_crowd=bool(crowd), outline=outline)
+        self._unread.update(one for one in _WHOLE_BODY if any(entry.get(one) or ()))
+        if not self._source.keypoints:
+            self._unread["keypoints"] += any(keypoints[2::3])
+            keypoints = ()
+        self._table.add(
+            image, box, number, is_crowd=bool(crowd), outline=outline, keypoints=keypoints
+        )
 
     def _add_class(self, id_: object, name: str, above: str) -> None:
         order = (0, id_) if isinstance(id_, int) else (1, len(self._ids))
@@ -296,11 +328,16 @@ class _Reader:
             raise SourceError(self._keys[0], f"names no image of the source{such}", hint)
         if self._idle:
             findings.append(f"no image of {some_of(self._idle)} is in the source")
+        for key, count in (+self._unread).items():
+            objects = counted(count, "object")
+            hint = f"; {OptionName('points')} coco stores them" if key == "keypoints" else ""
+            findings.append(f"{key} of {objects} are not stored{hint}")
         return self._table.found(
             f"COCO, {some_of(self._keys, 3)}",
             self._keys,
             (names, labels_of | left_out),
             areas_of,
+            self._skeletons if self._source.keypoints else None,
             splits=self._splits if any(self._splits) else None,
             notation=BoxColumns(("bbox",), "xywh"),
             segments=self._masks,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,12 +23,16 @@ from shardprep.catalog.objects.formats.annotated_source import (
 )
 from shardprep.catalog.objects.formats.box_format import box_of, ellipse, rectangle
 from shardprep.catalog.objects.formats.pairing import Pairing
+from shardprep.catalog.objects.image_points import NOT_A_NUMBER, REPEATED, FoundPoints, PointList
 from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable
 from shardprep.errors import OptionName, SourceError, counted
-from shardprep.image.annotation_types import Floats, Polygons
-from shardprep.recipe.object_rules import FormatRule
+from shardprep.image.annotation_types import Floats, Polygons, Skeleton
+from shardprep.recipe.object_rules import FormatRule, PointRule
 
 _NO_CLASSES = ("__ignore__", "_background_")
+NO_OBJECT_OF_POINT = "no object of its group"
+"""Reason to leave out a point of LabelMe."""
+Rows = dict[str, int]
 _DAMAGE = (ValueError, TypeError, KeyError, OverflowError, AttributeError)
 
 
@@ -39,10 +44,68 @@ def is_labelme(data: bytes) -> bool:
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files; shapes with the same `group_id` and label are one object.
 
-    A file belongs to the image of the same name; without such an image, to the one in `imagePath`.
+    Points are keypoints of the object with their `group_id`.
     """
     pairing = Pairing(source.index)
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)
+    poses = _Poses()
+    for file in _files(source, pairing):
+        if file.image is None:
+            table.missing[file.key] = _num_objects(file.document)
+        elif reason := file.fault or _add(table, file.image, file.document, poses):
+            table.fault(file.image, f"{file.key} {reason}")
+    keys = _claimed(pairing, OptionName("boxes", rule.kind))
+    findings = []
+    if poses.num_points and not source.keypoints:
+        points = counted(poses.num_points, "point")
+        findings.append(f"{points} of LabelMe: not stored without {OptionName('points')} labelme")
+    if source.keypoints:
+        poses.add_to(table)
+    names = dict.fromkeys(table.classes, Skeleton(tuple(poses.names)))
+    return table.found(
+        f"LabelMe, {counted(len(keys), 'JSON file')}",
+        keys,
+        skeletons=names if source.keypoints else None,
+        findings=findings,
+    )
+
+
+def read_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
+    """Return the points of all files as keypoints of images; other shapes are left out."""
+    pairing, found = Pairing(source.index), PointList()
+    for file in _files(source, pairing):
+        points = _points_of(file.document)
+        if file.image is None:
+            found.missing[file.key] = len(points)
+            continue
+        if file.fault:
+            raise SourceError(file.key, file.fault, "write it again with LabelMe, or leave it out")
+        found.listed.add(file.image)
+        for one in points:
+            if one.place is None:
+                found.lose(file.image, NOT_A_NUMBER)
+            else:
+                found.add(file.image, one.name, one.place)
+    where = OptionName("points", rule.kind)
+    keys = _claimed(pairing, where)
+    if not len(found):
+        raise SourceError(where, "no file has a shape of the type point")
+    title = f"LabelMe, points of {counted(len(keys), 'JSON file')}"
+    return found.found(title, keys, str(where))
+
+
+class _File(NamedTuple):
+    key: str
+    image: int | None
+    document: dict[str, Any]
+    fault: str
+
+
+def _files(source: AnnotatedSource, pairing: Pairing) -> Iterator[_File]:
+    """Yield the files of LabelMe.
+
+    A file belongs to the image of the same name; without such an image, to the one in `imagePath`.
+    """
     for text in read_each(source.documents.members(".json"), 4 * MOST_BYTES):
         key = text.key
         if not text.fault and not is_labelme(text.data):
@@ -52,17 +115,71 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         image = pairing.find(stem(key), key)
         if image is None and isinstance(path, str):
             image = pairing.find(path, key)
-        if image is None:
-            table.missing[key] = _num_objects(document)
-            continue
-        pairing.claim(image, key)
-        if reason := fault or _add(table, image, document):
-            table.fault(image, f"{key} {reason}")
-    keys = pairing.documents.values()
-    if not keys:
-        what = "no JSON file of the source belongs to one of its images"
-        raise SourceError(OptionName("boxes", rule.kind), what)
-    return table.found(f"LabelMe, {counted(len(keys), 'JSON file')}", keys)
+        if image is not None:
+            pairing.claim(image, key)
+        yield _File(key, image, document, fault)
+
+
+def _claimed(pairing: Pairing, where: OptionName) -> list[str]:
+    if not pairing.documents:
+        raise SourceError(where, "no JSON file of the source belongs to one of its images")
+    return [*pairing.documents.values()]
+
+
+class _Point(NamedTuple):
+    name: str
+    group: str | None
+    place: tuple[float, float] | None
+    """x and y in pixels; None if they are not two numbers."""
+
+
+def _points_of(document: dict[str, Any]) -> list[_Point]:
+    shapes = document.get("shapes")
+    found = []
+    for shape in shapes if isinstance(shapes, list) else ():
+        if isinstance(shape, dict) and shape.get("shape_type") == "point":
+            group = shape.get("group_id")
+            try:
+                ((x, y),) = shape["points"]
+                place = float(x), float(y)
+            except _DAMAGE:
+                place = None
+            if place is not None and not all(map(math.isfinite, place)):
+                place = None
+            name = str(shape.get("label"))
+            found.append(_Point(name, None if group is None else str(group), place))
+    return found
+
+
+class _Poses:
+    """The keypoints of objects, whose number is known after the last file."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self.num_points = 0
+        self._rows: list[tuple[int, dict[int, tuple[float, float]]]] = []
+
+    def take(self, table: ObjectTable, image: int, points: Sequence[_Point], rows: Rows) -> None:
+        """Take the points of an image; `rows` are the rows of its objects by `group_id`."""
+        self.num_points += len(points)
+        of_row: dict[int, dict[int, tuple[float, float]]] = {}
+        for one in points:
+            row = rows.get(one.group) if one.group is not None else None
+            own = {} if row is None else of_row.setdefault(row, {})
+            place = self.names.setdefault(one.name, len(self.names))
+            if row is None or one.place is None or place in own:
+                reason = NO_OBJECT_OF_POINT if row is None else NOT_A_NUMBER
+                table.lose_points(image, reason if place not in own else REPEATED)
+            else:
+                own[place] = one.place
+        self._rows += of_row.items()
+
+    def add_to(self, table: ObjectTable) -> None:
+        for row, places in self._rows:
+            values = [0.0] * (3 * len(self.names))
+            for place, (x, y) in places.items():
+                values[3 * place : 3 * place + 3] = x, y, 2.0
+            table.add_points(row, values)
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
@@ -82,7 +199,7 @@ def _parsed(text: Text) -> tuple[dict[str, Any], str]:
     return document, text.fault
 
 
-def _add(table: ObjectTable, image: int, document: dict[str, Any]) -> str:
+def _add(table: ObjectTable, image: int, document: dict[str, Any], poses: _Poses) -> str:
     try:
         objects, num_bad = _objects(document)
     except _DAMAGE:
@@ -92,9 +209,13 @@ def _add(table: ObjectTable, image: int, document: dict[str, Any]) -> str:
     table.list_image(image, (height, width) if is_stated else None)  # type: ignore[arg-type]
     if num_bad:
         table.drop(image, MALFORMED, num_bad)
-    for (label, _), rings in objects.items():
+    rows: Rows = {}
+    for (label, group), rings in objects.items():
+        if isinstance(group, str):
+            rows.setdefault(group, len(table))
         number = table.number_of(label)
         table.add(image, box_of(rings), number, outline=Polygons(tuple(rings)))
+    poses.take(table, image, _points_of(document), rows)
     return ""
 
 
@@ -111,7 +232,7 @@ def _objects(document: dict[str, Any]) -> tuple[dict[tuple[str, object], list[Fl
     num_bad = 0
     for number, shape in enumerate(document["shapes"]):
         label, group = str(shape["label"]), shape.get("group_id")
-        if label in _NO_CLASSES:
+        if label in _NO_CLASSES or shape.get("shape_type") == "point":
             continue
         points = np.array(shape["points"], np.float64)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +20,9 @@ from shardprep.catalog.objects.formats.annotated_source import (
 )
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable
+from shardprep.dataset.schema import MOST_POINTS
 from shardprep.errors import OptionName, SourceError, counted, shown, some_of
-from shardprep.image.annotation_types import Outline, Polygons
+from shardprep.image.annotation_types import Outline, Polygons, Skeleton
 from shardprep.recipe.object_rules import BoxColumns, FormatRule
 from shardprep.source.members import Member
 from shardprep.storage.text_file import decoded
@@ -37,6 +39,10 @@ _MOST_DEPTH = 64
 """Maximum depth of YAML; its loader in C crashes the process at about ten thousand."""
 _ID = re.compile(r"\d{1,9}", re.ASCII)
 _MOST_SHOWN = 60
+_MOST_LIKE_POSES = 0.5
+"""Maximum share of polygons that may be poses, because all further points are in a box that the
+first four numbers make."""
+_EDGE = 1e-6
 _NO_SHAPE = (None, "", "~", "null")
 """Values of `kpt_shape` in YAML that mean that it is not set."""
 _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
@@ -46,7 +52,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all label files; an image without a file has no object.
 
     Classes are in the order of the names file, which the rule may select. Without a names file,
-    class names are the numbers. Keypoints are left out.
+    class names are the numbers.
     """
     argument = next(iter(rule.files), "")
     names = _names(source, argument)
@@ -57,11 +63,11 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     pairing = Pairing(source.index)
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)
     table.is_relative = True
-    num_keypoints = names.num_keypoints if names else 0
-    num_poses = 0
+    shape = (names.pose if names else None) or _Pose(is_wanted=source.keypoints)
+    num_poses = num_likely = 0
     for key, data, fault in read_each(members):
         image = pairing.find(stem(key), key)
-        lines = _read_lines(data, num_keypoints)
+        lines = _read_lines(data, shape)
         if image is None:
             table.missing[key] = lines.number
             continue
@@ -69,8 +75,9 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             image, key, f"name the file of class names next to the right one: {_YOLO}:FILE"
         )
         table.list_image(image)
-        num_poses += lines.num_poses
-        if reason := fault or _add(table, image, lines):
+        num_poses += sum(bool(one.keypoints) for one in lines.objects)
+        num_likely += sum(one.may_be_pose for one in lines.objects)
+        if reason := fault or _add(table, image, lines, keypoints=source.keypoints):
             table.fault(image, f"{key} {reason}")
     keys = pairing.documents.values()
     if not keys:
@@ -84,11 +91,17 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         and stem(one.key).lower() not in _NO_LABELS
     ]
     for text in read_each(strays):
-        table.missing[text.key] = _read_lines(text.data, num_keypoints).number
+        table.missing[text.key] = _read_lines(text.data, shape).number
     findings: list[str] = []
-    if num_poses:
+    if num_poses and not source.keypoints:
         objects = counted(num_poses, "object")
-        findings.append(f"keypoints of {objects} are not stored, their boxes are")
+        what = f"keypoints of {objects} are not stored, their boxes are"
+        findings.append(f"{what}; {OptionName('points')} yolo stores both")
+    if num_likely > _MOST_LIKE_POSES * len(table):
+        findings.append(
+            f"{counted(num_likely, 'line')} may be poses without flags, and are read as polygons; "
+            f"{OptionName('points')} yolo reads them as poses"
+        )
     if names is None:
         findings.append("classes of YOLO have no names: no data.yaml, obj.names or classes.txt")
         numbers = sorted(table.classes, key=natural_order)
@@ -103,6 +116,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         f"YOLO, {counted(len(keys), 'text file')}{classes}",
         (*keys, *((names.key,) if names else ())),
         (ordered, {number: place[name] for number, name in of_number.items()}),
+        skeletons=dict.fromkeys(of_number, shape.skeleton) if source.keypoints else None,
         splits=splits if any(splits) else None,
         notation=BoxColumns(("x", "y", "width", "height"), "center"),
         is_complete=True,
@@ -121,9 +135,11 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
         members = named_as_images(source, ".txt")
         if names and len(options) > 1:
             members = _below(members, names.key)
-        is_one = functools.partial(is_yolo, num_keypoints=names.num_keypoints if names else 0)
+        pose = names.pose if names else None
+        is_one = functools.partial(is_yolo, shape=pose or _ANY_POSE)
         title = f"YOLO, classes of {names.key}" if names else "YOLO, classes without names"
-        signs += by_sample(source, members, is_one, option, title)
+        found = by_sample(source, members, is_one, option, title)
+        signs += [replace(sign, has_points=pose is not None) for sign in found]
     return signs
 
 
@@ -171,8 +187,8 @@ class NameFile:
         """Parse a file; YAML has classes under one of `fields`. SourceError if it is damaged."""
         self.key = key
         self.splits: dict[str, list[str]] = {}
-        self.num_keypoints = 0
-        """Number of values after the box in a line of a pose; 0 if `kpt_shape` is not set."""
+        self.pose: _Pose | None = None
+        """The keypoints of a line; None if `kpt_shape` is not set."""
         if len(data) > _MOST_NAME_BYTES:
             raise SourceError(key, "is larger than 1 MiB: it names no classes")
         if key.lower().endswith((".yaml", ".yml")):
@@ -206,22 +222,32 @@ class NameFile:
             if found.setdefault(int(number), name.strip()) != name.strip():
                 raise SourceError(self.key, f"has two names of class {int(number)}")
         if parts.get("kpt_shape") not in _NO_SHAPE:
-            self.num_keypoints = self._keypoints(parts["kpt_shape"])
+            self.pose = self._pose(parts)
         for key, split in _YAML_SPLITS.items():
             paths = parts.get(key)
             several = paths if isinstance(paths, list) else [paths]
             self.splits[split] = [path for path in several if isinstance(path, str) and path]
         return dict(sorted(found.items()))
 
-    def _keypoints(self, shape: Any) -> int:
+    def _pose(self, parts: dict[str, Any]) -> _Pose:
+        shape = parts["kpt_shape"]
         try:
             number, size = (int(part) for part in shape)
         except (TypeError, ValueError):
             number, size = 0, 0
-        if number < 1 or size not in (2, 3):
+        if not 1 <= number <= MOST_POINTS or size not in (2, 3):
             what = f"has kpt_shape {shown(str(shape), _MOST_SHOWN)}"
             raise SourceError(self.key, what, "write the number of keypoints and 2 or 3: [17, 3]")
-        return number * size
+        named = parts.get("kpt_names")
+        several = list(named.values()) if isinstance(named, dict) else [named]
+        names = next((tuple(map(str, one)) for one in several if isinstance(one, list)), ())
+        if len({*names}) != number:
+            names = tuple(map(str, range(number)))
+        mirrored = parts.get("flip_idx") or ()
+        if mirrored and sorted(mirrored, key=str) != sorted(map(str, range(number)), key=str):
+            what = f"has flip_idx {shown(str(mirrored), _MOST_SHOWN)}"
+            raise SourceError(self.key, what, f"write the numbers 0 to {number - 1}, each once")
+        return _Pose(number, size, Skeleton(names, (), tuple(map(int, mirrored))))
 
     def _check_depth(self, events: Iterable[Any]) -> None:
         import yaml  # noqa: PLC0415 - see above
@@ -234,11 +260,50 @@ class NameFile:
                 raise SourceError(self.key, f"is damaged YAML, nested more than {_MOST_DEPTH} deep")
 
 
-def is_yolo(data: bytes, num_keypoints: int = 0) -> bool:
+class _Pose(NamedTuple):
+    """The keypoints of a line."""
+
+    number: int = 0
+    """0 if unknown."""
+    size: int = 3
+    """Values of a keypoint: 2 for x and y, 3 with a flag."""
+    skeleton: Skeleton = Skeleton()
+    is_wanted: bool = True
+    """Whether a line that may be a pose or a polygon is a pose, if `number` is unknown."""
+
+    def fits(self, numbers: Sequence[float]) -> bool:
+        """Return whether the numbers of a line are a box and keypoints."""
+        num_values = len(numbers) - 5
+        if self.number:
+            return num_values == self.number * self.size
+        if num_values < 2:
+            return False
+        has_flags = num_values % 3 == 0 and {0.0, 1.0, 2.0}.issuperset(numbers[7::3])
+        if self.is_wanted:
+            return has_flags or num_values % 2 == 0
+        return has_flags and _have_flags(numbers)
+
+    def keypoints(self, numbers: Sequence[float]) -> list[float]:
+        """Return x, y and flag of each keypoint; one with negative numbers is not labelled."""
+        size = self.size
+        if not self.number and not {0.0, 1.0, 2.0}.issuperset(numbers[2::3]):
+            size = 2
+        if len(numbers) % size:
+            raise ValueError("not the values of keypoints")
+        points = [numbers[i : i + size] for i in range(0, len(numbers), size)]
+        if size == 3:
+            return [one for point in points for one in point]
+        return [one for x, y in points for one in (x, y, 2.0 if min(x, y) >= 0 else 0.0)]
+
+
+_ANY_POSE = _Pose(is_wanted=False)
+
+
+def is_yolo(data: bytes, shape: _Pose = _ANY_POSE) -> bool:
     """Return True if a text has objects and no other lines: boxes, poses or polygons."""
     lines = [line for line in decoded(data).splitlines() if line.strip()]
     try:
-        shapes = [_object(line.split(), num_keypoints) for line in lines]
+        shapes = [_object(line.split(), shape) for line in lines]
     except ValueError:
         return False
     return bool(shapes) and all(one.box[2] <= 2.0 and one.box[3] <= 2.0 for one in shapes)
@@ -248,12 +313,13 @@ class _Object(NamedTuple):
     class_id: int
     box: tuple[float, ...]
     outline: Outline = None
-    has_keypoints: bool = False
+    keypoints: Sequence[float] = ()
+    may_be_pose: bool = False
+    """Whether a polygon may be a box and keypoints without flags."""
 
 
 class _Lines(NamedTuple):
     objects: list[_Object]
-    num_poses: int
     num_bad: int
     fault: str
     """The first bad line, in words; "" if all are sound."""
@@ -267,7 +333,7 @@ class _Lines(NamedTuple):
         return len(self.objects) + self.num_bad if self.objects else 0
 
 
-def _read_lines(data: bytes, num_keypoints: int) -> _Lines:
+def _read_lines(data: bytes, shape: _Pose) -> _Lines:
     objects: list[_Object] = []
     fault, num_bad = "", 0
     for number, line in enumerate(decoded(data).splitlines(), 1):
@@ -275,48 +341,54 @@ def _read_lines(data: bytes, num_keypoints: int) -> _Lines:
         if not words:
             continue
         try:
-            objects.append(_object(words, num_keypoints))
+            objects.append(_object(words, shape))
         except (ValueError, OverflowError):
             num_bad += 1
             what = f"is not YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
             fault = fault or what
-    num_poses = [one.has_keypoints for one in objects].count(True)
-    return _Lines(objects, num_poses, num_bad, fault)
+    return _Lines(objects, num_bad, fault)
 
 
-def _add(table: ObjectTable, image: int, lines: _Lines) -> str:
-    for class_id, box, outline, _ in lines.objects:
-        table.add(image, box, table.number_of(str(class_id)), outline=outline)
+def _add(table: ObjectTable, image: int, lines: _Lines, *, keypoints: bool) -> str:
+    num_bad = 0
+    for class_id, box, outline, points, _ in lines.objects:
+        number = table.number_of(str(class_id))
+        try:
+            table.add(image, box, number, outline=outline, keypoints=points if keypoints else ())
+        except ValueError:
+            num_bad += 1
+    if num_bad:
+        table.drop(image, MALFORMED, num_bad)
     if lines.num_bad and lines.objects:
         table.drop(image, MALFORMED, lines.num_bad)
     return "" if lines.objects else lines.fault
 
 
-def _object(words: Sequence[str], num_keypoints: int) -> _Object:
+def _object(words: Sequence[str], shape: _Pose) -> _Object:
     """Return the object of a line; ValueError or OverflowError if it is malformed.
 
     A box is `class x y w h [confidence]`, a pose a box and its keypoints, a polygon
     `class x1 y1 …`. Four corners are a polygon, too: an oriented box.
-    `num_keypoints` is the number of values after the box of a pose; then polygons are impossible.
-    If it is 0, a line is a pose if its keypoints have flags, which are 0, 1 or 2.
+    If the shape of poses is known, polygons are impossible. Otherwise, a line is a pose if its
+    keypoints have flags, which are 0, 1 or 2, or if poses are wanted.
     """
     numbers = [float(word) for word in words]
     class_id = int(numbers[0])
     if class_id != numbers[0] or class_id < 0:
         raise ValueError("the class is no index")
     num_more = len(numbers) - 5
-    has_keypoints = False
-    if num_more > 1:
-        has_keypoints = num_more == num_keypoints if num_keypoints else _have_flags(numbers)
+    has_keypoints = num_more > 1 and shape.fits(numbers)
     if num_more == 0 or has_keypoints or (num_more == 1 and 0 <= numbers[5] <= 1):
         x, y, width, height = numbers[1:5]
         box = x - width / 2, y - height / 2, x + width / 2, y + height / 2
-        return _Object(class_id, box, None, has_keypoints)
-    if num_keypoints or num_more < 2 or num_more % 2:
+        keypoints = shape.keypoints(numbers[5:]) if has_keypoints else ()
+        return _Object(class_id, box, None, keypoints)
+    if shape.number or num_more < 2 or num_more % 2:
         raise ValueError("neither a box nor a pose nor a polygon")
     ring = np.array(numbers[1:]).reshape(-1, 2)
     low, high = ring.min(0).tolist(), ring.max(0).tolist()
-    return _Object(class_id, (*low, *high), Polygons((ring,)))
+    reach = np.abs(ring[2:] - ring[0]) <= ring[1] / 2 + _EDGE
+    return _Object(class_id, (*low, *high), Polygons((ring,)), (), bool(reach.all()))
 
 
 def _have_flags(numbers: Sequence[float]) -> bool:

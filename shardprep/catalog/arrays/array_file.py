@@ -1,0 +1,97 @@
+"""What a file of arrays offers: columns of images, and columns of cells."""
+
+from __future__ import annotations
+
+import contextlib
+import tokenize
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from shardprep.errors import SourceError, shown
+from shardprep.source.byte_range import UNPACK_ERRORS, MemberError, PlainExtent
+from shardprep.source.string_column import Texts
+from shardprep.source.unpack import buffered
+from shardprep.storage.url import is_url
+
+BLOCK_BYTES = 8 << 20
+UNKNOWN = -1
+"""Number of rows that is not known before the file has been read."""
+_SHOWN_ERROR = 140
+_DAMAGE = (
+    *UNPACK_ERRORS, MemberError, pa.ArrowException, KeyError, TypeError, IndexError, RuntimeError,
+    SyntaxError, tokenize.TokenError,
+)  # fmt: skip
+Block = Any
+"""Some rows: an Arrow array of files, an array of numbers with the rows first, or a list whose
+elements are files, arrays of single images, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageColumn:
+    """A column, array or feature that holds images."""
+
+    shape: tuple[int, ...]
+    """Shape of an array of numbers; (rows,) for files."""
+    dtype: np.dtype[Any] | None
+    """Type of the numbers; None if each row is an encoded image."""
+    blocks: Callable[[int], Iterator[Block]]
+    """Yields all rows in blocks; the argument is the axis of the rows, −1 if there is none."""
+    has_rows: bool = True
+    """Whether the first axis is known to count images."""
+    names: Sequence[str] = ()
+    """Names of the rows; () to number them."""
+    placed: tuple[str, NDArray[np.int64], NDArray[np.int64]] | None = None
+    """File, offsets and sizes of images that need no copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFile:
+    """The columns of one file."""
+
+    images: Mapping[str, ImageColumn]
+    cells: Mapping[str, int]
+    """Name of each column of texts or numbers → number of its rows."""
+    read_cells: Callable[[Sequence[str]], list[Texts]]
+    left_out: tuple[str, ...] = ()
+    """Columns that are neither, each with the reason."""
+
+
+@contextlib.contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Convert exceptions of the libraries that read array files to a SourceError."""
+    try:
+        yield
+    except _DAMAGE as error:
+        why = shown(" ".join(str(error).split()) or type(error).__name__, _SHOWN_ERROR)
+        raise SourceError(name, f"cannot be read ({why})", "download or write it again") from error
+
+
+@contextlib.contextmanager
+def opened_file(place: PlainExtent) -> Iterator[str | BinaryIO]:
+    """Return the path of a whole file, which libraries read without copies, or a stream."""
+    if place.offset == 0 and not is_url(place.file):
+        yield place.file
+        return
+    with buffered(place) as stream:
+        yield stream
+
+
+def rows_at_once(row_bytes: int) -> int:
+    """Return the number of rows in a block of about `BLOCK_BYTES`."""
+    return max(1, BLOCK_BYTES // max(1, row_bytes))
+
+
+def number_texts(values: NDArray[Any]) -> Texts:
+    """Return numbers, booleans or byte strings of one axis as texts; NaN becomes ""."""
+    if values.dtype.kind == "b":
+        return Texts.of("true" if one else "false" for one in values.tolist())
+    if values.dtype.kind in "OSV":
+        listed = (bytes(v).rstrip(b"\0") if not isinstance(v, str) else v for v in values.tolist())
+        return Texts.of(v if isinstance(v, str) else v.decode(errors="replace") for v in listed)
+    texts = (str(one) for one in values.astype(str).tolist())
+    return Texts.of("" if one == "nan" else one for one in texts)

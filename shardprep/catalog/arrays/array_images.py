@@ -1,0 +1,262 @@
+"""The images in files of arrays, and a table of the other columns."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import operator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from shardprep.catalog.arrays.array_file import UNKNOWN, reading
+from shardprep.catalog.arrays.layout import Layout
+from shardprep.catalog.arrays.number_images import ValueRange, pictures
+from shardprep.catalog.arrays.opened_files import ArrayFiles, ChosenColumn, OpenedFile
+from shardprep.catalog.tables.table import Rows, Table
+from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.image.spec import DepthRange
+from shardprep.machine import limited_memory
+from shardprep.recipe.recipe import Recipe
+from shardprep.source.byte_range import RefusedExtent
+from shardprep.source.listing import Listing, in_order
+from shardprep.source.members import PLACE, PLAIN, Members, MembersBuilder
+from shardprep.source.names import clean_key, split_word
+from shardprep.source.string_column import Texts
+from shardprep.source.unpack import UnpackedFile
+
+_WORK_BYTES = 1 << 30
+"""Memory for blocks, keys and cells, in addition to one member."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageListing(Listing):
+    """The members of a source, with the images in its files of arrays."""
+
+    columns: Table | None = None
+    """The other columns of array files; the first column has the keys of the images."""
+    proposals: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Option that `shardprep init` proposes → its possible values; the first one was used."""
+    notes: tuple[str, ...] = ()
+
+
+def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> ImageListing:
+    """Return the listing with the images of array files that the recipe names, or of all.
+
+    Without `--images`, files are opened only if the source has no other image. With `proposes`,
+    unclear columns and ranges are decided and returned as proposals instead of being an error.
+    """
+    parts = listing.images, listing.others, listing.skipped, listing.unpacker
+    rules = recipe.rules.images
+    if listing.unpacker is None or (not rules and listing.images):
+        return ImageListing(*parts)
+    files = ArrayFiles(recipe, listing.unpacker, proposes=proposes)
+    with limited_memory(_WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
+        files.open(listing.others)
+        taken = [*files.named()] if rules else [*files.clear(files.all())]
+        if not taken:
+            return ImageListing(*parts, notes=files.looked_into())
+        images, columns = _read(files, taken)
+    if listing.images:
+        images = Members.joined([listing.images, images])
+    others = [member for member in listing.others if member.key not in files.used]
+    notes = tuple(dict.fromkeys(files.notes))
+    parts = in_order(images), others, listing.skipped, listing.unpacker
+    return ImageListing(*parts, columns, files.proposals, notes)
+
+
+def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
+    """Return the images of some columns, and a table of the columns of cells."""
+    levels = _levels(files, taken)
+    per_file = Counter(one.opened.key for one in taken)
+    files.used.update(per_file)
+    packed = sum({one.opened.key: one.opened.place.num_bytes for one in taken}.values())
+    builder, out = MembersBuilder(), list[UnpackedFile]()
+    others = _CellColumns(files, taken)
+    tables: list[tuple[Texts, dict[str, Texts]]] = []
+    with contextlib.ExitStack() as stack:
+        for one in taken:
+            key, column = one.opened.key, one.column
+            if column.placed is not None:
+                file, offsets, sizes = column.placed
+            else:
+                if not out:  # one file for all: a source may have a million arrays
+                    new = files.unpacker.new_file(key, packed)
+                    out.append(stack.enter_context(contextlib.closing(new)))
+                start = out[0].place.num_bytes
+                sizes = _write(one, levels, out[0], files.recipe.max_member_size)
+                ends = start + np.cumsum(np.maximum(sizes, 0))
+                file, offsets = out[0].place.file, ends - np.maximum(sizes, 0)
+            keys = _keys(key if per_file[key] == 1 else f"{key}:{one.name}", one, len(sizes))
+            files.unpacker.budget.add_members(len(sizes), key)
+            _add(builder, (keys, file, offsets, sizes), one.title)
+            if one.layout.rows >= 0:
+                tables.append((keys, others.of(one, len(sizes))))
+    return builder.members(), _table(tables, list(per_file))
+
+
+def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> DepthRange:
+    """Return black and white of all numbers that are scaled, of all files together."""
+    scaled = [one for one in taken if one.is_scaled]
+    wanted = files.recipe.depth_range
+    if not scaled or wanted != "full":
+        return wanted
+    found = ValueRange()
+    for one in scaled:
+        with reading(one.opened.key):
+            for block in one.column.blocks(one.layout.rows):
+                for values in block if isinstance(block, list) else [block]:
+                    found = found if values is None else found.with_values(values)
+    names = some_of([one.flag for one in scaled], 2)
+    types = f"{names}: {scaled[0].column.dtype} from {found.low:g} to {found.high:g}"
+    levels = found.levels()
+    if levels is None:
+        option = OptionName("depth_range")
+        if not files.proposes:
+            hint = f"give {option} MIN,MAX, or {option} auto for the range of each image"
+            what = f"{types}: it is not clear which values are black and white"
+            raise SourceError(option, what, hint)
+        levels = found.low, found.high
+        files.proposals["depth_range"] = (f"{found.low:g},{found.high:g}",)
+    files.notes.append(f"{types}; black is {levels[0]:g}, white is {levels[1]:g}")
+    return levels
+
+
+def _write(
+    one: ChosenColumn, levels: DepthRange, out: UnpackedFile, most_bytes: int
+) -> NDArray[np.int64]:
+    """Write all rows as image files; return their sizes, −1 for rows without an image."""
+    column, layout, key = one.column, one.layout, one.opened.key
+    if column.dtype is not None:
+        size = math.prod(layout.row_shape(column.shape)) * column.dtype.itemsize
+        if size > most_bytes:
+            hint = f"raise {OptionName('max_member_size')} if this is intended"
+            raise SourceError(key, f"an image of {one.title} has {size:,} bytes", hint)
+    sizes = [np.empty(0, np.int64)]
+    with reading(key):
+        for block in column.blocks(layout.rows):
+            for data, some in _parts(block, layout, levels):
+                out.write(data)
+                sizes.append(some)
+    return np.concatenate(sizes)
+
+
+class _CellColumns:
+    """The columns of cells that belong to columns of images, in the same or in another file.
+
+    A file without images belongs to the only column of images that has the same folder, the same
+    split in its name, and as many rows.
+    """
+
+    def __init__(self, files: ArrayFiles, taken: Sequence[ChosenColumn]) -> None:
+        self._files = files
+        self._num_columns = Counter((*one.opened.set_name, one.num_rows) for one in taken)
+        self._apart: dict[Any, list[tuple[OpenedFile, str]]] = defaultdict(list)
+        for opened in files.files:
+            for name, number in opened.arrays.cells.items() if not opened.arrays.images else ():
+                self._apart[*opened.set_name, number].append((opened, name))
+
+    def of(self, one: ChosenColumn, num_rows: int) -> dict[str, Texts]:
+        """Return the columns of cells of a column of images; SourceError if they are shorter."""
+        own, word = one.opened, split_word(one.title)[0] or one.opened.set_name[1]
+        chosen = []
+        for name, number in own.arrays.cells.items():
+            if number in (num_rows, UNKNOWN) and split_word(name)[0] in (None, word):
+                chosen.append((own, name))
+            else:
+                self._files.notes.append(f"column {name} has {number:,} rows and is not used")
+        if own.arrays.left_out:
+            self._files.notes.append(f"left out columns {some_of(own.arrays.left_out)}")
+        group = (*own.set_name, num_rows)
+        chosen += self._apart[group] if self._num_columns[group] == 1 else []
+        found: dict[str, Texts] = {}
+        for opened, several in itertools.groupby(chosen, key=operator.itemgetter(0)):
+            names = [name for _, name in several]
+            self._files.used.add(opened.key)
+            titles = [_plain(opened.title(name)) for name in names]
+            found.update(zip(titles, opened.arrays.read_cells(names), strict=True))
+        for title, texts in found.items():
+            if len(texts) != num_rows:
+                what = f"has {len(texts):,} rows in {title!r}, and {num_rows:,} images"
+                raise SourceError(own.key, what, "download or write it again")
+        return found
+
+
+def _plain(title: str) -> str:
+    """Return a title without the name of a split: "y" for "y_train"."""
+    word, rest = split_word(title)
+    return rest if word and rest else title
+
+
+def _keys(prefix: str, one: ChosenColumn, number: int) -> Texts:
+    if one.layout.rows < 0:
+        return Texts.of([prefix])
+    if one.column.names:
+        return Texts.of(f"{prefix}/{clean_key(name)}" for name in one.column.names)
+    numbers = pa.py_buffer(np.arange(number, dtype=np.int64))
+    texts = pa.Array.from_buffers(pa.int64(), number, [None, numbers]).cast(pa.string())
+    return Texts(pc.utf8_lpad(texts, max(6, len(str(number - 1))), "0")).after(f"{prefix}/")
+
+
+def _parts(
+    block: Any, layout: Layout, levels: DepthRange
+) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+    """Yield the bytes of some images, and their sizes; −1 for a row without an image."""
+    if isinstance(block, np.ndarray):
+        files = pictures(block, layout, levels)
+        yield files.reshape(-1).data, np.full(len(files), files.shape[1], np.int64)
+    elif isinstance(block, list):
+        for one in block:
+            if one is None or (isinstance(one, np.ndarray) and not layout.fits(one.shape)):
+                yield b"", np.array([-1])
+            elif isinstance(one, bytes):
+                yield one, np.array([len(one)])
+            else:
+                yield from _parts(one[np.newaxis], layout, levels)
+    else:
+        block = block.cast(pa.large_binary())
+        offsets = np.frombuffer(block.buffers()[1], np.int64)[block.offset :][: len(block) + 1]
+        data = memoryview(block.buffers()[2] or b"")[offsets[0] : offsets[-1]]
+        is_valid = np.array(block.is_valid().to_pylist(), bool)
+        yield data, np.where(is_valid, np.diff(offsets), -1)
+
+
+def _add(
+    builder: MembersBuilder,
+    rows: tuple[Texts, str, NDArray[np.int64], NDArray[np.int64]],
+    title: str,
+) -> None:
+    keys, file, offsets, sizes = rows
+    good = np.flatnonzero(sizes >= 0)
+    places = np.zeros(len(good), PLACE)
+    places["kind"], places["offset"], places["num_bytes"] = PLAIN, offsets[good], sizes[good]
+    builder.add_all(keys.take(good), places, file)
+    for row in np.flatnonzero(sizes < 0).tolist():
+        reason = f"has no image: {title!r} is empty in this row, or of another shape"
+        builder.add(keys[row], RefusedExtent(0, reason))
+
+
+def _table(tables: Sequence[tuple[Texts, dict[str, Texts]]], files: list[str]) -> Table | None:
+    titles = [*dict.fromkeys(title for _, columns in tables for title in columns)]
+    if not titles:
+        return None
+    name = "key"
+    while name in titles:
+        name += "_"
+    nothing = Texts.of([""])
+    columns = [Texts.joined([keys for keys, _ in tables])]
+    for title in titles:
+        parts = [
+            own[title] if title in own else nothing.take(np.zeros(len(keys), np.int64))
+            for keys, own in tables
+        ]
+        columns.append(Texts.joined(parts))
+    rows = Rows(columns, len(columns[0]))
+    return Table(some_of(sorted(files), 2), (name, *titles), rows, is_own=True)

@@ -1,0 +1,309 @@
+"""Parquet files and CSV files of pixels: columns of images or numbers, read batch by batch."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from shardprep.catalog.arrays.array_file import (
+    BLOCK_BYTES,
+    UNKNOWN,
+    ArrayFile,
+    Block,
+    ImageColumn,
+    opened_file,
+    reading,
+    rows_at_once,
+)
+from shardprep.catalog.arrays.layout import MIN_FLAT
+from shardprep.catalog.tables.table import DELIMITERS
+from shardprep.image.signatures import HEAD_BYTES, is_image
+from shardprep.source.byte_range import PlainExtent
+from shardprep.source.string_column import Texts, booleans, release
+from shardprep.source.unpack import buffered
+from shardprep.storage.text_file import encoding_of
+
+_FILES_AT_ONCE = 32
+_MOST_ROWS = 1024
+_CSV_HEAD = 1 << 20
+_READ_BYTES = 1 << 20
+_NUMBERED = re.compile(r"(?P<name>.*?)_?(?P<number>\d{1,6})", re.DOTALL)
+_PIXELS = re.compile(
+    rf"[\s\[]*-?\d[\d.]*([\s,;]+-?\d[\d.]*){{{MIN_FLAT - 1}}}[-\d.\s,;\]]*", re.ASCII
+)
+"""Text of the numbers of one image."""
+_NO_NUMBER = r"[\[\],;\s]+"
+_Batches = Callable[[Sequence[str], int], Iterator[Any]]
+"""Yields batches of some columns; the second argument is the maximum number of rows."""
+
+
+def open_parquet(place: PlainExtent, name: str) -> ArrayFile:
+    """Return the columns of a Parquet file. Row groups are not read as a whole."""
+
+    def batches(titles: Sequence[str], most_rows: int) -> Iterator[Any]:
+        with (
+            reading(name),
+            opened_file(place) as whole,
+            pq.ParquetFile(whole, buffer_size=_READ_BYTES, pre_buffer=False) as file,
+        ):
+            some = file.iter_batches(most_rows, columns=list(titles), use_threads=False)
+            for number, batch in enumerate(some):
+                yield batch
+                if number % _FILES_AT_ONCE == 0:
+                    release()
+
+    with reading(name), opened_file(place) as whole, pq.ParquetFile(whole) as file:
+        schema, num_rows = file.schema_arrow, file.metadata.num_rows
+    return _Rows(schema, num_rows, batches, _class_names(schema)).array_file()
+
+
+def open_pixel_csv(place: PlainExtent, name: str) -> ArrayFile | None:
+    """Return the columns of a CSV; None unless it has columns, or one column, of pixels."""
+    head = place.read_range(0, _CSV_HEAD)
+    encoding = encoding_of(head)
+    text = head.decode(encoding, errors="replace").splitlines()
+    delimiter = max(DELIMITERS, key=text[0].count) if text else ","
+    lines = csv.reader(text, delimiter=delimiter)
+    try:
+        titles, first = [title.strip() for title in next(lines)], next(lines, [])
+    except (StopIteration, csv.Error):
+        return None
+    pixels = _pixel_titles(titles)
+    texts = any(_PIXELS.fullmatch(cell) for cell in first)
+    if not (pixels or texts) or len({*titles}) < len(titles):
+        return None
+    kinds = {title: pa.float32() if title in {*pixels} else pa.string() for title in titles}
+
+    def batches(some: Sequence[str], most_rows: int) -> Iterator[Any]:
+        convert = arrow_csv.ConvertOptions(
+            column_types=kinds, include_columns=list(some), strings_can_be_null=False
+        )
+        read = arrow_csv.ReadOptions(
+            use_threads=False, block_size=BLOCK_BYTES, column_names=titles, skip_rows=1,
+            encoding=encoding.replace("-sig", ""),
+        )  # fmt: skip
+        parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+        with reading(name), buffered(place) as stream:
+            for batch in arrow_csv.open_csv(stream, read, parse, convert):
+                yield from (batch[at : at + most_rows] for at in range(0, len(batch), most_rows))
+
+    return _Rows(pa.schema([*kinds.items()]), UNKNOWN, batches).array_file()
+
+
+def _pixel_titles(titles: Sequence[str]) -> list[str]:
+    """Return the titles that number the pixels of an image: 0, 1, … or pixel1, pixel2, …."""
+    groups: dict[str, dict[int, str]] = defaultdict(dict)
+    for title in titles:
+        if match := _NUMBERED.fullmatch(title):
+            groups[match["name"]][int(match["number"])] = title
+    for group in groups.values():
+        first = min(group)
+        if len(group) >= MIN_FLAT and first in (0, 1) and max(group) - first + 1 == len(group):
+            return [group[number] for number in sorted(group)]
+    return []
+
+
+def _class_names(schema: Any) -> dict[str, list[str]]:
+    """Return column → class names, as Hugging Face's `datasets` stores them in the schema."""
+    try:
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        return {
+            title: [str(name) for name in one["names"]]
+            for title, one in features.items()
+            if one.get("_type") == "ClassLabel" and isinstance(one["names"], list)
+        }
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a Parquet or CSV file."""
+
+    schema: Any
+    num_rows: int
+    batches: _Batches
+    class_names: Mapping[str, list[str]] = field(default_factory=dict)
+
+    def array_file(self) -> ArrayFile:
+        images: dict[str, ImageColumn] = {}
+        cells: list[str] = []
+        left_out: list[str] = []
+        kinds = {one.name: one.type for one in self.schema}
+        pixels = _pixel_titles([title for title, kind in kinds.items() if _is_number(kind)])
+        if pixels:
+            dtype, shape = kinds[pixels[0]].to_pandas_dtype(), (self.num_rows, len(pixels))
+            blocks = partial(self._flat, pixels)
+            images["pixels"] = ImageColumn(shape, np.dtype(dtype), blocks)
+        for title in [title for title in kinds if title not in {*pixels}]:
+            kind = kinds[title]
+            is_files = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+            some = [] if is_files or _is_number(kind) else self._some(title)
+            if is_files or (_is_bytes(kind) and any(is_image(one[:HEAD_BYTES]) for one in some)):
+                blocks = partial(self._files, f"{title}.bytes" if is_files else title)
+                images[title] = ImageColumn((self.num_rows,), None, blocks)
+                if is_files and kind.get_field_index("path") >= 0:
+                    cells.append(f"{title}.path")
+                continue
+            first = next(iter(some), None)
+            if isinstance(first, str) and _PIXELS.fullmatch(first):
+                first = np.array(re.split(_NO_NUMBER, first.strip(" []")), np.float32)
+            elif isinstance(first, list):
+                first = _array(first)
+            if isinstance(first, np.ndarray) and first.size >= MIN_FLAT:
+                blocks = partial(self._nested, title, rows_at_once(first.nbytes))
+                images[title] = ImageColumn((self.num_rows, *first.shape), first.dtype, blocks)
+            elif _is_cell(kind):
+                cells.append(title)
+            else:
+                left_out.append(f"{title} ({kind})")
+        rows = dict.fromkeys(cells, self.num_rows)
+        return ArrayFile(images, rows, self._read_cells, tuple(left_out))
+
+    def _some(self, title: str) -> list[Any]:
+        """Return some values of a column that are not null; [] if all are null."""
+        for batch in self.batches([title], _FILES_AT_ONCE):
+            values: list[Any] = batch.column(0).drop_null().to_pylist()
+            if values:
+                return values
+        return []
+
+    def _files(self, path: str, _: int) -> Iterator[Block]:
+        for batch in self.batches([path], _FILES_AT_ONCE):
+            column = batch.column(0)
+            yield pc.struct_field(column, "bytes") if path.endswith(".bytes") else column
+
+    def _flat(self, titles: Sequence[str], _: int) -> Iterator[Block]:
+        for batch in self.batches(titles, min(_MOST_ROWS, rows_at_once(4 * len(titles)))):
+            values = np.stack([_values(batch.column(i)) for i in range(len(titles))], axis=1)
+            lacks = np.zeros(len(values), bool)
+            for column in batch.columns:
+                if column.null_count:
+                    lacks |= ~booleans(column.is_valid())
+            pairs = zip(values, lacks.tolist(), strict=True)
+            yield [None if no else row for row, no in pairs] if lacks.any() else values
+
+    def _nested(self, title: str, most_rows: int, _: int) -> Iterator[Block]:
+        for batch in self.batches([title], min(_MOST_ROWS, most_rows)):
+            column = batch.column(0)
+            try:
+                yield _stacked(column)
+            except (pa.ArrowInvalid, ValueError):  # rows differ in shape, or one has no numbers
+                yield [_row(column.slice(i, 1)) for i in range(len(column))]
+
+    def _read_cells(self, titles: Sequence[str]) -> list[Texts]:
+        parts: list[list[Texts]] = [[] for _ in titles]
+        for batch in self.batches(titles, _MOST_ROWS) if titles else ():
+            for part, title in zip(parts, titles, strict=True):
+                name, _, inner = title.partition(".")
+                is_path = title not in batch.schema.names
+                column = batch.column(name if is_path else title)
+                column = pc.struct_field(column, inner) if is_path else column
+                part.append(self._texts(column, title))
+        return [Texts.joined(part) for part in parts]
+
+    def _texts(self, column: Any, title: str) -> Texts:
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if _is_list(column.type):
+            words = column.flatten().cast(pa.string())
+            kind = pa.list_(pa.string())
+            lengths = column.value_lengths().fill_null(0)
+            ends = np.concatenate([[0], np.cumsum(_values(lengths))]).astype(np.int32)
+            offsets = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
+            column = pc.binary_join(pa.ListArray.from_arrays(offsets, words, kind), " ")
+        texts = column.cast(pa.large_string()).fill_null("")
+        if pa.types.is_floating(column.type):
+            texts = pc.if_else(pc.is_nan(column).fill_null(False), "", texts)  # noqa: FBT003
+        names = self.class_names.get(title)
+        if names is None or not pa.types.is_integer(column.type):
+            return Texts(texts)
+        return Texts.of(names[int(text)] if _is_index(text, names) else "" for text in Texts(texts))
+
+
+def _is_index(text: str, names: Sequence[str]) -> bool:
+    return text.isdigit() and int(text) < len(names)
+
+
+def _is_number(kind: Any) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _is_bytes(kind: Any) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    )
+
+
+def _is_list(kind: Any) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_cell(kind: Any) -> bool:
+    types = pa.types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if _is_list(kind):
+        kind = kind.value_type
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    return bool(is_text or _is_number(kind) or types.is_temporal(kind) or types.is_decimal(kind))
+
+
+def _array(value: list[Any]) -> NDArray[Any] | None:
+    """Return a nested list as an array; None unless it is one of numbers without gaps."""
+    try:
+        array = np.array(value)
+    except ValueError:
+        return None
+    return array if array.dtype.kind in "buif" else None
+
+
+def _values(column: Any) -> NDArray[Any]:
+    """Return numbers of an Arrow array as NumPy; nulls become any value."""
+    if pa.types.is_boolean(column.type):
+        return booleans(column.fill_null(False))  # noqa: FBT003
+    dtype = np.dtype(column.type.to_pandas_dtype())
+    values: NDArray[Any] = np.frombuffer(column.buffers()[1] or b"", dtype)
+    return values[column.offset :][: len(column)]
+
+
+def _stacked(column: Any) -> NDArray[Any]:
+    """Return lists of numbers, or texts of numbers, as one array; ValueError if shapes differ."""
+    if column.null_count:
+        raise ValueError("a row has no value")
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(column, _NO_NUMBER, " "))
+        column = pc.split_pattern(plain, " ")
+        inner = _values(column.flatten().cast(pa.float32()))
+    elif not _is_list(column.type):
+        return _values(column)
+    else:
+        inner = _stacked(column.flatten())
+    lengths = _values(column.value_lengths().cast(pa.int64()))
+    if len(lengths) and (lengths != lengths[0]).any():
+        raise ValueError("rows differ in length")
+    return inner.reshape(len(column), -1, *inner.shape[1:])
+
+
+def _row(column: Any) -> NDArray[Any] | None:
+    try:
+        row: NDArray[Any] = _stacked(column)[0]
+    except (pa.ArrowInvalid, ValueError):
+        return None
+    return row

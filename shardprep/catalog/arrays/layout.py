@@ -1,0 +1,98 @@
+"""Layouts of arrays: the axis of the images, and height, width and channels of each image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+CHANNELS = (1, 3, 4)
+_COLOURS = 3
+MIN_FLAT = 64
+"""Minimum number of values of a flat image: 8x8 pixels."""
+_MAX_ASPECT = 4
+_MIN_SIDE = 8
+_ORDER = "NHWC"
+
+
+class Layout(NamedTuple):
+    """The meaning of the axes of an array of numbers."""
+
+    axes: str
+    """One letter of NHWC for each axis; "N" alone if each row is a flat image."""
+    size: tuple[int, int] = (0, 0)
+    """Height and width of flat images; the channels are interleaved."""
+
+    @property
+    def rows(self) -> int:
+        """Axis of the images, or −1 if the array is one image."""
+        return self.axes.find("N")
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Axes of one image, without N, in the order height, width, channel."""
+        own = self.axes.replace("N", "")
+        return tuple(sorted(range(len(own)), key=lambda axis: _ORDER.index(own[axis])))
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return whether an array of this shape may be one image."""
+        own = self.axes.replace("N", "")
+        if not own:
+            channels, rest = divmod(shape[0], self.size[0] * self.size[1])
+            return len(shape) == 1 and not rest and channels in CHANNELS
+        return len(shape) == len(own) and ("C" not in own or shape[own.index("C")] in CHANNELS)
+
+    def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of one image in an array of this shape."""
+        return tuple(n for axis, n in enumerate(shape) if axis != self.rows)
+
+
+def possible_layouts(shape: Sequence[int], *, has_rows: bool) -> list[Layout]:
+    """Return the layouts that an array of images may have; [] if it does not hold images.
+
+    With `has_rows`, each element of the first axis is an image.
+    """
+    if len(shape) == 4 or (has_rows and len(shape) > 1):
+        return [one._replace(axes="N" + one.axes) for one in _of_image(shape[1:])]
+    if len(shape) == 3:
+        if shape[2] in CHANNELS and shape[0] not in CHANNELS:
+            return [Layout("HWC")]
+        planes = [Layout(axes) for axes, at in (("HWC", 2), ("CHW", 0)) if shape[at] == _COLOURS]
+        return [*planes, Layout("NHW")]
+    if len(shape) == 2:
+        aspect = max(shape) / min(shape)
+        if aspect > _MAX_ASPECT:
+            return [Layout("N", size) for size in _flat(shape[1])]
+        return [Layout("HW")] if min(shape) >= _MIN_SIDE else []
+    return []
+
+
+def _of_image(shape: Sequence[int]) -> list[Layout]:
+    if len(shape) == 1:
+        return [Layout("", size) for size in _flat(shape[0])]
+    if len(shape) == 2:
+        return [Layout("HW")]
+    if len(shape) != 3:
+        return []
+    return [Layout(axes) for axes, at in (("HWC", 2), ("CHW", 0)) if shape[at] in CHANNELS]
+
+
+def _flat(length: int) -> list[tuple[int, int]]:
+    side = math.isqrt(length)
+    return [(side, side)] if side * side == length >= MIN_FLAT else []
+
+
+def given_layout(text: str, shape: Sequence[int], *, has_rows: bool) -> Layout | None:
+    """Return the layout that a user states, such as NCHW or 236x137; None if it does not fit."""
+    if "x" in text:
+        width, height = map(int, text.split("x"))
+        channels, rest = divmod(shape[-1], width * height)
+        return Layout("N", (height, width)) if not rest and channels in CHANNELS else None
+    if has_rows and text[:1] != "N":
+        return None
+    if text == "N":
+        sizes = _flat(shape[-1])
+        return Layout("N", sizes[0]) if len(shape) == 2 and sizes else None
+    if len(text) != len(shape) or ("C" in text and shape[text.index("C")] not in CHANNELS):
+        return None
+    return Layout(text)

@@ -1,0 +1,303 @@
+"""Open the files of arrays of a source, and choose the columns that have its images."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from shardprep.catalog.arrays.array_file import ArrayFile, ImageColumn, reading
+from shardprep.catalog.arrays.arrow_file import open_parquet, open_pixel_csv
+from shardprep.catalog.arrays.flat_array import IDX_TYPES, open_idx, open_npy
+from shardprep.catalog.arrays.hdf5_file import open_hdf5
+from shardprep.catalog.arrays.layout import Layout, given_layout, possible_layouts
+from shardprep.catalog.arrays.number_images import is_scaled
+from shardprep.catalog.arrays.tfrecord_file import open_tfrecord
+from shardprep.dataset.tfrecord import HEADER_BYTES, payload_bytes
+from shardprep.errors import OptionError, OptionName, SourceError, some_of
+from shardprep.image.signatures import array_type
+from shardprep.recipe.recipe import Recipe
+from shardprep.recipe.rules import TABLE_SUFFIXES, ArrayRule
+from shardprep.source.byte_range import PlainExtent, StoredExtent
+from shardprep.source.listing import inner_head
+from shardprep.source.members import Member
+from shardprep.source.names import split_word
+from shardprep.source.unpack import Unpacker, decompressed, member_stream
+
+_OPTION = OptionName("images")
+_DIGITS = re.compile(r"\d+")
+_ENDING = re.compile(r"([-_.]idx\d-ubyte|\.npy)?(\.gz)?$")
+_MOST_SHOWN = 8
+_PARTNERS = ("npy", "idx", "hdf5")
+"""Kinds of files that may have the labels of another file, row by row."""
+
+
+class OpenedFile(NamedTuple):
+    """A file of arrays."""
+
+    member: Member
+    place: PlainExtent
+    arrays: ArrayFile
+    root: str
+    """Name of the source if it is a file, which is a folder of keys if it is an .npz."""
+
+    @property
+    def key(self) -> str:
+        return self.member.key
+
+    @property
+    def folder(self) -> str:
+        return self.key.rpartition("/")[0]
+
+    @property
+    def set_name(self) -> tuple[str, str | None]:
+        """Folder, and the split in the name of the file."""
+        return self.folder, split_word(self.key)[0]
+
+    @property
+    def file(self) -> str:
+        """The file as users name it: for a member of an .npz, the .npz."""
+        folder = self.folder or self.root
+        return folder if folder.lower().endswith(".npz") else self.key
+
+    def title(self, column: str) -> str:
+        """Return the name of a column, for a .npy the name of the file without its suffix."""
+        return column or _ENDING.sub("", self.key.rpartition("/")[2])
+
+    @property
+    def candidates(self) -> list[ChosenColumn]:
+        return [
+            ChosenColumn(self, name, column, layouts)
+            for name, column in self.arrays.images.items()
+            if (layouts := _layouts(column))
+        ]
+
+
+class ChosenColumn(NamedTuple):
+    """A column of images, with the layouts that it may have."""
+
+    opened: OpenedFile
+    name: str
+    column: ImageColumn
+    layouts: list[Layout]
+
+    @property
+    def title(self) -> str:
+        return self.opened.title(self.name)
+
+    @property
+    def flag(self) -> str:
+        """The value of `--images` that names the column."""
+        is_whole = self.opened.file == self.opened.key and not self.name
+        return self.opened.file if is_whole else f"{self.opened.file}:{self.title}"
+
+    @property
+    def layout(self) -> Layout:
+        return self.layouts[0] if self.layouts else Layout("")
+
+    @property
+    def num_rows(self) -> int:
+        return self.column.shape[self.layout.rows] if self.layout.rows >= 0 else 0
+
+    @property
+    def is_scaled(self) -> bool:
+        dtype, axes = self.column.dtype, self.layout.axes
+        if dtype is None:
+            return False
+        row = self.layout.row_shape(self.column.shape)
+        channels = row[axes.replace("N", "").index("C")] if "C" in axes else 1
+        if axes == "N":
+            channels = row[0] // (self.layout.size[0] * self.layout.size[1])
+        return is_scaled(dtype, channels)
+
+
+def _layouts(column: ImageColumn) -> list[Layout]:
+    if column.dtype is None:
+        return [Layout("N")]
+    if 0 in column.shape:
+        return []
+    return possible_layouts(column.shape, has_rows=column.has_rows)
+
+
+def _kind(member: Member) -> str | None:
+    """Return the kind of an array file, with "gz:" before it if it is compressed."""
+    if not isinstance(member.extent, StoredExtent):
+        return None
+    with reading(member.key):
+        head, packed = inner_head(member.extent)
+    kind = array_type(head)
+    if kind == "tfrecord" and payload_bytes(head[:HEADER_BYTES]) is None:
+        return None
+    if kind == "idx" and head[2] not in IDX_TYPES:
+        return None
+    if kind is None and member.key.lower().endswith(TABLE_SUFFIXES):
+        kind = "csv"
+    return kind and (f"{packed}:{kind}" if packed else kind)
+
+
+class ArrayFiles:
+    """The files of arrays of one source."""
+
+    def __init__(self, recipe: Recipe, unpacker: Unpacker, *, proposes: bool) -> None:
+        self.recipe = recipe
+        self.unpacker = unpacker
+        self.proposes = proposes
+        self.files: list[OpenedFile] = []
+        self.used: set[str] = set()
+        self.notes: list[str] = []
+        self.proposals: dict[str, tuple[str, ...]] = {}
+        self._datasets: list[str] = []
+        self._root = recipe.source.rpartition("/")[2]
+        most_bytes = recipe.max_member_size
+        self._open: dict[str, Callable[[PlainExtent, str], ArrayFile | None]] = {
+            "npy": open_npy,
+            "idx": open_idx,
+            "hdf5": partial(open_hdf5, most_bytes=most_bytes),
+            "tfrecord": partial(open_tfrecord, most_bytes=most_bytes),
+            "parquet": open_parquet,
+            "csv": open_pixel_csv,
+        }
+
+    def open(self, others: Sequence[Member]) -> None:
+        """Open all array files; with rules, the named ones and arrays in the same folders."""
+        keys = {member.key for member in others}
+        manifests = [key for key in keys if key.rpartition("/")[2] == "manifest.json"]
+        folders = [key.removesuffix("manifest.json") for key in manifests]
+        self._datasets = [one for one in folders if f"{one}items.parquet" in keys]
+        wanted = [one for one in others if not one.key.startswith(tuple(self._datasets) or ("\0",))]
+        rules = self.recipe.rules.images
+        if rules:
+            named = [one.key for one in wanted if self._rule(one.key) is not None]
+            if not named:
+                there = some_of([one.key for one in wanted], _MOST_SHOWN) or "none"
+                what = f"no file of arrays is called {some_of([rule.file for rule in rules])}"
+                raise OptionError(_OPTION, what, f"the source has {there}{self._own()}")
+            near = {key.rpartition("/")[0] for key in named}
+            wanted = [one for one in wanted if one.key.rpartition("/")[0] in near]
+        for member in wanted:
+            kind = _kind(member)
+            if kind is None or not isinstance(member.extent, StoredExtent):
+                continue
+            is_named = self._rule(member.key) is not None
+            if rules and not is_named and kind.rpartition(":")[2] not in _PARTNERS:
+                continue
+            try:
+                place = self._place(member.key, member.extent, kind)
+                arrays = self._open[kind.rpartition(":")[2]](place, member.key)
+            except SourceError as error:
+                # Arrays of objects, such as names, may accompany images.
+                if "pickled" not in error.what or is_named:
+                    raise
+                self.notes.append(f"{member.key} {error.what}")
+                continue
+            if arrays is not None:
+                self.files.append(OpenedFile(member, place, arrays, self._root))
+
+    def _place(self, key: str, extent: StoredExtent, kind: str) -> PlainExtent:
+        packed = kind.rpartition(":")[0]
+        with reading(key), member_stream(extent) as stream:
+            if not packed:
+                return self.unpacker.in_place(extent, key)
+            return self.unpacker.unpack(decompressed(stream, packed), extent.num_bytes, key)
+
+    def _rule(self, key: str) -> ArrayRule | None:
+        """Return the first rule that names a file, or the .npz that holds it."""
+        folder = key.rpartition("/")[0] or self._root
+        for rule in self.recipe.rules.images:
+            if _is_named(rule.file, key):
+                return rule
+            stem = _ENDING.sub("", key.rpartition("/")[2])
+            in_npz = folder.lower().endswith(".npz") and stem == (rule.column or stem)
+            if in_npz and _is_named(rule.file, folder):
+                return rule._replace(column="")
+        return None
+
+    def named(self) -> Iterator[ChosenColumn]:
+        """Yield the columns that the rules of the recipe name."""
+        for opened in self.files:
+            rule = self._rule(opened.key)
+            if rule is None:
+                continue
+            columns = opened.candidates
+            if rule.column or rule.layout or not columns:
+                images = opened.arrays.images.items()
+                columns = [ChosenColumn(opened, name, one, _layouts(one)) for name, one in images]
+            chosen = [one for one in columns if one.name == rule.column]
+            if not rule.column:
+                chosen = columns if len(columns) < 2 else [*self.clear(columns)]
+            if not chosen:
+                there = some_of([one.name or "one" for one in columns], _MOST_SHOWN) or "none"
+                what = f"{opened.key} has no images in column {rule.column!r}"
+                what = what if rule.column else f"{opened.key} has no images"
+                raise OptionError(_OPTION, what, f"its columns of images are {there}")
+            for one in chosen:
+                if not rule.layout or one.column.dtype is None:
+                    yield self._with_layout(one)
+                    continue
+                shape = one.column.shape
+                layout = given_layout(rule.layout, shape, has_rows=one.column.has_rows)
+                if layout is None:
+                    raise OptionError(_OPTION, f"{rule.layout} does not fit {one.flag}, {shape}")
+                yield one._replace(layouts=[layout])
+
+    def all(self) -> list[ChosenColumn]:
+        return [column for opened in self.files for column in opened.candidates]
+
+    def clear(self, columns: Iterable[ChosenColumn]) -> Iterator[ChosenColumn]:
+        """Yield the columns; OptionError if it is not clear which of several has the images.
+
+        Columns of one file, or .npy files of one folder with equal numbers of rows, are only taken
+        together if they are splits, or numbered parts.
+        """
+        alike: dict[Any, list[ChosenColumn]] = defaultdict(list)
+        for one in columns:
+            opened = one.opened
+            is_loose = opened.file == opened.key and not one.name and one.layout.rows >= 0
+            group = (opened.folder, one.num_rows) if is_loose else opened.file
+            alike[group, split_word(one.title)[0]].append(one)
+        for several in alike.values():
+            names = {_DIGITS.sub("", one.title) for one in several}
+            is_loose = len({one.opened.key for one in several}) == len(several)
+            if len(several) > 1 and not (is_loose and len(names) == 1):
+                # Colours first: the others may be depths or masks.
+                several.sort(key=lambda one: "C" not in one.layout.axes)
+                flags = [one.flag for one in several]
+                if not self.proposes:
+                    what = f"several columns may have the images: {some_of(flags, _MOST_SHOWN)}"
+                    raise OptionError(_OPTION, what, f"give {_OPTION} {flags[0]}")
+                self.proposals["images"] = tuple(flags)
+                yield self._with_layout(several[0])
+            else:
+                yield from map(self._with_layout, several)
+
+    def _with_layout(self, one: ChosenColumn) -> ChosenColumn:
+        axes = [layout.axes for layout in one.layouts]
+        if len(axes) == 1:
+            return one
+        shape = one.column.shape
+        flag = one.flag if ":" in one.flag else f"{one.flag}:{one.name}"
+        if not axes:
+            hint = f"state its size or its axes: {_OPTION} {flag}:WIDTHxHEIGHT, or {flag}:NCHW"
+            raise OptionError(_OPTION, f"{one.flag} has the shape {shape}", hint)
+        if self.proposes:
+            self.proposals["images"] = tuple(f"{flag}:{one}" for one in axes)
+            return one._replace(layouts=one.layouts[:1])
+        what = f"{one.flag} has the shape {shape}, which may be {' or '.join(axes)}"
+        raise OptionError(_OPTION, what, f"give {_OPTION} {flag}:{axes[0]}")
+
+    def looked_into(self) -> tuple[str, ...]:
+        found = [
+            f"{one.file} ({some_of([*one.arrays.cells, *one.arrays.left_out]) or 'no image'})"
+            for one in self.files
+        ]
+        return (*found, *self.notes, *([self._own()] if self._datasets else ()))
+
+    def _own(self) -> str:
+        return "; shardprep repack reads datasets of shardprep" if self._datasets else ""
+
+
+def _is_named(pattern: str, key: str) -> bool:
+    return fnmatch.fnmatchcase(f"/{key}".lower(), f"*/{pattern.lower()}")

@@ -1,0 +1,143 @@
+"""Keypoints in tables: columns of x and y, of one keypoint or of several in a row."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign, coverage
+from shardprep.catalog.objects.image_points import NOT_A_NUMBER, REPEATED, FoundPoints, PointList
+from shardprep.catalog.tables.row_matching import find_ids, match_table
+from shardprep.catalog.tables.table import Table
+from shardprep.errors import OptionName, SourceError, shown
+from shardprep.recipe.object_rules import PointRule, named_box_columns
+
+_AXIS = re.compile(r"(?<![A-Za-z])x(?![A-Za-z])", re.IGNORECASE)
+"""The axis in names of columns: nose_x, x_3, x1, "left eye x"."""
+_ONLY = "point"
+"""Name of the keypoint of columns called x and y."""
+_MOST_SHOWN = 60
+
+
+def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
+    """Return the keypoints of the table; an empty cell means that a keypoint is not labelled.
+
+    A row with one keypoint adds it to its image. A row with several keypoints has all of its image:
+    further rows of the image are left out.
+    """
+    table, index = source.documents.table(rule.files), source.index
+    match = match_table(index, table, rule.id_column)
+    if (match.key_of < 0).all():
+        such = shown(match.rows_without_image[0]) if table.rows else "none"
+        hint = f"a key looks like {shown(index.keys[0])}"
+        raise SourceError(table.name, f"has no id of an image of the source ({such})", hint)
+    pairs = _pairs_of(rule, table)
+    places = {name: (table.column(x), table.column(y)) for name, (x, y) in pairs.items()}
+    named_by = [table.column(name) for name in rule.name_columns]
+    is_whole = len(pairs) > 1
+    points = PointList(pairs if is_whole and not named_by else ())
+    texts = iter(match.rows_without_image)
+    for row, image in zip(table.rows, match.key_of.tolist(), strict=True):
+        words = [row[place] for place in named_by]
+        cells = {
+            " ".join(filter(None, (*words, name if is_whole or not words else ""))): (
+                row[x],
+                row[y],
+            )
+            for name, (x, y) in places.items()
+        }
+        if image < 0:
+            points.missing[next(texts)] += sum(any(pair) for pair in cells.values())
+        elif is_whole and not words and image in points.listed:
+            points.lose(image, REPEATED, sum(any(pair) for pair in cells.values()))
+        else:
+            points.listed.add(image)
+            _add(points, image, cells)
+    if not len(points):
+        columns = ", ".join(name for pair in pairs.values() for name in pair)
+        what = f"has no keypoints in {shown(columns, _MOST_SHOWN)}"
+        raise SourceError(table.name, what, "name the columns: csv:FILE:ID:x,y")
+    unit = "shares of the sides" if points.are_shares else "pixels"
+    return points.found(
+        f"{table.name}, keypoints in {unit}",
+        [name for name, _ in table.parts] or [table.name],
+        table.name,
+        is_relative=points.are_shares,
+        findings=_depths(table, pairs),
+    )
+
+
+def recognise(source: AnnotatedSource) -> list[Sign]:
+    """Return the `Sign` of the first table with columns x and y of enough images, or []."""
+    for table in source.documents.tables:
+        pairs = _named_pairs(table.header)
+        if not pairs or named_box_columns(table.header) is not None:
+            continue
+        try:
+            ids = find_ids(source.index, table)
+        except SourceError:
+            continue
+        place = table.column(ids)
+        named = coverage(source.index, {row[place] for row in table.rows})
+        if named.is_enough and not any(ids in pair for pair in pairs.values()):
+            how = f"{table.name}: {len(pairs):,} x and y of {named}"
+            return [Sign("points", f"csv:{table.name}:{ids}", how)]
+    return []
+
+
+def _add(points: PointList, image: int, cells: Mapping[str, tuple[str, str]]) -> None:
+    for name, pair in cells.items():
+        if not any(pair):
+            continue
+        try:
+            x, y = map(float, pair)
+        except ValueError:
+            x = y = math.nan
+        if (x, y) == (-1.0, -1.0):  # how some tables write an empty cell
+            continue
+        if math.isfinite(x) and math.isfinite(y):
+            points.add(image, name, (x, y))
+        else:
+            points.lose(image, NOT_A_NUMBER)
+
+
+def _pairs_of(rule: PointRule, table: Table) -> dict[str, tuple[str, str]]:
+    """Return the columns of x and y by the name of the keypoint."""
+    pairs = _named_pairs(table.header)
+    if rule.columns:
+        known = {pair: name for name, pair in pairs.items()}
+        given = zip(rule.columns[::2], rule.columns[1::2], strict=True)
+        return {known.get(pair, pair[0]): pair for pair in given}
+    if not pairs:
+        what = f"it is not clear which columns are x and y: {', '.join(table.header)}"
+        option = OptionName("points")
+        raise SourceError(table.name, what, f"name them: {option} csv:FILE:ID:x,y")
+    return pairs
+
+
+def _named_pairs(header: Sequence[str]) -> dict[str, tuple[str, str]]:
+    pairs: dict[str, tuple[str, str]] = {}
+    for title in header:
+        other = _other(title, "y")
+        if other in header:
+            name = _AXIS.sub("", title, count=1).strip(" _-.")
+            pairs[name or _ONLY] = title, other
+    return pairs
+
+
+def _other(title: str, axis: str) -> str:
+    found = _AXIS.sub(lambda match: axis.upper() if match[0] == "X" else axis, title, count=1)
+    return "" if found == title else found
+
+
+def _depths(table: Table, pairs: Mapping[str, tuple[str, str]]) -> list[str]:
+    depths = [one for x, _ in pairs.values() if (one := _other(x, "z")) in table.header]
+    if not depths:
+        return []
+    return [
+        (
+            f"{shown(', '.join(depths), _MOST_SHOWN)} of {table.name}: z is not stored with the "
+            f"keypoints; {OptionName('columns')} stores it as a number"
+        )
+    ]

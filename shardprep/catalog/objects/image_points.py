@@ -1,0 +1,116 @@
+"""Keypoints of whole images: a list that the formats fill, and the arrays made from it.
+
+All images have the same keypoints, by name. If a name occurs several times in an image, the further
+ones are numbered: motor, motor 2, motor 3. So nothing is lost, and every image has arrays of the
+same shape.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardprep.catalog.names import natural_order
+from shardprep.dataset.schema import MOST_POINTS
+from shardprep.errors import SourceError
+from shardprep.image.annotation_types import Points, Skeleton
+from shardprep.image.keypoints import united
+
+REPEATED, NOT_A_NUMBER = "repeated", "not a number"
+"""Reasons to leave out a keypoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPoints:
+    """The keypoints of all images, as read from documents of one format."""
+
+    points: Mapping[int, Points]
+    """Position of each listed image → float32[K, 3]."""
+    skeleton: Skeleton
+    how: str
+    documents: tuple[str, ...]
+    lost: Mapping[int, Mapping[str, int]]
+    """Position of an image → number of its keypoints that were left out, by reason."""
+    without_image: Mapping[str, int]
+    """Name of each listed image that the source lacks → number of its keypoints."""
+    is_relative: bool = False
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def num_labelled(self) -> int:
+        return sum(int(np.count_nonzero(one[:, 2])) for one in self.points.values())
+
+
+class PointList:
+    """The keypoints of a source in reading order."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        """`names` are the first keypoints, in order; others follow in natural order."""
+        self.listed: set[int] = set()
+        self.missing: Counter[str] = Counter()
+        self._names = {name: i for i, name in enumerate(names)}
+        self._num_fixed = len(self._names)
+        self._images, self._of_name = array("q"), array("q")
+        self._values = array("f")
+        self._lost: defaultdict[int, Counter[str]] = defaultdict(Counter)
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def add(self, image: int, name: str, place: tuple[float, float], visible: int = 2) -> None:
+        self._images.append(image)
+        self._of_name.append(self._names.setdefault(name, len(self._names)))
+        self._values.extend((*place, visible))
+
+    def lose(self, image: int, reason: str, count: int = 1) -> None:
+        self._lost[image][reason] += count
+
+    @property
+    def are_shares(self) -> bool:
+        """Whether all coordinates are from 0 to 1, and not all of them whole numbers."""
+        places = np.frombuffer(self._values, np.float32).reshape(-1, 3)[:, :2]
+        is_share = places.size > 0 and bool(((places >= 0) & (places <= 1)).all())
+        return is_share and bool((places % 1 != 0).any())
+
+    def found(self, how: str, documents: Iterable[str], where: str, **more: object) -> FoundPoints:
+        """Return the keypoints of all listed images; SourceError if one has too many."""
+        names = [*self._names]
+        first = names[: self._num_fixed]
+        order = {
+            name: i for i, name in enumerate(first + sorted(names[len(first) :], key=natural_order))
+        }
+        values = np.frombuffer(self._values, np.float32).reshape(-1, 3)
+        seen: dict[tuple[int, str], dict[bytes, int]] = {}
+        places: list[tuple[int, str, int, int]] = []
+        for row, (image, code) in enumerate(zip(self._images, self._of_name, strict=True)):
+            earlier = seen.setdefault((image, names[code]), {})
+            mark = values[row].tobytes()
+            if mark in earlier:
+                self.lose(image, REPEATED)
+                continue
+            places.append((image, names[code], len(earlier), row))
+            earlier[mark] = row
+        used = {(order[name], number) for _, name, number, _ in places}
+        slots = sorted(used | {(i, 0) for i in order.values()})
+        if len(slots) > MOST_POINTS:
+            what = f"has {len(slots):,} keypoints in an image, more than {MOST_POINTS:,}"
+            raise SourceError(where, what, "give the boxes of objects instead, with --boxes")
+        named = {i: name for name, i in order.items()}
+        titles = [f"{named[i]} {number + 1}" if number else named[i] for i, number in slots]
+        slot_of = {one: i for i, one in enumerate(slots)}
+        points = {image: np.zeros((len(slots), 3), np.float32) for image in self.listed}
+        for image, name, number, row in places:
+            points[image][slot_of[order[name], number]] = values[row]
+        return FoundPoints(
+            points=points,
+            skeleton=united([Skeleton(tuple(titles))]),
+            how=how,
+            documents=tuple(documents),
+            lost=self._lost,
+            without_image=self.missing,
+            **more,  # type: ignore[arg-type]
+        )

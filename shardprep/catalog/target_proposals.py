@@ -1,0 +1,109 @@
+"""Proposals for targets of several values: which columns of a label table could be the targets."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardprep.catalog.labels import are_classes
+from shardprep.catalog.tables.row_matching import TableMatch
+from shardprep.catalog.tables.table import Table
+from shardprep.catalog.target_values import as_number
+from shardprep.recipe.rules import CsvRule
+
+_SUBMISSION, _VOTES = re.compile("submission", re.IGNORECASE), re.compile("votes?$", re.IGNORECASE)
+_VALUES = re.compile("target|value|label|class", re.IGNORECASE)
+_MOST_NAMES = 100
+"""Maximum number of targets of a table with a row for each image and target."""
+_MOST_TOGETHER = 8
+"""Maximum number of columns of classes to propose together."""
+_MANY_VALUES = 20
+_LONG = 1.5
+"""Rows for an image from which a table has a row for each target; fewer are rows given twice."""
+_WORDY = 0.5
+"""Share of a column's cells that are different texts of several words if they are captions."""
+
+
+def target_proposals(match: TableMatch, tables: Sequence[Table]) -> Iterator[CsvRule]:
+    """Yield rules with the columns, pivot and kind of possible targets of a matched table."""
+    rows = np.flatnonzero(match.key_of >= 0)
+    images = match.key_of[rows]
+    num_images = len(np.unique(images))
+    if _LONG * num_images < len(rows):
+        yield from _of_long_table(match, rows) if num_images > 1 else ()
+        return
+    titles = [title for title in match.table.header if title != match.id_column]
+    numbers = {title: found for title in titles if (found := _numbers(match.table, title))}
+    shown = [
+        tuple(title for title in other.header if title in numbers)
+        for other in tables
+        if _SUBMISSION.search(other.name)
+    ]
+    for columns in dict.fromkeys((*shown, *_groups(numbers))):
+        if len(columns) > 1:
+            is_soft = all(_VOTES.search(title) for title in columns)
+            yield CsvRule((), "", columns, target="soft" if is_soft else "auto")
+    classes = [
+        title
+        for title, values in numbers.items()
+        if not (_VOTES.search(title) or title.lower().endswith("id"))
+        and are_classes(len(values), len(rows))
+        and not values <= {-1, 0, 1}
+        and all(value == int(value) >= 0 for value in values)
+    ]
+    if 1 < len(classes) <= _MOST_TOGETHER:
+        yield CsvRule((), "", tuple(classes), target="classes")
+
+
+def _numbers(table: Table, title: str) -> set[float]:
+    """Return the different numbers of a column; empty if a cell is not a number."""
+    cells = [cell for cell in table.cells(table.column(title)).coded().values if cell]
+    numbers = {as_number(cell) for cell in cells}
+    return set() if None in numbers else {one for one in numbers if one is not None}
+
+
+def _groups(numbers: dict[str, set[float]]) -> list[tuple[str, ...]]:
+    """Return columns of measured numbers that are named alike: first by their number, then by end.
+
+    `X4_mean` and `X11_mean` are alike, and so are `Dry_Dead_g` and `Dry_Green_g`.
+    """
+    measured = [
+        title
+        for title, values in numbers.items()
+        if _VOTES.search(title)
+        or (len(values) > _MANY_VALUES and any(one != int(one) for one in values))
+    ]
+    groups: list[tuple[str, ...]] = []
+    for key in (lambda title: re.sub(r"\d+", "#", title), lambda title: title.rpartition("_")[2]):
+        by_key: defaultdict[str, list[str]] = defaultdict(list)
+        for title in measured:
+            by_key[key(title)].append(title)
+        alike = [tuple(group) for group in by_key.values() if len(group) > 1]
+        groups += sorted(alike, key=len)
+        measured = [title for title in measured if not any(title in group for group in alike)]
+    return [*groups, tuple(measured)]
+
+
+def _of_long_table(match: TableMatch, rows: NDArray[np.int64]) -> Iterator[CsvRule]:
+    """Yield rules for a table with several rows for an image: by a pivot, or as texts."""
+    table, images = match.table, match.key_of[rows]
+    others = [title for title in table.header if title != match.id_column]
+    most_rows = min(_MOST_NAMES, int(np.bincount(images).max()))
+    values = sorted(others, key=lambda title: not _VALUES.fullmatch(title))
+    for pivot in others:
+        names = table.cells(table.column(pivot)).coded().take(rows)
+        number = len(np.unique(names.codes))
+        pairs = images.astype(np.int64) * len(names.values) + names.codes
+        if 1 < number <= 2 * most_rows and _LONG * len(np.unique(pairs)) > len(pairs):
+            value = next((title for title in values if title != pivot), None)
+            if value is not None:
+                yield CsvRule((), "", (value,), pivot=pivot)
+    for title in others:
+        cells = table.cells(table.column(title)).coded()
+        texts = [cell for cell in cells.values if len(cell.split()) > 2]
+        if len(texts) > _WORDY * len(table.rows):
+            yield CsvRule((), "", (title,), target="texts")

@@ -1,0 +1,275 @@
+"""Targets of several values: a vector of numbers, several classes, or several texts of an image."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardprep.dataset.example import is_beyond_float32
+from shardprep.dataset.schema import (
+    CLASS_PREFIX,
+    TARGETS,
+    TEXTS,
+    UNLABELLED,
+    Feature,
+    Schema,
+    TargetKind,
+    Value,
+)
+from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.source.string_column import Coded
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+OF_COLUMNS = ("vector", "soft", "classes")
+"""Kinds of targets that are made of several columns."""
+_NULL, _TARGET = OptionName("null"), OptionName("target")
+_SEPARATORS = (";", ",", "|", " ")
+_SLACK = 1e-3
+"""Largest difference from 1 of the sum of probabilities."""
+_MOSTLY = 0.5
+"""Share of numbers among the values of a column from which other values are faults."""
+_MOST_TEXTS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TargetValues:
+    """The target of an image if it has several values. Fields of other kinds are ()."""
+
+    numbers: tuple[float | None, ...] = ()
+    """The numbers of the vector; None if missing."""
+    classes: tuple[int, ...] = ()
+    """Class index of each feature `label/NAME`, −1 if missing."""
+    texts: tuple[str, ...] = ()
+
+    def features(self, schema: Schema) -> dict[str, Value]:
+        """Return the values by feature; a feature of an unlabelled image has missing values."""
+        values: dict[str, Value] = {TEXTS: tuple(text.encode() for text in self.texts)}
+        if TARGETS in schema.features:
+            numbers = self.numbers or (None,) * len(schema.features[TARGETS].labels)
+            values[TARGETS] = array("f", (math.nan if one is None else one for one in numbers))
+        names = schema.class_features
+        return values | dict(zip(names, self.classes or (UNLABELLED,) * len(names), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ValueColumns(Sequence[TargetValues]):
+    """The targets of labelled images, as arrays; indexing makes a `TargetValues`."""
+
+    numbers: Floats
+    """float64[images, numbers]; NaN if missing."""
+    classes: Ints
+    """int64[images, classes]; −1 if missing."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> TargetValues: ...
+    @overload
+    def __getitem__(self, at: slice) -> ValueColumns: ...
+    def __getitem__(self, at: int | slice) -> TargetValues | ValueColumns:
+        if isinstance(at, slice):
+            return ValueColumns(self.numbers[at], self.classes[at])
+        numbers = (None if math.isnan(one) else one for one in self.numbers[at].tolist())
+        return TargetValues(tuple(numbers), tuple(self.classes[at].tolist()))
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralTargets:
+    """Targets of several values of all images, and the features that store them."""
+
+    kind: TargetKind
+    values: Coded[TargetValues]
+    features: Mapping[str, Feature]
+    findings: tuple[str, ...] = ()
+
+
+def text_targets(keys: Sequence[str], cells: Coded[str | tuple[str, ...] | None]) -> SeveralTargets:
+    """Return the texts of each image."""
+    most = 0
+    for row, cell in cells.firsts().items():
+        number = len(cell) if isinstance(cell, tuple) else 1
+        if number > _MOST_TEXTS:
+            what = f"has {number:,} texts, and an image may have {_MOST_TEXTS:,}"
+            raise SourceError(keys[row], what, "name another column of ids")
+        most = max(most, number)
+    texts = cells.map(
+        lambda cell: TargetValues(texts=(cell,) if isinstance(cell, str) else cell or ())
+    )
+    doc = "UTF-8; none if the image has no text."
+    feature = Feature(kind="texts", dtype="bytes", shape=(max(most, 1),), doc=doc)
+    return SeveralTargets("texts", texts, {TEXTS: feature})
+
+
+def column_targets(
+    keys: Sequence[str],
+    columns: Mapping[str, Coded[str | None]],
+    kind: str,
+    separator: str,
+    class_names: Callable[[Collection[str]], dict[str, str]],
+) -> SeveralTargets:
+    """Return the targets in the columns of a label table; a cell is None if it is empty.
+
+    With kind "auto", a column is numbers if all its cells are, otherwise classes; rows of numbers
+    that are probabilities are soft labels. If each cell of a column has the same number of numbers,
+    between separators ("" to detect them), each is a target. `class_names` returns raw name →
+    class name, in the order of the classes.
+    """
+    numbers: dict[str, Floats] = {}
+    words: dict[str, Coded[str | None]] = {}
+    for title, cells in columns.items():
+        if kind != "classes" and (found := _vectors(title, cells, separator)):
+            numbers |= found
+        elif kind in ("vector", "soft") or (kind == "auto" and _is_numeric(keys, title, cells)):
+            numbers[title] = _numbers(keys, title, cells)
+        else:
+            words[title] = cells
+    matrix = np.stack([*numbers.values()], axis=1) if numbers else np.empty((len(keys), 0))
+    made: TargetKind = "classes" if words else "vector"
+    remarks: list[str] = []
+    if kind == "soft" or (kind == "auto" and not words and _are_shares(matrix)):
+        made = "soft"
+        remarks += _soften(keys, list(numbers), matrix, is_asked=kind == "soft")
+    elif kind == "auto" and numbers and np.all((matrix == np.floor(matrix)) | np.isnan(matrix)):
+        remarks.append(
+            f"{some_of(list(numbers))}: only whole numbers, stored as numbers; {_TARGET} classes "
+            f"stores class numbers, {_TARGET} soft stores shares of votes"
+        )
+    features: dict[str, Feature] = {}
+    if numbers:
+        doc = "Probabilities" if made == "soft" else "Numbers"
+        features[TARGETS] = Feature(
+            kind="vector", dtype="float32", labels=tuple(numbers), soft=made == "soft",
+            doc=f"{doc} in the order of 'labels'; NaN if missing.",
+        )  # fmt: skip
+    indices: dict[str, Ints] = {}
+    for title, cells in words.items():
+        name, known = CLASS_PREFIX + title, class_names({*filter(None, cells.values)})
+        place = {one: i for i, one in enumerate(dict.fromkeys(known.values()))}
+        places = [place[known[cell]] if cell else UNLABELLED for cell in cells.values]
+        indices[name] = np.array([*places, UNLABELLED], np.int64)[cells.codes]
+        doc = "Class index; -1 if missing."
+        features[name] = Feature(kind="label", dtype="int64", labels=tuple(place), doc=doc)
+    classes = [indices[name] for name in sorted(indices)]
+    index = np.stack(classes, axis=1) if classes else np.empty((len(keys), 0), np.int64)
+    is_there = np.asarray(np.hstack([~np.isnan(matrix), index >= 0]).any(axis=1))
+    remarks += _missing(is_there, numbers, indices)
+    codes = np.where(is_there, np.cumsum(is_there) - 1, -1)
+    values = Coded(codes, ValueColumns(matrix[is_there], index[is_there]))
+    return SeveralTargets(made, values, features, tuple(remarks))
+
+
+def _is_numeric(keys: Sequence[str], title: str, cells: Coded[str | None]) -> bool:
+    """Return whether a column has numbers; SourceError if most of its cells are, but not all."""
+    firsts = {row: cell for row, cell in cells.firsts().items() if cell}
+    others = {row: cell for row, cell in firsts.items() if as_number(cell) is None}
+    if others and len(others) < _MOSTLY * len(firsts):
+        row, cell = next(iter(others.items()))
+        raise _not_number(keys[row], f"its {title} {cell!r}", "classes")
+    return not others and bool(firsts)
+
+
+def _vectors(title: str, cells: Coded[str | None], separator: str) -> dict[str, Floats]:
+    """Return the numbers of cells such as "0.5;0;1", by title[0], title[1] …; {} for others."""
+    texts = {i: cell.strip("[]() ") for i, cell in enumerate(cells.values) if cell}
+    if not texts or as_number(next(iter(texts.values()))) is not None:
+        return {}
+    for between in (separator,) if separator else _SEPARATORS:
+        parts = {i: text.split(between.strip() or None) for i, text in texts.items()}
+        length = len(next(iter(parts.values())))
+        if length < 2 or any(len(own) != length for own in parts.values()):
+            continue
+        matrix = np.full((len(cells.values) + 1, length), np.nan)
+        try:
+            for i, own in parts.items():
+                matrix[i] = [float(one) for one in own]
+        except ValueError:
+            continue
+        if not np.isinf(matrix.astype(np.float32)).any():
+            return {f"{title}[{i}]": matrix[:, i][cells.codes] for i in range(length)}
+    return {}
+
+
+def _numbers(keys: Sequence[str], title: str, cells: Coded[str | None]) -> Floats:
+    values = np.full(len(cells.values) + 1, np.nan)
+    for row, cell in cells.firsts().items():
+        if cell:
+            values[cells.codes[row]] = checked_number(keys[row], f"its {title} {cell!r}", cell)
+    return values[cells.codes]
+
+
+def _are_shares(matrix: Floats) -> bool:
+    rows = matrix[~np.isnan(matrix).all(axis=1)]
+    sums = rows.sum(axis=1)  # NaN if a cell is missing, which fails the comparison
+    is_share = bool((rows >= 0).all() and (np.abs(sums - 1) <= _SLACK).all())
+    return matrix.shape[1] > 1 and len(rows) > 0 and is_share
+
+
+def _soften(
+    keys: Sequence[str], names: Sequence[str], matrix: Floats, *, is_asked: bool
+) -> list[str]:
+    """Divide each row by its sum, in place, and return remarks.
+
+    Rows that are not complete, or only zeros, become NaN.
+    """
+    remarks = []
+    if (wrong := np.argwhere(matrix < 0)).size:
+        row, column = wrong[0].tolist()
+        what = f"its {names[column]} is {matrix[row, column]:g}, and votes are not negative"
+        raise SourceError(keys[row], what, f"use {_TARGET} vector")
+    sums = matrix.sum(axis=1)
+    is_sum = sums > 0
+    lacking = int((~is_sum & ~np.isnan(matrix).all(axis=1)).sum())
+    if lacking:
+        remarks.append(f"{lacking:,} images have a missing vote or only zeros: unlabelled")
+    if (np.abs(sums[is_sum] - 1) > _SLACK).any():
+        remarks.append(f"soft labels: the {len(names)} columns are divided by their sum")
+    elif not is_asked:
+        what = f"soft labels: the {len(names)} columns sum to 1"
+        remarks.append(f"{what}; {_TARGET} vector stores them as plain numbers")
+    matrix[~is_sum] = np.nan
+    matrix[is_sum] /= sums[is_sum, np.newaxis]
+    return remarks
+
+
+def _missing(
+    is_there: NDArray[np.bool_], numbers: Mapping[str, Floats], classes: Mapping[str, Ints]
+) -> Iterator[str]:
+    lacks = {name: np.isnan(one) for name, one in numbers.items()}
+    lacks |= {name.removeprefix(CLASS_PREFIX): one < 0 for name, one in classes.items()}
+    counts = {name: int((one & is_there).sum()) for name, one in lacks.items()}
+    if some := [f"{count:,} without {name}" for name, count in counts.items() if count]:
+        yield f"labelled images with a missing value: {some_of(some)}"
+
+
+def as_number(text: str) -> float | None:
+    """Return the finite number in a text, or None."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def checked_number(key: str, what: str, text: str) -> float:
+    """Return the number in a cell; SourceError, which begins with `what`, if it is not one."""
+    number = as_number(text)
+    if number is None:
+        raise _not_number(key, what, "class")
+    if is_beyond_float32(number):
+        hint = f"name it with {_NULL}, or use {_TARGET} text"
+        raise SourceError(key, f"{what} is a number that float32 cannot hold", hint)
+    return number
+
+
+def _not_number(key: str, what: str, kind: str) -> SourceError:
+    hint = f"name the text that means nothing with {_NULL}, or use {_TARGET} {kind}"
+    return SourceError(key, f"{what} is not a number", hint)

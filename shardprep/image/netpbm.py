@@ -1,0 +1,55 @@
+"""The simplest Netpbm images: 8 bits, grey or RGB, no comments. Numbers of arrays become these.
+
+They need no decoder. Pillow decodes the others.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from shardprep.image.resample import Pixels
+
+_HEADER = re.compile(rb"P([56])\n([1-9]\d{0,8}) ([1-9]\d{0,8})\n255\n")
+_MAGIC = {1: b"P5", 3: b"P6", 4: b"PyRGBA"}
+"""Number of channels → first bytes. Only Pillow knows the last form."""
+
+
+class OrdinaryNetpbm(NamedTuple):
+    """An image whose bytes after the header are its pixels."""
+
+    height: int
+    width: int
+    data: bytes
+    start: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every reader decodes the file: no other library has to."""
+        return False
+
+    def pixels(self, background: tuple[int, int, int]) -> Pixels:
+        """Return uint8[height, width, 3], or [height, width, 1] for grey; read only."""
+        del background
+        return np.frombuffer(self.data, np.uint8, -1, self.start).reshape(
+            self.height, self.width, -1
+        )
+
+
+def ordinary_netpbm(data: bytes) -> OrdinaryNetpbm | None:
+    """Return the image in a file of exactly the right size; None for any other file."""
+    match = _HEADER.match(data)
+    if match is None:
+        return None
+    height, width, start = int(match[3]), int(match[2]), match.end()
+    channels = 1 if match[1] == b"5" else 3
+    if len(data) != start + height * width * channels:
+        return None
+    return OrdinaryNetpbm(height, width, data, start)
+
+
+def netpbm_start(height: int, width: int, channels: int, maximum: int) -> bytes:
+    """Return the header of an image; 4 channels are RGB and alpha."""
+    return b"%s\n%d %d\n%d\n" % (_MAGIC[channels], width, height, maximum)
