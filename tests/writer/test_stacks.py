@@ -262,6 +262,34 @@ def test_channels_are_stored_in_the_order_of_their_names(
     assert not shardprep.verify(result.path, decode=True).problems
 
 
+def test_volumes_in_arrays_are_stacks_with_several_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    volumes = {name: rng.integers(0, 256, (n, 9, 12), np.uint8) for name, n in (("a", 3), ("b", 2))}
+    members = {"t.csv": b"id,tilt,dose\na,1.5,3\nb,-2,\n"}
+    for name, volume in volumes.items():
+        out = io.BytesIO()
+        np.save(out, volume)
+        members[f"{name}.npy"] = out.getvalue()
+    source = write_folder(tmp_path / "source", members)
+    made = build(
+        source,
+        tmp_path / "out",
+        images=("*.npy::NHW",),
+        stack="{id}.npy/*",
+        labels="csv:t.csv:id:tilt,dose",
+        size="none",
+        format="png",
+    )
+    assert not shardprep.verify(made.path, decode=True).problems
+    data = reader.Dataset(made.path, "train", as_supervised=False)
+    found = {item["image/filename"]: item for item in data}
+    numbers = {"a": [1.5, 3.0], "b": [-2.0, np.nan]}
+    assert found.keys() == volumes.keys()
+    for name, item in found.items():
+        assert (item["images"] == volumes[name][..., None]).all()
+        np.testing.assert_array_equal(item["targets"], numbers[name])
+
+
 def test_images_of_a_stack_must_agree_in_size(tmp_path: Path) -> None:
     members = {**slices("a", 2), "a/slice_2.jpg": jpeg(8, 10), **slices("b", 2)}
     source = write_folder(tmp_path / "source", members)
@@ -320,6 +348,7 @@ def test_a_pattern_that_is_not_one_of_stacks_is_an_error(pattern: str) -> None:
     [
         ({"masks": "masks/{name}"}, "masks of stacks are not supported"),
         ({"boxes": "coco"}, "boxes of stacks are not supported"),
+        ({"points": "csv:points.csv"}, "points of stacks are not supported"),
         ({"depth": 16, "format": "jpeg"}, "16 bits are stored as PNG"),
         ({"depth": 12}, "must be 8 or 16"),
     ],
