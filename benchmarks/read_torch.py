@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 
 from benchmarks import photos
 from benchmarks.measure import Measure, Row, built, interleaved
-from benchmarks.read import BATCH, of, ratio
+from benchmarks.read import BATCH, of
 from benchmarks.table import alone
 
 if TYPE_CHECKING:
@@ -68,9 +68,11 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
         "photos": partial(_data_loader, Files(source)),
     }
     cost = interleaved({name: partial(of, way, batches) for name, way in ways.items()}, rounds)
+    rates = {name: batches * BATCH / one.wall_s for name, one in cost.items()}
+    ours = rates["loader"]
     return [
-        ratio(STORED, cost, ("loader", "stored"), batches),
-        ratio(PHOTOS, cost, ("loader", "photos"), batches),
+        measure.came_to(ours / rates[name], f"{ours:,.0f} / {rates[name]:,.0f} images/s")
+        for measure, name in ((STORED, "stored"), (PHOTOS, "photos"))
     ]
 
 

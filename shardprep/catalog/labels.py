@@ -241,10 +241,6 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
     return replace(found, names=_titles_of_rows(of_images), cells=of_images)
 
 
-def _is_set(cell: str | None) -> bool:
-    return cell is not None and cell.lower() in _SET
-
-
 def _same(cell: str | None) -> str | None:
     return cell
 
