@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import shlex
 from collections import Counter, defaultdict
@@ -18,9 +19,10 @@ from shardprep.catalog.labels import (
     label_keys,
 )
 from shardprep.catalog.names import find_masks, given_split
-from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, match_table
-from shardprep.catalog.tables.table import Table
-from shardprep.catalog.target_proposals import target_proposals
+from shardprep.catalog.stacks import sample_keys, stack_patterns
+from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, find_ids, match_table
+from shardprep.catalog.tables.table import Table, joined
+from shardprep.catalog.target_proposals import has_texts, target_proposals
 from shardprep.errors import SourceError, counted
 from shardprep.recipe.rules import CsvRule, LabelRule
 
@@ -48,12 +50,16 @@ class Candidate:
     """The values of `--include` that select the part."""
     exclude: tuple[str, ...] = ()
     """The values of `--exclude` that remove the rest."""
+    stack: str = ""
+    """The value of `--stack` whose samples are labelled; "" for single images."""
+    join: str = ""
+    """The value of `--join` that adds the columns."""
     pivot: str = ""
     """The value of `--pivot`; "" if a row has all targets of an image."""
     target: str = ""
     """The value of `--target`; "" to detect it."""
     unit: str = "class"
-    """What `num_classes` counts: "class", or "target" if each image has several."""
+    """What `num_classes` counts: "class", "target" if each image has several, or "text"."""
 
     @property
     def keys(self) -> dict[str, str | tuple[str, ...]]:
@@ -61,7 +67,9 @@ class Candidate:
             "root": self.root,
             "include": self.include,
             "exclude": self.exclude,
+            "stack": self.stack,
             "labels": self.rule,
+            "join": self.join,
             "pivot": self.pivot,
             "target": self.target,
         }
@@ -73,7 +81,8 @@ class Candidate:
 
     @property
     def counts(self) -> str:
-        labelled = f"{self.num_labelled:,} of {counted(self.num_images, 'image')}"
+        what = "stack" if self.stack else "image"
+        labelled = f"{self.num_labelled:,} of {counted(self.num_images, what)}"
         return f"{labelled}, {counted(self.num_classes, self.unit)}"
 
     @property
@@ -112,9 +121,13 @@ def table_candidates(
     `tables` are all tables: the columns that a sample submission shares with this one are targets.
     """
     try:
-        return [candidate(label_by_table(index, table, CsvRule((table.name,))))]
+        labelling = label_by_table(index, table, CsvRule((table.name,)))
     except SourceError:
         pass
+    else:
+        is_text = has_texts(table, labelling.columns[0])
+        one = candidate(labelling)
+        return [replace(one, target="text", unit="text") if is_text else one]
     try:
         match = match_table(index, table)
     except SourceError:
@@ -129,14 +142,34 @@ def table_candidates(
         if len(columns) > 1 or one.is_likely:
             found.append(one)
     found.sort(key=lambda one: -one.num_labelled)
-    return [*_several_candidates(index, match, tables), *found]
+    several = _target_candidates(index, match, tables)
+    for other in tables:
+        with contextlib.suppress(SourceError):  # they share no column, or several
+            if other is not table and not _names_images(index, other):
+                more = match_table(index, joined(table, other, ""), match.id_column)
+                new = more.table.header[len(table.header) :]
+                several += [
+                    replace(one, join=other.name)
+                    for one in _target_candidates(index, more, tables, new)
+                    if 2 * one.num_labelled > one.num_images
+                ]
+    rules = [one.rule for one in several if not (one.target or one.pivot)]
+    return [*several, *(one for one in found if one.rule not in rules)]
 
 
-def _several_candidates(
-    index: KeyIndex, match: TableMatch, tables: Sequence[Table]
+def _names_images(index: KeyIndex, table: Table) -> bool:
+    try:
+        return bool(find_ids(index, table))
+    except SourceError:
+        return False
+
+
+def _target_candidates(
+    index: KeyIndex, match: TableMatch, tables: Sequence[Table], titles: Sequence[str] = ()
 ) -> list[Candidate]:
+    """Return the proposals for targets in a matched table; `titles` are its possible targets."""
     found = []
-    for proposal in target_proposals(match, tables):
+    for proposal in target_proposals(match, tables, titles or match.table.header):
         own = proposal._replace(files=(match.table.name,), id_column=match.id_column)
         try:
             labelling = label_by_columns(index.keys, match, own)
@@ -144,10 +177,22 @@ def _several_candidates(
             continue
         one = candidate(labelling, pivot=own.pivot, target=own.target.replace("auto", ""))
         number = len(labelling.cells) or one.num_classes
-        unit = "target" if labelling.cells else "text"
+        unit = "target" if labelling.cells else "text" if "text" in own.target else "class"
         examples = tuple(labelling.cells)[:_MOST_SHOWN] or one.examples
         found.append(replace(one, num_classes=number, unit=unit, examples=examples))
     return found
+
+
+def stack_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candidate]:
+    """Return candidates for the samples of stacks, if the images look like stacks."""
+    return [
+        replace(one, stack=pattern)
+        for pattern in stack_patterns(keys, tables)
+        for index in [KeyIndex(sample_keys(keys, pattern))]
+        for table in tables
+        for one in table_candidates(index, table, tables)
+        if 2 * one.num_labelled > one.num_images
+    ]
 
 
 def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candidate]:
@@ -175,7 +220,8 @@ def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candid
 
 def label_findings(index: KeyIndex, tables: Sequence[Table]) -> list[str]:
     """Return a line about each of the first three candidates, and a line about the others."""
-    found = [one for table in tables for one in table_candidates(index, table, tables)]
+    found = stack_candidates(index.keys, tables)
+    found += [one for table in tables for one in table_candidates(index, table, tables)]
     found += part_candidates(index.keys, tables)
     lines = [f"labels could be {one.flags} ({one.counts})" for one in found[:_MOST_SHOWN]]
     if found[_MOST_SHOWN:]:

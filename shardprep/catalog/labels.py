@@ -206,10 +206,11 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
     if len(titles) == 1:
         titles = (table.header[places[titles[0]]],)
     columns = f"column {titles[0]!r}" if len(titles) == 1 else f"{len(titles)} columns"
-    by = f", a row for each {rule.pivot!r}" if rule.pivot else ""
+    by = "" if table.is_own else f" by {match.id_column!r}"
+    by += f", a row for each {rule.pivot!r}" if rule.pivot else ""
     found = Labelling(
         Coded.constant(None, len(keys)),
-        f"{table.name}, {columns} by {match.id_column!r}{by}",
+        f"{table.name}, {columns}{by}",
         match.rows_without_image,
         match=match,
         columns=(*titles, rule.pivot) if rule.pivot else titles,
@@ -224,6 +225,12 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
         return replace(found, names=lists)
     if rule.pivot:
         columns_of_rows = list(_pivoted(match, rule.pivot, columns_of_rows))
+    if rule.target == "multilabel" and len(titles) == 1 and not rule.pivot:
+        ((_, rows, cells),) = columns_of_rows
+        if _have_several(rows, cells):
+            classes = frozenset((cell,) for cell in cells.values if cell)
+            lists = _text_lists(len(keys), rows, [cells])
+            return replace(found, names=lists, table_names=classes)
     of_images = {
         title: _of_images(keys, table.name, rows, cells, title if len(columns_of_rows) > 1 else "")
         for title, rows, cells in columns_of_rows
@@ -280,9 +287,16 @@ def _of_images(
         of = f" of {title!r}" if title else ""
         what = f"gives {keys[image]} two labels{of}, {cells.values[named[image]]!r} and {cell!r}"
         hint = f"{OptionName('pivot')} COLUMN takes a row for each image and target"
-        texts = f"{OptionName('target')} texts takes several texts"
+        texts = f"{OptionName('target')} multilabel several classes, texts several texts"
         raise SourceError(table, what, f"one row an image is needed; {hint}, {texts}")
     return Coded(named, cells.values)
+
+
+def _have_several(key_of: Ints, cells: Coded[str | None]) -> bool:
+    """Return whether the rows of an image have different cells."""
+    rows = np.flatnonzero((key_of >= 0) & cells.are_there)
+    pairs = np.unique(np.stack([key_of[rows], cells.codes[rows]]), axis=1)
+    return len(np.unique(pairs[0])) < pairs.shape[1]
 
 
 def _text_lists(

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
 import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing
-from shardprep.catalog.names import MASK_ENDING, natural_order
+from shardprep.catalog.names import MASK_ENDING, given_split, natural_order
 from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError, counted, shown
 from shardprep.recipe.recipe import Recipe
+from shardprep.recipe.rules import parse_stack_rule
 from shardprep.source.members import Member, Members, StackExtent
 
 _OPTION = OptionName("stack")
@@ -103,13 +105,24 @@ def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
     num_there = sum(counts[folder] for folder in folders)
     if len(folders) < _LEAST_FOLDERS or num_there < _MOST_OF_THEM * len(paths):
         return []
+    if any(_has_ids(table, {path.stem for path in paths}) for table in tables):
+        return []  # each image has a row
     names = {folder.name for folder in folders}
     if suffix.lower() not in _DICOM and not any(_has_ids(table, names) for table in tables):
         return []
     common = PurePosixPath(posixpath.commonpath(folders))
     depths = {len(folder.parts) - len(common.parts) for folder in folders}
+    if all(given_split(folder.parts[len(common.parts) :][:1]) for folder in folders):
+        common, depths = PurePosixPath(), {depth - 1 for depth in depths}
     fields = {1: "{id}", 2: "{study}/{series}"}.get(max(depths), "")
     return [str(common / fields / f"*{suffix}")] if fields and len(depths) == 1 else []
+
+
+def sample_keys(keys: Iterable[str], pattern: str) -> list[str]:
+    """Return the keys of the samples that a value of `--stack` finds."""
+    expression = re.compile(parse_stack_rule(pattern).pattern)
+    found = map(expression.fullmatch, keys)
+    return sorted({match["key"] for match in found if match is not None})
 
 
 def stack_findings(

@@ -12,6 +12,7 @@ from shardprep.catalog.candidates import (
     Candidate,
     part_candidates,
     path_candidates,
+    stack_candidates,
     table_candidates,
 )
 from shardprep.catalog.labels import auto_labels
@@ -134,9 +135,11 @@ def survey_source(
     tables = documents.tables
     index = KeyIndex(keys)
     chosen = auto_labels(index, tables)
-    rules = path_candidates(index) + [
-        one for table in tables for one in table_candidates(index, table, tables)
-    ]
+    rules = (
+        stack_candidates(keys, tables)
+        + path_candidates(index)
+        + [one for table in tables for one in table_candidates(index, table, tables)]
+    )
     if chosen.rule == "none":
         rules += part_candidates(keys, tables)
     signs = find_signs(index, documents, listing.images)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,23 +28,34 @@ _WORDY = 0.5
 """Share of a column's cells that are different texts of several words if they are captions."""
 
 
-def target_proposals(match: TableMatch, tables: Sequence[Table]) -> Iterator[CsvRule]:
-    """Yield rules with the columns, pivot and kind of possible targets of a matched table."""
+def target_proposals(
+    match: TableMatch, tables: Sequence[Table], titles: Collection[str]
+) -> Iterator[CsvRule]:
+    """Yield rules with the columns, pivot and kind of possible targets of a matched table.
+
+    Only columns in `titles` are targets. `tables` are all tables of the source.
+    """
     rows = np.flatnonzero(match.key_of >= 0)
     images = match.key_of[rows]
     num_images = len(np.unique(images))
     if _LONG * num_images < len(rows):
         yield from _of_long_table(match, rows) if num_images > 1 else ()
         return
-    titles = [title for title in match.table.header if title != match.id_column]
-    numbers = {title: found for title in titles if (found := _numbers(match.table, title))}
+    titles = [one for one in match.table.header if one in titles and one != match.id_column]
+    cells = {title: {*_cells(match.table, title)} for title in titles}
+    numbers = {title: found for title in titles if (found := _numbers(cells[title]))}
     shown = [
-        tuple(title for title in other.header if title in numbers)
+        tuple(title for title in other.header if title in titles)
         for other in tables
         if _SUBMISSION.search(other.name)
     ]
-    for columns in dict.fromkeys((*shown, *_groups(numbers))):
-        if len(columns) > 1:
+    alike = defaultdict[frozenset[str], list[str]](list)
+    for title in titles:
+        if title not in numbers and 1 < len(cells[title]) <= _MANY_VALUES:
+            alike[frozenset(cells[title])].append(title)
+    words = [tuple(one) for one in alike.values() if len(one) > 1]
+    for columns in dict.fromkeys((*shown, *words, *_groups(numbers))):
+        if len(columns) > 1 or columns in shown:
             is_soft = all(_VOTES.search(title) for title in columns)
             yield CsvRule((), "", columns, target="soft" if is_soft else "auto")
     classes = [
@@ -57,11 +68,24 @@ def target_proposals(match: TableMatch, tables: Sequence[Table]) -> Iterator[Csv
     ]
     if 1 < len(classes) <= _MOST_TOGETHER:
         yield CsvRule((), "", tuple(classes), target="classes")
+    for title in titles:
+        if has_texts(match.table, title):
+            yield CsvRule((), "", (title,), target="text")
 
 
-def _numbers(table: Table, title: str) -> set[float]:
+def has_texts(table: Table, title: str) -> bool:
+    """Return whether most cells of a column are different texts of several words."""
+    texts = [cell for cell in _cells(table, title) if len(cell.split()) > 2]
+    return len(texts) > _WORDY * len(table.rows)
+
+
+def _cells(table: Table, title: str) -> list[str]:
+    """Return the different cells of a column that are not empty."""
+    return [cell for cell in table.cells(table.column(title)).coded().values if cell]
+
+
+def _numbers(cells: Collection[str]) -> set[float]:
     """Return the different numbers of a column; empty if a cell is not a number."""
-    cells = [cell for cell in table.cells(table.column(title)).coded().values if cell]
     numbers = {as_number(cell) for cell in cells}
     return set() if None in numbers else {one for one in numbers if one is not None}
 
@@ -103,7 +127,5 @@ def _of_long_table(match: TableMatch, rows: NDArray[np.int64]) -> Iterator[CsvRu
             if value is not None:
                 yield CsvRule((), "", (value,), pivot=pivot)
     for title in others:
-        cells = table.cells(table.column(title)).coded()
-        texts = [cell for cell in cells.values if len(cell.split()) > 2]
-        if len(texts) > _WORDY * len(table.rows):
+        if has_texts(table, title):
             yield CsvRule((), "", (title,), target="texts")

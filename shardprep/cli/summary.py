@@ -208,7 +208,7 @@ def _print_examples(terminal: Terminal, examples: Iterable[Example]) -> None:
 def image_line(schema: Schema) -> str:
     """Return the size and encoding of the stored images as text."""
     size = schema.image_size
-    shape = f"{size[1]}x{size[0]}" if size else "each its own size"
+    shape = f"{size[1]}x{size[0]}" if size else "original sizes"
     encoding = {"any": "original bytes, JPEG or PNG", "raw": "raw uint8"}
     image = schema.image
     values = "16-bit grey" if image.is_deep else "RGB"
@@ -220,8 +220,8 @@ def _print_own_sizes(terminal: Terminal, schema: Schema) -> None:
     if schema.image_size is None:
         terminal.entry(
             "note",
-            "every image keeps its own size, and a batch needs one: add --size 224x224 --fit crop, "
-            "or read with center_crop=(224, 224)",
+            "images keep their original sizes, and batches need a size that is stated, even if all "
+            "are equal: add --size 224x224 --fit crop, or read with center_crop=(224, 224)",
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import json
 import shlex
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -13,35 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import typer.main
-from click.testing import CliRunner
 from PIL import Image
 
 from shardprep import reader
-from shardprep.cli.app import program
 from shardprep.dataset.example import decode
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import TARGET_FEATURES
 from shardprep.dataset.tfrecord import read_records
-from shardprep.writer.build import build_dataset
-from shardprep.writer.engine.job import Workers
-from tests.support.builders import by_chunks, in_process
 from tests.support.layouts import LAYOUTS, OUTSIDE, PAGE, Layout, page_text, write_source
+from tests.support.quick_command import build_command, encode_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.finalize import BuildResult
 
 BY_KIND = {
     layout.kind: layout for layout in reversed(LAYOUTS) if not (layout.needs or layout.stored)
 }
 """The first layout of every kind of target."""
 READ = {layout.id: layout for layout in LAYOUTS if layout.features or layout in BY_KIND.values()}
-COMMAND: Any = typer.main.get_command(program(["build"]))
 CUT_BY_GROUP = [layout for layout in LAYOUTS if "--group" in layout.flags and "=0." in layout.flags]
 
 
@@ -60,21 +50,7 @@ class Built:
 
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the command line encode in this process."""
-
-    def quick(recipe: Recipe, _: Workers, watcher: Any, **more: Any) -> BuildResult:
-        return build_dataset(recipe, Workers(by_chunks(in_process), 1), watcher, **more)
-
-    monkeypatch.setattr("shardprep.writer.build.build_dataset", quick)
-    monkeypatch.setattr("shardprep.writer.engine.worker_process.start_server", lambda *_: None)
-
-
-def command(*arguments: str) -> dict[str, Any]:
-    """Run the command line; return the object that it prints."""
-    done = CliRunner().invoke(COMMAND, ["build", *arguments, "--json"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    encode_here(monkeypatch)
 
 
 @pytest.fixture(name="built")
@@ -101,8 +77,8 @@ def from_flags(layout: Layout, folder: Path) -> Built:
     small = () if "--format" in layout.flags else ("--size", "8x8")
     arguments = (write_source(layout, folder), *shlex.split(layout.flags), *small)
     with contextlib.chdir(folder):
-        plan = command(*arguments, "--dry-run")
-        path = folder / command(*arguments)["path"]
+        plan = build_command(*arguments, "--dry-run")
+        path = folder / build_command(*arguments)["path"]
     manifest = load_manifest(path)
     examples = {}
     for shard in [shard for split in manifest.splits.values() for shard in split.shards]:

@@ -212,7 +212,7 @@ def test_of_many_candidates_a_build_shows_three() -> None:
     rows = "".join(f"{i}," + ",".join("pq"[i % 2] for _ in range(9)) + "\n" for i in range(8))
     lines = label_findings(index, [table(f"id,{','.join('abcdefghj')}\n{rows}")])
     assert len(lines) == 4
-    assert lines[-1] == "6 more ways to label the source: shardprep init lists them"
+    assert lines[-1] == "7 more ways to label the source: shardprep init lists them"
 
 
 # Parts

@@ -1,17 +1,10 @@
-"""Targets of several values: twins of competitions, compared with a reading of their tables.
-
-Each twin has the columns and oddities of the real set, a row without an image, an empty cell, and a
-row that is there twice.
-"""
+"""Targets of several values: twins of competitions, compared with a reading of their tables."""
 
 from __future__ import annotations
 
 import csv
-import io
 import json
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,224 +19,15 @@ from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.catalog.tables.table import parse_table
-from shardprep.dataset.example import decode
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.item_table import read_items
-from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import ShardprepError
 from shardprep.writer.finalize import BuildResult
 from tests.support.builders import build, png, write_folder
+from tests.support.competitions.target_tables import BIOMASS, TWINS
+from tests.support.competitions.twin import f32, table
+from tests.writer.records import records as records_of
 
-Rows = list[list[Any]]
-Values = dict[str, dict[str, Any]]
-"""Key → feature → values of its record."""
-
-
-@dataclass(frozen=True, slots=True)
-class Twin:
-    """A small copy of a competition."""
-
-    keys: list[str]
-    table: tuple[str, Rows]
-    flags: Mapping[str, Any]
-    expected: Callable[[dict[str, list[dict[str, str]]]], Values]
-    """Reads the rows of each image independently."""
-    others: Mapping[str, Rows] = field(default_factory=dict)
-    unlabelled: tuple[str, ...] = ()
-    proposal: str = ""
-    """The flags that `auto` proposes."""
-
-    def members(self) -> dict[str, bytes]:
-        tables = {self.table[0]: self.table[1], **self.others}
-        files = {name: _csv(rows).encode() for name, rows in tables.items()}
-        return files | {key: png(8, 8, i) for i, key in enumerate(self.keys)}
-
-
-def _csv(rows: Rows) -> str:
-    text = io.StringIO()
-    csv.writer(text).writerows(rows)
-    return text.getvalue()
-
-
-def f32(text: str) -> float:
-    return float(np.float32(text)) if text else math.nan
-
-
-BIOMASS = ("Dry_Clover_g", "Dry_Dead_g", "Dry_Green_g", "Dry_Total_g", "GDM_g")
-PLANTS = ("X4_mean", "X11_mean", "X18_mean", "X26_mean", "X50_mean", "X3112_mean")
-VOTES = tuple(f"{name}_vote" for name in ("seizure", "lpd", "gpd", "lrda", "grda", "other"))
-GRAPHEME = ("grapheme_root", "vowel_diacritic", "consonant_diacritic")
-N = 24
-
-
-def _biomass() -> Twin:
-    rows: Rows = [["sample_id", "image_path", "State", "target_name", "target"]]
-    for i in range(N + 1):  # the last has no image
-        for j, name in enumerate(reversed(BIOMASS)):
-            value = "" if (i, name) == (3, "Dry_Dead_g") else f"{i * 1.7 + j / 3:.4f}"
-            state = ("Tas", "NSW", "WA", "Vic")[i % 4]
-            rows.append([f"ID{i}__{name}", f"train/ID{i}.jpg", state, name, value])
-    rows.append(rows[7])
-
-    def expected(by_image: dict[str, list[dict[str, str]]]) -> Values:
-        values = {}
-        for key, own in by_image.items():
-            cells = {row["target_name"]: row["target"] for row in own}
-            values[key] = {"targets": [f32(cells[name]) for name in BIOMASS]}
-        return values
-
-    return Twin(
-        [f"train/ID{i}.jpg" for i in range(N)], ("train.csv", rows),
-        {"labels": "csv:train.csv:image_path:target", "pivot": "target_name", "group": "State",
-         "split": "validation=0.25"},
-        expected, proposal="--labels csv:train.csv:image_path:target --pivot target_name",
-    )  # fmt: skip
-
-
-def _plants() -> Twin:
-    further = ("WORLDCLIM_BIO1_annual", "WORLDCLIM_BIO12_annual")
-    spread = [name.replace("mean", "sd") for name in PLANTS]
-    rows: Rows = [["id", *further, *PLANTS, *spread]]
-    for i in range(N + 1):
-        means = [f"{i * 0.37 + j:.3f}" for j in range(6)]
-        means[2] = "" if i == 5 else means[2]
-        rows.append([500 + i, i / 7, i / 11, *means, *(f"{i / 9:.3f}" for _ in spread)])
-    rows.append(rows[1])
-
-    def expected(by_image: dict[str, list[dict[str, str]]]) -> Values:
-        pick = {key: [f32(own[0][name]) for name in PLANTS] for key, own in by_image.items()}
-        return {key: {"targets": numbers} for key, numbers in pick.items()}
-
-    return Twin(
-        [f"train_images/{500 + i}.jpeg" for i in range(N)], ("train.csv", rows),
-        {"labels": f"csv:train.csv:id:{','.join(PLANTS)}"}, expected,
-        {"sample_submission.csv": [["id", *PLANTS], [9, 1, 2, 3, 4, 5, 6]]},
-        proposal=f"--labels csv:train.csv:id:{','.join(PLANTS)}",
-    )  # fmt: skip
-
-
-def _brain() -> Twin:
-    rows: Rows = [["eeg_id", "patient_id", "expert_consensus", *VOTES]]
-    for i in range(N + 1):
-        votes = [(i * (j + 2)) % 5 for j in range(6)] if i != 4 else [0] * 6
-        cells = ["" if (i, j) == (6, 1) else votes[j] for j in range(6)]
-        rows.append([1000 + i, i // 3, "Seizure", *cells])
-    rows.append(rows[2])
-
-    def expected(by_image: dict[str, list[dict[str, str]]]) -> Values:
-        values = {}
-        for key, own in by_image.items():
-            votes = [own[0][name] for name in VOTES]
-            total = sum(int(vote or 0) for vote in votes)
-            if total and "" not in votes:
-                values[key] = {"targets": [f32(str(int(vote) / total)) for vote in votes]}
-        return values
-
-    return Twin(
-        [f"spectrograms/{1000 + i}.png" for i in range(N)], ("train.csv", rows),
-        {"labels": f"csv:train.csv:eeg_id:{','.join(VOTES)}", "target": "soft"}, expected,
-        unlabelled=("spectrograms/1000.png", "spectrograms/1004.png", "spectrograms/1005.png",
-                    "spectrograms/1006.png", "spectrograms/1010.png", "spectrograms/1015.png",
-                    "spectrograms/1020.png"),
-        proposal=f"--labels csv:train.csv:eeg_id:{','.join(VOTES)} --target soft",
-    )  # fmt: skip
-
-
-def _graphemes() -> Twin:
-    rows: Rows = [["image_id", *GRAPHEME, "grapheme"]]
-    for i in range(N + 1):  # root 11 is the class of a row without an image
-        rows.append(
-            [f"Train_{i}", 11 if i == N else i % 9, "" if i == 4 else i % 3, i % 2 * 5, f"g{i}"]
-        )
-    rows.append(rows[2])
-    known: dict[str, list[int]] = {
-        GRAPHEME[0]: [*range(9), 11], GRAPHEME[1]: [0, 1, 2], GRAPHEME[2]: [0, 5]
-    }  # fmt: skip
-
-    def expected(by_image: dict[str, list[dict[str, str]]]) -> Values:
-        def label(name: str, cell: str) -> list[int]:
-            return [known[name].index(int(cell)) if cell else -1]
-
-        return {
-            key: {f"label/{name}": label(name, own[0][name]) for name in GRAPHEME}
-            for key, own in by_image.items()
-        }
-
-    return Twin(
-        [f"images/Train_{i}.png" for i in range(N)], ("train.csv", rows),
-        {"labels": f"csv:train.csv:image_id:{','.join(GRAPHEME)}", "target": "classes",
-         "split": "validation=0.25"},
-        expected, proposal=f"--labels csv:train.csv:image_id:{','.join(GRAPHEME)} --target classes",
-    )  # fmt: skip
-
-
-def _poses() -> Twin:
-    rows: Rows = [["dataset", "image", "rotation_matrix", "translation_vector"]]
-    for i in range(N + 1):
-        turn = ";".join("nan" if i == 2 else f"{i / 3 + k:.5f}" for k in range(9))
-        rows.append(["heritage", f"img{i}.png", turn, f"{i / 7};0.5;-1e-3"])
-    rows.append(rows[5])
-
-    def expected(by_image: dict[str, list[dict[str, str]]]) -> Values:
-        def numbers(row: dict[str, str]) -> list[float]:
-            return [f32(one) for name in rows[0][2:] for one in row[name].split(";")]
-
-        return {key: {"targets": numbers(own[0])} for key, own in by_image.items()}
-
-    labels = "csv:train_labels.csv:image:rotation_matrix,translation_vector"
-    keys = [f"train/heritage/img{i}.png" for i in range(N)]
-    return Twin(keys, ("train_labels.csv", rows), {"labels": labels}, expected)
-
-
-def _faces() -> Twin:
-    rows: Rows = [["file", "age", "gender", "race"]]
-    for i in range(N + 1):
-        age = "" if i == 7 else i * 2.5
-        rows.append(
-            [f"{i}.jpg", age, "fm"[i % 2], "" if i == 7 else ("asian", "black", "white")[i % 3]]
-        )
-    rows.append(rows[3])
-
-    def expected(by_image: dict[str, list[dict[str, str]]]) -> Values:
-        races = ["", "asian", "black", "white"]
-        return {
-            key: {
-                "targets": [f32(own[0]["age"])],
-                "label/gender": ["fm".index(own[0]["gender"])],
-                "label/race": [races.index(own[0]["race"]) - 1],
-            }
-            for key, own in by_image.items()
-        }
-
-    flags = {"labels": "csv:faces.csv:file:age,gender,race"}
-    return Twin([f"faces/{i}.jpg" for i in range(N)], ("faces.csv", rows), flags, expected)
-
-
-def _captions() -> Twin:
-    rows: Rows = [["image", "caption"]]
-    for i in range(N + 1):
-        texts = [f"A dog , number {i} , runs {k} times ." for k in range(2 if i == 5 else 5)]
-        rows += [[f"{i}_x.jpg", text] for text in texts]
-    rows += [rows[3], ["6_x.jpg", ""]]
-
-    def expected(by_image: dict[str, list[dict[str, str]]]) -> Values:
-        return {
-            key: {"texts": [row["caption"].encode() for row in own if row["caption"]]}
-            for key, own in by_image.items()
-        }
-
-    return Twin(
-        [f"Images/{i}_x.jpg" for i in range(N)], ("captions.csv", rows),
-        {"labels": "csv:captions.csv:image:caption", "target": "texts"}, expected,
-        proposal="--labels csv:captions.csv:image:caption --target texts",
-    )  # fmt: skip
-
-
-TWINS = {
-    "biomass": _biomass(), "plants": _plants(), "brain": _brain(), "graphemes": _graphemes(),
-    "poses": _poses(), "faces": _faces(), "captions": _captions(),
-}  # fmt: skip
 _BUILT: dict[str, BuildResult] = {}
 
 
@@ -261,29 +45,6 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], BuildRes
     return built
 
 
-def rows_of(twin: Twin) -> dict[str, list[dict[str, str]]]:
-    """Return the rows of each image, matched by the end of its path without the suffix."""
-    header, *rows = list(csv.reader(io.StringIO(_csv(twin.table[1]))))
-    by_image: dict[str, list[dict[str, str]]] = {key: [] for key in twin.keys}
-    stems = {key.rpartition("/")[2].rpartition(".")[0]: key for key in twin.keys}
-    column = header.index(twin.flags["labels"].split(":")[2])
-    for row in rows:
-        stem = row[column].rpartition("/")[2].rpartition(".")[0] or row[column]
-        if stem in stems:
-            by_image[stems[stem]].append(dict(zip(header, row, strict=True)))
-    return by_image
-
-
-def records_of(path: Path) -> dict[str, dict[str, Any]]:
-    records = {}
-    for shard in load_manifest(path).shards:
-        with (path / shard).open("rb") as stream:
-            for record in read_records(stream, shard):
-                example = decode(record.payload)
-                records[example["image/filename"][0].decode()] = example  # type: ignore[union-attr]
-    return records
-
-
 def alike(one: Any, two: Any) -> bool:
     """Return whether values are equal, NaN to NaN."""
     return repr(list(one)) == repr(list(two))
@@ -294,7 +55,7 @@ def test_a_twin_has_every_target_of_its_table(
     name: str, built: Callable[[str], BuildResult]
 ) -> None:
     twin, result = TWINS[name], built(name)
-    expected, records = twin.expected(rows_of(twin)), records_of(result.path)
+    expected, records = twin.expected(twin.rows_of_images()), records_of(result.path)
     assert sorted(records) == sorted(key for key in twin.keys if key not in twin.unlabelled)
     assert sorted(expected) == sorted(records)
     for key, values in expected.items():
@@ -303,7 +64,7 @@ def test_a_twin_has_every_target_of_its_table(
     totals = result.manifest.totals
     lost = {"no label": len(twin.unlabelled)} if twin.unlabelled else {}
     assert totals.skipped == {"not an image": 1 + len(twin.others), **lost}
-    assert result.manifest.labels.num_rows_without_image in (1, 5)  # 5 of the long tables
+    assert result.manifest.labels.num_rows_without_image == twin.rows_without_image
     for split in result.manifest.splits.values():
         assert split.num_unlabelled == 0
 
@@ -356,14 +117,14 @@ def test_a_changed_value_is_found_by_diff_and_verify_and_reuse_copies_the_images
     place = 1 if name in ("graphemes", "captions", "faces") else -1
     other[changed] = [*rows[changed]]
     other[changed][place] = {"graphemes": "8", "captions": "Another", "faces": "8"}.get(name, "77")
-    members = {**twin.members(), file: _csv(other).encode()}
+    members = {**twin.members(), file: table(other)}
     source = write_folder(tmp_path / "source", members)
     result = build(source, tmp_path / "out", size="8x8", reuse=path, **twin.flags)
     assert result.num_copied == len(records_of(path))
     records = records_of(result.path)
     one = {
         key
-        for key, own in twin.expected(rows_of(twin)).items()
+        for key, own in twin.expected(twin.rows_of_images()).items()
         if not all(alike(records[key][feature], values) for feature, values in own.items())
     }
     assert len(one) == 1
@@ -407,7 +168,8 @@ def test_inspect_counts_missing_values_of_each_target(
         name: int(name == "Dry_Dead_g") for name in BIOMASS
     }
     column = [
-        v["targets"][0] for v in TWINS["biomass"].expected(rows_of(TWINS["biomass"])).values()
+        v["targets"][0]
+        for v in TWINS["biomass"].expected(TWINS["biomass"].rows_of_images()).values()
     ]
     first = facts["Dry_Clover_g"].numbers
     assert first is not None
@@ -426,12 +188,12 @@ def test_an_export_has_a_column_for_each_target(
     shardprep.export(built("biomass").path, to="folder", out=tmp_path / "a")
     with (tmp_path / "a" / "labels.csv").open() as stream:
         rows = {row["key"]: row for row in csv.DictReader(stream)}
-    for key, values in TWINS["biomass"].expected(rows_of(TWINS["biomass"])).items():
+    for key, values in TWINS["biomass"].expected(TWINS["biomass"].rows_of_images()).items():
         assert alike([f32(rows[key][name]) for name in BIOMASS], values["targets"])
     shardprep.export(built("faces").path, to="parquet", out=tmp_path / "b")
     (file,) = (tmp_path / "b" / "data").glob("*.parquet")
     found = {row["key"]: row for row in pq.read_table(file).to_pylist()}
-    for key, values in TWINS["faces"].expected(rows_of(TWINS["faces"])).items():
+    for key, values in TWINS["faces"].expected(TWINS["faces"].rows_of_images()).items():
         assert [found[key]["label/race"]] == values["label/race"]
         assert alike([f32(str(found[key]["targets"][0] or ""))], values["targets"]) or found[key][
             "targets"
@@ -445,7 +207,7 @@ def test_an_export_has_a_column_for_each_target(
 @pytest.mark.parametrize("name", [name for name, twin in TWINS.items() if twin.proposal])
 def test_auto_and_init_propose_the_flags_of_a_twin(name: str, tmp_path: Path) -> None:
     twin = TWINS[name]
-    tables = [parse_table(_csv(rows).encode(), file)
+    tables = [parse_table(table(rows), file)
               for file, rows in (twin.table, *twin.others.items())]  # fmt: skip
     lines = label_findings(KeyIndex(sorted(twin.keys)), tables)
     assert any(f"{twin.proposal} (" in line for line in lines), lines

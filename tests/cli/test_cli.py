@@ -245,7 +245,7 @@ def test_an_error_about_a_number_names_its_range(option: str, tmp_path: Path) ->
 
 
 def test_a_note_about_images_of_their_own_size_names_options_that_work(here: Path) -> None:
-    note = "note every image keeps its own size, and a batch needs one: add --size 224x224"
+    note = "note images keep their original sizes, and batches need a size that is stated"
     hint = ("", "", "")
     for more in (("--format", "keep", "--dry-run"), ("--format", "keep")):
         done = run("build", "pets.zip", *more, cwd=here)
@@ -258,7 +258,7 @@ def test_a_note_about_images_of_their_own_size_names_options_that_work(here: Pat
     for batches in (Dataset(folder).batches(4, **crop), load(folder, batch_size=4, **crop)):
         assert next(iter(batches))[0].shape == (4, 224, 224, 3)
     flags = ("--format", "keep", "--size", "224x224", "--fit", "crop", "--overwrite")
-    assert "its own size" not in run("build", "pets.zip", *flags, cwd=here).stdout
+    assert "original sizes" not in run("build", "pets.zip", *flags, cwd=here).stdout
 
 
 def test_images_and_datasets_without_labels_are_named(here: Path) -> None:

@@ -262,13 +262,13 @@ def table_text() -> str:
     ]
     outside = [[str(one.row), one.name, one.special, one.instead] for one in OUTSIDE]
     return (
-        _table(("row", "data set", "what is special", "flags", "result"), working)
+        markdown_table(("row", "data set", "what is special", "flags", "result"), working)
         + "\nNot with flags alone:\n\n"
-        + _table(("row", "data set", "what is special", "what to do"), outside)
+        + markdown_table(("row", "data set", "what is special", "what to do"), outside)
     )
 
 
-def _table(header: tuple[str, ...], rows: list[list[str]]) -> str:
+def markdown_table(header: tuple[str, ...], rows: list[list[str]]) -> str:
     escaped = [" | ".join(cell.replace("|", r"\|") for cell in row) for row in (header, *rows)]
     lines = [f"| {row} |\n" for row in escaped]
     lines.insert(1, "|---" * len(header) + "|\n")

@@ -138,7 +138,7 @@ def test_other_commands_take_a_dataset_of_stacks(byu: Path, tmp_path: Path) -> N
     with pytest.raises(RecipeError, match="'parquet' is a layout of single images"):
         shardprep.export(byu, to="parquet", out=tmp_path / "parquet")
     shardprep.report(byu, output=tmp_path / "report.html")
-    assert "each its own size, JPEG or PNG, stacks" in (tmp_path / "report.html").read_text()
+    assert "original sizes, JPEG or PNG, stacks" in (tmp_path / "report.html").read_text()
     with pytest.raises(DatasetError, match="bench compares readers of single images"):
         shardprep.bench(byu)
     builder = tfds.builder_from_directory(str(byu))
@@ -414,7 +414,7 @@ def test_a_pattern_is_proposed_where_names_look_like_stacks(
     """By `build` as a note and by `init` as a comment of the recipe."""
     source = write(tmp_path / "source.zip", zip_bytes(members()))
     result = build(source, tmp_path / "out", size="16x12", max_rejected=1.0)
-    notes = [note for note in result.notes if "stack" in note]
+    notes = [note for note in result.notes if "would store" in note]
     assert [note.split("'")[1] for note in notes] == ([pattern] if pattern else [])
     survey = survey_source(source, tmp_path, print)
     assert survey.stacks == ((pattern,) if pattern else ())

@@ -56,7 +56,10 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
     parts = listing.images, listing.others, listing.skipped, listing.unpacker
     rules = recipe.rules.images
     if listing.unpacker is None or (not rules and listing.images):
-        return ImageListing(*parts)
+        unread = [m.key for m in listing.others if m.key.lower().endswith((".h5", ".hdf5"))]
+        hint = f"{OptionName('images')} {min(unread, default='')} adds its images"
+        notes = (f"{some_of(unread, 2)} not read; {hint}",) if unread else ()
+        return ImageListing(*parts, notes=notes)
     files = ArrayFiles(recipe, listing.unpacker, proposes=proposes)
     with limited_memory(_WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
         files.open(listing.others)
@@ -99,7 +102,7 @@ def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Ta
             _add(builder, (keys, file, offsets, sizes), one.title)
             if one.layout.rows >= 0:
                 tables.append((keys, others.of(one, len(sizes))))
-    return builder.members(), _table(tables, list(per_file))
+    return builder.members(), _table(tables, {one.opened.file for one in taken})
 
 
 def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> DepthRange:
@@ -243,7 +246,7 @@ def _add(
         builder.add(keys[row], RefusedExtent(0, reason))
 
 
-def _table(tables: Sequence[tuple[Texts, dict[str, Texts]]], files: list[str]) -> Table | None:
+def _table(tables: Sequence[tuple[Texts, dict[str, Texts]]], files: set[str]) -> Table | None:
     titles = [*dict.fromkeys(title for _, columns in tables for title in columns)]
     if not titles:
         return None

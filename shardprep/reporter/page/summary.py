@@ -69,7 +69,7 @@ def dataset_line(contents: Contents) -> str:
     manifest, totals = contents.manifest, contents.manifest.totals
     size = contents.schema.image_size
     encoding = {"any": "JPEG or PNG", "jpeg": "JPEG", "png": "PNG", "raw": "raw uint8"}
-    shape = f"{size[1]} × {size[0]}" if size else "each its own size"
+    shape = f"{size[1]} × {size[0]}" if size else "original sizes"
     form = f"{shape}, {encoding.get(contents.schema.image.encoding or '', 'images')}"
     form += ", stacks" if contents.schema.is_stack else ""
     return (
