@@ -14,13 +14,14 @@ from shardprep.catalog.labels import (
     are_classes,
     auto_labels,
     candidate_columns,
+    have_several,
     label_by_columns,
     label_by_table,
     label_keys,
 )
 from shardprep.catalog.names import find_masks, given_split
 from shardprep.catalog.stacks import sample_keys, stack_patterns
-from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, find_ids, match_table
+from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, match_table
 from shardprep.catalog.tables.table import Table, joined
 from shardprep.catalog.target_proposals import has_texts, target_proposals
 from shardprep.errors import SourceError, counted
@@ -54,12 +55,14 @@ class Candidate:
     """The value of `--stack` whose samples are labelled; "" for single images."""
     join: str = ""
     """The value of `--join` that adds the columns."""
+    rows: str = ""
+    """The value of `--rows` that stores all rows of an image."""
     pivot: str = ""
     """The value of `--pivot`; "" if a row has all targets of an image."""
     target: str = ""
     """The value of `--target`; "" to detect it."""
     unit: str = "class"
-    """What `num_classes` counts: "class", "target" if each image has several, or "text"."""
+    """What `num_classes` counts: "class", "target" if each image has several, "text" or "row"."""
 
     @property
     def keys(self) -> dict[str, str | tuple[str, ...]]:
@@ -70,6 +73,7 @@ class Candidate:
             "stack": self.stack,
             "labels": self.rule,
             "join": self.join,
+            "rows": self.rows,
             "pivot": self.pivot,
             "target": self.target,
         }
@@ -145,7 +149,7 @@ def table_candidates(
     several = _target_candidates(index, match, tables)
     for other in tables:
         with contextlib.suppress(SourceError):  # they share no column, or several
-            if other is not table and not _names_images(index, other):
+            if match.id_column not in other.header:
                 more = match_table(index, joined(table, other, ""), match.id_column)
                 new = more.table.header[len(table.header) :]
                 several += [
@@ -154,14 +158,25 @@ def table_candidates(
                     if 2 * one.num_labelled > one.num_images
                 ]
     rules = [one.rule for one in several if not (one.target or one.pivot)]
-    return [*several, *(one for one in found if one.rule not in rules)]
+    found = [one for one in found if one.rule not in rules]
+    return [*several, *found, *_row_candidates(match)]
 
 
-def _names_images(index: KeyIndex, table: Table) -> bool:
-    try:
-        return bool(find_ids(index, table))
-    except SourceError:
-        return False
+def _row_candidates(match: TableMatch) -> list[Candidate]:
+    """Return a candidate for the columns in which the rows of an image differ, if there are any."""
+    titles = [
+        title
+        for place, title in enumerate(match.table.header)
+        if title != match.id_column
+        and not title.lower().endswith("id")
+        and have_several(match.key_of, match.table.cells(place).coded())
+    ]
+    if not titles:
+        return []
+    rows = match.table.label_rule(match.id_column, titles)
+    number = int((match.row_of >= 0).sum()), len(match.row_of)
+    num_rows = int((match.key_of >= 0).sum())
+    return [Candidate("none", *number, num_rows, (), rows=rows, unit="row")]
 
 
 def _target_candidates(

@@ -227,7 +227,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
         columns_of_rows = list(_pivoted(match, rule.pivot, columns_of_rows))
     if rule.target == "multilabel" and len(titles) == 1 and not rule.pivot:
         ((_, rows, cells),) = columns_of_rows
-        if _have_several(rows, cells):
+        if have_several(rows, cells):
             classes = frozenset((cell,) for cell in cells.values if cell)
             lists = _text_lists(len(keys), rows, [cells])
             return replace(found, names=lists, table_names=classes)
@@ -292,7 +292,7 @@ def _of_images(
     return Coded(named, cells.values)
 
 
-def _have_several(key_of: Ints, cells: Coded[str | None]) -> bool:
+def have_several(key_of: Ints, cells: Coded[str | None]) -> bool:
     """Return whether the rows of an image have different cells."""
     rows = np.flatnonzero((key_of >= 0) & cells.are_there)
     pairs = np.unique(np.stack([key_of[rows], cells.codes[rows]]), axis=1)

@@ -107,7 +107,7 @@ def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
         return []
     if any(_has_ids(table, {path.stem for path in paths}) for table in tables):
         return []  # each image has a row
-    names = {folder.name for folder in folders}
+    names = {folder.name for folder in folders if given_split(folder.parts) != "test"}
     if suffix.lower() not in _DICOM and not any(_has_ids(table, names) for table in tables):
         return []
     common = PurePosixPath(posixpath.commonpath(folders))

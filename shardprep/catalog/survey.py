@@ -236,6 +236,9 @@ def _annotation_lines(survey: Survey) -> list[str]:
             lines += [f"{sign.key} = {toml_value(sign.option)}"]
             if sign.key == "masks":
                 lines += key_lines("instances", value=True, is_set=sign.instances)
+            if sign.option in ("jsonl", "labelme", "via"):
+                lines += ["# Outlines can be masks, too.", f'# masks = "{sign.option}"']
+                lines += ["# instances = true"]
             if sign.has_points:
                 lines += [f"points = {toml_value(sign.option)}"]
             if sign.has_unlisted:

@@ -6,6 +6,7 @@ import itertools
 import shlex
 from typing import Any
 
+from tests.support.competitions.documents import DOCUMENTS
 from tests.support.competitions.photos import PHOTOS
 from tests.support.competitions.series import SERIES
 from tests.support.competitions.twin import Competition, Outside
@@ -13,7 +14,7 @@ from tests.support.layouts import markdown_table
 from tests.support.paths import ROOT, with_part
 
 PAGE = ROOT / "docs" / "competitions.md"
-COMPETITIONS = (*PHOTOS, *SERIES)
+COMPETITIONS = (*PHOTOS, *SERIES, *DOCUMENTS)
 LATER: dict[str, str] = {}
 """Competition → the flags that it needs, which do not exist yet."""
 OUTSIDE = (

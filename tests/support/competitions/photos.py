@@ -429,7 +429,8 @@ PHOTOS = (
         slug="fathomnet-out-of-sample-detection",
         special="COCO and a list of URLs, which another tool downloads",
         members=_sea, flags="--boxes coco", stored="boxes",
-        expected=_sea_values, skipped={"not an image": 2}, dropped={"repeated": 1}, rows_without_image=1,
+        expected=_sea_values, skipped={"not an image": 2}, dropped={"repeated": 1},
+        rows_without_image=1,
         proposal="--boxes coco",
     ),
     Competition(
