@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.catalog.arrays.array_images import ImageListing
-from shardprep.catalog.names import MASK_ENDING, natural_order
-from shardprep.catalog.objects.mask_files import skipped
+from shardprep.catalog.names import MASK_ENDING, masks_by_folder, natural_order
+from shardprep.catalog.objects.mask_files import fits_all, matching, skipped
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError, counted, shown
+from shardprep.recipe.object_rules import MaskRule
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member, Members, StackExtent
 
@@ -41,13 +43,15 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     """Return the listing with one image for each sample, whose extent is a `StackExtent`.
 
     Files are in natural order of their names, channels in the order of `--stack`. Files that do not
-    match, and samples without a file for each channel, are skipped. SourceError if no stack is
-    left.
+    match, and samples without a file for each channel, are skipped. Files that `--masks` names
+    stay as they are. SourceError if no stack is left.
     """
     rule = recipe.rules.stack
     if not (rule.text and listing.images):
         return listing
-    images, names = listing.images, list(listing.images.keys)
+    is_mask = _are_masks(recipe.rules.masks, list(listing.images.keys))
+    images = listing.images.take(np.flatnonzero(~is_mask))
+    names = list(images.keys)
 
     def found(group: str) -> list[str | None]:
         return Pattern(rule.pattern, _OPTION, rule.text, group, is_whole=True).search(names)
@@ -79,9 +83,21 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
         if rows_of:
             what += f" ({counted(len(rows_of), 'sample')} without a file for each channel)"
         raise SourceError(_OPTION, what, f"a key looks like {shown(names[0], _MOST_SHOWN)}")
-    every = sorted([*listing.skipped, *lost], key=lambda one: one.key)
+    lost = sorted([*listing.skipped, *lost], key=lambda one: one.key)
+    made += listing.images.take(np.flatnonzero(is_mask))
     made.sort(key=lambda one: one.key)
-    return replace(listing, images=Members.of(made), skipped=every)
+    return replace(listing, images=Members.of(made), skipped=lost)
+
+
+def _are_masks(rule: MaskRule, keys: Sequence[str]) -> NDArray[np.bool_]:
+    masks: Collection[str] = ()
+    if rule.kind == "pattern":
+        masks = matching(keys, rule.pattern)
+    elif rule.kind == "auto":
+        masks = {key for several in masks_by_folder(keys).values() for key in several}
+    if len(masks) == len(keys):
+        raise fits_all(rule.pattern)
+    return np.array([key in masks for key in keys], bool)
 
 
 def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:

@@ -143,7 +143,7 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
             key, "stack", lambda rule, stack: bool(stack) and rule not in ("", "none"),
             f"{key} of stacks are not supported", "leave one of them out",
         )
-        for key in ("points", "boxes", "masks")
+        for key in ("points", "boxes")
     ),
     (
         "depth", "format", lambda depth, form: depth in (16, "16") and form != "png",

@@ -346,7 +346,6 @@ def test_a_pattern_that_is_not_one_of_stacks_is_an_error(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"masks": "masks/{name}"}, "masks of stacks are not supported"),
         ({"boxes": "coco"}, "boxes of stacks are not supported"),
         ({"points": "csv:points.csv"}, "points of stacks are not supported"),
         ({"depth": 16, "format": "jpeg"}, "16 bits are stored as PNG"),
