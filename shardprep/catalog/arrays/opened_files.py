@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from shardprep.catalog.arrays.array_file import ArrayFile, ImageColumn, reading
 from shardprep.catalog.arrays.arrow_file import open_parquet, open_pixel_csv
-from shardprep.catalog.arrays.flat_array import IDX_TYPES, open_idx, open_npy
+from shardprep.catalog.arrays.flat_array import IDX_TYPES, open_idx, open_nifti, open_npy
 from shardprep.catalog.arrays.hdf5_file import open_hdf5
 from shardprep.catalog.arrays.layout import Layout, given_layout, possible_layouts
 from shardprep.catalog.arrays.number_images import is_scaled
@@ -108,15 +108,15 @@ class ChosenColumn(NamedTuple):
         if dtype is None:
             return False
         row = self.layout.row_shape(self.column.shape)
-        channels = row[axes.replace("N", "").index("C")] if "C" in axes else 1
+        channels = row[self.layout.row_axes.index("C")] if "C" in axes else 1
         if axes == "N":
             channels = row[0] // (self.layout.size[0] * self.layout.size[1])
         return is_scaled(dtype, channels)
 
 
 def _layouts(column: ImageColumn) -> list[Layout]:
-    if column.dtype is None:
-        return [Layout("N")]
+    if column.layouts or column.dtype is None:
+        return [*column.layouts] or [Layout("N")]
     if 0 in column.shape:
         return []
     return possible_layouts(column.shape, has_rows=column.has_rows)
@@ -155,6 +155,7 @@ class ArrayFiles:
         self._open: dict[str, Callable[[PlainExtent, str], ArrayFile | None]] = {
             "npy": open_npy,
             "idx": open_idx,
+            "nifti": open_nifti,
             "hdf5": partial(open_hdf5, most_bytes=most_bytes),
             "tfrecord": partial(open_tfrecord, most_bytes=most_bytes),
             "parquet": open_parquet,
@@ -255,7 +256,7 @@ class ArrayFiles:
         alike: dict[Any, list[ChosenColumn]] = defaultdict(list)
         for one in columns:
             opened = one.opened
-            is_loose = opened.file == opened.key and not one.name and one.layout.rows >= 0
+            is_loose = opened.file == opened.key and not one.name and one.layout.has_samples
             group = (opened.folder, one.num_rows) if is_loose else opened.file
             alike[group, split_word(one.title)[0]].append(one)
         for several in alike.values():
