@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import nibabel
+import numcodecs
 import numpy as np
+import pydicom
 import pytest
+import tifffile
+import zarr
 from numpy.typing import NDArray
 from PIL import Image
 
 from shardprep.writer.finalize import BuildResult
 from tests.catalog.test_arrays import hdf5, npy
-from tests.support.builders import SHARED_DATA, build, write
+from tests.support.builders import SHARED_DATA, build, write, write_folder, zip_bytes
+from tests.support.dicom import SHIPPED as DICOMS
+from tests.support.dicom import dicom
 from tests.writer.records import records
 
 Array = NDArray[Any]
@@ -119,3 +126,124 @@ def test_volumes_and_labels_of_brats_are_those_of_nibabel(tmp_path: Path) -> Non
         expected = planes(np.asarray(nibabel.load(path).dataobj))
         key = path.relative_to(folder).as_posix()
         assert np.array_equal(found[key], deep(expected, 0, 100)), key
+
+
+# --- TIFF ---
+
+
+def tiff(pages: Array, **options: Any) -> bytes:
+    out = io.BytesIO()
+    tifffile.imwrite(out, pages, photometric="minisblack", **options)
+    return out.getvalue()
+
+
+def pillow_tiff(pages: Array, compression: str) -> bytes:
+    first, *others = map(Image.fromarray, pages)
+    out = io.BytesIO()
+    first.save(out, "TIFF", save_all=True, append_images=others, compression=compression)
+    return out.getvalue()
+
+
+WORDS = RNG.integers(0, 65536, (5, 40, 30), np.uint16)
+PAGED = {
+    "strips": lambda: tiff(WORDS, rowsperstrip=7),
+    "tiles and deflate": lambda: tiff(WORDS, tile=(16, 16), compression="zlib", predictor=True),
+    "big-endian": lambda: tiff(WORDS, byteorder=">"),
+    "BigTIFF": lambda: tiff(WORDS, bigtiff=True, metadata={"axes": "ZYX"}),
+    "ImageJ": lambda: tiff(WORDS, imagej=True, metadata={"spacing": 3.0, "unit": "um"}),
+    "LZW of libtiff": lambda: pillow_tiff(WORDS, "tiff_lzw"),
+}
+
+
+@pytest.mark.parametrize("form", PAGED)
+def test_pages_of_16_bits_are_stored_exactly(form: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.zip", zip_bytes({"a.tif": PAGED[form]()}))
+    made = built(source, tmp_path / "out", depth=16)
+    assert np.array_equal(volumes(made)["a.tif"], WORDS)
+
+
+def test_bands_are_stacks_and_pyramids_and_single_pages_are_not(tmp_path: Path) -> None:
+    """The bands of EuroSAT MS, interleaved or apart; a pyramid has pages of several sizes."""
+    bands = RNG.integers(0, 4000, (13, 64, 48), np.uint16)
+    files = {
+        "a.tif": tiff(bands.transpose(1, 2, 0), planarconfig="contig", compression="zlib"),
+        "b.tif": tiff(bands[None], planarconfig="separate"),
+    }
+    found = volumes(built(write_folder(tmp_path / "bands", files), tmp_path / "a", depth=16))
+    assert found.keys() == files.keys()
+    assert all(np.array_equal(one, bands) for one in found.values())
+    with tifffile.TiffWriter(pyramid := io.BytesIO()) as out:
+        out.write(BYTES[0][0], photometric="minisblack", metadata=None)
+        out.write(BYTES[0][0][::2, ::2], photometric="minisblack", subfiletype=1, metadata=None)
+    for name, others in ("pyramid", {"a.tif": pyramid.getvalue()}), (
+        "mixed", {"a.tif": tiff(BYTES[0][:1]), "b.tif": tiff(BYTES[0])},
+    ):  # fmt: skip
+        source = write_folder(tmp_path / name, others)
+        rows = records(Path(built(source, tmp_path / "single").location))
+        assert all("images" not in row for row in rows.values()), name
+    named = volumes(built(source, tmp_path / "named", images="*.tif"))
+    assert {key: len(one) for key, one in named.items()} == {"a.tif": 1, "b.tif": 5}
+
+
+# --- DICOM ---
+
+FRAMES: dict[str, Callable[[], bytes]] = {
+    name: (DICOMS / name).read_bytes
+    for name in (
+        "rtdose.dcm", "rtdose_rle.dcm", "SC_rgb_rle_2frame.dcm", "SC_rgb_rle_16bit_2frame.dcm",
+    )
+}  # fmt: skip
+FRAMES["an odd number of bytes"] = lambda: dicom(BYTES[0, :, :7, :9])
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_are_those_that_pydicom_decodes(name: str, tmp_path: Path) -> None:
+    data = FRAMES[name]()
+    about = pydicom.dcmread(io.BytesIO(data))
+    source = write(tmp_path / "src" / "a.dcm", data).parent
+    made = built(source, tmp_path / "out", window="full")
+    frames = about.pixel_array
+    (volume,) = volumes(made).values()
+    assert len(volume) == about.NumberOfFrames == len(frames)
+    if frames.ndim == 4:
+        assert np.array_equal(volume, frames >> (8 * frames.itemsize - 8))
+    else:
+        most = float(2**about.BitsStored - 1)
+        assert np.abs(grey(volume) - frames / most * 255).max() <= 0.5
+
+
+# --- zarr ---
+
+
+def zarr_files(array: Array, path: str = "", **options: Any) -> dict[str, bytes]:
+    store = zarr.storage.MemoryStore()
+    made = zarr.create_array(
+        store, name=path or None, shape=array.shape, dtype=array.dtype, **options
+    )
+    made[...] = array
+    return {key: value.to_bytes() for key, value in store._store_dict.items()}
+
+
+ZARRS: dict[str, dict[str, Any]] = {
+    "v2 with slashes": {"zarr_format": 2, "chunk_key_encoding": {"name": "v2", "separator": "/"}},
+    "v2 of gzip": {"zarr_format": 2, "compressors": numcodecs.GZip()},
+    "v3": {"zarr_format": 3},
+    "v3 in shards": {"zarr_format": 3, "shards": (4, 8, 12)},
+}
+
+
+@pytest.mark.parametrize("form", ZARRS)
+@pytest.mark.parametrize("where", ["folder", "zip", "itself"])
+def test_arrays_of_zarr_are_stacks(form: str, where: str, tmp_path: Path) -> None:
+    files = zarr_files(WORDS[:, :30, :26], chunks=(2, 4, 6), **ZARRS[form])
+    inside = {f"train/a.zarr/{key}": data for key, data in files.items()}
+    source = {
+        "folder": lambda: write_folder(tmp_path / "src", inside),
+        "zip": lambda: write(tmp_path / "src.zip", zip_bytes(inside)),
+        "itself": lambda: write_folder(tmp_path / "a.zarr", files),
+    }[where]()
+    made = built(source, tmp_path / "out", depth=16)
+    found = volumes(made)
+    assert found.keys() == {"a.zarr" if where == "itself" else "train/a.zarr"}
+    assert np.array_equal(*found.values(), WORDS[:, :30, :26])
+    assert not made.manifest.totals.skipped

@@ -49,22 +49,27 @@ class ImageListing(Listing):
 def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> ImageListing:
     """Return the listing with the images of array files that the recipe names, or of all.
 
-    Without `--images`, files are opened only if the source has no other image. With `proposes`,
-    unclear columns and ranges are decided and returned as proposals instead of being an error.
+    Without `--images`, files of arrays are opened only if the source has no image, and TIFF and
+    DICOM files are stacks only if each of them has several images. With `proposes`, unclear columns
+    and ranges are decided and returned as proposals instead of being an error.
     """
     parts = listing.images, listing.others, listing.skipped, listing.unpacker
     rules = recipe.rules.images
-    if listing.unpacker is None or (not rules and listing.images):
+    if listing.unpacker is None:
         return ImageListing(*parts)
     files = ArrayFiles(recipe, listing.unpacker, proposes=proposes)
     with limited_memory(_WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
-        files.open(listing.others)
+        if listing.images:
+            files.open_images(listing.images)
+        if rules or not listing.images:
+            files.open(listing.others)
         taken = [*files.named()] if rules else [*files.clear(files.all())]
         if not taken:
             return ImageListing(*parts, notes=files.looked_into())
         images, columns = _read(files, taken)
     if listing.images:
-        images = Members.joined([listing.images, images])
+        left = [row for row, key in enumerate(listing.images.keys) if key not in files.used]
+        images = Members.joined([listing.images.take(np.array(left, np.int64)), images])
     others = [member for member in listing.others if member.key not in files.used]
     notes = tuple(dict.fromkeys(files.notes))
     parts = in_order(images), others, listing.skipped, listing.unpacker
@@ -73,9 +78,14 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
 
 def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
     """Return the images of some columns, and a table of the columns of cells."""
+    for one in taken:
+        if one.column.dtype is not None:
+            num_bytes = math.prod(one.column.shape) * one.column.dtype.itemsize
+            stored = one.opened.place.num_bytes
+            files.unpacker.budget.check_ratio(stored, num_bytes, one.opened.key)
     levels = _levels(files, taken)
     per_file = Counter(one.opened.key for one in taken)
-    files.used.update(per_file)
+    files.use(per_file)
     packed = sum({one.opened.key: one.opened.place.num_bytes for one in taken}.values())
     builder, out = MembersBuilder(), list[UnpackedFile]()
     others = _CellColumns(files, taken)
