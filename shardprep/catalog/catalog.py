@@ -129,7 +129,7 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         pairs = zip(lacks, annotated.lacks, strict=True)
         lacks = Coded.of(first or more for first, more in pairs)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
-    if recipe.stack:
+    if members.are_stacks.any():
         columns, values = (
             (*columns, Column(NUM_IMAGES, "int64")),
             (*values, Coded.of(members.num_files.tolist())),

@@ -356,9 +356,6 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
         problems.append(("source", "is needed"))
     if problems:
         raise _unusable(problems, place)
-    if values.get("depth") == 16 and not values.get("stack"):
-        what = f"16 bits are stored for stacks only; give {OptionName('stack')}"
-        raise _unusable([("depth", what)], place)
     for key, parse in _PARSERS.items():
         try:
             rules[key] = parse(values.get(key, BUILD_DEFAULTS[key]))

@@ -297,7 +297,7 @@ def _spec(
     names: Sequence[str],
 ) -> AnnotationSpec:
     recipe, has_classes = images.recipe, bool(images.beside.class_of)
-    is_series = bool(recipe.stack) and not recipe.rules.stack.channels
+    is_series = images.members.are_stacks.any() and not recipe.rules.stack.channels
     mode: Literal["none", "classes", "instances"] = "none"
     if recipe.rules.masks.is_given:
         mode = "instances" if recipe.instances else "classes"
@@ -321,7 +321,7 @@ def _spec(
         ids_are_values=read.is_numbered,
         min_visible=recipe.min_visible,
         frame=None if recipe.annotated == "auto" else recipe.annotated,
-        of_each_image=is_series and not has_classes and max(map(len, read.files.masks)) > 1,
+        of_each_image=bool(is_series) and not has_classes and max(map(len, read.files.masks)) > 1,
     )
     return replace(
         spec,
@@ -373,11 +373,6 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
         what = f"{recipe.points!r} lists other objects than {_BOXES} {recipe.boxes}"
         hint = f"take both from one document: leave {_BOXES} out"
         raise RecipeError(_POINTS, what, hint)
-    if recipe.stack and (rule.kind != "pattern" or recipe.instances):
-        name, text = (_INSTANCES, "") if recipe.instances else (_MASKS, recipe.masks)
-        what = f"{text or 'objects'} of stacks are not supported"
-        hint = f"use files without {_INSTANCES}: {_MASKS} '{{id}}/labels/*.png'"
-        raise RecipeError(name, what, hint)
     if recipe.instances and not rule.is_given:
         raise RecipeError(_INSTANCES, "there are no masks", f"say where they are with {_MASKS}")
     if recipe.mask_values and rule.kind != "pattern":

@@ -73,8 +73,8 @@ class FileMasks(NamedTuple):
 def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> FileMasks:
     """Return the mask files of all images, with their classes and the meaning of their values."""
     keys, beside = images.index.keys, images.beside
-    numbers = images.members.num_files.tolist()
-    of_image = [_planes(beside.of(key), n > 1) for key, n in zip(keys, numbers, strict=True)]
+    are_stacks = images.members.are_stacks.tolist()
+    of_image = [_planes(beside.of(key), one) for key, one in zip(keys, are_stacks, strict=True)]
     used = [member for members in of_image for member in members]
     if not used:
         what = f"no image that is used has a mask {recipe.masks}"
