@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing, with_arrays
+from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
 from shardprep.catalog.labels import Labelling, label_keys
 from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.detect import recognised
@@ -61,6 +62,8 @@ def list_images(
 ) -> ImageListing:
     """Return the members of a recipe's source and the images in its files of arrays, stacked.
 
+    Masks are members of their own.
+
     For arguments and errors see `list_source`, `with_arrays` and `stacked`.
     """
     listing = list_source(
@@ -72,7 +75,9 @@ def list_images(
         leave_out=outputs(recipe),
         check=check,
     )
-    return stacked(recipe, with_arrays(listing, recipe, proposes=proposes))
+    rest, masks = masks_apart(listing, recipe)
+    found = stacked(recipe, with_arrays(rest, recipe, proposes=proposes))
+    return with_masks(found, masks, recipe)
 
 
 def files_by_key(listing: Listing) -> dict[str, StoredExtent | RefusedExtent]:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardprep.catalog.arrays.array_images import ImageListing
-from shardprep.catalog.names import MASK_ENDING, masks_by_folder, natural_order
-from shardprep.catalog.objects.mask_files import fits_all, matching, skipped
+from shardprep.catalog.names import MASK_ENDING, natural_order
+from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionError, OptionName, RecipeError, SourceError, counted, shown
-from shardprep.recipe.object_rules import MaskRule
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member, Members, StackExtent
 
@@ -43,15 +41,13 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     """Return the listing with one image for each sample, whose extent is a `StackExtent`.
 
     Files are in natural order of their names, channels in the order of `--stack`. Files that do not
-    match, and samples without a file for each channel, are skipped. Files that `--masks` names
-    stay as they are. SourceError if no stack is left.
+    match, and samples without a file for each channel, are skipped. SourceError if no stack is
+    left.
     """
     rule = recipe.rules.stack
     if not (rule.text and listing.images):
         return listing
-    is_mask = _are_masks(recipe.rules.masks, list(listing.images.keys))
-    images = listing.images.take(np.flatnonzero(~is_mask))
-    names = list(images.keys)
+    images, names = listing.images, list(listing.images.keys)
     if rule.channels and images.are_stacks.any():
         what, hint = "the channels of volumes have no names", "give a pattern such as {id}/*.nii.gz"
         raise OptionError(_OPTION, what, hint)
@@ -86,21 +82,9 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
         if rows_of:
             what += f" ({counted(len(rows_of), 'sample')} without a file for each channel)"
         raise SourceError(_OPTION, what, f"a key looks like {shown(names[0], _MOST_SHOWN)}")
-    lost = sorted([*listing.skipped, *lost], key=lambda one: one.key)
-    made += listing.images.take(np.flatnonzero(is_mask))
+    every = sorted([*listing.skipped, *lost], key=lambda one: one.key)
     made.sort(key=lambda one: one.key)
-    return replace(listing, images=Members.of(made), skipped=lost)
-
-
-def _are_masks(rule: MaskRule, keys: Sequence[str]) -> NDArray[np.bool_]:
-    masks: Collection[str] = ()
-    if rule.kind == "pattern":
-        masks = matching(keys, rule.pattern)
-    elif rule.kind == "auto":
-        masks = {key for several in masks_by_folder(keys).values() for key in several}
-    if len(masks) == len(keys):
-        raise fits_all(rule.pattern)
-    return np.array([key in masks for key in keys], bool)
+    return replace(listing, images=Members.of(made), skipped=every)
 
 
 def _single(members: Members) -> Members:

@@ -235,7 +235,7 @@ class Recipe(BuildOptions):
             files.append(self.mask_values)
         return files
 
-    def with_rules(self, **texts: str) -> Recipe:
+    def with_rules(self, **texts: str | tuple[str, ...]) -> Recipe:
         """Return a copy with other rules, such as `boxes="voc"`."""
         rules = {key: _PARSERS[key](text) for key, text in texts.items()}
         options: dict[str, Any] = {**texts, "rules": replace(self.rules, **rules)}

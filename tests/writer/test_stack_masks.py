@@ -16,7 +16,9 @@ from PIL import Image
 import shardprep
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.open_dataset import open_dataset
-from tests.support.builders import build, encoded, write, zip_bytes
+from shardprep.errors import RecipeError, SourceError
+from shardprep.verifier.examples import ExampleCheck
+from tests.support.builders import build, encoded, tree, write, write_folder, zip_bytes
 from tests.writer.records import png, records
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -118,3 +120,152 @@ def test_masks_that_do_not_fit_the_images_reject_the_sample(kidneys: Path) -> No
     totals = open_dataset(kidneys).manifest.totals
     assert totals.rejected == {"bad_mask": 2}
     assert totals.skipped == {"a mask without its image": 1}
+
+
+def test_a_mask_of_a_whole_stack_is_placed_like_its_images(tmp_path: Path) -> None:
+    """As in vesuvius-ink: layers of 16 bits, a mask of the ink, and files that are neither.
+
+    One fragment has no mask, and one has a mask of another size.
+    """
+    members: dict[str, bytes] = {}
+    for seed, name in enumerate("1234"):
+        (ink,) = blocks(seed, 1)
+        for i in range(3):
+            layer = np.where(ink == 1, 60_000 + i, 1000 * i).astype(np.uint16)
+            members[f"train/{name}/surface_volume/{i:02}.tif"] = tiff(layer)
+        members[f"train/{name}/inklabels.png"] = encoded(Image.fromarray(ink * 255), "PNG")
+        members[f"train/{name}/ir.png"] = encoded(Image.fromarray(ink), "PNG")
+    del members["train/3/inklabels.png"]
+    members["train/4/inklabels.png"] = encoded(Image.new("L", (WIDTH, HEIGHT - 4)), "PNG")
+    keys: dict[str, Any] = {
+        "stack": "train/{id}/surface_volume/*.tif",
+        "masks": "{id}/inklabels.png",
+        "depth": 16,
+        "shards": 1,
+        "max_rejected": 0.5,
+        "max_dropped": 0.5,
+    }
+    source = write_folder(tmp_path / "source", members)
+    path = build(source, tmp_path / "out", size=(HEIGHT // 2, WIDTH), **keys).path
+    found = records(path)
+    assert found.keys() == {"train/1", "train/2"}
+    for seed, key in enumerate(("train/1", "train/2")):
+        (mask,) = map(png, found[key]["segmentation_mask"])
+        images = [*map(png, found[key]["images"])]
+        inside = blocks(seed, 1)[0][::2, ::2]  # half of the size, with padding at both sides
+        assert (mask[:, 4:12] == inside).all()
+        assert (np.delete(mask, range(4, 12), axis=1) == 255).all()
+        for image in images:
+            sure = np.abs(image[:, 4:12].astype(int) - 30_000) > 20_000
+            assert ((image[:, 4:12] > 30_000) == inside)[sure].all()
+            assert sure.mean() > 0.5
+    assert not open_dataset(path).schema.features["segmentation_mask"].repeated
+    rows = rows_of(path)
+    assert rows["train/3"]["reason"] == "no mask"
+    bad = "inklabels.png: the mask is of 16x8 pixels, and its image has 16x12"
+    assert (rows["train/4"]["kind"], rows["train/4"]["reason"]) == ("bad_mask", bad)
+    assert rows["train/1/ir.png"]["reason"] == "not matched by --stack"
+    assert not shardprep.verify(path, decode=True).problems
+
+
+def contrails() -> tuple[dict[str, bytes], dict[str, Array]]:
+    """As in contrails: 3 bands of 8 times as floats; the mask is of the fifth time."""
+    rng = np.random.default_rng(1)
+    members, masks = dict[str, bytes](), {}
+    for name in ("1000216489776414077", "1000603527582775543"):
+        for band in (8, 9, 16):
+            values = rng.uniform(200, 300, (HEIGHT, WIDTH, 8)).astype(np.float32)
+            members[f"train/{name}/band_{band:02}.npy"] = npy(values)
+        masks[f"train/{name}"] = rng.integers(0, 2, (HEIGHT, WIDTH, 1), np.int32)
+        members[f"train/{name}/human_pixel_masks.npy"] = npy(masks[f"train/{name}"])
+    return members, masks
+
+
+def test_bands_and_their_mask_are_read_from_arrays(tmp_path: Path) -> None:
+    members, masks = contrails()
+    result = build(
+        write(tmp_path / "contrails.zip", zip_bytes(members)),
+        tmp_path / "out",
+        images=("band_*.npy::HWN",),
+        stack="train/{id}/band_*.npy/000004",
+        masks="{id}/human_pixel_masks.npy",
+        depth_range="200,300",
+        format="png",
+        size="none",
+    )
+    found = records(result.path)
+    assert found.keys() == masks.keys()
+    for key, row in found.items():
+        assert row["num_images"] == [3]
+        (mask,) = row["segmentation_mask"]
+        assert (png(mask) == masks[key][..., 0]).all()
+        for band, data in zip((8, 9, 16), row["images"], strict=True):
+            values = np.load(io.BytesIO(members[f"{key}/band_{band:02}.npy"]))[..., 4]
+            levels = np.rint((values.astype(np.float64) - 200) * 2.55)
+            assert (np.asarray(Image.open(io.BytesIO(data)))[..., 0] == levels).all()
+    assert not shardprep.verify(result.path, decode=True).problems
+
+
+def forgeries() -> tuple[dict[str, bytes], dict[str, Array]]:
+    """As in recodai-luc-forgery: masks of instances as arrays, only of the forged images."""
+    members = {
+        f"train_images/{kind}/{name}.png": encoded(Image.new("RGB", (WIDTH, HEIGHT)), "PNG")
+        for kind, names in (("authentic", "ab"), ("forged", "cdef"))
+        for name in names
+    }
+    masks: dict[str, Array] = {
+        "c": blocks(1, 2),
+        "d": blocks(2, 1)[0],
+        "e": blocks(3, 3) > 0,
+    }
+    members |= {f"train_masks/{name}.npy": npy(mask) for name, mask in masks.items()}
+    members["train_masks/f.npy"] = npy(np.zeros((2, HEIGHT, WIDTH + 1), np.uint8))
+    return members, masks
+
+
+@pytest.mark.parametrize("instances", [False, True])
+def test_masks_of_single_images_are_arrays(instances: bool, tmp_path: Path) -> None:
+    members, masks = forgeries()
+    result = build(
+        write_folder(tmp_path / "source", members),
+        tmp_path / "out",
+        masks="train_masks/{stem}.npy",
+        labels="folder",
+        unlisted="background",
+        instances=instances,
+        size="none",
+        max_rejected=0.5,
+    )
+    found = {key.rpartition("/")[2][0]: row for key, row in records(result.path).items()}
+    assert found.keys() == set("abcde")
+    for name, row in found.items():
+        planes = masks.get(name, np.zeros((1, HEIGHT, WIDTH), np.uint8))
+        planes = planes.reshape(-1, HEIGHT, WIDTH).astype(np.uint8)
+        if instances:
+            objects = {plane.tobytes() for plane in planes if plane.any()}
+            assert {png(data).tobytes() for data in row["objects/mask"]} == objects
+        else:
+            (mask,) = map(png, row["segmentation_mask"])
+            assert (mask == planes.max(axis=0)).all()
+    reason = rows_of(result.path)["train_images/forged/f.png"]["reason"]
+    assert "is of 17x12 pixels, and its image has 16x12" in reason
+    assert not shardprep.verify(result.path, decode=True).problems
+
+
+def test_a_mask_that_is_not_an_array_of_whole_numbers_is_an_error(tmp_path: Path) -> None:
+    image = encoded(Image.new("RGB", (WIDTH, HEIGHT)), "PNG")
+    values = np.zeros((HEIGHT, WIDTH))
+    for number, (array, what) in enumerate(
+        (
+            (values + 0.5, "whole numbers from 0 to 65535"),
+            (values.astype(np.int8) - 1, "whole numbers from 0 to 65535"),
+            (values.astype(object), "pickled Python objects, which are never read"),
+            (np.zeros((2, 2, 2, 2, 2), np.uint8), r"is a mask of the shape \(2, 2, 2, 2, 2\)"),
+            (np.zeros((0, HEIGHT, WIDTH), np.uint8), "is a mask of the shape"),
+            (np.zeros((HEIGHT, WIDTH, 3), np.uint16), "is a mask of uint16 in colours"),
+        )
+    ):
+        members = {"images/a.png": image, "masks/a.npy": npy(array)}
+        source = write_folder(tmp_path / f"{number}", members)
+        with pytest.raises(SourceError, match=what):
+            build(source, tmp_path / "out", masks="masks/{stem}.npy")

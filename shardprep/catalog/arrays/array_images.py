@@ -31,7 +31,7 @@ from shardprep.source.names import clean_key, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
-_WORK_BYTES = 1 << 30
+WORK_BYTES = 1 << 30
 """Memory for blocks, keys and cells, in addition to one member."""
 
 
@@ -58,7 +58,7 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
     if listing.unpacker is None:
         return ImageListing(*parts)
     files = ArrayFiles(recipe, listing.unpacker, proposes=proposes)
-    with limited_memory(_WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
+    with limited_memory(WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
         if listing.images:
             files.open_images(listing.images)
         if rules or not listing.images:
@@ -66,7 +66,7 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
         taken = [*files.named()] if rules else [*files.clear(files.all())]
         if not taken:
             return ImageListing(*parts, notes=files.looked_into())
-        images, columns = _read(files, taken)
+        images, columns = read_columns(files, taken)
     if listing.images:
         left = [row for row, key in enumerate(listing.images.keys) if key not in files.used]
         images = Members.joined([listing.images.take(np.array(left, np.int64)), images])
@@ -76,7 +76,7 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
     return ImageListing(*parts, columns, files.proposals, notes)
 
 
-def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
+def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
     """Return the images of some columns, and a table of the columns of cells."""
     for one in taken:
         if one.column.dtype is not None:

@@ -32,7 +32,7 @@ from shardprep.source.unpack import Unpacker, decompressed, member_stream
 _OPTION = OptionName("images")
 _DIGITS = re.compile(r"\d+")
 _ENDING = re.compile(r"([-_.]idx\d-ubyte|\.npy)?(\.gz)?$")
-_PAGED = re.compile(r"\.(tiff?|dcm|dicom)$", re.IGNORECASE)
+PAGED = re.compile(r"\.(tiff?|dcm|dicom)$", re.IGNORECASE)
 _MOST_SHOWN = 8
 _PARTNERS = ("npy", "idx", "hdf5")
 """Kinds of files that may have the labels of another file, row by row."""
@@ -77,12 +77,13 @@ class OpenedFile(NamedTuple):
         return column.layouts[0].images_per_item(column.shape)
 
     @property
+    def columns(self) -> list[ChosenColumn]:
+        images = self.arrays.images.items()
+        return [ChosenColumn(self, name, column, _layouts(column)) for name, column in images]
+
+    @property
     def candidates(self) -> list[ChosenColumn]:
-        return [
-            ChosenColumn(self, name, column, layouts)
-            for name, column in self.arrays.images.items()
-            if (layouts := _layouts(column))
-        ]
+        return [one for one in self.columns if one.layouts]
 
 
 class ChosenColumn(NamedTuple):
@@ -183,7 +184,7 @@ class ArrayFiles:
         wanted = [one for one in others if not one.key.startswith(tuple(self._datasets) or ("\0",))]
         rules = self.recipe.rules.images
         if rules:
-            named = [one.key for one in wanted if self._rule(one.key) is not None]
+            named = [one.key for one in wanted if self.rule(one.key) is not None]
             if not (named or self.files):
                 there = some_of([one.key for one in wanted], _MOST_SHOWN) or "none"
                 what = f"no file of arrays is called {some_of([rule.file for rule in rules])}"
@@ -194,7 +195,7 @@ class ArrayFiles:
             kind = "zarr" if member.key in self._zarrs else _kind(member)
             if kind is None or not isinstance(member.extent, StoredExtent):
                 continue
-            is_named = self._rule(member.key) is not None
+            is_named = self.rule(member.key) is not None
             if rules and not is_named and kind.rpartition(":")[2] not in _PARTNERS:
                 continue
             try:
@@ -209,23 +210,26 @@ class ArrayFiles:
             if arrays is not None:
                 self.files.append(OpenedFile(member, place, arrays, self._root))
 
-    def open_images(self, images: Members) -> None:
-        """Open the TIFF and DICOM files that rules name.
+    def open_images(self, images: Members, *, single: bool = True) -> None:
+        """Open the TIFF and DICOM files that rules name, also those of a `single` image.
 
         Without rules, open all images if each of them has several pages, frames or many bands.
         """
         is_named, opened = bool(self.recipe.rules.images), list[OpenedFile]()
-        if not is_named and (self.recipe.is_annotated or not _PAGED.search(images.keys[0])):
+        has_objects = self.recipe.is_annotated and self.recipe.rules.masks.kind != "pattern"
+        if not is_named and (has_objects or not PAGED.search(images.keys[0])):
             return
         for member in images:
-            if is_named and not (_PAGED.search(member.key) and self._rule(member.key)):
+            if is_named and not (PAGED.search(member.key) and self.rule(member.key)):
                 continue
             if not isinstance(member.extent, StoredExtent):
                 continue
             place = self._place(member.key, member.extent, "")
-            arrays = open_paged(place, member.key) if _PAGED.search(member.key) else None
+            arrays = open_paged(place, member.key) if PAGED.search(member.key) else None
             if arrays is None and not is_named:
                 return
+            if arrays is None and not single:
+                continue
             opened.append(OpenedFile(member, place, arrays or single_image(place), self._root))
         if is_named or any(one.num_images > 1 for one in opened):
             self.files += opened
@@ -239,7 +243,7 @@ class ArrayFiles:
                 return self.unpacker.in_place(extent, key)
             return self.unpacker.unpack(decompressed(stream, packed), extent.num_bytes, key)
 
-    def _rule(self, key: str) -> ArrayRule | None:
+    def rule(self, key: str) -> ArrayRule | None:
         """Return the first rule that names a file, or the .npz that holds it."""
         folder = key.rpartition("/")[0] or self._root
         for rule in self.recipe.rules.images:
@@ -254,13 +258,12 @@ class ArrayFiles:
     def named(self) -> Iterator[ChosenColumn]:
         """Yield the columns that the rules of the recipe name."""
         for opened in self.files:
-            rule = self._rule(opened.key)
+            rule = self.rule(opened.key)
             if rule is None:
                 continue
             columns = opened.candidates
             if rule.column or rule.layout or not columns:
-                images = opened.arrays.images.items()
-                columns = [ChosenColumn(opened, name, one, _layouts(one)) for name, one in images]
+                columns = opened.columns
             chosen = [one for one in columns if one.name == rule.column]
             if not rule.column:
                 chosen = columns if len(columns) < 2 else [*self.clear(columns)]

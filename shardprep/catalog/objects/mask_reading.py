@@ -153,10 +153,13 @@ def _by_file(
     names = ordered if instances else tuple(dict.fromkeys((BACKGROUND, *ordered)))
     number = {name: names.index(new) for name, new in zip(raw, called, strict=True)}
     classes = images.beside.class_of
+
+    def of_mask(key: str) -> int:
+        file = key if key in classes else key.rpartition("/")[0]  # of a file of several masks
+        return number[classes.get(file, ONE_CLASS)]
+
     labels = [
-        Annotation(labels=tuple(number[classes.get(m.key, ONE_CLASS)] for m in members))
-        if members
-        else None
+        Annotation(labels=tuple(of_mask(m.key) for m in members)) if members else None
         for members in of_image
     ]
     return replace(values, names=names), labels
