@@ -138,7 +138,7 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
     rows = _rows(wanted)
     columns, values = columns + rows.columns, values + rows.values
-    if recipe.stack:
+    if members.are_stacks.any():
         columns, values = (
             (*columns, Column(NUM_IMAGES, "int64")),
             (*values, Coded.of(members.num_files.tolist())),

@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing, with_arrays
+from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
 from shardprep.catalog.labels import Labelling, label_keys
 from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
 from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside, skipped
 from shardprep.catalog.patterns import matched
-from shardprep.catalog.stacks import stacked
+from shardprep.catalog.stacks import check_stacks, stacked
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.catalog.tables.table import Table
@@ -61,6 +62,8 @@ def list_images(
 ) -> ImageListing:
     """Return the members of a recipe's source and the images in its files of arrays, stacked.
 
+    Masks are members of their own.
+
     For arguments and errors see `list_source`, `with_arrays` and `stacked`.
     """
     listing = list_source(
@@ -72,7 +75,9 @@ def list_images(
         leave_out=outputs(recipe),
         check=check,
     )
-    return stacked(recipe, with_arrays(listing, recipe, proposes=proposes))
+    rest, masks = masks_apart(listing, recipe)
+    found = stacked(recipe, with_arrays(rest, recipe, proposes=proposes))
+    return with_masks(found, masks, recipe)
 
 
 def files_by_key(listing: Listing) -> dict[str, StoredExtent | RefusedExtent]:
@@ -87,6 +92,7 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
     beside = masks_beside(recipe, listing.images, documents)
     members, left_out = _select(beside.images, recipe, excluded)
+    check_stacks(recipe, members)
     index = KeyIndex(members.keys)
     candidates = listing.images
     if recipe.exclude:
@@ -101,7 +107,7 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         hint = f"use {OptionName('labels')} csv:FILE:ID:VALUE"
         raise SourceError(OptionName("pivot"), "is for a table of labels that is named", hint)
     labelling = label_keys(index, rule, tables)
-    if recipe.may_be_annotated and labelling.rule == "none":
+    if recipe.may_be_annotated and labelling.rule == "none" and not members.are_stacks.any():
         found = recognised(recipe, index, documents, candidates)
         if found is not recipe:
             return source_images(found, listing)

@@ -16,7 +16,7 @@ from shardprep.catalog.names import MASK_ENDING, given_split, natural_order
 from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import OptionName, SourceError, counted, shown
+from shardprep.errors import OptionError, OptionName, RecipeError, SourceError, counted, shown
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_stack_rule
 from shardprep.source.members import Member, Members, StackExtent
@@ -50,6 +50,9 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     if not (rule.text and listing.images):
         return listing
     images, names = listing.images, list(listing.images.keys)
+    if rule.channels and images.are_stacks.any():
+        what, hint = "the channels of volumes have no names", "give a pattern such as {id}/*.nii.gz"
+        raise OptionError(_OPTION, what, hint)
 
     def found(group: str) -> list[str | None]:
         return Pattern(rule.pattern, _OPTION, rule.text, group, is_whole=True).search(names)
@@ -65,7 +68,7 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     for sample, rows in rows_of.items():
         rows.sort(key=lambda row: natural_order(names[row]))
         rows.sort(key=lambda row: order.index(channels[row]) if order else 0)
-        extent = StackExtent(images.take(np.array(rows)), has_channels=bool(order))
+        extent = StackExtent(_single(images.take(np.array(rows))), has_channels=bool(order))
         there, member = (
             [channels[row] for row in rows] if order else [],
             Member(str(sample), extent),
@@ -84,6 +87,41 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     every = sorted([*listing.skipped, *lost], key=lambda one: one.key)
     made.sort(key=lambda one: one.key)
     return replace(listing, images=Members.of(made), skipped=every)
+
+
+def _single(members: Members) -> Members:
+    """Return the members, with the images of a stack instead of the stack."""
+    if not members.are_stacks.any():
+        return members
+    extents = [one.extent for one in members]
+    return Members.joined(
+        [
+            one.members if isinstance(one, StackExtent) else members[at : at + 1]
+            for at, one in enumerate(extents)
+        ]
+    )
+
+
+def check_stacks(recipe: Recipe, members: Members) -> None:
+    """Raise an error if stacks are mixed with single images, or have annotations."""
+    are_stacks = members.are_stacks
+    if not are_stacks.any():
+        return
+    single = np.flatnonzero(~are_stacks & ~members.are_refused)
+    if len(single):
+        what = (
+            f"{counted(int(are_stacks.sum()), 'stack')} and {counted(len(single), 'single image')}"
+        )
+        example = shown(members.keys[int(single[0])], _MOST_SHOWN)
+        hint = f"leave one kind out, as by {OptionName('exclude')} {example}"
+        raise SourceError(recipe.source, f"has {what}", hint)
+    for key in ("boxes", "points"):
+        if getattr(recipe.rules, key).is_given:
+            raise RecipeError(OptionName(key), f"{key} of stacks are not supported", "leave it out")
+    option = OptionName("instances" if recipe.instances else "masks")
+    if recipe.instances or recipe.rules.masks.kind in ("rle", "format"):
+        what = f"{'objects' if recipe.instances else recipe.masks} of stacks are not supported"
+        raise RecipeError(option, what, "give files of class masks, such as '{id}/labels/*.png'")
 
 
 def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
@@ -129,7 +167,7 @@ def stack_findings(
     recipe: Recipe, keys: Sequence[str], tables: Sequence[Table], members: Members
 ) -> list[str]:
     """Return remarks: the lengths of the stacks `members`, or that images look like stacks."""
-    if recipe.stack and members:
+    if members.are_stacks.any():
         numbers = members.num_files
         median = int(np.quantile(numbers, 0.5, method="inverted_cdf"))
         lengths = f"{numbers.min():,} to {numbers.max():,} images, median {median:,}"

@@ -142,7 +142,8 @@ def survey_source(
     )
     if chosen.rule == "none":
         rules += part_candidates(keys, tables)
-    signs = find_signs(index, documents, listing.images)
+    has_stacks = bool(listing.images.are_stacks.any())
+    signs = [] if has_stacks else find_signs(index, documents, listing.images)
     recognised = [] if signs else annotation_findings(keys, documents)
     ordered = tuple(sorted(signs, key=lambda one: one not in usual(signs)))
     taken = {ordered[0].key: ordered[0].option} if signs and chosen.rule == "none" else {}

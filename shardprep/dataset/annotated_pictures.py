@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,7 +90,7 @@ def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
             labels=values.get(BOX_LABEL, ()),
             crowds=values.get(CROWD, ()),
             masks=values.get(OBJECT_MASK, ()),
-            mask=next(iter(values.get(MASK, ())), b""),
+            mask=_middle(values.get(MASK) or (b"",)),
             **_points(values, schema),
         )
     except Exception as error:  # decoders raise anything
@@ -113,9 +113,12 @@ def _points(values: dict[str, Any], schema: Schema) -> dict[str, np.ndarray[Any,
     return found
 
 
+def _middle(files: Sequence[bytes]) -> bytes:
+    return files[len(files) // 2]
+
+
 def _pixels(values: dict[str, Any], schema: Schema) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    images = values[schema.image_name]
-    data = images[len(images) // 2]
+    data = _middle(values[schema.image_name])
     if schema.image.encoding == "raw":
         size = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
         return np.frombuffer(data, np.uint8).reshape(*size, 3)

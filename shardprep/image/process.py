@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -33,7 +33,7 @@ from shardprep.image.decode import (
     scalable_size,
 )
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
-from shardprep.image.netpbm import OrdinaryNetpbm, ordinary_netpbm
+from shardprep.image.netpbm import SCALED, OrdinaryNetpbm, ordinary_netpbm
 from shardprep.image.placement import UPRIGHT, Placement
 from shardprep.image.png import OrdinaryPng, ordinary_png
 from shardprep.image.resample import Deep, Pixels, resize, resize_deep
@@ -117,6 +117,8 @@ def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
             return _unopened(data, error)
         original = Original(image.height, image.width, (image.format or "").lower())
         process = _process if spec.depth == 8 else _process_deep
+        if data.startswith(SCALED):
+            spec = replace(spec, depth_range="full")
         try:
             return _refused(original, spec) or process(data, image, original, spec)
         except Exception as error:

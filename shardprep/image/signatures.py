@@ -53,6 +53,7 @@ _ARRAYS = {
     "hdf5": rb"\x89HDF\r\n\x1a\n",
     "npy": rb"\x93NUMPY",
     "idx": rb"\0\0[\x08\x09\x0b-\x0e][\1-\4]",  # type, number of axes
+    "nifti": rb"(?:\x5c\x01\0\0|\0\0\x01\x5c).{340}n\+1\0|(?:\x1c\x02\0\0|\0\0\x02\x1c)n\+2\0",
     "tfrecord": rb".{4}\0{4}.{4}\x0a",  # length, its CRC, first tag of an Example
 }
 _ARRAY_START = re.compile(
@@ -118,7 +119,7 @@ def archive_type(head: bytes) -> str | None:
 
 
 def array_type(head: bytes) -> str | None:
-    """Return "parquet", "hdf5", "npy", "idx" or "tfrecord"; None if it is not a file of arrays.
+    """Return a name in `_ARRAYS`, such as "npy"; None if it is not a file of arrays.
 
     The signatures of "idx" and "tfrecord" are weak: their readers must check more.
     """

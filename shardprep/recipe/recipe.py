@@ -145,7 +145,7 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
             key, "stack", lambda rule, stack: bool(stack) and rule not in ("", "none"),
             f"{key} of stacks are not supported", "leave one of them out",
         )
-        for key in ("points", "boxes", "masks")
+        for key in ("points", "boxes")
     ),
     (
         "depth", "format", lambda depth, form: depth in (16, "16") and form != "png",
@@ -239,7 +239,7 @@ class Recipe(BuildOptions):
             files.append(self.mask_values)
         return files
 
-    def with_rules(self, **texts: str) -> Recipe:
+    def with_rules(self, **texts: str | tuple[str, ...]) -> Recipe:
         """Return a copy with other rules, such as `boxes="voc"`."""
         rules = {key: _PARSERS[key](text) for key, text in texts.items()}
         options: dict[str, Any] = {**texts, "rules": replace(self.rules, **rules)}
@@ -360,9 +360,6 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
         problems.append(("source", "is needed"))
     if problems:
         raise _unusable(problems, place)
-    if values.get("depth") == 16 and not values.get("stack"):
-        what = f"16 bits are stored for stacks only; give {OptionName('stack')}"
-        raise _unusable([("depth", what)], place)
     for key, parse in _PARSERS.items():
         try:
             rules[key] = parse(values.get(key, BUILD_DEFAULTS[key]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -168,6 +169,8 @@ class ExampleCheck:
         if self._annotated:
             yield from self._feature_faults(self._annotated, features, size or self._size, sound)
             yield from _count_faults(self._annotated, features, "objects")
+            if MASK in sound and IMAGES in sound and self._annotated[MASK].repeated:
+                yield from _mask_number_faults(len(sound[MASK]), len(sound[IMAGES]))
             yield from _unseen_faults(sound)
             if rows is not None and rows.annotations:
                 yield from self._annotation_faults(sound, rows.annotations[record])
@@ -210,7 +213,7 @@ class ExampleCheck:
             values = _pixel_counts(data)
         except Exception as error:
             return _not_decoded(error)
-        if feature.repeated:
+        if not feature.labels:  # a mask of one object
             return _first(
                 [one for one in values if one > 1], "is neither 0 nor 1", "has pixels of "
             )
@@ -251,9 +254,11 @@ class ExampleCheck:
             what = f"labelled keypoints are {_some(labelled)}, items.parquet says {_some(there)}"
             yield Fault("items", what)
         if MASK in sound and self._decode:
-            pixels = _pixel_counts(sound[MASK][0])
+            pixels: Counter[int] = Counter()
+            for data in sound[MASK]:
+                pixels.update(_pixel_counts(data))
             if pixels != said:
-                what = f"{MASK}: has pixels {_some(pixels)}, items.parquet says {_some(said)}"
+                what = f"{MASK}: has pixels {_some(dict(pixels))}, items.parquet says {_some(said)}"
                 yield Fault("items", what)
 
     def _labelled(self, sound: Mapping[str, Sequence[Any]]) -> list[int] | None:
@@ -334,6 +339,11 @@ def _box_fault(values: Sequence[float]) -> Fault | None:
 def _stack_faults(images: Feature, number: int, stated: Sequence[int]) -> Iterator[Fault]:
     for wanted in {*stated, len(images.channels) or number or 1} - {number}:
         yield Fault("image", f"the stack has {number:,} images, not {wanted:,}")
+
+
+def _mask_number_faults(number: int, num_images: int) -> Iterator[Fault]:
+    if number != num_images:
+        yield Fault("mask", f"the stack has {number:,} masks, not {num_images:,}")
 
 
 def _points_fault(values: Sequence[float], feature: Feature) -> Fault | None:

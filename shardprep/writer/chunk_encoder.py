@@ -7,7 +7,8 @@ import math
 from array import array
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from shardprep.catalog.items import Item
 from shardprep.catalog.target_values import TargetValues
@@ -16,6 +17,7 @@ from shardprep.dataset import tfrecord
 from shardprep.dataset.schema import Schema, Value
 from shardprep.image.annotation_types import Annotation, AnnotationSpec
 from shardprep.image.annotations import PlacedObjects, place_objects
+from shardprep.image.placement import Placement
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
@@ -29,7 +31,7 @@ from shardprep.writer.chunk import (
     ImageObjectCounts,
     Outcome,
 )
-from shardprep.writer.stack_encoder import StackImages, read_stack
+from shardprep.writer.stack_encoder import MOST_BYTES, StackImages, order_fault, read_stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class ChunkEncoder:
         read = read_stack(item, stack, self.spec, before_item)
         if isinstance(read, Outcome):
             return b"", read
-        return encode_stack(item, read, self)
+        return encode_stack(item, read, self, before_item)
 
 
 wait_for = stage("read")(next)
@@ -90,7 +92,7 @@ def encode_item(
     facts = (original.height, original.width, original.format, len(data))
     objects = counts = None
     if isinstance(image, ProcessedImage) and encoder.annotations is not None:
-        placed = _objects(item, image, encoder.annotations)
+        placed = _objects(item, image.placement, encoder.annotations)
         if isinstance(placed, Rejection):
             image = placed
         else:
@@ -107,25 +109,58 @@ def encode_item(
     return framed, Outcome("", image.damage, len(framed), *facts, sha256, *more)
 
 
-def encode_stack(item: Item, stack: StackImages, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
-    """Return the framed record of a stack, and the outcome."""
+def encode_stack(
+    item: Item, stack: StackImages, encoder: ChunkEncoder, before_item: Callable[[], None]
+) -> tuple[bytes, Outcome]:
+    """Return the framed record of a stack, or b"" if a mask is bad, and the outcome."""
     pictures: dict[str, Value] = {
         names.IMAGES: stack.images,
         names.HEIGHT: stack.height,
         names.WIDTH: stack.width,
     }
+    outcome = stack.outcome
+    if encoder.annotations is not None:
+        placed = _stack_masks(item, stack, encoder.annotations, before_item)
+        if isinstance(placed, Rejection):
+            return b"", outcome._replace(kind=placed.kind, reason=placed.reason, is_dark=False)
+        pictures[names.MASK] = tuple(one.segmentation_mask for one in placed)
+        every = [ImageObjectCounts.of(one, encoder.annotations) for one in placed]
+        outcome = outcome._replace(objects=ImageObjectCounts.total(every))
     framed = _framed(item, pictures, None, encoder)
-    return framed, stack.outcome._replace(length=len(framed))
+    return framed, outcome._replace(length=len(framed))
 
 
-def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
+def _stack_masks(
+    item: Item, stack: StackImages, spec: AnnotationSpec, before_item: Callable[[], None]
+) -> list[PlacedObjects] | Rejection:
+    """Return the mask of each image of a stack, or one of all images. Files are read in turn."""
+    placed: list[PlacedObjects] = []
+    num_bytes = sum(map(len, stack.images))
+    if spec.of_each_image and item.masks and (fault := order_fault(item)):
+        return Rejection("bad_mask", fault)
+    for number, placement in stack.files if spec.of_each_image else stack.files[:1]:
+        before_item()
+        masks = item.masks[number : number + 1] if spec.of_each_image else item.masks
+        one = _objects(item._replace(masks=masks), placement, spec)
+        if isinstance(one, Rejection):
+            name = PurePosixPath(masks[0].key).name if masks else ""
+            return replace(one, reason=f"{name}: {one.reason}".removeprefix(": "))
+        placed.append(one)
+        num_bytes += len(one.segmentation_mask)
+        if num_bytes > MOST_BYTES:
+            what = f"with its masks, the stack has more than {MOST_BYTES:,} bytes"
+            return Rejection("bad_stack", what)
+    return placed
+
+
+def _objects(item: Item, placement: Placement, spec: AnnotationSpec) -> PlacedObjects | Rejection:
     try:
         files = [_read(member) for member in item.masks]
     except MemberError as error:
         return Rejection(UNREADABLE, f"its mask: {error}")
     except MemoryError:
         return Rejection("crashed", "its mask is larger than the memory a worker may use")
-    return _placed(item.annotation or Annotation(), files, image.placement, spec)
+    return _placed(item.annotation or Annotation(), files, placement, spec)
 
 
 _placed = stage("annotate")(place_objects)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from shardprep.catalog.arrays.layout import Layout
 from shardprep.errors import SourceError, shown
 from shardprep.source.byte_range import UNPACK_ERRORS, MemberError, PlainExtent
 from shardprep.source.string_column import Texts
@@ -45,6 +46,8 @@ class ImageColumn:
     """Whether the first axis is known to count images."""
     names: Sequence[str] = ()
     """Names of the rows; () to number them."""
+    layouts: tuple[Layout, ...] = ()
+    """Layouts that the format states; () to take them from the shape."""
     placed: tuple[str, NDArray[np.int64], NDArray[np.int64]] | None = None
     """File, offsets and sizes of images that need no copy."""
 

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardprep.catalog.arrays.array_file import UNKNOWN, reading
-from shardprep.catalog.arrays.layout import Layout
-from shardprep.catalog.arrays.number_images import ValueRange, pictures
+from shardprep.catalog.arrays.number_images import ValueRange, is_scaled, pictures
 from shardprep.catalog.arrays.opened_files import ArrayFiles, ChosenColumn, OpenedFile
 from shardprep.catalog.tables.table import Rows, Table
 from shardprep.errors import OptionName, SourceError, some_of
@@ -27,12 +26,12 @@ from shardprep.machine import limited_memory
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import RefusedExtent
 from shardprep.source.listing import Listing, in_order
-from shardprep.source.members import PLACE, PLAIN, Members, MembersBuilder
+from shardprep.source.members import PLACE, PLAIN, Member, Members, MembersBuilder, StackExtent
 from shardprep.source.names import clean_key, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
-_WORK_BYTES = 1 << 30
+WORK_BYTES = 1 << 30
 """Memory for blocks, keys and cells, in addition to one member."""
 
 
@@ -50,36 +49,43 @@ class ImageListing(Listing):
 def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> ImageListing:
     """Return the listing with the images of array files that the recipe names, or of all.
 
-    Without `--images`, files are opened only if the source has no other image. With `proposes`,
-    unclear columns and ranges are decided and returned as proposals instead of being an error.
+    Without `--images`, files of arrays are opened only if the source has no image, and TIFF and
+    DICOM files are stacks only if each of them has several images. With `proposes`, unclear columns
+    and ranges are decided and returned as proposals instead of being an error.
     """
     parts = listing.images, listing.others, listing.skipped, listing.unpacker
     rules = recipe.rules.images
-    if listing.unpacker is None or (not rules and listing.images):
-        unread = [m.key for m in listing.others if m.key.lower().endswith((".h5", ".hdf5"))]
-        hint = f"{OptionName('images')} {min(unread, default='')} adds its images"
-        notes = (f"{some_of(unread, 2)} not read; {hint}",) if unread else ()
-        return ImageListing(*parts, notes=notes)
+    if listing.unpacker is None:
+        return ImageListing(*parts)
     files = ArrayFiles(recipe, listing.unpacker, proposes=proposes)
-    with limited_memory(_WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
-        files.open(listing.others)
+    with limited_memory(WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
+        if listing.images:
+            files.open_images(listing.images)
+        if rules or not listing.images:
+            files.open(listing.others)
         taken = [*files.named()] if rules else [*files.clear(files.all())]
         if not taken:
-            return ImageListing(*parts, notes=files.looked_into())
-        images, columns = _read(files, taken)
+            return ImageListing(*parts, notes=files.looked_into() or _unread(listing.others))
+        images, columns = read_columns(files, taken)
     if listing.images:
-        images = Members.joined([listing.images, images])
+        left = [row for row, key in enumerate(listing.images.keys) if key not in files.used]
+        images = Members.joined([listing.images.take(np.array(left, np.int64)), images])
     others = [member for member in listing.others if member.key not in files.used]
     notes = tuple(dict.fromkeys(files.notes))
     parts = in_order(images), others, listing.skipped, listing.unpacker
     return ImageListing(*parts, columns, files.proposals, notes)
 
 
-def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
+def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
     """Return the images of some columns, and a table of the columns of cells."""
+    for one in taken:
+        if one.column.dtype is not None:
+            num_bytes = math.prod(one.column.shape) * one.column.dtype.itemsize
+            stored = one.opened.place.num_bytes
+            files.unpacker.budget.check_ratio(stored, num_bytes, one.opened.key)
     levels = _levels(files, taken)
     per_file = Counter(one.opened.key for one in taken)
-    files.used.update(per_file)
+    files.use(per_file)
     packed = sum({one.opened.key: one.opened.place.num_bytes for one in taken}.values())
     builder, out = MembersBuilder(), list[UnpackedFile]()
     others = _CellColumns(files, taken)
@@ -94,15 +100,25 @@ def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Ta
                     new = files.unpacker.new_file(key, packed)
                     out.append(stack.enter_context(contextlib.closing(new)))
                 start = out[0].place.num_bytes
-                sizes = _write(one, levels, out[0], files.recipe.max_member_size)
+                sizes = _write(one, levels, out[0], files.recipe)
                 ends = start + np.cumsum(np.maximum(sizes, 0))
                 file, offsets = out[0].place.file, ends - np.maximum(sizes, 0)
-            keys = _keys(key if per_file[key] == 1 else f"{key}:{one.name}", one, len(sizes))
+            per_item = one.layout.images_per_item(column.shape)
+            prefix = key if per_file[key] == 1 else f"{key}:{one.name}"
+            keys = _keys(prefix, one, len(sizes) // per_item)
             files.unpacker.budget.add_members(len(sizes), key)
-            _add(builder, (keys, file, offsets, sizes), one.title)
-            if one.layout.rows >= 0:
-                tables.append((keys, others.of(one, len(sizes))))
+            add = _add_stacks if one.layout.is_stack else _add
+            add(builder, (keys, file, offsets, sizes), one.title)
+            if one.layout.has_samples:
+                tables.append((keys, others.of(one, len(keys))))
     return builder.members(), _table(tables, {one.opened.file for one in taken})
+
+
+def _unread(others: Sequence[Member]) -> tuple[str, ...]:
+    """Return a remark about HDF5 files that are not opened, because there are other images."""
+    keys = [one.key for one in others if one.key.lower().endswith((".h5", ".hdf5"))]
+    hint = f"{OptionName('images')} {min(keys, default='')} adds its images"
+    return (f"{some_of(keys, 2)} not read; {hint}",) if keys else ()
 
 
 def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> DepthRange:
@@ -113,10 +129,7 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> DepthRange:
         return wanted
     found = ValueRange()
     for one in scaled:
-        with reading(one.opened.key):
-            for block in one.column.blocks(one.layout.rows):
-                for values in block if isinstance(block, list) else [block]:
-                    found = found if values is None else found.with_values(values)
+        found = _range(one, found)
     names = some_of([one.flag for one in scaled], 2)
     types = f"{names}: {scaled[0].column.dtype} from {found.low:g} to {found.high:g}"
     levels = found.levels()
@@ -132,20 +145,37 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> DepthRange:
     return levels
 
 
+def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
+    """Return the range of the numbers of a column and those in `found`."""
+    with reading(one.opened.key):
+        for block in one.column.blocks(one.layout.rows):
+            for values in block if isinstance(block, list) else [block]:
+                found = found if values is None else found.with_values(values)
+    return found
+
+
 def _write(
-    one: ChosenColumn, levels: DepthRange, out: UnpackedFile, most_bytes: int
+    one: ChosenColumn, levels: DepthRange, out: UnpackedFile, recipe: Recipe
 ) -> NDArray[np.int64]:
-    """Write all rows as image files; return their sizes, −1 for rows without an image."""
+    """Write all rows as image files; return the size of each image, −1 for one without an image.
+
+    `levels` "auto" are those of a sample: a stack has the same in all its images.
+    """
     column, layout, key = one.column, one.layout, one.opened.key
     if column.dtype is not None:
+        is_own = layout.is_stack and levels == "auto" and is_scaled(column.dtype, 3)
+        levels = levels if one.is_scaled or is_own else "full"
+        if is_own and not layout.has_samples:
+            low, high, _ = _range(one, ValueRange())
+            levels = (low, high) if low <= high else (0.0, 1.0)
         size = math.prod(layout.row_shape(column.shape)) * column.dtype.itemsize
-        if size > most_bytes:
+        if size > recipe.max_member_size:
             hint = f"raise {OptionName('max_member_size')} if this is intended"
             raise SourceError(key, f"an image of {one.title} has {size:,} bytes", hint)
     sizes = [np.empty(0, np.int64)]
     with reading(key):
         for block in column.blocks(layout.rows):
-            for data, some in _parts(block, layout, levels):
+            for data, some in _parts(block, one, levels, is_deep=recipe.depth == 16):
                 out.write(data)
                 sizes.append(some)
     return np.concatenate(sizes)
@@ -199,30 +229,35 @@ def _plain(title: str) -> str:
 
 
 def _keys(prefix: str, one: ChosenColumn, number: int) -> Texts:
-    if one.layout.rows < 0:
+    if not one.layout.has_samples:
         return Texts.of([prefix])
     if one.column.names:
         return Texts.of(f"{prefix}/{clean_key(name)}" for name in one.column.names)
+    return _numbered(prefix, number)
+
+
+def _numbered(prefix: str, number: int) -> Texts:
     numbers = pa.py_buffer(np.arange(number, dtype=np.int64))
     texts = pa.Array.from_buffers(pa.int64(), number, [None, numbers]).cast(pa.string())
     return Texts(pc.utf8_lpad(texts, max(6, len(str(number - 1))), "0")).after(f"{prefix}/")
 
 
 def _parts(
-    block: Any, layout: Layout, levels: DepthRange
+    block: Any, column: ChosenColumn, levels: DepthRange, *, is_deep: bool
 ) -> Iterator[tuple[Any, NDArray[np.int64]]]:
-    """Yield the bytes of some images, and their sizes; −1 for a row without an image."""
+    """Yield the bytes of some images, and their sizes; −1 for each image of a row without one."""
+    layout = column.layout
     if isinstance(block, np.ndarray):
-        files = pictures(block, layout, levels)
+        files = pictures(block, layout, levels, is_deep=is_deep)
         yield files.reshape(-1).data, np.full(len(files), files.shape[1], np.int64)
     elif isinstance(block, list):
         for one in block:
             if one is None or (isinstance(one, np.ndarray) and not layout.fits(one.shape)):
-                yield b"", np.array([-1])
+                yield b"", np.full(layout.images_per_row(column.column.shape), -1)
             elif isinstance(one, bytes):
                 yield one, np.array([len(one)])
             else:
-                yield from _parts(one[np.newaxis], layout, levels)
+                yield from _parts(one[np.newaxis], column, levels, is_deep=is_deep)
     else:
         block = block.cast(pa.large_binary())
         offsets = np.frombuffer(block.buffers()[1], np.int64)[block.offset :][: len(block) + 1]
@@ -242,8 +277,27 @@ def _add(
     places["kind"], places["offset"], places["num_bytes"] = PLAIN, offsets[good], sizes[good]
     builder.add_all(keys.take(good), places, file)
     for row in np.flatnonzero(sizes < 0).tolist():
-        reason = f"has no image: {title!r} is empty in this row, or of another shape"
-        builder.add(keys[row], RefusedExtent(0, reason))
+        builder.add(keys[row], RefusedExtent(0, _lacks(title)))
+
+
+def _add_stacks(
+    builder: MembersBuilder,
+    rows: tuple[Texts, str, NDArray[np.int64], NDArray[np.int64]],
+    title: str,
+) -> None:
+    """Add stacks of equal numbers of images, one for each key."""
+    keys, file, offsets, sizes = rows
+    places = np.zeros(len(sizes), PLACE)
+    places["kind"], places["offset"], places["num_bytes"] = PLAIN, offsets, sizes
+    for key, some in zip(keys, np.split(places, len(keys)), strict=True):
+        if (some["num_bytes"] < 0).any():
+            builder.add(key, RefusedExtent(0, _lacks(title)))
+        else:
+            builder.add(key, StackExtent(Members(_numbered(key, len(some)), some, (file,))))
+
+
+def _lacks(title: str) -> str:
+    return f"has no image: {title!r} is empty in this row, or of another shape"
 
 
 def _table(tables: Sequence[tuple[Texts, dict[str, Texts]]], files: set[str]) -> Table | None:

@@ -74,7 +74,7 @@ def open_hdf5(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
             singles[key.rpartition("/")[0]].append(key)
         elif role in ("files", "numbers"):
             dtype = found.dtype if role == "numbers" else None
-            blocks = partial(_rows, opened, key)
+            blocks = partial(chunked_rows, opened, key, _MOST_BLOCKS * BLOCK_BYTES)
             images[key] = ImageColumn(found.shape, dtype, blocks, has_rows=role == "files")
         elif role == "cells":
             cells[key] = found.shape[0]
@@ -146,7 +146,8 @@ def _together(
     return ImageColumn((len(keys), *shape), dtype, blocks, names=names)
 
 
-def _rows(opened: _Open, key: str, axis: int) -> Iterator[Block]:
+def chunked_rows(opened: _Open, key: str, most_bytes: int, axis: int) -> Iterator[Block]:
+    """Yield the rows of a dataset; chunks that are at most `most_bytes` together are read once."""
     with opened() as file:
         found = file[key]
         if axis < 0:
@@ -155,7 +156,7 @@ def _rows(opened: _Open, key: str, axis: int) -> Iterator[Block]:
         length, chunk = found.shape[axis], (found.chunks or found.shape)[axis]
         row_bytes = max(1, math.prod(found.shape) // length) * found.dtype.itemsize
         step = rows_at_once(row_bytes)
-        if found.chunks and chunk * row_bytes <= _MOST_BLOCKS * BLOCK_BYTES:
+        if found.chunks and chunk * row_bytes <= most_bytes:
             step = -(-step // chunk) * chunk  # each chunk is decompressed once
         is_number = found.dtype.kind in "buif"
         for start in range(0, length, step if is_number else min(step, _FILES_AT_ONCE)):

@@ -1,4 +1,4 @@
-"""Layouts of arrays: the axis of the images, and height, width and channels of each image."""
+"""Layouts of arrays: the axes of samples, of the images of a stack, and of the pixels."""
 
 from __future__ import annotations
 
@@ -12,39 +12,66 @@ MIN_FLAT = 64
 """Minimum number of values of a flat image: 8x8 pixels."""
 _MAX_ASPECT = 4
 _MIN_SIDE = 8
-_ORDER = "NHWC"
+_ORDER = "NTHWC"
 
 
 class Layout(NamedTuple):
     """The meaning of the axes of an array of numbers."""
 
     axes: str
-    """One letter of NHWC for each axis; "N" alone if each row is a flat image."""
+    """A letter of NTHWC for each axis; "N" alone if each row is a flat image.
+
+    T has the images of a stack in order. Of several T, the first is the outermost.
+    """
     size: tuple[int, int] = (0, 0)
     """Height and width of flat images; the channels are interleaved."""
 
     @property
     def rows(self) -> int:
-        """Axis of the images, or −1 if the array is one image."""
-        return self.axes.find("N")
+        """Axis of the samples, or of the images of a single stack; −1 if the array is one image."""
+        return self.axes.find("N" if self.has_samples else "T")
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether the array has several samples."""
+        return "N" in self.axes
+
+    @property
+    def is_stack(self) -> bool:
+        return "T" in self.axes
+
+    @property
+    def row_axes(self) -> str:
+        """Letters of the axes of one row."""
+        return self.axes[: self.rows] + self.axes[self.rows + 1 :] if self.rows >= 0 else self.axes
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Axes of one image, without N, in the order height, width, channel."""
-        own = self.axes.replace("N", "")
+        """Axes of one row in the order images, height, width, channel."""
+        own = self.row_axes
         return tuple(sorted(range(len(own)), key=lambda axis: _ORDER.index(own[axis])))
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Return whether an array of this shape may be one image."""
-        own = self.axes.replace("N", "")
+        """Return whether an array of this shape may be one row."""
+        own = self.row_axes
         if not own:
             channels, rest = divmod(shape[0], self.size[0] * self.size[1])
             return len(shape) == 1 and not rest and channels in CHANNELS
         return len(shape) == len(own) and ("C" not in own or shape[own.index("C")] in CHANNELS)
 
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of one image in an array of this shape."""
+        """Return the shape of one row in an array of this shape."""
         return tuple(n for axis, n in enumerate(shape) if axis != self.rows)
+
+    def images_per_row(self, shape: Sequence[int]) -> int:
+        """Return the number of images in a row of an array of this shape."""
+        pairs = zip(self.row_axes, self.row_shape(shape), strict=False)
+        return math.prod(n for letter, n in pairs if letter == "T")
+
+    def images_per_item(self, shape: Sequence[int]) -> int:
+        """Return the number of images of an item in an array of this shape."""
+        rows = shape[self.rows] if self.is_stack and not self.has_samples else 1
+        return rows * self.images_per_row(shape)
 
 
 def possible_layouts(shape: Sequence[int], *, has_rows: bool) -> list[Layout]:
@@ -52,8 +79,12 @@ def possible_layouts(shape: Sequence[int], *, has_rows: bool) -> list[Layout]:
 
     With `has_rows`, each element of the first axis is an image.
     """
-    if len(shape) == 4 or (has_rows and len(shape) > 1):
-        return [one._replace(axes="N" + one.axes) for one in _of_image(shape[1:])]
+    if len(shape) in (4, 5) or (has_rows and len(shape) > 1):
+        found = [one._replace(axes="N" + one.axes) for one in _of_image(shape[1:])]
+        is_stack = not found and len(shape) > 3 and min(shape[2:4]) >= _MIN_SIDE
+        return found or [
+            one._replace(axes="NT" + one.axes) for one in _of_image(shape[2:]) if is_stack
+        ]
     if len(shape) == 3:
         if shape[2] in CHANNELS and shape[0] not in CHANNELS:
             return [Layout("HWC")]
@@ -84,6 +115,8 @@ def _flat(length: int) -> list[tuple[int, int]]:
 
 def given_layout(text: str, shape: Sequence[int], *, has_rows: bool) -> Layout | None:
     """Return the layout that a user states, such as NCHW or 236x137; None if it does not fit."""
+    if "T" in text and 0 in shape:
+        return None
     if "x" in text:
         width, height = map(int, text.split("x"))
         channels, rest = divmod(shape[-1], width * height)

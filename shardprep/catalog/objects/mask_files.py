@@ -128,13 +128,13 @@ def pair_masks(
     last four letters, `{stem:(.+)_rgb}` the group of a regular expression in the stem. If several
     images have the name, `Pairing` finds the nearest. `no_images` are keys of other masks.
     """
-    masks = _matches(keys, pattern)
+    masks = matching(keys, pattern)
     if not masks:
         hint = f"a key looks like {shown(keys[0], _MOST_SHOWN)}"
         raise SourceError(_MASKS, f"no file is called {pattern.text}", hint)
     images = [key for key in keys if key not in masks and key not in no_images]
     if not images:
-        raise SourceError(_MASKS, f"{pattern.text} fits every image of the source", PATTERN_HINT)
+        raise fits_all(pattern)
     search = _Search(images, pattern)
     of_image: defaultdict[str, list[str]] = defaultdict(list)
     without: list[str] = []
@@ -152,7 +152,13 @@ def pair_masks(
     return MaskFiles(dict(of_image), without, classes)
 
 
-def _matches(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, str]]:
+def fits_all(pattern: MaskPattern) -> SourceError:
+    """Return the error for a pattern that leaves no image."""
+    return SourceError(_MASKS, f"{pattern.text} fits every image of the source", PATTERN_HINT)
+
+
+def matching(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, str]]:
+    """Return the keys whose end fits the pattern, each with the values of its fields."""
     plain = [composed(key) for key in keys]
     found: dict[str, dict[str, str]] = {}
     for name in pattern.fields:

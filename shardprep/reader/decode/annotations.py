@@ -18,17 +18,19 @@ from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
     CROWD,
+    IMAGES,
     KEYPOINTS,
     KEYPOINTS_VISIBLE,
     MASK,
     OBJECT_MASK,
     POINTS,
     POINTS_VISIBLE,
+    Feature,
     Schema,
 )
 from shardprep.dataset.stored_size import open_stored
 from shardprep.reader.array_types import Array
-from shardprep.reader.config import BoxFormat, Crop, CropWindow
+from shardprep.reader.config import BoxFormat, Crop, CropWindow, StackPart
 from shardprep.reader.decode.crop import clipped, moved_points, nearest, nearest_pixels
 from shardprep.reader.decode.targets import PADDING, BoxLimit, formatted, formatted_points
 
@@ -48,7 +50,8 @@ class AnnotationDecoder:
     """Turns the boxes and masks of an example into arrays.
 
     Boxes are float32[n, 4], labels int64[n], crowds bool[n], object masks uint8[n, height, width].
-    A class mask is uint8[height, width, 1], or uint16 with more than 254 classes. Keypoints are
+    A class mask is uint8[height, width, 1], or uint16 with more than 254 classes. Masks of the
+    images of a stack are uint8[length, height, width, 1], padded with ignored pixels. Keypoints are
     float32[n, K, 2] of objects and float32[K, 2] of images, their visibility is int64.
     """
 
@@ -60,6 +63,7 @@ class AnnotationDecoder:
         decode: bool,
         limit: BoxLimit | None,
         crop: Crop | None,
+        part: StackPart,
     ) -> None:
         """Decode the annotations among the features `names`; without `decode`, masks stay bytes."""
         self._features = {name: one for name, one in schema.annotations.items() if name in names}
@@ -68,12 +72,21 @@ class AnnotationDecoder:
         self._decode = decode
         self._limit = limit
         self._crop = crop
+        self._part = part
+        self._mask = self._features.get(MASK)
+
+    @property
+    def _mask_shape(self) -> tuple[int | None, ...]:
+        """Shape of a class mask, or of the masks of a stack; None is a varying length."""
+        length = (self._part.max_length,) if self._mask and self._mask.repeated else ()
+        return (*length, *(self._size or (None, None)), 1)
 
     def columns(self, num_rows: int) -> dict[str, Array]:
         """Return uninitialized arrays by feature for a batch; object[rows] if shapes may differ."""
         columns: dict[str, Array] = {name: np.empty(num_rows, object) for name in self._features}
-        if MASK in columns and self._decode and self._size is not None:
-            columns[MASK] = np.empty((num_rows, *self._size, 1), self._features[MASK].mask_dtype)
+        if self._mask and self._decode and None not in self._mask_shape:
+            shape: Any = (num_rows, *self._mask_shape)
+            columns[MASK] = np.empty(shape, self._mask.mask_dtype)
         for name in (POINTS, POINTS_VISIBLE):
             if name in columns:
                 shape, dtype = self._points_shape(name)
@@ -97,8 +110,8 @@ class AnnotationDecoder:
             CROWD: ((length,), np.bool_),
             OBJECT_MASK: ((length, *size), np.uint8),
         }
-        if MASK in self._features:
-            shapes[MASK] = ((*size, 1), self._features[MASK].mask_dtype)
+        if self._mask:
+            shapes[MASK] = (self._mask_shape, self._mask.mask_dtype)
         for name in self._features.keys() & {*itertools.chain(*_PAIRS)}:
             shape, dtype = self._points_shape(name)
             shapes[name] = ((length, *shape) if name in PADDING else shape, dtype)
@@ -111,16 +124,27 @@ class AnnotationDecoder:
         crop, the arrays still describe the whole image: call `cropped` next.
         """
         values = self._objects(raw, size) if BOX in self._features else {}
-        if MASK in self._features:
-            data = raw.get(MASK, [])
-            if len(data) != 1:
-                raise ValueError(f"feature {MASK!r} holds {len(data)} values, not 1")
-            mask = self._mask(MASK, data[0], size)
-            values[MASK] = mask[..., np.newaxis] if self._decode else mask
+        if self._mask:
+            values[MASK] = self._class_masks(self._mask, raw, size)
         for name in (POINTS, POINTS_VISIBLE):
             if name in self._features:
                 (values[name],) = self._points(name, raw.get(name, []), 1)
         return values
+
+    def _class_masks(
+        self, feature: Feature, raw: Mapping[str, Any], size: tuple[int, ...] | None
+    ) -> Any:
+        data = raw.get(MASK, [])
+        number = len(raw.get(IMAGES, ())) if feature.repeated else 1
+        if len(data) != number:
+            raise ValueError(f"feature {MASK!r} holds {len(data)} values, not {number}")
+        masks = [self._decoded(MASK, one, size) for one in self._part.of(data)]
+        if not feature.repeated:
+            return masks[0][..., np.newaxis] if self._decode else masks[0]
+        if not self._decode:
+            return masks
+        (whole,) = stacked([np.array(masks)], feature.ignored, self._part.max_length)
+        return whole[..., np.newaxis]
 
     def _points(self, name: str, numbers: Sequence[float], num_rows: int) -> Array:
         shape, dtype = self._points_shape(name)
@@ -151,7 +175,7 @@ class AnnotationDecoder:
                 if name in (KEYPOINTS, KEYPOINTS_VISIBLE):  # also without a row
                     values[name] = values[name].reshape(-1, *self._points_shape(name)[0])
                 continue
-            masks = [self._mask(name, data, size) for data in rows]
+            masks = [self._decoded(name, data, size) for data in rows]
             if self._decode and size is not None:
                 values[name] = np.array(masks, np.uint8).reshape(-1, *size)
             else:
@@ -179,20 +203,25 @@ class AnnotationDecoder:
             if places in values and visible in values:
                 moved = moved_points(values[places], values[visible], window, size)
                 values[places], values[visible] = moved
-        for name, axis in ((OBJECT_MASK, 1), (MASK, 0)):
-            if name in values:
-                values[name] = nearest(values[name], window, self._crop.size, axis)
+        if OBJECT_MASK in values:
+            values[OBJECT_MASK] = nearest(values[OBJECT_MASK], window, self._crop.size, 1)
+        if MASK in values:
+            axis = values[MASK].ndim - 3
+            values[MASK] = nearest(values[MASK], window, self._crop.size, axis)
         return values
 
     def padded(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return a batch with objects padded to `max_boxes`, or to the longest row."""
         length = self._limit.max_boxes if self._limit else None
-        return {
+        padded = {
             name: stacked(column, PADDING[name], length)
             if name in _DTYPES or (name == OBJECT_MASK and self._decode)
             else column
             for name, column in columns.items()
         }
+        if self._mask and self._mask.repeated and self._decode and padded[MASK].dtype == object:
+            padded[MASK] = stacked(padded[MASK], self._mask.ignored)
+        return padded
 
     def _largest(self, boxes: Array) -> Array | None:
         """Return the sorted indices of the largest boxes, or None if there are not too many."""
@@ -203,7 +232,7 @@ class AnnotationDecoder:
         chosen: Array = np.sort(np.argsort(-areas, kind="stable")[: self._limit.max_boxes])
         return chosen
 
-    def _mask(self, name: str, data: Any, size: tuple[int, ...] | None) -> Any:
+    def _decoded(self, name: str, data: Any, size: tuple[int, ...] | None) -> Any:
         if not self._decode:
             return bytes(data)
         dtype = self._features[name].mask_dtype

@@ -11,6 +11,7 @@ from shardprep.dataset.schema import ROWS
 from shardprep.reader.config import Request
 from shardprep.reader.decode.targets import padding
 from shardprep.reader.records.open import Subset
+from shardprep.reader.tf.decode import Elements
 from shardprep.reader.tf.python_calls import as_written
 
 
@@ -86,13 +87,21 @@ def padding_values(spec: Any, value: float = 0) -> Any:
     return "" if spec.dtype == tf.string else spec.dtype.as_numpy_dtype(value)
 
 
-def batched(dataset: Any, size: int, num_calls: int, *, drop: bool, keep_order: bool | None) -> Any:
-    """Return batches of elements; boxes are padded to the most boxes of an image in the batch."""
+def batched(
+    dataset: Any,
+    elements: Elements,
+    size: int,
+    num_calls: int,
+    *,
+    drop: bool,
+    keep_order: bool | None,
+) -> Any:
+    """Return batches of elements; objects and stacks are padded to the longest of the batch."""
     spec = dataset.element_spec
     shapes = tf.nest.map_structure(lambda one: one.shape, spec)
     if all(shape.is_fully_defined() for shape in tf.nest.flatten(shapes)):
         return dataset.batch(size, drop, num_calls, deterministic=keep_order)
-    return dataset.padded_batch(size, shapes, padding_values(spec), drop)
+    return dataset.padded_batch(size, shapes, elements.padding(spec), drop)
 
 
 def count_steps(distributed: Any, replicas: int) -> Any:

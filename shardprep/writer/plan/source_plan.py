@@ -177,13 +177,18 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     encoding: Encoding = "any" if spec.format == "keep" else spec.format
     targets = catalog.target_features if wanted else {}
     rule = recipe.rules.stack
-    if schema.is_stack and not rule.text:
+    has_stacks = bool(rule.text) or bool(catalog.items.members.are_stacks.any())
+    if schema.is_stack and not has_stacks:
         raise SchemaError(
             f"{OptionName('schema')} {name}", "is a schema of stacks", f"give {OptionName('stack')}"
         )
+    if spec.depth == 16 and not has_stacks:
+        what, hint = "16 bits are stored for stacks only", f"give {OptionName('stack')}"
+        raise RecipeError(OptionName("depth"), what, hint)
     filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
-    if rule.text:
-        return filled.with_stacks(rule.channels, is_deep=spec.depth == 16)
+    if has_stacks:
+        masks = catalog.annotations is not None and catalog.annotations.spec.of_each_image
+        return filled.with_stacks(rule.channels, is_deep=spec.depth == 16, masks_of_images=masks)
     return filled.with_keypoints(_skeletons(catalog.annotations))
 
 

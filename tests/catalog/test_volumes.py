@@ -1,0 +1,249 @@
+"""Volumes as sources: each is a stack of its planes. The oracle is the library of the format."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numcodecs
+import numpy as np
+import pydicom
+import pytest
+import tifffile
+import zarr
+from numpy.typing import NDArray
+from PIL import Image
+
+from shardprep.writer.finalize import BuildResult
+from tests.catalog.test_arrays import hdf5, npy
+from tests.support.builders import SHARED_DATA, build, write, write_folder, zip_bytes
+from tests.support.dicom import SHIPPED as DICOMS
+from tests.support.dicom import dicom
+from tests.writer.records import records
+
+Array = NDArray[Any]
+RNG = np.random.default_rng(5)
+BYTES = RNG.integers(0, 256, (2, 5, 9, 12), np.uint8)
+"""Two volumes of five planes."""
+COLOURS = RNG.integers(0, 256, (5, 9, 12, 3), np.uint8)
+NIBABEL = Path(nibabel.__file__).parent / "tests" / "data"
+
+
+def built(source: Path, out: Path, **options: Any) -> BuildResult:
+    given = {"size": "none", "format": "png", "labels": "none", "max_rejected": 1.0, **options}
+    return build(source, out, **given)
+
+
+def volumes(made: BuildResult) -> dict[str, Array]:
+    return {
+        key: np.stack([np.asarray(Image.open(io.BytesIO(one))) for one in features["images"]])
+        for key, features in records(Path(made.location)).items()
+    }
+
+
+def grey(volume: Array) -> Array:
+    assert (volume == volume[..., :1]).all()
+    return volume[..., 0]
+
+
+def deep(volume: Array, low: float, high: float) -> Array:
+    """Return the levels of 16 bits that the numbers of a volume have, in exact arithmetic."""
+    return np.rint((volume.astype(np.float64).clip(low, high) - low) / (high - low) * 65535)
+
+
+@pytest.mark.parametrize(
+    ("layout", "array"),
+    [
+        ("THW", BYTES[0]),
+        ("HWT", BYTES[0].transpose(1, 2, 0)),
+        ("WHT", BYTES[0].transpose(2, 1, 0)),
+        ("THWC", COLOURS),
+        ("CTHW", COLOURS.transpose(3, 0, 1, 2)),
+        ("NTHW", BYTES),
+        ("TNHW", BYTES.transpose(1, 0, 2, 3)),
+        ("NTHWC", COLOURS[None]),
+        ("HWTT", BYTES.transpose(2, 3, 1, 0)),
+        ("TTHW", np.asfortranarray(BYTES.transpose(1, 0, 2, 3))),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.npy", "a.h5"])
+def test_an_axis_t_makes_stacks(name: str, layout: str, array: Array, tmp_path: Path) -> None:
+    data = npy(array) if name == "a.npy" else hdf5({"x": array}, chunks=True)
+    made = built(write(tmp_path / name, data), tmp_path / "out", images=f"{name}::{layout}")
+    found = volumes(made)
+    if layout in ("HWTT", "TTHW"):  # the first T is the outer one
+        (volume,) = found.values()
+        assert np.array_equal(grey(volume), BYTES.transpose(1, 0, 2, 3).reshape(10, 9, 12))
+    elif "C" in layout:
+        assert np.array_equal(*found.values(), COLOURS)
+    elif "N" in layout:
+        assert found.keys() == {f"{name}/000000", f"{name}/000001"}
+        assert all(np.array_equal(grey(found[f"{name}/{i:06d}"]), BYTES[i]) for i in range(2))
+    else:
+        assert np.array_equal(grey(found[name]), BYTES[0])
+
+
+def nifti(array: Array, zooms: tuple[float, ...] = (), kind: Any = nibabel.Nifti1Image) -> bytes:
+    image = kind(array, np.eye(4))
+    image.header.set_zooms(zooms or (1.0,) * array.ndim)
+    return image.to_bytes()
+
+
+def planes(volume: Array) -> Array:
+    """Return the planes of nibabel's array x, y, z, …: z is the outer axis, and y the rows."""
+    return volume.reshape(*volume.shape[:2], -1).transpose(2, 1, 0)
+
+
+SHIPPED = [
+    "example4d.nii.gz", "example_nifti2.nii.gz", "anatomical.nii", "functional.nii",
+    "standard.nii.gz",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_voxels_are_those_of_nibabel(name: str, tmp_path: Path) -> None:
+    image: Any = nibabel.load(NIBABEL / name)
+    values = image.get_fdata()
+    low, high = float(values.min()), float(values.max())
+    source = write(tmp_path / name, (NIBABEL / name).read_bytes())
+    made = built(source, tmp_path / "out", depth=16, depth_range=f"{low},{high}")
+    assert np.array_equal(volumes(made)[name], deep(planes(values), low, high))
+
+
+@pytest.mark.skipif(not (SHARED_DATA / "modern.tar").exists(), reason="needs the shared data")
+def test_volumes_and_labels_of_brats_are_those_of_nibabel(tmp_path: Path) -> None:
+    with tarfile.open(SHARED_DATA / "modern.tar") as archive:
+        archive.extractall(tmp_path, filter="data")
+    folder = tmp_path / "modern" / "brats_nifti"
+    found = volumes(built(folder, tmp_path / "out", depth=16, depth_range="0,100"))
+    paths = [path for path in folder.rglob("*.nii.gz") if not path.name.startswith(".")]
+    assert found.keys() == {path.relative_to(folder).as_posix() for path in paths}
+    for path in paths:
+        expected = planes(np.asarray(nibabel.load(path).dataobj))
+        key = path.relative_to(folder).as_posix()
+        assert np.array_equal(found[key], deep(expected, 0, 100)), key
+
+
+# --- TIFF ---
+
+
+def tiff(pages: Array, **options: Any) -> bytes:
+    out = io.BytesIO()
+    tifffile.imwrite(out, pages, photometric="minisblack", **options)
+    return out.getvalue()
+
+
+def pillow_tiff(pages: Array, compression: str) -> bytes:
+    first, *others = map(Image.fromarray, pages)
+    out = io.BytesIO()
+    first.save(out, "TIFF", save_all=True, append_images=others, compression=compression)
+    return out.getvalue()
+
+
+WORDS = RNG.integers(0, 65536, (5, 40, 30), np.uint16)
+PAGED = {
+    "strips": lambda: tiff(WORDS, rowsperstrip=7),
+    "tiles and deflate": lambda: tiff(WORDS, tile=(16, 16), compression="zlib", predictor=True),
+    "big-endian": lambda: tiff(WORDS, byteorder=">"),
+    "BigTIFF": lambda: tiff(WORDS, bigtiff=True, metadata={"axes": "ZYX"}),
+    "ImageJ": lambda: tiff(WORDS, imagej=True, metadata={"spacing": 3.0, "unit": "um"}),
+    "LZW of libtiff": lambda: pillow_tiff(WORDS, "tiff_lzw"),
+}
+
+
+@pytest.mark.parametrize("form", PAGED)
+def test_pages_of_16_bits_are_stored_exactly(form: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.zip", zip_bytes({"a.tif": PAGED[form]()}))
+    made = built(source, tmp_path / "out", depth=16)
+    assert np.array_equal(volumes(made)["a.tif"], WORDS)
+
+
+def test_bands_are_stacks_and_pyramids_and_single_pages_are_not(tmp_path: Path) -> None:
+    """The bands of EuroSAT MS, interleaved or apart; a pyramid has pages of several sizes."""
+    bands = RNG.integers(0, 4000, (13, 64, 48), np.uint16)
+    files = {
+        "a.tif": tiff(bands.transpose(1, 2, 0), planarconfig="contig", compression="zlib"),
+        "b.tif": tiff(bands[None], planarconfig="separate"),
+    }
+    found = volumes(built(write_folder(tmp_path / "bands", files), tmp_path / "a", depth=16))
+    assert found.keys() == files.keys()
+    assert all(np.array_equal(one, bands) for one in found.values())
+    with tifffile.TiffWriter(pyramid := io.BytesIO()) as out:
+        out.write(BYTES[0][0], photometric="minisblack", metadata=None)
+        out.write(BYTES[0][0][::2, ::2], photometric="minisblack", subfiletype=1, metadata=None)
+    for name, others in ("pyramid", {"a.tif": pyramid.getvalue()}), (
+        "mixed", {"a.tif": tiff(BYTES[0][:1]), "b.tif": tiff(BYTES[0])},
+    ):  # fmt: skip
+        source = write_folder(tmp_path / name, others)
+        rows = records(Path(built(source, tmp_path / "single").location))
+        assert all("images" not in row for row in rows.values()), name
+    named = volumes(built(source, tmp_path / "named", images="*.tif"))
+    assert {key: len(one) for key, one in named.items()} == {"a.tif": 1, "b.tif": 5}
+
+
+# --- DICOM ---
+
+FRAMES: dict[str, Callable[[], bytes]] = {
+    name: (DICOMS / name).read_bytes
+    for name in (
+        "rtdose.dcm", "rtdose_rle.dcm", "SC_rgb_rle_2frame.dcm", "SC_rgb_rle_16bit_2frame.dcm",
+    )
+}  # fmt: skip
+FRAMES["an odd number of bytes"] = lambda: dicom(BYTES[0, :, :7, :9])
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_are_those_that_pydicom_decodes(name: str, tmp_path: Path) -> None:
+    data = FRAMES[name]()
+    about = pydicom.dcmread(io.BytesIO(data))
+    source = write(tmp_path / "src" / "a.dcm", data).parent
+    made = built(source, tmp_path / "out", window="full")
+    frames = about.pixel_array
+    (volume,) = volumes(made).values()
+    assert len(volume) == about.NumberOfFrames == len(frames)
+    if frames.ndim == 4:
+        assert np.array_equal(volume, frames >> (8 * frames.itemsize - 8))
+    else:
+        most = float(2**about.BitsStored - 1)
+        assert np.abs(grey(volume) - frames / most * 255).max() <= 0.5
+
+
+# --- zarr ---
+
+
+def zarr_files(array: Array, path: str = "", **options: Any) -> dict[str, bytes]:
+    store = zarr.storage.MemoryStore()
+    made = zarr.create_array(
+        store, name=path or None, shape=array.shape, dtype=array.dtype, **options
+    )
+    made[...] = array
+    return {key: value.to_bytes() for key, value in store._store_dict.items()}
+
+
+ZARRS: dict[str, dict[str, Any]] = {
+    "v2 with slashes": {"zarr_format": 2, "chunk_key_encoding": {"name": "v2", "separator": "/"}},
+    "v2 of gzip": {"zarr_format": 2, "compressors": numcodecs.GZip()},
+    "v3": {"zarr_format": 3},
+    "v3 in shards": {"zarr_format": 3, "shards": (4, 8, 12)},
+}
+
+
+@pytest.mark.parametrize("form", ZARRS)
+@pytest.mark.parametrize("where", ["folder", "zip", "itself"])
+def test_arrays_of_zarr_are_stacks(form: str, where: str, tmp_path: Path) -> None:
+    files = zarr_files(WORDS[:, :30, :26], chunks=(2, 4, 6), **ZARRS[form])
+    inside = {f"train/a.zarr/{key}": data for key, data in files.items()}
+    source = {
+        "folder": lambda: write_folder(tmp_path / "src", inside),
+        "zip": lambda: write(tmp_path / "src.zip", zip_bytes(inside)),
+        "itself": lambda: write_folder(tmp_path / "a.zarr", files),
+    }[where]()
+    made = built(source, tmp_path / "out", depth=16)
+    found = volumes(made)
+    assert found.keys() == {"a.zarr" if where == "itself" else "train/a.zarr"}
+    assert np.array_equal(*found.values(), WORDS[:, :30, :26])
+    assert not made.manifest.totals.skipped

@@ -1,0 +1,271 @@
+"""Masks of stacks and masks in arrays, built from miniatures of four competitions.
+
+The originals are read independently, by Pillow and NumPy, and compared with the stored masks.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import shardprep
+from shardprep.dataset.item_table import read_items
+from shardprep.dataset.open_dataset import open_dataset
+from shardprep.errors import RecipeError, SourceError
+from shardprep.verifier.examples import ExampleCheck
+from tests.support.builders import build, encoded, tree, write, write_folder, zip_bytes
+from tests.writer.records import png, records
+
+Array = np.ndarray[Any, np.dtype[Any]]
+HEIGHT, WIDTH = 12, 16
+
+
+def blocks(seed: int, number: int, values: int = 2) -> Array:
+    """Return masks of squares of 4 pixels, so that half of the size has no mixed pixels."""
+    small = np.random.default_rng(seed).integers(0, values, (number, HEIGHT // 4, WIDTH // 4))
+    return small.repeat(4, axis=1).repeat(4, axis=2).astype(np.uint8)
+
+
+def deep(seed: int, number: int) -> Array:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 65_536, (number, HEIGHT, WIDTH), np.uint16)
+
+
+def tiff(pixels: Array) -> bytes:
+    return encoded(Image.fromarray(pixels), "TIFF")
+
+
+def npy(array: Array) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+def rows_of(path: Path) -> dict[str, dict[str, Any]]:
+    return {row["key"]: row for row in read_items(path / "items.parquet").to_pylist()}
+
+
+KIDNEYS = {"kidney_1_dense": 11, "kidney_2": 3}
+
+
+def sennet() -> dict[str, bytes]:
+    """As in SenNet: slices of 16 bits and their labels, black and white, in a folder each.
+
+    One sample lacks a label. Another lacks an image and the label of another image.
+    """
+    members: dict[str, bytes] = {}
+    for seed, (name, number) in enumerate((*KIDNEYS.items(), ("kidney_3", 4), ("kidney_4", 4))):
+        for i, (image, mask) in enumerate(
+            zip(deep(seed, number), blocks(seed, number), strict=True)
+        ):
+            members[f"train/{name}/images/{i}.tif"] = tiff(image)
+            members[f"train/{name}/labels/{i}.tif"] = tiff(mask * 255)
+    for lost in ("kidney_3/labels/1", "kidney_4/images/1", "kidney_4/labels/2"):
+        del members[f"train/{lost}.tif"]
+    return members | {"train/kidney_5/labels/0.tif": tiff(blocks(5, 1)[0])}
+
+
+SENNET: dict[str, Any] = {
+    "stack": "train/{id}/images/*.tif",
+    "masks": "{id}/labels/*.tif",
+    "depth": 16,
+    "size": "none",
+    "shards": 1,
+    "max_rejected": 0.5,
+}
+
+
+@pytest.fixture(name="kidneys", scope="module")
+def _kidneys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sennet")
+    return build(write(folder / "sennet.zip", zip_bytes(sennet())), folder / "out", **SENNET).path
+
+
+def test_each_image_of_a_stack_has_its_mask(kidneys: Path) -> None:
+    found = records(kidneys)
+    assert found.keys() == {f"train/{name}" for name in KIDNEYS}
+    counts = {0: 0, 1: 0}
+    for seed, (name, number) in enumerate(KIDNEYS.items()):
+        row = found[f"train/{name}"]
+        assert (np.array([*map(png, row["images"])]) == deep(seed, number)).all()
+        masks = np.array([*map(png, row["segmentation_mask"])])
+        assert masks.dtype == np.uint8
+        assert (masks == blocks(seed, number)).all()
+        pixels = dict(rows_of(kidneys)[f"train/{name}"]["mask_pixels"])
+        assert pixels == {value: int((masks == value).sum()) for value in (0, 1)}
+        counts = {value: counts[value] + pixels[value] for value in counts}
+    dataset = open_dataset(kidneys)
+    assert dataset.schema.features["segmentation_mask"].repeated
+    assert dataset.schema.features["segmentation_mask"].labels == ("background", "object")
+    assert dataset.manifest.annotations["train"].masks.pixels == {
+        "background": counts[0],
+        "object": counts[1],
+    }
+    assert not shardprep.verify(kidneys, decode=True).problems
+
+
+def test_masks_that_do_not_fit_the_images_reject_the_sample(kidneys: Path) -> None:
+    rows = rows_of(kidneys)
+    reasons = {
+        "train/kidney_3": "it has 3 masks, and 4 images",
+        "train/kidney_4": "its mask 1.tif does not belong to the image 2.tif",
+    }
+    for key, reason in reasons.items():
+        assert (rows[key]["kind"], rows[key]["reason"]) == ("bad_mask", reason)
+    totals = open_dataset(kidneys).manifest.totals
+    assert totals.rejected == {"bad_mask": 2}
+    assert totals.skipped == {"a mask without its image": 1}
+
+
+def test_a_mask_of_a_whole_stack_is_placed_like_its_images(tmp_path: Path) -> None:
+    """As in vesuvius-ink: layers of 16 bits, a mask of the ink, and files that are neither.
+
+    One fragment has no mask, and one has a mask of another size.
+    """
+    members: dict[str, bytes] = {}
+    for seed, name in enumerate("1234"):
+        (ink,) = blocks(seed, 1)
+        for i in range(3):
+            layer = np.where(ink == 1, 60_000 + i, 1000 * i).astype(np.uint16)
+            members[f"train/{name}/surface_volume/{i:02}.tif"] = tiff(layer)
+        members[f"train/{name}/inklabels.png"] = encoded(Image.fromarray(ink * 255), "PNG")
+        members[f"train/{name}/ir.png"] = encoded(Image.fromarray(ink), "PNG")
+    del members["train/3/inklabels.png"]
+    members["train/4/inklabels.png"] = encoded(Image.new("L", (WIDTH, HEIGHT - 4)), "PNG")
+    keys: dict[str, Any] = {
+        "stack": "train/{id}/surface_volume/*.tif",
+        "masks": "{id}/inklabels.png",
+        "depth": 16,
+        "shards": 1,
+        "max_rejected": 0.5,
+        "max_dropped": 0.5,
+    }
+    source = write_folder(tmp_path / "source", members)
+    path = build(source, tmp_path / "out", size=(HEIGHT // 2, WIDTH), **keys).path
+    found = records(path)
+    assert found.keys() == {"train/1", "train/2"}
+    for seed, key in enumerate(("train/1", "train/2")):
+        (mask,) = map(png, found[key]["segmentation_mask"])
+        images = [*map(png, found[key]["images"])]
+        inside = blocks(seed, 1)[0][::2, ::2]  # half of the size, with padding at both sides
+        assert (mask[:, 4:12] == inside).all()
+        assert (np.delete(mask, range(4, 12), axis=1) == 255).all()
+        for image in images:
+            sure = np.abs(image[:, 4:12].astype(int) - 30_000) > 20_000
+            assert ((image[:, 4:12] > 30_000) == inside)[sure].all()
+            assert sure.mean() > 0.5
+    assert not open_dataset(path).schema.features["segmentation_mask"].repeated
+    rows = rows_of(path)
+    assert rows["train/3"]["reason"] == "no mask"
+    bad = "inklabels.png: the mask is of 16x8 pixels, and its image has 16x12"
+    assert (rows["train/4"]["kind"], rows["train/4"]["reason"]) == ("bad_mask", bad)
+    assert rows["train/1/ir.png"]["reason"] == "not matched by --stack"
+    assert not shardprep.verify(path, decode=True).problems
+
+
+def contrails() -> tuple[dict[str, bytes], dict[str, Array]]:
+    """As in contrails: 3 bands of 8 times as floats; the mask is of the fifth time."""
+    rng = np.random.default_rng(1)
+    members, masks = dict[str, bytes](), {}
+    for name in ("1000216489776414077", "1000603527582775543"):
+        for band in (8, 9, 16):
+            values = rng.uniform(200, 300, (HEIGHT, WIDTH, 8)).astype(np.float32)
+            members[f"train/{name}/band_{band:02}.npy"] = npy(values)
+        masks[f"train/{name}"] = rng.integers(0, 2, (HEIGHT, WIDTH, 1), np.int32)
+        members[f"train/{name}/human_pixel_masks.npy"] = npy(masks[f"train/{name}"])
+    return members, masks
+
+
+def test_bands_and_their_mask_are_read_from_arrays(tmp_path: Path) -> None:
+    members, masks = contrails()
+    result = build(
+        write(tmp_path / "contrails.zip", zip_bytes(members)),
+        tmp_path / "out",
+        images=("band_*.npy::HWN",),
+        stack="train/{id}/band_*.npy/000004",
+        masks="{id}/human_pixel_masks.npy",
+        depth_range="200,300",
+        format="png",
+        size="none",
+    )
+    found = records(result.path)
+    assert found.keys() == masks.keys()
+    for key, row in found.items():
+        assert row["num_images"] == [3]
+        (mask,) = row["segmentation_mask"]
+        assert (png(mask) == masks[key][..., 0]).all()
+        for band, data in zip((8, 9, 16), row["images"], strict=True):
+            values = np.load(io.BytesIO(members[f"{key}/band_{band:02}.npy"]))[..., 4]
+            levels = np.rint((values.astype(np.float64) - 200) * 2.55)
+            assert (np.asarray(Image.open(io.BytesIO(data)))[..., 0] == levels).all()
+    assert not shardprep.verify(result.path, decode=True).problems
+
+
+def forgeries() -> tuple[dict[str, bytes], dict[str, Array]]:
+    """As in recodai-luc-forgery: masks of instances as arrays, only of the forged images."""
+    members = {
+        f"train_images/{kind}/{name}.png": encoded(Image.new("RGB", (WIDTH, HEIGHT)), "PNG")
+        for kind, names in (("authentic", "ab"), ("forged", "cdef"))
+        for name in names
+    }
+    masks: dict[str, Array] = {
+        "c": blocks(1, 2),
+        "d": blocks(2, 1)[0],
+        "e": blocks(3, 3) > 0,
+    }
+    members |= {f"train_masks/{name}.npy": npy(mask) for name, mask in masks.items()}
+    members["train_masks/f.npy"] = npy(np.zeros((2, HEIGHT, WIDTH + 1), np.uint8))
+    return members, masks
+
+
+@pytest.mark.parametrize("instances", [False, True])
+def test_masks_of_single_images_are_arrays(instances: bool, tmp_path: Path) -> None:
+    members, masks = forgeries()
+    result = build(
+        write_folder(tmp_path / "source", members),
+        tmp_path / "out",
+        masks="train_masks/{stem}.npy",
+        labels="folder",
+        unlisted="background",
+        instances=instances,
+        size="none",
+        max_rejected=0.5,
+    )
+    found = {key.rpartition("/")[2][0]: row for key, row in records(result.path).items()}
+    assert found.keys() == set("abcde")
+    for name, row in found.items():
+        planes = masks.get(name, np.zeros((1, HEIGHT, WIDTH), np.uint8))
+        planes = planes.reshape(-1, HEIGHT, WIDTH).astype(np.uint8)
+        if instances:
+            objects = {plane.tobytes() for plane in planes if plane.any()}
+            assert {png(data).tobytes() for data in row["objects/mask"]} == objects
+        else:
+            (mask,) = map(png, row["segmentation_mask"])
+            assert (mask == planes.max(axis=0)).all()
+    reason = rows_of(result.path)["train_images/forged/f.png"]["reason"]
+    assert "is of 17x12 pixels, and its image has 16x12" in reason
+    assert not shardprep.verify(result.path, decode=True).problems
+
+
+def test_a_mask_that_is_not_an_array_of_whole_numbers_is_an_error(tmp_path: Path) -> None:
+    image = encoded(Image.new("RGB", (WIDTH, HEIGHT)), "PNG")
+    values = np.zeros((HEIGHT, WIDTH))
+    for number, (array, what) in enumerate(
+        (
+            (values + 0.5, "whole numbers from 0 to 65535"),
+            (values.astype(np.int8) - 1, "whole numbers from 0 to 65535"),
+            (values.astype(object), "pickled Python objects, which are never read"),
+            (np.zeros((2, 2, 2, 2, 2), np.uint8), r"is a mask of the shape \(2, 2, 2, 2, 2\)"),
+            (np.zeros((0, HEIGHT, WIDTH), np.uint8), "is a mask of the shape"),
+            (np.zeros((HEIGHT, WIDTH, 3), np.uint16), "is a mask of uint16 in colours"),
+        )
+    ):
+        members = {"images/a.png": image, "masks/a.npy": npy(array)}
+        source = write_folder(tmp_path / f"{number}", members)
+        with pytest.raises(SourceError, match=what):
+            build(source, tmp_path / "out", masks="masks/{stem}.npy")
