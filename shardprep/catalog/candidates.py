@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardprep.catalog.labels import (
@@ -132,9 +133,11 @@ def table_candidates(
         is_text = has_texts(table, labelling.columns[0])
         one = candidate(labelling)
         return [replace(one, target="text", unit="text") if is_text else one]
-    try:
-        match = match_table(index, table)
-    except SourceError:
+    match = None
+    for ids in itertools.chain([""], _paths_of_columns(index, table)):
+        with contextlib.suppress(SourceError):
+            match = match or match_table(index, table, ids)
+    if match is None:
         return []
     found = []
     for columns in candidate_columns(match):
@@ -162,21 +165,26 @@ def table_candidates(
     return [*several, *found, *_row_candidates(match)]
 
 
+def _paths_of_columns(index: KeyIndex, table: Table) -> Iterator[str]:
+    """Yield paths of columns that fit an image of the first row, such as `{dataset}/{image}`."""
+    fields = [f"{{{title}}}" for title in table.header]
+    row = table.rows[0] if table.rows else []
+    for cell, field in zip(row, fields, strict=False):
+        for at in index.find(cell):
+            folders = index.keys[at].split("/")[:-1]
+            parts = [fields[row.index(one)] if one in row else one for one in folders]
+            first = next((i for i, part in enumerate(parts) if part in fields), len(parts))
+            yield "/".join([*parts[first:], field])
+
+
 def _row_candidates(match: TableMatch) -> list[Candidate]:
     """Return a candidate for the columns in which the rows of an image differ, if there are any."""
-    titles = [
-        title
-        for place, title in enumerate(match.table.header)
-        if title != match.id_column
-        and not title.lower().endswith("id")
-        and have_several(match.key_of, match.table.cells(place).coded())
-    ]
-    if not titles:
-        return []
+    cells = {title: match.table.cells(i).coded() for i, title in enumerate(match.table.header)}
+    titles = [one for one, column in cells.items() if have_several(match.key_of, column)]
+    titles = [one for one in titles if not one.lower().endswith("id")]
     rows = match.table.label_rule(match.id_column, titles)
-    number = int((match.row_of >= 0).sum()), len(match.row_of)
-    num_rows = int((match.key_of >= 0).sum())
-    return [Candidate("none", *number, num_rows, (), rows=rows, unit="row")]
+    counts = int((match.row_of >= 0).sum()), len(match.row_of), int((match.key_of >= 0).sum())
+    return [Candidate("none", *counts, (), rows=rows, unit="row")] if titles else []
 
 
 def _target_candidates(

@@ -220,17 +220,15 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
         (title, match.key_of, table.cells(place).coded().map(_filled))
         for title, place in zip(titles, places.values(), strict=True)
     ]
-    if rule.target == "texts":
-        lists = _text_lists(len(keys), match.key_of, [cells for _, _, cells in columns_of_rows])
-        return replace(found, names=lists)
+    is_one = len(titles) == 1 and not rule.pivot
+    is_set = is_one and have_several(match.key_of, columns_of_rows[0][2])
+    if rule.target == "texts" or (rule.target == "multilabel" and is_set):
+        cells_of_rows = [cells for _, _, cells in columns_of_rows]
+        lists = _text_lists(len(keys), match.key_of, cells_of_rows)
+        known = frozenset((cell,) for cells in cells_of_rows for cell in cells.values if cell)
+        return replace(found, names=lists, table_names=known)
     if rule.pivot:
         columns_of_rows = list(_pivoted(match, rule.pivot, columns_of_rows))
-    if rule.target == "multilabel" and len(titles) == 1 and not rule.pivot:
-        ((_, rows, cells),) = columns_of_rows
-        if have_several(rows, cells):
-            classes = frozenset((cell,) for cell in cells.values if cell)
-            lists = _text_lists(len(keys), rows, [cells])
-            return replace(found, names=lists, table_names=classes)
     of_images = {
         title: _of_images(keys, table.name, rows, cells, title if len(columns_of_rows) > 1 else "")
         for title, rows, cells in columns_of_rows
@@ -239,7 +237,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
         title: [cell for cell in cells.firsts().values() if cell is not None]
         for title, _, cells in columns_of_rows
     }
-    if len(titles) == 1 and not rule.pivot and rule.target not in OF_COLUMNS:
+    if is_one and rule.target not in OF_COLUMNS:
         names = cast("Coded[Cell | None]", of_images[titles[0]])
         return replace(found, names=names, table_names=frozenset(all_cells[titles[0]]))
     if _are_flags(table.name, all_cells, rule.target):

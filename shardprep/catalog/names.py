@@ -163,5 +163,8 @@ def _image_folders(mask: str, siblings: Collection[str]) -> set[str]:
         name
         for name in siblings
         if name != mask
-        and (IMAGE_FOLDER.fullmatch(name) or (given_split([name]) and mask.startswith(name)))
+        and (
+            IMAGE_FOLDER.fullmatch(name.removeprefix(mask.rpartition("_")[0]).lstrip("_"))
+            or (given_split([name]) and mask.startswith(name))
+        )
     }

@@ -158,8 +158,7 @@ def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
 
 def sample_keys(keys: Iterable[str], pattern: str) -> list[str]:
     """Return the keys of the samples that a value of `--stack` finds."""
-    expression = re.compile(parse_stack_rule(pattern).pattern)
-    found = map(expression.fullmatch, keys)
+    found = map(re.compile(parse_stack_rule(pattern).pattern).fullmatch, keys)
     return sorted({match["key"] for match in found if match is not None})
 
 

@@ -135,15 +135,11 @@ def survey_source(
     tables = documents.tables
     index = KeyIndex(keys)
     chosen = auto_labels(index, tables)
-    rules = (
-        stack_candidates(keys, tables)
-        + path_candidates(index)
-        + [one for table in tables for one in table_candidates(index, table, tables)]
-    )
+    rules = stack_candidates(keys, tables) + path_candidates(index)
+    rules += [one for table in tables for one in table_candidates(index, table, tables)]
     if chosen.rule == "none":
         rules += part_candidates(keys, tables)
-    has_stacks = bool(listing.images.are_stacks.any())
-    signs = [] if has_stacks else find_signs(index, documents, listing.images)
+    signs = find_signs(index, documents, listing.images)
     recognised = [] if signs else annotation_findings(keys, documents)
     ordered = tuple(sorted(signs, key=lambda one: one not in usual(signs)))
     taken = {ordered[0].key: ordered[0].option} if signs and chosen.rule == "none" else {}

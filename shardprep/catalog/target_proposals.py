@@ -68,9 +68,8 @@ def target_proposals(
     ]
     if 1 < len(classes) <= _MOST_TOGETHER:
         yield CsvRule((), "", tuple(classes), target="classes")
-    for title in titles:
-        if has_texts(match.table, title):
-            yield CsvRule((), "", (title,), target="text")
+    texts = [title for title in titles if has_texts(match.table, title)]
+    yield from (CsvRule((), "", (title,), target="text") for title in texts)
 
 
 def has_texts(table: Table, title: str) -> bool:

@@ -94,13 +94,13 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
         idle = [skipped(by_key[key], "looks like a mask") for key in sorted(others)]
         images = [member for key, member in by_key.items() if key not in others]
         return MasksBeside(Members.of(images), skipped=idle, segments=segments)
-    files = pair_masks(list(by_key), rule.pattern, others)
+    matches = matched(list(by_key), recipe.exclude, "exclude")
+    excluded = {key for key, is_out in zip(by_key, matches, strict=True) if is_out}
+    files = pair_masks(list(by_key), rule.pattern, others | excluded)
     used = files.keys
     classes = class_files(used, by_key) if recipe.instances else {}
     others.update(classes.values())
-    both = sorted(used.union(classes.values()))
-    matches = matched(both, recipe.exclude, "exclude")
-    out = {key for key, is_out in zip(both, matches, strict=True) if is_out}
+    out = used.union(classes.values()) & excluded
     files = _without(files, out)
     idle = [skipped(by_key[key], "matched by --exclude") for key in sorted(out)]
     idle += [skipped(by_key[key], "a mask without its image") for key in files.without_image]

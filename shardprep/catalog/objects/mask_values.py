@@ -18,7 +18,7 @@ from shardprep.errors import OptionError, OptionName, RecipeError, SourceError, 
 from shardprep.image.masks import MaskError, decode_mask, value_counts
 from shardprep.recipe.rules import parse_pairs
 from shardprep.source.byte_range import MemberError
-from shardprep.source.members import Member
+from shardprep.source.members import Member, StackExtent
 from shardprep.storage.text_file import CsvRows, decoded
 
 _MASK_VALUES, _INSTANCES = OptionName("mask_values"), OptionName("instances")
@@ -282,9 +282,13 @@ def detected_values(
 
 
 def _look(mask: Member, max_pixels: int) -> _Seen | None:
-    """Return the values of a mask. None if it cannot be decoded; the build reports that later."""
+    """Return the values of a mask. None if it cannot be decoded; the build reports that later.
+
+    A stack is looked at in its first image.
+    """
+    extent = mask.extent.members[0].extent if isinstance(mask.extent, StackExtent) else mask.extent
     try:
-        pixels, is_lossy, _ = decode_mask(mask.extent.read(), max_pixels)
+        pixels, is_lossy, _ = decode_mask(extent.read(), max_pixels)
     except (MemberError, MaskError, MemoryError):
         return None
     if pixels.ndim == 3:

@@ -217,6 +217,15 @@ def _forgery_values(members: Members) -> Values:
 
 DOCUMENTS = (
     Competition(
+        slug="recodai-luc-scientific-image-forgery-detection",
+        special="masks of several forgeries in .npy files; the same names in two folders",
+        members=_forgeries,
+        flags="--exclude '*/authentic/*' --masks '*_masks/{stem}.npy'",
+        stored="masks of forged images", expected=_forgery_values,
+        skipped={"not an image": 1, "no mask": 1, "matched by --exclude": 3},
+        missing="authentic images: build them apart with `--labels none`",
+    ),
+    Competition(
         slug="byu-locating-bacterial-flagellar-motors-2025",
         special="a folder of slices for each tomogram; a row for each motor",
         members=_byu,

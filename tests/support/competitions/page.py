@@ -10,11 +10,12 @@ from tests.support.competitions.documents import DOCUMENTS
 from tests.support.competitions.photos import PHOTOS
 from tests.support.competitions.series import SERIES
 from tests.support.competitions.twin import Competition, Outside
+from tests.support.competitions.volumes import VOLUMES
 from tests.support.layouts import markdown_table
 from tests.support.paths import ROOT, with_part
 
 PAGE = ROOT / "docs" / "competitions.md"
-COMPETITIONS = (*PHOTOS, *SERIES, *DOCUMENTS)
+COMPETITIONS = (*PHOTOS, *SERIES, *DOCUMENTS, *VOLUMES)
 LATER: dict[str, str] = {}
 """Competition → the flags that it needs, which do not exist yet."""
 OUTSIDE = (

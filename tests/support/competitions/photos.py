@@ -192,12 +192,13 @@ def _poses(year: int) -> Members:
         rows.append([dataset, "outliers" if is_out else scene, path if year == 2023 else file,
                      turn, move])  # fmt: skip
     rows.append(rows[5])
+    submitted = "image" if year == 2025 else "image_path"
     more = {2024: "train/categories.csv", 2025: "train_thresholds.csv"}.get(year, "")
     others = {more: table([["dataset", "scene", "thresholds"], ["haiper", "bike", "0.1;0.2"]])}
     return {
         **_photos(*keys[:-1]),
         ("train_labels.csv" if year == 2025 else "train/train_labels.csv"): table(rows),
-        "sample_submission.csv": table([rows[0], rows[1]]),
+        "sample_submission.csv": table([[*rows[0][:2], submitted, *rows[0][3:]], rows[1]]),
         **({} if year == 2023 else others),
     }
 
@@ -228,7 +229,7 @@ def _pose_competition(year: int, id_column: str, special: str) -> Competition:
         slug=f"image-matching-challenge-{year}", special=special, members=lambda: _poses(year),
         flags=flags, stored="12 numbers; the scene", expected=_pose_values,
         skipped={"not an image": 2 if year == 2023 else 3}, rows_without_image=1,
-        proposal="" if "{" in id_column else flags,
+        proposal=flags,
     )  # fmt: skip
 
 
@@ -331,7 +332,7 @@ def _plots() -> Members:
 
 
 def _plot_values(members: Members) -> Values:
-    found: Values = {_patch(642, "rgb", "test"): {"labels": []}}
+    found: Values = {}
     for row in rows_of(members, "GLC24_PA_metadata_train.csv"):
         key = _patch(int(row["surveyId"]), "rgb")
         if key in members and row["speciesId"]:
@@ -442,9 +443,8 @@ PHOTOS = (
     Competition(
         slug="geolifeclef-2024", special="a row for each plot and species; RGB and infrared",
         members=_plots,
-        flags="--include '*_rgb/*' --labels csv:GLC24_PA_metadata_train.csv:surveyId:speciesId "
-        "--target multilabel --split 'roots:train=PA_Train*,test=PA_Test*'",
+        flags="--root PA_Train_SatellitePatches_RGB "
+        "--labels csv:GLC24_PA_metadata_train.csv:surveyId:speciesId --target multilabel",
         stored="the classes of a plot; RGB", expected=_plot_values,
-        skipped={"not an image": 3, "not matched by --include": 9}, rows_without_image=1,
-    ),
+        skipped={"not an image": 3, "not below --root": 10}, rows_without_image=1    ),
 )  # fmt: skip

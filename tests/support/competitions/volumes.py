@@ -16,6 +16,7 @@ from PIL import Image
 from tests.support.builders import encoded, tree
 from tests.support.competitions.twin import (
     Array,
+    Competition,
     Members,
     Values,
     f32,
@@ -104,7 +105,7 @@ def _tiff(volume: Array) -> bytes:
 def _scrolls() -> Members:
     members: Members = {}
     rows = [["id", "scroll_id"]]
-    for i, one in enumerate((1407735, 2290837, 102536988, 11460685)):
+    for i, one in enumerate((1407735, 2290837, *range(102536988, 102536997))):
         members[f"train_images/{one}.tif"] = _tiff(_random(one, 4, 10, 12))
         if i != 2:
             members[f"train_labels/{one}.tif"] = _tiff(_random(one + 1, 4, 10, 12) % 3)
@@ -119,7 +120,8 @@ def _scroll_values(members: Members) -> Values:
     for key, data in members.items():
         label = key.replace("train_images", "train_labels")
         if "_images/" in key and ("test" in key or label in members):
-            found[key] = {"images": tifffile.imread(io.BytesIO(data))[..., None]}
+            volume = tifffile.imread(io.BytesIO(data))
+            found[key] = {"images": volume[..., None].repeat(3, axis=-1)}
             if "train" in key:
                 found[key]["segmentation_mask"] = tifffile.imread(io.BytesIO(members[label]))
     return found
@@ -253,3 +255,73 @@ def _tomograms() -> Members:
 def _tomogram(run: str) -> Array:
     rng = np.random.default_rng(int(run[-1]))
     return rng.normal(0, 1e-5, (4, 10, 12)).astype(np.float32)
+
+
+def _tomogram_values(members: Members) -> Values:
+    found: Values = {}
+    for run in ("TS_5_4", "TS_6_4", "TS_69_2"):
+        volume = _tomogram(run).astype(np.float64)
+        levels = np.rint(np.clip((volume + 3e-5) / 6e-5, 0, 1) * 65_535)
+        rows: dict[str, list[Any]] = {"pickable_object_name": [], "x": [], "y": [], "z": []}
+        for particle in _PARTICLES:
+            name = f"train/overlay/ExperimentRuns/{run}/Picks/{particle}.json"
+            for point in json.loads(members.get(name, b'{"points": []}'))["points"]:
+                rows["pickable_object_name"].append(particle.encode())
+                for axis in "xyz":
+                    rows[axis].append(f32(str(point["location"][axis])))
+        key = f"train/static/ExperimentRuns/{run}/VoxelSpacing10.000/denoised.zarr"
+        found[key] = {"images": levels[..., None]}
+        for name, values in rows.items():
+            path = name if name in rows and len(name) > 1 else f"points.location.{name}"
+            found[key][f"rows/{path}"] = values
+    return found
+
+
+VOLUMES = (
+    Competition(
+        slug="hms-harmful-brain-activity-classification",
+        special="spectrograms in Parquet; votes for windows of them",
+        members=_brain,
+        flags="--images '*_spectrograms/*.parquet::HW' --depth-range 0,100 --labels none "
+        f"--rows csv:train.csv:spectrogram_id:{_OFFSET},{','.join(_VOTES)}",
+        stored="the votes of each window", expected=_brain_values,
+        skipped={"not an image": 4}, rows_without_image=2,
+    ),
+    Competition(
+        slug="vesuvius-challenge-surface-detection",
+        special="TIFF volumes of several pages, and volumes of labels",
+        members=_scrolls, flags="--masks 'train_labels/{stem}.tif'",
+        stored="volumes and masks of each plane", expected=_scroll_values,
+        skipped={"not an image": 2, "no mask": 1},
+        proposal="--masks 'train_labels/{stem}.tif'",
+    ),
+    Competition(
+        slug="vesuvius-challenge-ink-detection",
+        special="16-bit TIFF layers, and one mask for all of them",
+        members=_fragments,
+        flags="--stack '{id}/surface_volume/*.tif' --masks '{id}/inklabels.png' --depth 16",
+        stored="volumes and a mask", expected=_fragment_values,
+        skipped={"not an image": 2, "no mask": 1, "not matched by --stack": 7},
+    ),
+    Competition(
+        slug="google-research-identify-contrails-reduce-global-warming",
+        special=".npy files of 9 bands, each 8 times; masks in .npy files",
+        members=_contrails,
+        flags="--images 'band_*.npy::HWN' --depth-range 180,320 --depth 16 "
+        f"--stack '{{id}}/band_{{{','.join(_BANDS)}}}.npy/000004' "
+        "--masks '{id}/human_pixel_masks.npy'",
+        stored="the bands of one time and a mask", expected=_contrail_values,
+        skipped={"a channel is missing": 1, "a mask without its image": 1, "no mask": 1,
+                 "not an image": 5, "not matched by --stack": 308},
+    ),
+    Competition(
+        slug="czii-cryo-et-object-identification",
+        special="zarr volumes, and a JSON for each kind of particle",
+        members=_tomograms,
+        flags="--images denoised.zarr:0 --depth 16 --depth-range=-3e-5,3e-5 --labels none "
+        "--rows 'csv:{run}/Picks/{particle}.json:{run}/VoxelSpacing10.000/denoised.zarr:"
+        "pickable_object_name,points.location.x,points.location.y,points.location.z'",
+        stored="volumes; the places of all particles", expected=_tomogram_values,
+        skipped={"not an image": 9},
+    ),
+)  # fmt: skip
