@@ -12,14 +12,7 @@ from pathlib import Path
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.tables.row_matching import row_ids
-from shardprep.catalog.tables.table import (
-    Table,
-    joined,
-    json_rows,
-    parse_table,
-    stacked,
-    table_of,
-)
+from shardprep.catalog.tables.table import Table, joined, json_rows, parse_table, stacked, table_of
 from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.recipe.recipe import Recipe
@@ -173,16 +166,15 @@ class Documents:
         """Return the rows of all files that a pattern names, with a column for each name in it."""
         option, keys = OptionName("FILE"), [member.key for member in self._others]
         rule = parse_stack_rule(file, option)
-        names = {WHOLE_NAME: WHOLE_NAME} | {name: f"field_{name}" for name in rule.names}
         found = [
             Pattern(rule.pattern, option, file, group, is_whole=True).search(keys)
-            for group in names.values()
+            for group in (WHOLE_NAME, *(f"field_{name}" for name in rule.names))
         ]
         tables, rows = list[Table](), list[dict[str, str]]()
-        for member, *parts in zip(self._others, *found, strict=True):
-            if parts[0] is None:
+        for member, whole, *parts in zip(self._others, *found, strict=True):
+            if whole is None:
                 continue
-            cells = dict(zip(names, map(str, parts), strict=True))
+            cells = dict(zip(rule.names, map(str, parts), strict=True))
             data, name = _read(member), member.key.lower()
             if name.endswith(TABLE_SUFFIXES):
                 tables.append(self._parse(data, member.key).with_cells(file, cells))
@@ -192,7 +184,7 @@ class Documents:
             else:
                 text = decoded(data)
                 lines = text.splitlines() if self._recipe.target == "texts" else [text]
-                rows += [{TEXT: line.strip(), **cells} for line in lines]
+                rows += [{TEXT: line.strip(), WHOLE_NAME: whole, **cells} for line in lines]
         if not any(found[0]):
             hint = f"a key looks like {keys[0]}" if keys else "the source has only images"
             raise SourceError(file, "the pattern names no file of the source", hint)
