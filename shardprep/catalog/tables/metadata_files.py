@@ -40,14 +40,19 @@ class Documents:
         self._columns = None if columns is None else columns.without(recipe.null)
 
     def label_tables(self) -> list[Table]:
-        rules, named = self._recipe.rules, self._recipe.rules.labels.table
+        rules = self._recipe.rules
         if rules.labels.kind == "csv":
-            columns = (named.id_column, *named.label_columns, *self._recipe.columns)
-            columns += (self._recipe.pivot, rules.split.column, self._recipe.group)
-            return [self._with(self.table(named.files, columns), rules.join)]
+            return [self._with(self.table(rules.labels.table.files, self._wanted), rules.join)]
         if rules.labels.kind == "column":
             return [self._only_table(rules.labels.table.label_columns)]
         return self.tables if rules.labels.kind == "auto" else []
+
+    @property
+    def _wanted(self) -> tuple[str, ...]:
+        """The columns of the table for labels, splits, groups and features."""
+        recipe, named = self._recipe, self._recipe.rules.labels.table
+        further = recipe.pivot, recipe.group, recipe.rules.split.column
+        return (named.id_column, *named.label_columns, *recipe.columns, *further)
 
     def _only_table(self, columns: Sequence[str]) -> Table:
         tables = self.tables if self._columns is None else [self._columns]
@@ -76,7 +81,7 @@ class Documents:
         if not self._recipe.rules.join:
             return None
         first, *others = self._recipe.rules.join
-        return self._with(self._table(first.file), others)
+        return self._with(self._table(first.file, self._wanted), others)
 
     def check_columns(self) -> None:
         """Raise a SourceError if a table in the source lacks a column that the recipe names."""
@@ -153,7 +158,7 @@ class Documents:
 
     def _with(self, table: Table, others: Sequence[JoinRule]) -> Table:
         for other in others:
-            table = joined(table, self._table(other.file), other.key)
+            table = joined(table, self._table(other.file, self._wanted), other.key)
         return table
 
     def _table(self, file: str, columns: Sequence[str] = ()) -> Table:
