@@ -316,11 +316,7 @@ def _columns(
     columns: dict[str, int | float | str | None] = {}
     for name, dtype in dtypes.items():
         if name.startswith(ROWS):
-            cells = [
-                str(one, "utf-8") if dtype == "bytes" else None if math.isnan(one) else one
-                for one in values[name]
-            ]
-            columns[name] = json.dumps(cells, ensure_ascii=False)
+            columns[name] = json.dumps([*map(_cell, values[name])], ensure_ascii=False)
             continue
         value = values[name][0]
         if dtype == "bytes":
@@ -330,6 +326,12 @@ def _columns(
         else:
             columns[name] = None if math.isnan(value) else value
     return columns
+
+
+def _cell(value: Any) -> int | float | str | None:
+    if isinstance(value, int | float):
+        return None if math.isnan(value) else value
+    return str(value, "utf-8")
 
 
 _BLOCK_BYTES = 1 << 20

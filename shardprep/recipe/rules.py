@@ -14,8 +14,7 @@ from shardprep.errors import OptionError, OptionName, shown
 RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "column", "none"]
 TABLE_SUFFIXES = (".csv", ".tsv")
 WHOLE_NAME, TEXT = "key", "text"
-"""Columns of files that a pattern names: the path up to the last name in braces, and the text of a
-file that is not a table."""
+"""Columns of text files that a pattern names: the path up to the last name, and the text."""
 SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
 _SLACK = 1e-6
 _LAYOUT = re.compile(

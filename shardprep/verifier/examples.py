@@ -382,8 +382,8 @@ def _count_faults(
     }
     if len({*counts.values()}) > 1:
         said = ", ".join(f"{name} of {count:,}" for name, count in counts.items())
-        kind = "objects" if of == "objects" else "example"
-        yield Fault(kind, f"the features of {of} have different lengths: {said}")
+        what = f"the features of {of} have different lengths: {said}"
+        yield Fault("example" if of == "rows" else "objects", what)
 
 
 def _row_faults(

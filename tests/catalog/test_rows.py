@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +49,14 @@ def f32(text: object) -> float:
 
 
 def i64(text: object) -> int:
-    return -1 if text in ("", None) else int(text)  # type: ignore[call-overload, no-any-return]
+    return -1 if text in ("", None) else int(text)  # type: ignore[call-overload]
 
 
 def utf8(text: object) -> bytes:
     return str("" if text is None else text).encode()
 
 
-def by_hand(data: bytes, ids: str, types: dict[str, Callable[[object], Any]], end: str) -> Rows:
+def by_hand(data: bytes, ids: str, types: Mapping[str, Callable[[object], Any]], end: str) -> Rows:
     rows: Rows = {}
     for row in csv.DictReader(io.StringIO(data.decode())):
         key = f"{ids.format(**row)}{end}"
@@ -120,7 +120,7 @@ def vessels() -> tuple[Members, dict[str, Any], Rows]:
 
 def leads() -> tuple[Members, dict[str, Any], Rows]:
     """Return row 7: a CSV with the time series of each image."""
-    files, rows = dict[str, bytes](), dict[str, Any]()
+    files, rows = dict[str, bytes](), Rows()
     for number in ("77", "78", "79"):
         files[f"train/{number}/{number}-0001.png"] = png(8, 8, int(number))
     for number in ("77", "78", "80"):
@@ -137,7 +137,12 @@ def charts() -> tuple[Members, dict[str, Any], Rows]:
     """Return row 28: a JSON of each image, with a list of points, a class and other lists."""
     files = {f"images/{i}.jpg": png(8, 8, i) for i in range(4)}
     rows: Rows = {}
-    for i, series in enumerate(([{"x": "a", "y": 1.5}, {"x": "b", "y": None}], [], [{"y": 2}])):
+    every: list[list[dict[str, Any]]] = [
+        [{"x": "a", "y": 1.5}, {"x": "b", "y": None}],
+        [],
+        [{"y": 2}],
+    ]
+    for i, series in enumerate(every):
         files[f"annotations/{i}.json"] = document({
             "source": "generated", "chart-type": ("dot", "line", "dot")[i],
             "text": [{"id": k, "polygon": {"x0": k}} for k in range(3)],
@@ -160,7 +165,7 @@ def charts() -> tuple[Members, dict[str, Any], Rows]:
 def picks() -> tuple[Members, dict[str, Any], Rows]:
     """Return row 27: several JSON of each sample, named after the class of their points."""
     files = {f"runs/TS_{i}.png": png(8, 8, i) for i in (1, 2)}
-    rows = {key: {"points.location.z": [], "particle": []} for key in ("runs/TS_1.png",)}
+    rows: Rows = {key: {"points.location.z": [], "particle": []} for key in ("runs/TS_1.png",)}
     for run, particle, number in (("TS_1", "apo", 2), ("TS_1", "ribo", 1), ("TS_7", "ribo", 1)):
         places = [{"x": 1.0, "y": 2.0, "z": 100.25 + k} for k in range(number)]
         files[f"overlay/{run}/Picks/{particle}.json"] = document({
@@ -340,7 +345,7 @@ def test_polygons_in_json_lines_are_masks_and_boxes(tmp_path: Path) -> None:
     files = {f"train/{name}.tif": png(8, 8) for name in "abc"}
     files["polygons.jsonl"] = "\n".join(map(json.dumps, LINES)).encode()
     source = write_folder(tmp_path / "in", files)
-    flags = {"size": "none", "max_dropped": 1.0, "format": "png"}
+    flags: dict[str, Any] = {"size": "none", "max_dropped": 1.0, "format": "png"}
     auto = build(source, tmp_path / "auto", **flags)
     result = build(source, tmp_path / "out", masks="jsonl", instances=True, **flags)
     for made in (auto, result):
@@ -363,10 +368,10 @@ def test_polygons_in_json_lines_are_masks_and_boxes(tmp_path: Path) -> None:
 FAULTS: dict[str, tuple[Members, dict[str, Any], str]] = {
     "no column": ({}, {"rows": "csv:t.csv:id"}, "rows: 'csv:t.csv:id' does not name columns"),
     "other kind": ({}, {"rows": "folder"}, "use csv:FILE:ID:COLUMN"),
-    "no file": ({"t.md": b""}, {"rows": "csv:t/{id}.json:id:x"}, "names no file of the source; a key looks"),
+    "no file": ({"t.md": b""}, {"rows": "csv:t/{id}.json:id:x"}, "no file of the source; a key"),
     "a bad pattern": ({}, {"rows": "csv:t/{i d}.json:id:x"}, "'t/{i d}.json' has {i d}"),
     "missing column": ({"a.json": b'{"x": 1}'}, {"rows": "csv:{id}.json:id:y"}, "no column 'y'"),
-    "no image": ({"t.csv": b"id,x\nq,1"}, {"rows": "csv:t.csv:id:x"}, "no row of t.csv names .*'q'"),
+    "no image": ({"t.csv": b"id,x\nq,1"}, {"rows": "csv:t.csv:id:x"}, "no row of t.csv .*'q'"),
     "two lists": (
         {"a.json": b'{"p": [{"x": 1}], "q": []}'}, {"rows": "csv:{id}.json:id:p.x,q.y"},
         "a.json: the columns are of two lists, 'p' and 'q'",

@@ -8,7 +8,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded
 
-Value = int | float | str | tuple[int, ...] | tuple[bytes, ...] | array
+Value: TypeAlias = "int | float | str | tuple[int, ...] | tuple[bytes, ...] | array[float]"
 """A value of a column; of rows, a tuple or an array of float32."""
 DType = Literal["int64", "float32", "bytes"]
 _READ: dict[DType, Callable[[str], int | float | str]] = {

@@ -12,14 +12,7 @@ from pathlib import Path
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.tables.row_matching import row_ids
-from shardprep.catalog.tables.table import (
-    Table,
-    joined,
-    json_rows,
-    parse_table,
-    stacked,
-    table_of,
-)
+from shardprep.catalog.tables.table import Table, joined, json_rows, parse_table, stacked, table_of
 from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.recipe.recipe import Recipe
@@ -47,14 +40,19 @@ class Documents:
         self._columns = None if columns is None else columns.without(recipe.null)
 
     def label_tables(self) -> list[Table]:
-        rules, named = self._recipe.rules, self._recipe.rules.labels.table
+        rules = self._recipe.rules
         if rules.labels.kind == "csv":
-            columns = (named.id_column, *named.label_columns, *self._recipe.columns)
-            columns += (self._recipe.pivot, rules.split.column, self._recipe.group)
-            return [self._with(self.table(named.files, columns), rules.join)]
+            return [self._with(self.table(rules.labels.table.files, self._wanted), rules.join)]
         if rules.labels.kind == "column":
             return [self._only_table(rules.labels.table.label_columns)]
         return self.tables if rules.labels.kind == "auto" else []
+
+    @property
+    def _wanted(self) -> tuple[str, ...]:
+        """The columns of the table for labels, splits, groups and features."""
+        recipe, named = self._recipe, self._recipe.rules.labels.table
+        further = recipe.pivot, recipe.group, recipe.rules.split.column
+        return (named.id_column, *named.label_columns, *recipe.columns, *further)
 
     def _only_table(self, columns: Sequence[str]) -> Table:
         tables = self.tables if self._columns is None else [self._columns]
@@ -83,7 +81,7 @@ class Documents:
         if not self._recipe.rules.join:
             return None
         first, *others = self._recipe.rules.join
-        return self._with(self._table(first.file), others)
+        return self._with(self._table(first.file, self._wanted), others)
 
     def check_columns(self) -> None:
         """Raise a SourceError if a table in the source lacks a column that the recipe names."""
@@ -160,7 +158,7 @@ class Documents:
 
     def _with(self, table: Table, others: Sequence[JoinRule]) -> Table:
         for other in others:
-            table = joined(table, self._table(other.file), other.key)
+            table = joined(table, self._table(other.file, self._wanted), other.key)
         return table
 
     def _table(self, file: str, columns: Sequence[str] = ()) -> Table:
@@ -173,16 +171,15 @@ class Documents:
         """Return the rows of all files that a pattern names, with a column for each name in it."""
         option, keys = OptionName("FILE"), [member.key for member in self._others]
         rule = parse_stack_rule(file, option)
-        names = {WHOLE_NAME: WHOLE_NAME} | {name: f"field_{name}" for name in rule.names}
         found = [
             Pattern(rule.pattern, option, file, group, is_whole=True).search(keys)
-            for group in names.values()
+            for group in (WHOLE_NAME, *(f"field_{name}" for name in rule.names))
         ]
         tables, rows = list[Table](), list[dict[str, str]]()
-        for member, *parts in zip(self._others, *found, strict=True):
-            if parts[0] is None:
+        for member, whole, *parts in zip(self._others, *found, strict=True):
+            if whole is None:
                 continue
-            cells = dict(zip(names, map(str, parts), strict=True))
+            cells = dict(zip(rule.names, map(str, parts), strict=True))
             data, name = _read(member), member.key.lower()
             if name.endswith(TABLE_SUFFIXES):
                 tables.append(self._parse(data, member.key).with_cells(file, cells))
@@ -192,7 +189,7 @@ class Documents:
             else:
                 text = decoded(data)
                 lines = text.splitlines() if self._recipe.target == "texts" else [text]
-                rows += [{TEXT: line.strip(), **cells} for line in lines]
+                rows += [{TEXT: line.strip(), WHOLE_NAME: whole, **cells} for line in lines]
         if not any(found[0]):
             hint = f"a key looks like {keys[0]}" if keys else "the source has only images"
             raise SourceError(file, "the pattern names no file of the source", hint)

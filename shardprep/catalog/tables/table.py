@@ -190,7 +190,7 @@ def json_rows(
     """
     try:
         if name.lower().endswith(".jsonl"):
-            document = [json.loads(line) for line in decoded(data).split("\n") if line.strip()]
+            document: Any = [json.loads(line) for line in decoded(data).split("\n") if line.strip()]
         else:
             document = json.loads(decoded(data))
         is_coco = isinstance(document, dict) and not is_of_image

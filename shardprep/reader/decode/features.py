@@ -106,8 +106,7 @@ class FeatureDecoder:
         }
         shapes[self.image_name] = (self._shape, self.dtype.type)
         shapes.update(self.annotations.shapes())
-        for name, feature in self._rows.items():
-            shapes[name] = ((None,), _DTYPES[feature.dtype])
+        shapes |= {name: ((None,), _DTYPES[one.dtype]) for name, one in self._rows.items()}
         return {name: shapes[name] for name in self.names}
 
     def item(self, payload: memoryview) -> dict[str, Any]:
@@ -213,8 +212,7 @@ class FeatureDecoder:
     def padded(self, columns: Columns) -> dict[str, Any]:
         """Return a batch with objects, stacks and rows padded to the longest of the batch."""
         values = self.annotations.padded(columns)
-        for name, feature in self._rows.items():
-            values[name] = stacked(values[name], MISSING[feature.dtype])
+        values |= {n: stacked(values[n], MISSING[one.dtype]) for n, one in self._rows.items()}
         images = values[self.image_name]
         if self._is_stack and self._decode and images.dtype == object:
             values[self.image_name] = stacked(images, 0)

@@ -78,9 +78,8 @@ def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> An
 def padding_values(spec: Any, value: float = 0) -> Any:
     """Return the padding value of each component, in the structure of `spec`."""
     if isinstance(spec, dict):
-        known: dict[str, float] = {**padding(spec)}
-        for name in filter(lambda name: name.startswith(ROWS), spec):
-            known[name] = math.nan if spec[name].dtype.is_floating else -1
+        rows = (name for name in spec if name.startswith(ROWS))
+        known = padding(spec) | {n: math.nan if spec[n].dtype.is_floating else -1 for n in rows}
         return {name: padding_values(one, known.get(name, 0)) for name, one in spec.items()}
     if isinstance(spec, tuple):
         return tuple(padding_values(one) for one in spec)

@@ -179,9 +179,8 @@ class Decoder:
             features[LABELS] = tf.cast(indicator, tf.float32)
         if TEXTS in features:
             features[TEXTS] = _dense(features[TEXTS], self._schema.features[TEXTS].num_values)
-        for name, feature in self._schema.rows.items():
-            if name in features:
-                features[name] = tf.sparse.to_dense(features[name], MISSING[feature.dtype])
+        for name in self._schema.rows.keys() & features.keys():
+            features[name] = tf.sparse.to_dense(features[name], MISSING[self._schema.dtypes[name]])
         return self._elements.pack(features)
 
     def _annotated(self, features: Mapping[str, Any], image: Any) -> dict[str, Any]:

@@ -81,9 +81,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
                     _add(table, found, region, attribute)
             table.miss(missing, is_elsewhere=not is_listed)
         except _DAMAGE as error:
-            raise SourceError(
-                key, f"is not JSON of {title} ({error!r})", "export it again"
-            ) from error
+            what = f"is not JSON of {title} ({error!r})"
+            raise SourceError(key, what, "export it again") from error
     if not table.listed:
         such = f", such as {next(iter(table.missing))}" if table.missing else ""
         raise SourceError(", ".join(keys), f"names no image of the source{such}")
