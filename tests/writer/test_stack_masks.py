@@ -16,6 +16,8 @@ import pytest
 from PIL import Image
 
 import shardprep
+from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.dataset.annotated_pictures import annotated_pictures
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import RecipeError, SourceError
@@ -319,3 +321,88 @@ def test_a_volume_of_labels_gives_each_image_its_mask(suffix: str, tmp_path: Pat
     bad = rows_of(result.path)[f"images/c.{suffix}"]
     assert (bad["kind"], bad["reason"]) == ("bad_mask", "it has 2 masks, and 5 images")
     assert not shardprep.verify(result.path, decode=True).problems
+
+
+def test_a_folder_of_masks_beside_the_images_is_recognised(kidneys: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "sennet.zip", zip_bytes(sennet()))
+    survey = survey_source(source, tmp_path, lambda _: None)
+    assert survey.stacks == ("train/{id}/images/*.tif",)
+    assert '# With stack, masks = "auto".' in recipe_text(survey)
+    keys = {**SENNET, "masks": "auto"}
+    assert records(build(source, tmp_path / "out", **keys).path) == records(kidneys)
+    classes = {
+        f"{name}/images/{i}.png": encoded(Image.new("L", (8, 8)))
+        for name in ("train", "val")
+        for i in range(3)
+    }
+    classes |= {key.replace("images", "masks"): data for key, data in classes.items()}
+    other = survey_source(write_folder(tmp_path / "splits", classes), tmp_path, lambda _: None)
+    assert not other.stacks
+    with pytest.raises(SourceError, match="no masks of stacks are recognised"):
+        build(tmp_path / "splits/val/images", tmp_path / "other", stack="{id}.png", masks="auto")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"masks": "rle:train.csv:id:rle"}, "rle:train.csv:id:rle of stacks are not supported"),
+        ({"instances": True}, "objects of stacks are not supported"),
+        ({"masks": "{id}/*/*.tif"}, "fits every image of the source"),
+    ],
+)
+def test_options_that_masks_of_stacks_do_not_allow_are_errors(
+    keys: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "sennet.zip", zip_bytes(sennet()))
+    with pytest.raises((RecipeError, SourceError), match=message):
+        build(source, tmp_path / "out", **{**SENNET, **keys})
+
+
+def test_verify_finds_lost_and_damaged_masks(kidneys: Path) -> None:
+    check = ExampleCheck(open_dataset(kidneys).schema, decode=True)
+    row = records(kidneys)["train/kidney_2"]
+    masks = row["segmentation_mask"]
+    assert not [*check.faults(row, None, 0)]
+    odd = encoded(Image.fromarray(np.full((HEIGHT, WIDTH), 7, np.uint8)), "PNG")
+    small = encoded(Image.new("L", (8, 8)), "PNG")
+    for changed, what in (
+        (masks[:2], "the stack has 2 masks, not 3"),
+        ([*masks[:2], masks[2][:60]], "segmentation_mask 2 is a PNG without an end"),
+        ([masks[0], odd, masks[2]], "segmentation_mask 1 has pixels of 7"),
+        ([small, *masks[1:]], "segmentation_mask 0 is 8x8 pixels"),
+    ):
+        faults = [*check.faults({**row, "segmentation_mask": changed}, None, 0)]
+        assert any(what in fault.what for fault in faults), faults
+
+
+@pytest.mark.thorough
+def test_other_commands_take_masks_of_stacks(kidneys: Path, tmp_path: Path) -> None:
+    import tensorflow_datasets as tfds
+
+    found = records(kidneys)
+    source = write(tmp_path / "sennet.zip", zip_bytes(sennet()))
+    again = build(source, tmp_path / "again", reuse=kidneys, **SENNET).path
+    assert tree(again).keys() == tree(kidneys).keys()
+    assert records(again) == found
+    assert not shardprep.diff(kidneys, again).changes
+    packed = shardprep.repack(kidneys, tmp_path / "packed", shards=2).path
+    assert records(packed) == found
+    assert not shardprep.verify(packed, decode=True).problems
+    one = "train/kidney_2/labels/1.tif"
+    members = sennet() | {one: tiff(255 - 255 * blocks(1, 3)[1])}
+    source = write(tmp_path / "changed.zip", zip_bytes(members))
+    changed = build(source, tmp_path / "changed", **SENNET, name="sennet").path
+    (change,) = shardprep.diff(kidneys, changed).changes.to_pylist()
+    assert (change["key"], change["kind"]) == ("train/kidney_2", "mask")
+    exported = shardprep.export(kidneys, to="folder", out=tmp_path / "exported").path
+    for key, row in found.items():
+        for i, mask in enumerate(row["segmentation_mask"]):
+            file = exported / f"train-masks/{key.rpartition('/')[2]}/{i:05d}.png"
+            assert file.read_bytes() == mask
+    shardprep.report(kidneys, output=tmp_path / "report.html")
+    (shown,) = (one for one in annotated_pictures(open_dataset(kidneys), 2) if "y_2" in one.title)
+    assert shown.mask == found["train/kidney_2"]["segmentation_mask"][1]
+    builder = tfds.builder_from_directory(str(kidneys))
+    for row in builder.as_dataset(split="train").as_numpy_iterator():
+        own = found[row["image/filename"].decode()]["segmentation_mask"]
+        assert (row["segmentation_mask"][..., 0] == np.array([*map(png, own)])).all()
