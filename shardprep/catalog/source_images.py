@@ -62,8 +62,6 @@ def list_images(
 ) -> ImageListing:
     """Return the members of a recipe's source and the images in its files of arrays, stacked.
 
-    Masks are members of their own.
-
     For arguments and errors see `list_source`, `with_arrays` and `stacked`.
     """
     listing = list_source(

@@ -166,9 +166,7 @@ class ExampleCheck:
             yield from _row_faults(sound, self.targets, rows, record)
         if self._annotated:
             yield from self._feature_faults(self._annotated, features, size or self._size, sound)
-            yield from _count_faults(self._annotated, features)
-            if MASK in sound and IMAGES in sound and self._annotated[MASK].repeated:
-                yield from _mask_number_faults(len(sound[MASK]), len(sound[IMAGES]))
+            yield from _count_faults({**self._plain, **self._annotated}, features)
             yield from _unseen_faults(sound)
             if rows is not None and rows.annotations:
                 yield from self._annotation_faults(sound, rows.annotations[record])
@@ -339,11 +337,6 @@ def _stack_faults(images: Feature, number: int, stated: Sequence[int]) -> Iterat
         yield Fault("image", f"the stack has {number:,} images, not {wanted:,}")
 
 
-def _mask_number_faults(number: int, num_images: int) -> Iterator[Fault]:
-    if number != num_images:
-        yield Fault("mask", f"the stack has {number:,} masks, not {num_images:,}")
-
-
 def _points_fault(values: Sequence[float], feature: Feature) -> Fault | None:
     if len(values) % max(feature.num_values, 1):
         what = f"has {len(values):,} values, which is not {feature.num_values} for each object"
@@ -370,7 +363,7 @@ def _unseen_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
 
 
 def _count_faults(expected: Mapping[str, Feature], features: Features) -> Iterator[Fault]:
-    """Yield one fault if the features of a record have values for different numbers of objects."""
+    """Yield one fault if the record has values for different numbers of objects or images."""
     counts = {
         name: len(features[name]) // max(feature.num_values, 1)
         for name, feature in expected.items()
@@ -378,7 +371,7 @@ def _count_faults(expected: Mapping[str, Feature], features: Features) -> Iterat
     }
     if len({*counts.values()}) > 1:
         said = ", ".join(f"{name} of {count:,}" for name, count in counts.items())
-        yield Fault("objects", f"the features of objects have different lengths: {said}")
+        yield Fault("objects", f"repeated features have different lengths: {said}")
 
 
 def _row_faults(

@@ -366,7 +366,7 @@ def test_verify_finds_lost_and_damaged_masks(kidneys: Path) -> None:
     odd = encoded(Image.fromarray(np.full((HEIGHT, WIDTH), 7, np.uint8)), "PNG")
     small = encoded(Image.new("L", (8, 8)), "PNG")
     for changed, what in (
-        (masks[:2], "the stack has 2 masks, not 3"),
+        (masks[:2], "different lengths: images of 3, segmentation_mask of 2"),
         ([*masks[:2], masks[2][:60]], "segmentation_mask 2 is a PNG without an end"),
         ([masks[0], odd, masks[2]], "segmentation_mask 1 has pixels of 7"),
         ([small, *masks[1:]], "segmentation_mask 0 is 8x8 pixels"),

@@ -20,8 +20,6 @@ from shardprep.source.listing import Listing, in_order
 from shardprep.source.members import Member, Members
 from shardprep.source.names import is_array_name
 
-_MOST_VALUE = 65_535
-
 
 def masks_apart(listing: Listing, recipe: Recipe) -> tuple[Listing, list[Member]]:
     """Return the listing without masks, and the masks.
@@ -38,11 +36,11 @@ def masks_apart(listing: Listing, recipe: Recipe) -> tuple[Listing, list[Member]
     if keys and len(found) == len(keys) + len(arrays):
         raise fits_all(rule.pattern)
     is_mask = np.array([key in found for key in keys], bool)
-    masks = [*listing.images.take(np.flatnonzero(is_mask))]
-    masks += [one for one in listing.others if one.key in found]
+    masks = [*listing.images.take(np.flatnonzero(is_mask)), *listing.others]
     others = [one for one in listing.others if one.key not in found]
     images = listing.images.take(np.flatnonzero(~is_mask))
-    return replace(listing, images=images, others=others), masks
+    rest = replace(listing, images=images, others=others)
+    return rest, [one for one in masks if one.key in found]
 
 
 def with_masks(listing: ImageListing, masks: Sequence[Member], recipe: Recipe) -> ImageListing:
@@ -93,7 +91,7 @@ def _layout(one: ChosenColumn, files: ArrayFiles) -> Layout:
     rule, found = files.rule(key), list(column.layouts[:1])
     if rule is not None and rule.layout:
         given = given_layout(rule.layout, shape, has_rows=column.has_rows)
-        found = [given] if given is not None else []
+        found = [] if given is None else [given]
     elif not found and 0 not in shape:
         found = [Layout("HW")] if len(shape) == 2 else possible_layouts(shape, has_rows=False)
     if not found:
@@ -107,7 +105,7 @@ def _whole(key: str, block: Block) -> Block:
         return [None if part is None else _whole(key, part) for part in block]
     if block.dtype.kind == "b" or (block.dtype.kind == "u" and block.dtype.itemsize <= 2):
         return block.astype(np.uint8) if block.dtype.kind == "b" else block
-    is_held = (block >= 0) & (block <= _MOST_VALUE) & (block == np.trunc(block))
+    is_held = (block >= 0) & (block <= 65_535) & (block == np.trunc(block))
     if not is_held.all():
         what = "is a mask whose values are not whole numbers from 0 to 65535"
         raise SourceError(key, what, "save it as array.astype(numpy.uint16)")

@@ -74,10 +74,7 @@ def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> An
 
 
 def padding_values(spec: Any, value: int = 0, ignored: int = 0) -> Any:
-    """Return the padding value of each component, in the structure of `spec`.
-
-    `ignored` is the value of class masks, which alone are a target that is not a dict.
-    """
+    """Return the padding value of each component of `spec`; `ignored` is that of class masks."""
     if isinstance(spec, dict):
         known = {**padding(spec), MASK: ignored}
         return {name: padding_values(one, known.get(name, 0)) for name, one in spec.items()}

@@ -53,7 +53,6 @@ class Elements:
         self.image_name = name = schema.image_name
         self.names = (name, *self.target.names) if as_supervised else tuple(schema.features)
         self.ignored = schema.features[MASK].ignored if MASK in schema.features else 0
-        """Padding value of masks of stacks."""
 
     def pack(self, features: dict[str, Any]) -> Any:
         """Return (image, target) or only the image, or without `as_supervised` all features."""
