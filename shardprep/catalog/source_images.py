@@ -21,7 +21,7 @@ from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
 from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside, skipped
 from shardprep.catalog.patterns import matched
-from shardprep.catalog.stacks import check_stacks, stacked
+from shardprep.catalog.stacks import check_stacks, stack_masks, stacked
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.catalog.tables.table import Table
@@ -62,8 +62,6 @@ def list_images(
 ) -> ImageListing:
     """Return the members of a recipe's source and the images in its files of arrays, stacked.
 
-    Masks are members of their own.
-
     For arguments and errors see `list_source`, `with_arrays` and `stacked`.
     """
     listing = list_source(
@@ -87,6 +85,10 @@ def files_by_key(listing: Listing) -> dict[str, StoredExtent | RefusedExtent]:
 
 def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
     """Return the wanted images, their labels, and the recipe with detected boxes or masks."""
+    are_stacks = listing.images.are_stacks
+    if recipe.rules.masks.kind == "auto" and are_stacks.any():
+        masks = listing.images.take(np.flatnonzero(~are_stacks)).keys
+        recipe = recipe.with_rules(masks=stack_masks(masks))
     documents = Documents(listing.others, recipe, listing.columns)
     recipe = with_panoptic(recipe, listing.images, documents)
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing
-from shardprep.catalog.names import MASK_ENDING, given_split, natural_order
+from shardprep.catalog.names import MASK_ENDING, given_split, masks_by_folder, natural_order
 from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Table
@@ -128,9 +128,12 @@ def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
     """Return the values of `--stack` that fit the names of images; [] for single images.
 
     Channels are files whose names differ in the same few endings. Series are DICOM files in several
-    folders, or other files in folders whose names are ids in a table.
+    folders, or other files in folders whose names are ids in a table, or numbered files in a folder
+    beside a folder of masks.
     """
-    paths = [PurePosixPath(key) for key in keys[:_MOST_LOOKED_AT]]
+    keys = keys[:_MOST_LOOKED_AT]
+    masks = set[str]().union(*masks_by_folder(keys).values())
+    paths = [PurePosixPath(key) for key in keys if key not in masks]
     suffixes = Counter(path.suffix for path in paths)
     suffix, number = suffixes.most_common(1)[0] if paths else ("", 0)
     if number < _MOST_OF_THEM * len(paths):
@@ -146,14 +149,28 @@ def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
     if any(_has_ids(table, {path.stem for path in paths}) for table in tables):
         return []  # each image has a row
     names = {folder.name for folder in folders if given_split(folder.parts) != "test"}
-    if suffix.lower() not in _DICOM and not any(_has_ids(table, names) for table in tables):
+    inner, is_split = "", any(given_split([folder.parent.name]) for folder in folders)
+    if masks and len(names) == 1 and not is_split and all(one.stem.isdigit() for one in paths):
+        inner, folders = names.pop(), [folder.parent for folder in folders]
+    elif suffix.lower() not in _DICOM and not any(_has_ids(table, names) for table in tables):
         return []
     common = PurePosixPath(posixpath.commonpath(folders))
     depths = {len(folder.parts) - len(common.parts) for folder in folders}
     if all(given_split(folder.parts[len(common.parts) :][:1]) for folder in folders):
         common, depths = PurePosixPath(), {depth - 1 for depth in depths}
     fields = {1: "{id}", 2: "{study}/{series}"}.get(max(depths), "")
-    return [str(common / fields / f"*{suffix}")] if fields and len(depths) == 1 else []
+    return [str(common / fields / inner / f"*{suffix}")] if fields and len(depths) == 1 else []
+
+
+def stack_masks(masks: Iterable[str]) -> str:
+    """Return the pattern of masks in a folder of each sample; SourceError if there is not one."""
+    paths = [PurePosixPath(one) for one in masks]
+    found = {f"{{id}}/{path.parent.name}/*{path.suffix}" for path in paths}
+    if len(found) != 1:
+        option = OptionName("masks", "auto")
+        hint = f"say where: {replace(option, value='')} '{{id}}/masks/*.png'"
+        raise SourceError(option, "no masks of stacks are recognised", hint)
+    return found.pop()
 
 
 def sample_keys(keys: Iterable[str], pattern: str) -> list[str]:

@@ -190,6 +190,7 @@ def recipe_text(survey: Survey) -> str:
         *key_lines("fit", "crop" if survey.taken is None else "pad"),
         "",
         *(line for one in survey.stacks for line in key_lines("stack", one, is_set=False)),
+        *(['# With stack, masks = "auto".'] if survey.stacks and survey.annotations else []),
         *_annotation_lines(survey),
         *(_label_lines(survey) if survey.taken is None else []),
         "",

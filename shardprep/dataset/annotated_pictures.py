@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,6 +82,7 @@ def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
     """Return a record's image, boxes and masks; RecordError if the record is damaged."""
     dtypes = schema.dtypes
     values: dict[str, Any] = dict(ExampleDecoder(dtypes, dtypes).decode(payload))
+    masks = values.get(MASK) or (b"",)
     try:
         return AnnotatedPicture(
             title=values[FILENAME][0].decode(errors="replace") if FILENAME in values else "",
@@ -90,7 +91,7 @@ def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
             labels=values.get(BOX_LABEL, ()),
             crowds=values.get(CROWD, ()),
             masks=values.get(OBJECT_MASK, ()),
-            mask=_middle(values.get(MASK) or (b"",)),
+            mask=masks[len(masks) // 2],
             **_points(values, schema),
         )
     except Exception as error:  # decoders raise anything
@@ -113,12 +114,9 @@ def _points(values: dict[str, Any], schema: Schema) -> dict[str, np.ndarray[Any,
     return found
 
 
-def _middle(files: Sequence[bytes]) -> bytes:
-    return files[len(files) // 2]
-
-
 def _pixels(values: dict[str, Any], schema: Schema) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    data = _middle(values[schema.image_name])
+    images = values[schema.image_name]
+    data = images[len(images) // 2]
     if schema.image.encoding == "raw":
         size = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
         return np.frombuffer(data, np.uint8).reshape(*size, 3)

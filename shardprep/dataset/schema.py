@@ -346,12 +346,9 @@ class Schema(Document):
         return self.model_copy(update={"features": {**self.features, **changed}})
 
     def with_stacks(
-        self, channels: tuple[str, ...], *, is_deep: bool, masks_of_images: bool = False
+        self, channels: tuple[str, ...], *, is_deep: bool, masks_repeat: bool = False
     ) -> Schema:
-        """Return a copy whose examples have the images of a stack; see `Feature` for arguments.
-
-        With `masks_of_images`, each image has a class mask.
-        """
+        """Return a copy whose examples have the images of a stack; see `Feature` for arguments."""
         form = {
             "repeated": True,
             "doc": "The images of the sample, in order.",
@@ -363,7 +360,7 @@ class Schema(Document):
             IMAGES if name == self.image_name else name: one for name, one in self.features.items()
         }
         known[IMAGES] = self.image.model_copy(update=form)
-        if masks_of_images:
+        if masks_repeat:
             known[MASK] = known[MASK].model_copy(update={"repeated": True})
         return self.model_copy(update={"features": known})
 

@@ -100,8 +100,7 @@ def _write(
             path = f"{folder}/{sample.name}.{sample.suffix}"
             if schema.is_stack:
                 path = f"{folder}/{sample.name}"
-                names = schema.image.channels
-                _write_stack(work / path, sample.images, names, sample.suffix)
+                _write_stack(work / path, sample.images, schema.image.channels, sample.suffix)
             else:
                 (work / path).write_bytes(sample.image)
             _write_masks(work, mask_folders, sample, schema)

@@ -168,9 +168,8 @@ class ExampleCheck:
             yield from _row_faults(sound, self.targets, rows, record)
         if self._annotated:
             yield from self._feature_faults(self._annotated, features, size or self._size, sound)
-            yield from _count_faults(self._annotated, features, "objects")
-            if MASK in sound and IMAGES in sound and self._annotated[MASK].repeated:
-                yield from _mask_number_faults(len(sound[MASK]), len(sound[IMAGES]))
+            others = {name: one for name, one in self._plain.items() if name not in self._rows}
+            yield from _count_faults({**others, **self._annotated}, features, "objects")
             yield from _unseen_faults(sound)
             if rows is not None and rows.annotations:
                 yield from self._annotation_faults(sound, rows.annotations[record])
@@ -341,11 +340,6 @@ def _stack_faults(images: Feature, number: int, stated: Sequence[int]) -> Iterat
         yield Fault("image", f"the stack has {number:,} images, not {wanted:,}")
 
 
-def _mask_number_faults(number: int, num_images: int) -> Iterator[Fault]:
-    if number != num_images:
-        yield Fault("mask", f"the stack has {number:,} masks, not {num_images:,}")
-
-
 def _points_fault(values: Sequence[float], feature: Feature) -> Fault | None:
     if len(values) % max(feature.num_values, 1):
         what = f"has {len(values):,} values, which is not {feature.num_values} for each object"
@@ -374,7 +368,7 @@ def _unseen_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
 def _count_faults(
     expected: Mapping[str, Feature], features: Mapping[str, Sequence[Any]], of: str
 ) -> Iterator[Fault]:
-    """Yield one fault if the features of a record have values for different numbers of objects."""
+    """Yield one fault if the record has values for different numbers of objects or images."""
     counts = {
         name: len(features[name]) // max(feature.num_values, 1)
         for name, feature in expected.items()
@@ -382,7 +376,7 @@ def _count_faults(
     }
     if len({*counts.values()}) > 1:
         said = ", ".join(f"{name} of {count:,}" for name, count in counts.items())
-        what = f"the features of {of} have different lengths: {said}"
+        what = f"repeated features have different lengths: {said}"
         yield Fault("example" if of == "rows" else "objects", what)
 
 

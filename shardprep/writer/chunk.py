@@ -5,7 +5,6 @@ Processes that do not encode import this module too, so it imports no decoder.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -48,14 +47,6 @@ class ImageObjectCounts(NamedTuple):
             placed.labelled_points if spec.has_points else None,
             placed.lost_points if spec.has_points else None,
         )
-
-    @classmethod
-    def total(cls, several: Sequence[ImageObjectCounts]) -> ImageObjectCounts:
-        """Return the counts of all masks of a stack."""
-        pixels: Counter[int] = Counter()
-        for one in several:
-            pixels.update(one.pixels or {})
-        return several[0]._replace(pixels=dict(sorted(pixels.items())))
 
 
 UNREADABLE: Final = "unreadable"

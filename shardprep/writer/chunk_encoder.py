@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -124,8 +125,9 @@ def encode_stack(
         if isinstance(placed, Rejection):
             return b"", outcome._replace(kind=placed.kind, reason=placed.reason, is_dark=False)
         pictures[names.MASK] = tuple(one.segmentation_mask for one in placed)
-        every = [ImageObjectCounts.of(one, encoder.annotations) for one in placed]
-        outcome = outcome._replace(objects=ImageObjectCounts.total(every))
+        total = sum((Counter(one.pixels) for one in placed), Counter[int]())
+        every = replace(placed[0], pixels=total, num_ignored=sum(one.num_ignored for one in placed))
+        outcome = outcome._replace(objects=ImageObjectCounts.of(every, encoder.annotations))
     framed = _framed(item, pictures, None, encoder)
     return framed, outcome._replace(length=len(framed))
 

@@ -70,23 +70,19 @@ def read_stack(
 def order_fault(item: Item) -> str:
     """Return why the masks of an item do not belong to the images of its stack, or "" if they do.
 
-    There must be as many. If all names have numbers, those of masks and images differ by a
-    constant, so that a missing image and another missing mask are found.
+    There must be as many. Numbers in the names may differ by a constant, but not otherwise: then an
+    image and another mask are missing.
     """
-    masks = item.masks
     files = item.extent.members if isinstance(item.extent, StackExtent) else ()
-    if len(masks) != len(files):
-        return f"it has {counted(len(masks), 'mask')}, and {counted(len(files), 'image')}"
-    numbers = [[_DIGITS.findall(PurePosixPath(one.key).stem) for one in s] for s in (files, masks)]
-    steps = [
-        int(of_mask[-1]) - int(of_file[-1]) if of_mask and of_file else 0
-        for of_file, of_mask in zip(*numbers, strict=True)
+    if len(item.masks) != len(files):
+        return f"it has {counted(len(item.masks), 'mask')}, and {counted(len(files), 'image')}"
+    pairs = [
+        [_DIGITS.findall(PurePosixPath(one.key).stem) for one in s] for s in (files, item.masks)
     ]
-    odd = next((i for i, step in enumerate(steps) if step != steps[0]), None)
-    if odd is None:
+    steps = [int(two[-1]) - int(one[-1]) for one, two in zip(*pairs, strict=True) if one and two]
+    if len({*steps}) < 2:
         return ""
-    names = (PurePosixPath(several[odd].key).name for several in (masks, files))
-    return "its mask {} does not belong to the image {}".format(*names)
+    return "the numbers in the names of its masks are not those of its images"
 
 
 class _StackReader:

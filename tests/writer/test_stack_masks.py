@@ -5,15 +5,19 @@ The originals are read independently, by Pillow and NumPy, and compared with the
 
 from __future__ import annotations
 
+import gzip
 import io
 from pathlib import Path
 from typing import Any
 
+import nibabel
 import numpy as np
 import pytest
 from PIL import Image
 
 import shardprep
+from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.dataset.annotated_pictures import annotated_pictures
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import RecipeError, SourceError
@@ -113,7 +117,7 @@ def test_masks_that_do_not_fit_the_images_reject_the_sample(kidneys: Path) -> No
     rows = rows_of(kidneys)
     reasons = {
         "train/kidney_3": "it has 3 masks, and 4 images",
-        "train/kidney_4": "its mask 1.tif does not belong to the image 2.tif",
+        "train/kidney_4": "the numbers in the names of its masks are not those of its images",
     }
     for key, reason in reasons.items():
         assert (rows[key]["kind"], rows[key]["reason"]) == ("bad_mask", reason)
@@ -224,7 +228,7 @@ def forgeries() -> tuple[dict[str, bytes], dict[str, Array]]:
 
 
 @pytest.mark.parametrize("instances", [False, True])
-def test_masks_of_single_images_are_arrays(instances: bool, tmp_path: Path) -> None:
+def test_masks_of_single_images_are_arrays(*, instances: bool, tmp_path: Path) -> None:
     members, masks = forgeries()
     result = build(
         write_folder(tmp_path / "source", members),
@@ -269,3 +273,136 @@ def test_a_mask_that_is_not_an_array_of_whole_numbers_is_an_error(tmp_path: Path
         source = write_folder(tmp_path / f"{number}", members)
         with pytest.raises(SourceError, match=what):
             build(source, tmp_path / "out", masks="masks/{stem}.npy")
+
+
+def nifti(volume: Array) -> bytes:
+    return nibabel.Nifti1Image(volume, np.eye(4)).to_bytes()
+
+
+def pages(volume: Array) -> bytes:
+    first, *others = map(Image.fromarray, volume)
+    return encoded(first, "TIFF", save_all=True, append_images=others)
+
+
+VOLUMES: dict[str, Any] = {
+    "nii.gz": lambda volume: gzip.compress(nifti(volume.transpose(2, 1, 0))),
+    "npy": npy,
+    "tif": pages,
+}
+
+
+@pytest.mark.parametrize("suffix", VOLUMES)
+def test_a_volume_of_labels_gives_each_image_its_mask(suffix: str, tmp_path: Path) -> None:
+    """As in BraTS and vesuvius-surface: classes 0 to 4, which no levels change."""
+    save = VOLUMES[suffix]
+    made = {name: (deep(i, 3 + i), blocks(i, 3 + i, 5)) for i, name in enumerate("abc")}
+    members: dict[str, bytes] = {}
+    for name, (volume, labels) in made.items():
+        members[f"images/{name}.{suffix}"] = save(volume)
+        number = 2 if name == "c" else None
+        members[f"labels/{name}.{suffix}"] = save(labels[:number])
+    result = build(
+        write_folder(tmp_path / "source", members),
+        tmp_path / "out",
+        masks="labels/{name}",
+        mask_values="0=background,1=necrosis,2=edema,3=enhancing,4=ignore",
+        depth=16,
+        size="none",
+        max_rejected=0.5,
+        **({"images": ("*.npy::THW",)} if suffix == "npy" else {}),
+    )
+    found = records(result.path)
+    assert found.keys() == {f"images/{name}.{suffix}" for name in "ab"}
+    for name in "ab":
+        row, (volume, labels) = found[f"images/{name}.{suffix}"], made[name]
+        assert (np.array([*map(png, row["images"])]) == volume).all()
+        masks = np.array([*map(png, row["segmentation_mask"])])
+        assert (masks == np.where(labels == 4, 255, labels)).all()
+    bad = rows_of(result.path)[f"images/c.{suffix}"]
+    assert (bad["kind"], bad["reason"]) == ("bad_mask", "it has 2 masks, and 5 images")
+    assert not shardprep.verify(result.path, decode=True).problems
+
+
+def test_a_folder_of_masks_beside_the_images_is_recognised(kidneys: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "sennet.zip", zip_bytes(sennet()))
+    survey = survey_source(source, tmp_path, lambda _: None)
+    assert survey.stacks == ("train/{id}/images/*.tif",)
+    assert '# With stack, masks = "auto".' in recipe_text(survey)
+    keys = {**SENNET, "masks": "auto"}
+    assert records(build(source, tmp_path / "out", **keys).path) == records(kidneys)
+    classes = {
+        f"{name}/images/{i}.png": encoded(Image.new("L", (8, 8)))
+        for name in ("train", "val")
+        for i in range(3)
+    }
+    classes |= {key.replace("images", "masks"): data for key, data in classes.items()}
+    other = survey_source(write_folder(tmp_path / "splits", classes), tmp_path, lambda _: None)
+    assert not other.stacks
+    with pytest.raises(SourceError, match="no masks of stacks are recognised"):
+        build(tmp_path / "splits/val/images", tmp_path / "other", stack="{id}.png", masks="auto")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"masks": "rle:train.csv:id:rle"}, "rle:train.csv:id:rle of stacks are not supported"),
+        ({"instances": True}, "objects of stacks are not supported"),
+        ({"masks": "{id}/*/*.tif"}, "fits every image of the source"),
+    ],
+)
+def test_options_that_masks_of_stacks_do_not_allow_are_errors(
+    keys: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "sennet.zip", zip_bytes(sennet()))
+    with pytest.raises((RecipeError, SourceError), match=message):
+        build(source, tmp_path / "out", **{**SENNET, **keys})
+
+
+def test_verify_finds_lost_and_damaged_masks(kidneys: Path) -> None:
+    check = ExampleCheck(open_dataset(kidneys).schema, decode=True)
+    row = records(kidneys)["train/kidney_2"]
+    masks = row["segmentation_mask"]
+    assert not [*check.faults(row, None, 0)]
+    odd = encoded(Image.fromarray(np.full((HEIGHT, WIDTH), 7, np.uint8)), "PNG")
+    small = encoded(Image.new("L", (8, 8)), "PNG")
+    for changed, what in (
+        (masks[:2], "different lengths: images of 3, segmentation_mask of 2"),
+        ([*masks[:2], masks[2][:60]], "segmentation_mask 2 is a PNG without an end"),
+        ([masks[0], odd, masks[2]], "segmentation_mask 1 has pixels of 7"),
+        ([small, *masks[1:]], "segmentation_mask 0 is 8x8 pixels"),
+    ):
+        faults = [*check.faults({**row, "segmentation_mask": changed}, None, 0)]
+        assert any(what in fault.what for fault in faults), faults
+
+
+@pytest.mark.thorough
+def test_other_commands_take_masks_of_stacks(kidneys: Path, tmp_path: Path) -> None:
+    import tensorflow_datasets as tfds
+
+    found = records(kidneys)
+    source = write(tmp_path / "sennet.zip", zip_bytes(sennet()))
+    again = build(source, tmp_path / "again", reuse=kidneys, **SENNET).path
+    assert tree(again).keys() == tree(kidneys).keys()
+    assert records(again) == found
+    assert not shardprep.diff(kidneys, again).changes
+    packed = shardprep.repack(kidneys, tmp_path / "packed", shards=2).path
+    assert records(packed) == found
+    assert not shardprep.verify(packed, decode=True).problems
+    one = "train/kidney_2/labels/1.tif"
+    members = sennet() | {one: tiff(255 - 255 * blocks(1, 3)[1])}
+    source = write(tmp_path / "changed.zip", zip_bytes(members))
+    changed = build(source, tmp_path / "changed", **SENNET, name="sennet").path
+    (change,) = shardprep.diff(kidneys, changed).changes.to_pylist()
+    assert (change["key"], change["kind"]) == ("train/kidney_2", "mask")
+    exported = shardprep.export(kidneys, to="folder", out=tmp_path / "exported").path
+    for key, row in found.items():
+        for i, mask in enumerate(row["segmentation_mask"]):
+            file = exported / f"train-masks/{key.rpartition('/')[2]}/{i:05d}.png"
+            assert file.read_bytes() == mask
+    shardprep.report(kidneys, output=tmp_path / "report.html")
+    (shown,) = (one for one in annotated_pictures(open_dataset(kidneys), 2) if "y_2" in one.title)
+    assert shown.mask == found["train/kidney_2"]["segmentation_mask"][1]
+    builder = tfds.builder_from_directory(str(kidneys))
+    for row in builder.as_dataset(split="train").as_numpy_iterator():
+        own = found[row["image/filename"].decode()]["segmentation_mask"]
+        assert (row["segmentation_mask"][..., 0] == np.array([*map(png, own)])).all()

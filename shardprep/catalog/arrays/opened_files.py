@@ -210,8 +210,8 @@ class ArrayFiles:
             if arrays is not None:
                 self.files.append(OpenedFile(member, place, arrays, self._root))
 
-    def open_images(self, images: Members, *, single: bool = True) -> None:
-        """Open the TIFF and DICOM files that rules name, also those of a `single` image.
+    def open_images(self, images: Members) -> None:
+        """Open the TIFF and DICOM files that rules name.
 
         Without rules, open all images if each of them has several pages, frames or many bands.
         """
@@ -228,8 +228,6 @@ class ArrayFiles:
             arrays = open_paged(place, member.key) if PAGED.search(member.key) else None
             if arrays is None and not is_named:
                 return
-            if arrays is None and not single:
-                continue
             opened.append(OpenedFile(member, place, arrays or single_image(place), self._root))
         if is_named or any(one.num_images > 1 for one in opened):
             self.files += opened

@@ -107,11 +107,9 @@ def _planes(members: Sequence[Member], is_stack: bool) -> list[Member]:  # noqa:
     """Return the masks of an image in its files, for a stack in the order of its images."""
     if is_stack:
         members = sorted(members, key=lambda one: natural_order(one.key))
-    planes: list[Member] = []
-    for member in members:
-        extent = member.extent
-        planes += extent.members if isinstance(extent, StackExtent) else [member]
-    return planes
+    extents = ((one, one.extent) for one in members)
+    planes = (of.members if isinstance(of, StackExtent) else [one] for one, of in extents)
+    return [plane for several in planes for plane in several]
 
 
 def _values(

@@ -139,12 +139,12 @@ class AnnotationDecoder:
         if len(data) != number:
             raise ValueError(f"feature {MASK!r} holds {len(data)} values, not {number}")
         masks = [self._decoded(MASK, one, size) for one in self._part.of(data)]
-        if not feature.repeated:
-            return masks[0][..., np.newaxis] if self._decode else masks[0]
         if not self._decode:
-            return masks
-        (whole,) = stacked([np.array(masks)], feature.ignored, self._part.max_length)
-        return whole[..., np.newaxis]
+            return masks if feature.repeated else masks[0]
+        if not feature.repeated:
+            return masks[0][..., np.newaxis]
+        rows = np.array(masks)[np.newaxis, ..., np.newaxis]
+        return stacked(rows, feature.ignored, self._part.max_length)[0]
 
     def _points(self, name: str, numbers: Sequence[float], num_rows: int) -> Array:
         shape, dtype = self._points_shape(name)

@@ -221,10 +221,7 @@ class FeatureDecoder:
     def _fill_images(
         self, crop: Crop | None, raw: dict[str, Any], columns: Columns, row: int, key: int
     ) -> None:
-        """Write the selected images of a stack to a row; `key` decides one window for all.
-
-        With a crop, the annotations are written as well.
-        """
+        """Write the images of a stack to a row, with a crop also the masks, in one window."""
         rows = columns[IMAGES]
         stored = self._part.of(raw.get(IMAGES, []))
         if not self._decode:

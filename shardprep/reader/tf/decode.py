@@ -53,23 +53,13 @@ class Elements:
         self._as_supervised = as_supervised
         self.image_name = name = schema.image_name
         self.names = (name, *self.target.names) if as_supervised else tuple(schema.features)
-        self._ignored = schema.features[MASK].ignored if MASK in schema.features else 0
+        self.ignored = schema.features[MASK].ignored if MASK in schema.features else 0
 
     def pack(self, features: dict[str, Any]) -> Any:
         """Return (image, target) or only the image, or without `as_supervised` all features."""
         if not self._as_supervised:
             return features
         return self.target.pair(features[self.image_name], features)
-
-    def padding(self, spec: Any) -> Any:
-        """Return the padding value of each component of an element, in the structure of `spec`."""
-        known = {**PADDING, MASK: self._ignored}
-        values = self.pack({name: known.get(name, 0) for name in self.names})
-        return tf.nest.map_structure(
-            lambda one, value: "" if one.dtype == tf.string else one.dtype.as_numpy_dtype(value),
-            spec,
-            values,
-        )
 
     def unpack(self, element: Any) -> dict[str, Any]:
         """Return the features of an element by name."""

@@ -15,6 +15,7 @@ from shardprep.reader.array_types import Ints
 from shardprep.reader.config import Request
 from shardprep.reader.decode.annotations import stacked
 from shardprep.reader.records.open import Subset
+from shardprep.reader.tf.batching import padding_values
 from shardprep.reader.tf.decode import Elements
 from shardprep.reader.tf.folder_cache import CacheProgress
 from shardprep.reader.tf.python_calls import in_python
@@ -77,10 +78,10 @@ def rows_a_turn(height: int, width: int) -> int:
 class DecodedRows:
     """Decoded elements in memory, as one array for each component of an element."""
 
-    def __init__(self, spec: Any, padding: Any, num_records: int) -> None:
+    def __init__(self, spec: Any, ignored: int, num_records: int) -> None:
         self._spec = spec
         self._flat = tf.nest.flatten(spec)
-        self._padding = tf.nest.flatten(padding)
+        self._padding = tf.nest.flatten(padding_values(spec, 0, ignored))
         self.arrays: list[Any] = []
         for one in self._flat:
             is_object = one.dtype == tf.string or not one.shape.is_fully_defined()
@@ -113,7 +114,7 @@ def memory_cache(
     if batch_size is not None:
         spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), spec)
     elements = Elements(subset.schema, as_supervised=request.as_supervised)
-    rows = DecodedRows(spec, elements.padding(spec), subset.num_records)
+    rows = DecodedRows(spec, elements.ignored, subset.num_records)
     progress = CacheProgress(subset.num_records, "memory")
     start = 0
     for element in decoded.as_numpy_iterator():

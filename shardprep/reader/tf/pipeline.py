@@ -456,7 +456,7 @@ class _Stages:
     def _batched(self, dataset: Any) -> Any:
         if self._size is None:
             return dataset
-        rows = self._elements, self._size, self.calls.finish
+        rows = self._elements.ignored, self._size, self.calls.finish
         return batched(dataset, *rows, drop=self._drop, keep_order=self._keep_order)
 
     def _mapped(self, dataset: Any, function: Callable[..., Any], num_calls: int) -> Any:

@@ -188,7 +188,7 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
     if has_stacks:
         masks = catalog.annotations is not None and catalog.annotations.spec.of_each_image
-        return filled.with_stacks(rule.channels, is_deep=spec.depth == 16, masks_of_images=masks)
+        return filled.with_stacks(rule.channels, is_deep=spec.depth == 16, masks_repeat=masks)
     return filled.with_keypoints(_skeletons(catalog.annotations))
 
 
