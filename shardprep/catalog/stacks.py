@@ -90,16 +90,13 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
 
 
 def _single(members: Members) -> Members:
-    """Return the members, with the images of a stack instead of the stack."""
-    if not members.are_stacks.any():
-        return members
-    extents = [one.extent for one in members]
-    return Members.joined(
-        [
-            one.members if isinstance(one, StackExtent) else members[at : at + 1]
-            for at, one in enumerate(extents)
-        ]
-    )
+    """Return the members, with the images of each stack instead of the stack."""
+    extents = [one.extent for one in members] if members.are_stacks.any() else []
+    parts = [
+        one.members if isinstance(one, StackExtent) else members[at : at + 1]
+        for at, one in enumerate(extents)
+    ]
+    return Members.joined(parts) if parts else members
 
 
 def check_stacks(recipe: Recipe, members: Members) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import json
+import struct
 import tarfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +22,12 @@ import zarr
 from numpy.typing import NDArray
 from PIL import Image
 
+import shardprep
+from shardprep import reader
+from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.errors import ShardprepError, SourceError
 from shardprep.writer.finalize import BuildResult
-from tests.catalog.test_arrays import hdf5, npy
+from tests.support.arrays import hdf5, npy, parquet
 from tests.support.builders import SHARED_DATA, build, write, write_folder, zip_bytes
 from tests.support.dicom import SHIPPED as DICOMS
 from tests.support.dicom import dicom
@@ -151,7 +159,7 @@ PAGED = {
     "big-endian": lambda: tiff(WORDS, byteorder=">"),
     "BigTIFF": lambda: tiff(WORDS, bigtiff=True, metadata={"axes": "ZYX"}),
     "ImageJ": lambda: tiff(WORDS, imagej=True, metadata={"spacing": 3.0, "unit": "um"}),
-    "LZW of libtiff": lambda: pillow_tiff(WORDS, "tiff_lzw"),
+    "deflate of libtiff": lambda: pillow_tiff(WORDS, "tiff_adobe_deflate"),
 }
 
 
@@ -247,3 +255,164 @@ def test_arrays_of_zarr_are_stacks(form: str, where: str, tmp_path: Path) -> Non
     assert found.keys() == {"a.zarr" if where == "itself" else "train/a.zarr"}
     assert np.array_equal(*found.values(), WORDS[:, :30, :26])
     assert not made.manifest.totals.skipped
+
+
+def test_a_table_of_numbers_is_a_matrix(tmp_path: Path) -> None:
+    """As the spectrograms of HMS: columns are frequencies, rows are times, and some cells lack."""
+    values = RNG.random((300, 8)).astype(np.float32)
+    values[3, 4] = np.nan
+    table = {"time": np.arange(300), **{f"LL_{i}": values[:, i] for i in range(8)}}
+    files = {f"train_spectrograms/{i}.parquet": parquet(table) for i in (353, 924)}
+    files["train.csv"] = b"spectrogram_id,expert\n353,Seizure\n924,GPD\n77,LPD\n"
+    source = write(tmp_path / "hms.zip", zip_bytes(files))
+    keys = {"images": "train_spectrograms/*.parquet::HW", "labels": "csv:train.csv"}
+    made = built(source, tmp_path / "out", **keys)
+    found = records(Path(made.location))
+    for key, label in (("353", "Seizure"), ("924", "GPD")):
+        row = found[f"train_spectrograms/{key}.parquet"]
+        assert made.manifest.labels.names[row["label"][0]] == label
+        image = np.asarray(Image.open(io.BytesIO(row["image"][0])))
+        expected = np.rint(np.nan_to_num(values.astype(np.float64)) * 255)
+        assert np.array_equal(grey(image), expected)
+
+
+# --- levels, errors and everything else ---
+
+
+def test_levels_are_those_of_a_stack_or_of_all_files(tmp_path: Path) -> None:
+    one, two = (RNG.normal(size=(4, 9, 12)).astype(np.float32) * scale for scale in (1, 50))
+    files = {"1.npy": npy(one), "2.npy": npy(two)}
+    source = write_folder(tmp_path / "src", files)
+    with pytest.raises(SourceError, match="not clear which values are black and white"):
+        built(source, tmp_path / "out", images="*.npy::THW")
+    own = {"images": "*.npy::THW", "depth_range": "auto", "depth": 16}
+    found = volumes(built(source, tmp_path / "own", **own))
+    for name, values in (("1.npy", one), ("2.npy", two)):
+        expected = deep(values, float(values.min()), float(values.max()))
+        assert np.array_equal(found[name], expected)
+    source = write(tmp_path / "a.npy", npy(WORDS // 2 + 1000))
+    (words,) = volumes(built(source, tmp_path / "words", **own)).values()
+    assert (words.min(), words.max()) == (0, 65535)
+    source = write(tmp_path / "nan.npy", npy(np.where(one > 0, one, np.nan)))
+    high = float(one.max())
+    made = built(source, tmp_path / "nan", images="*.npy::THW", depth_range=f"0,{high}", depth=16)
+    assert np.array_equal(volumes(made)["nan.npy"], deep(one, 0, high))
+
+
+def test_volumes_of_a_case_become_one_stack_and_classes_come_from_a_table(tmp_path: Path) -> None:
+    """As in BraTS: a file for each modality; a case lacks in the table, and one id has no case."""
+    shape = (12, 9, 4)
+    cases = {
+        f"case{i}/case{i}_{kind}.nii.gz": RNG.integers(0, 256, shape, np.uint8)
+        for i in range(3)
+        for kind in ("flair", "t1")
+    }
+    files = {key: gzip.compress(nifti(array)) for key, array in cases.items()}
+    files["labels.csv"] = b"case,grade\ncase0,low\ncase2,high\ncase9,low\n"
+    source = write(tmp_path / "brats.zip", zip_bytes(files))
+    keys = {"stack": "{id}/*.nii.gz", "labels": "csv:labels.csv:case:grade"}
+    made = built(source, tmp_path / "out", **keys)
+    found = volumes(made)
+    for case in ("case0", "case2"):
+        two = [planes(cases[f"{case}/{case}_{kind}.nii.gz"]) for kind in ("flair", "t1")]
+        assert np.array_equal(grey(found[case]), np.concatenate(two))
+    assert found.keys() == {"case0", "case2"}
+    assert made.manifest.totals.skipped == {"no label": 1, "not an image": 1}
+    single = volumes(built(source, tmp_path / "single", exclude="*_t1.nii.gz"))
+    assert len(single) == 3
+    assert np.array_equal(
+        grey(single["case0/case0_flair.nii.gz"]), planes(next(iter(cases.values())))
+    )
+
+
+def test_a_dataset_of_volumes_is_read_verified_reused_and_compared(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "src", {f"{i}.nii": nifti(BYTES[i].T) for i in range(2)})
+    made = built(source, tmp_path / "out", depth=16)
+    folder = Path(made.location)
+    checked = shardprep.verify(folder, against=source, decode=True)
+    assert not checked.problems
+    assert checked.against is not None
+    assert checked.against.is_equal
+    again = built(source, tmp_path / "again", depth=16, reuse=folder)
+    assert again.num_copied == 2
+    assert shardprep.diff(folder, Path(again.location)).is_equal
+    data = reader.Dataset(folder, "train")
+    volume = data[0]
+    assert (volume.shape, volume.dtype) == ((5, 9, 12, 1), np.uint16)
+    assert any(np.array_equal(volume[..., 0], one * np.uint16(257)) for one in BYTES)
+
+
+def test_the_recipe_of_init_builds_volumes(tmp_path: Path) -> None:
+    values = RNG.normal(size=(12, 9, 5)).astype(np.float32)
+    source = write_folder(tmp_path / "src", {f"{i}.nii": nifti(values + i) for i in range(2)})
+    survey = survey_source(source, tmp_path, lambda _: None)
+    text = recipe_text(survey)
+    low, high = map(float, survey.proposals["depth_range"][0].split(","))
+    assert low == pytest.approx(float(values.min()), rel=1e-4)
+    assert f'depth_range = "{survey.proposals["depth_range"][0]}"' in text
+    made = built(source, tmp_path / "out", depth_range=survey.proposals["depth_range"][0])
+    assert {len(one) for one in volumes(made).values()} == {5}
+    assert high > low
+
+
+def header(**fields: Any) -> bytes:
+    """Return a NIfTI file with these numbers in its header."""
+    data = bytearray(nifti(BYTES[0].T))
+    places = {
+        "dim": (40, "8h"),
+        "datatype": (70, "h"),
+        "vox_offset": (108, "f"),
+        "slope": (112, "f"),
+    }
+    for name, value in fields.items():
+        at, form = places[name]
+        struct.pack_into(f"<{form}", data, at, *np.ravel(value).tolist())
+    return bytes(data)
+
+
+def zarray(**fields: Any) -> dict[str, bytes]:
+    about = {
+        "zarr_format": 2, "shape": [4, 8, 8], "chunks": [1, 8, 8], "dtype": "|u1", "order": "C",
+        "compressor": None, "filters": None, "fill_value": 0, **fields,
+    }  # fmt: skip
+    return {"a.zarr/.zarray": json.dumps(about).encode(), "a.zarr/0.0.0": b"x" * 64}
+
+
+def bomb() -> bytes:
+    """Return 2 MB that unpack to 2 GB."""
+    packer = zlib.compressobj()
+    start = packer.compress(b"\0" * (1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return start + (packer.compress(b"\0" * (1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)) * 2047
+
+
+ZLIB = {"id": "zlib", "level": 1}
+HOSTILE: dict[str, dict[str, bytes]] = {
+    "cut nifti": {"a.nii": header()[:-9]},
+    "cut nifti.gz": {"a.nii.gz": gzip.compress(header())[:-30]},
+    "a huge nifti": {"a.nii": header(dim=[7, *[32767] * 7])},
+    "a negative side": {"a.nii": header(dim=[3, 4, -4, 4, 1, 1, 1, 1])},
+    "no axis": {"a.nii": header(dim=[0] * 8)},
+    "an unknown type": {"a.nii": header(datatype=32)},
+    "an offset beyond the end": {"a.nii": header(vox_offset=1e30)},
+    "an offset that is not a number": {"a.nii": header(vox_offset=np.nan)},
+    "a zarr of code": zarray(filters=[{"id": "pickle"}]),
+    "a zarr of objects": zarray(dtype="|O", filters=[{"id": "vlen-utf8"}]),
+    "an endless zarr": zarray(shape=[10**12, 8, 8]),
+    "an endless zarr of floats": zarray(shape=[10**12, 8, 8], dtype="<f4"),
+    "a zarr of one chunk": zarray(shape=[1, 10**6, 10**6], chunks=[1, 10**6, 10**6]),
+    "a zarr of zero chunks": zarray(chunks=[0, 0, 0]),
+    "a zarr of short chunks": zarray(shape=[1, 8, 8], chunks=[1, 8, 9]),
+    "a zarr bomb": zarray(compressor=ZLIB) | {"a.zarr/0.0.0": bomb()},
+    "a zarr without sense": zarray(shape="x", chunks={}),
+    "a zarr of no JSON": {"a.zarr/.zarray": b"[" * 100_000},
+    "nested zarrs": {**zarray(), "a.zarr/b.zarr/.zarray": b"{}"},
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_volume_is_an_error_of_one_line(case: str, tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "src", HOSTILE[case])
+    with pytest.raises(ShardprepError) as caught:
+        built(source, tmp_path / "out", max_member_size=8_000_000)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500

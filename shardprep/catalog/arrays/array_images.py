@@ -103,12 +103,10 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
                 sizes = _write(one, levels, out[0], files.recipe)
                 ends = start + np.cumsum(np.maximum(sizes, 0))
                 file, offsets = out[0].place.file, ends - np.maximum(sizes, 0)
-            per_item = one.layout.images_per_item(column.shape)
             prefix = key if per_file[key] == 1 else f"{key}:{one.name}"
-            keys = _keys(prefix, one, len(sizes) // per_item)
+            keys = _keys(prefix, one, len(sizes) // one.images_per_item)
             files.unpacker.budget.add_members(len(sizes), key)
-            add = _add_stacks if one.layout.is_stack else _add
-            add(builder, (keys, file, offsets, sizes), one.title)
+            _add(builder, (keys, file, offsets, sizes), one)
             if one.layout.has_samples:
                 tables.append((keys, others.of(one, len(keys))))
     return builder.members(), _table(tables, {one.opened.file for one in taken})
@@ -146,7 +144,6 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> DepthRange:
 
 
 def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
-    """Return the range of the numbers of a column and those in `found`."""
     with reading(one.opened.key):
         for block in one.column.blocks(one.layout.rows):
             for values in block if isinstance(block, list) else [block]:
@@ -253,7 +250,7 @@ def _parts(
     elif isinstance(block, list):
         for one in block:
             if one is None or (isinstance(one, np.ndarray) and not layout.fits(one.shape)):
-                yield b"", np.full(layout.images_per_row(column.column.shape), -1)
+                yield b"", np.full(column.images_per_row, -1)
             elif isinstance(one, bytes):
                 yield one, np.array([len(one)])
             else:
@@ -269,35 +266,23 @@ def _parts(
 def _add(
     builder: MembersBuilder,
     rows: tuple[Texts, str, NDArray[np.int64], NDArray[np.int64]],
-    title: str,
+    one: ChosenColumn,
 ) -> None:
+    """Add images, or stacks of equal numbers of images, one for each key."""
     keys, file, offsets, sizes = rows
-    good = np.flatnonzero(sizes >= 0)
-    places = np.zeros(len(good), PLACE)
-    places["kind"], places["offset"], places["num_bytes"] = PLAIN, offsets[good], sizes[good]
-    builder.add_all(keys.take(good), places, file)
-    for row in np.flatnonzero(sizes < 0).tolist():
-        builder.add(keys[row], RefusedExtent(0, _lacks(title)))
-
-
-def _add_stacks(
-    builder: MembersBuilder,
-    rows: tuple[Texts, str, NDArray[np.int64], NDArray[np.int64]],
-    title: str,
-) -> None:
-    """Add stacks of equal numbers of images, one for each key."""
-    keys, file, offsets, sizes = rows
-    places = np.zeros(len(sizes), PLACE)
-    places["kind"], places["offset"], places["num_bytes"] = PLAIN, offsets, sizes
-    for key, some in zip(keys, np.split(places, len(keys)), strict=True):
-        if (some["num_bytes"] < 0).any():
-            builder.add(key, RefusedExtent(0, _lacks(title)))
-        else:
-            builder.add(key, StackExtent(Members(_numbered(key, len(some)), some, (file,))))
-
-
-def _lacks(title: str) -> str:
-    return f"has no image: {title!r} is empty in this row, or of another shape"
+    places = np.zeros((len(keys), one.images_per_item), PLACE)
+    places["kind"], places["offset"] = PLAIN, offsets.reshape(places.shape)
+    places["num_bytes"] = sizes.reshape(places.shape)
+    lacks = (places["num_bytes"] < 0).any(axis=1)
+    good = np.flatnonzero(~lacks)
+    if not one.layout.is_stack:
+        builder.add_all(keys.take(good), places[good, 0], file)
+    for row in good.tolist() if one.layout.is_stack else ():
+        members = Members(_numbered(keys[row], places.shape[1]), places[row], (file,))
+        builder.add(keys[row], StackExtent(members))
+    for row in np.flatnonzero(lacks).tolist():
+        reason = f"has no image: {one.title!r} is empty in this row, or of another shape"
+        builder.add(keys[row], RefusedExtent(0, reason))
 
 
 def _table(tables: Sequence[tuple[Texts, dict[str, Texts]]], files: set[str]) -> Table | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,12 +72,6 @@ class OpenedFile(NamedTuple):
         return column or _ENDING.sub("", self.key.rpartition("/")[2])
 
     @property
-    def num_images(self) -> int:
-        """Number of images of a single stack."""
-        (column,) = self.arrays.images.values()
-        return column.layouts[0].images_per_item(column.shape)
-
-    @property
     def columns(self) -> list[ChosenColumn]:
         images = self.arrays.images.items()
         return [ChosenColumn(self, name, column, _layouts(column)) for name, column in images]
@@ -111,6 +106,16 @@ class ChosenColumn(NamedTuple):
     @property
     def num_rows(self) -> int:
         return self.column.shape[self.layout.rows] if self.layout.rows >= 0 else 0
+
+    @property
+    def images_per_item(self) -> int:
+        pairs = zip(self.layout.axes, self.column.shape, strict=False)
+        return math.prod(number for letter, number in pairs if letter == "T")
+
+    @property
+    def images_per_row(self) -> int:
+        is_row = self.layout.has_samples or not self.layout.is_stack
+        return self.images_per_item // (1 if is_row else self.num_rows)
 
     @property
     def is_scaled(self) -> bool:
@@ -215,7 +220,7 @@ class ArrayFiles:
 
         Without rules, open all images if each of them has several pages, frames or many bands.
         """
-        is_named, opened = bool(self.recipe.rules.images), list[OpenedFile]()
+        is_named, opened, has_stacks = bool(self.recipe.rules.images), list[OpenedFile](), False
         has_objects = self.recipe.is_annotated and self.recipe.rules.masks.kind != "pattern"
         if not is_named and (has_objects or not PAGED.search(images.keys[0])):
             return
@@ -225,11 +230,20 @@ class ArrayFiles:
             if not isinstance(member.extent, StoredExtent):
                 continue
             place = self._place(member.key, member.extent, "")
-            arrays = open_paged(place, member.key) if PAGED.search(member.key) else None
-            if arrays is None and not is_named:
+            arrays, may_be_stack = None, bool(PAGED.search(member.key))
+            try:
+                arrays = open_paged(place, member.key) if may_be_stack else None
+                may_be_stack = arrays is not None
+            except SourceError as error:  # a worker rejects a damaged file
+                if isinstance(error.__cause__, ModuleNotFoundError):
+                    if is_named:
+                        raise
+                    return
+            if not (may_be_stack or is_named):
                 return
+            has_stacks |= arrays is not None
             opened.append(OpenedFile(member, place, arrays or single_image(place), self._root))
-        if is_named or any(one.num_images > 1 for one in opened):
+        if is_named or has_stacks:
             self.files += opened
 
     def _place(self, key: str, extent: StoredExtent, kind: str) -> PlainExtent:
@@ -258,6 +272,10 @@ class ArrayFiles:
         for opened in self.files:
             rule = self.rule(opened.key)
             if rule is None:
+                continue
+            matrix = opened.arrays.matrix
+            if matrix is not None and not rule.column and sorted(rule.layout) == ["H", "W"]:
+                yield ChosenColumn(opened, "", matrix, [Layout(rule.layout)])
                 continue
             columns = opened.candidates
             if rule.column or rule.layout or not columns:
@@ -328,7 +346,7 @@ class ArrayFiles:
     def use(self, keys: Iterable[str]) -> None:
         """Mark files as used, and the members of zarr folders."""
         for key in keys:
-            self.used.update((key, *self._zarrs.get(key, ZarrFiles()).keys_of_members))
+            self.used.update((key, *(one.key for one in self._zarrs.get(key, {}).values())))
 
     def looked_into(self) -> tuple[str, ...]:
         found = [
