@@ -72,6 +72,12 @@ class OpenedFile(NamedTuple):
         return column or _ENDING.sub("", self.key.rpartition("/")[2])
 
     @property
+    def num_images(self) -> int:
+        """Number of images of a single stack."""
+        (column,) = self.arrays.images.values()
+        return column.shape[0]
+
+    @property
     def columns(self) -> list[ChosenColumn]:
         images = self.arrays.images.items()
         return [ChosenColumn(self, name, column, _layouts(column)) for name, column in images]
