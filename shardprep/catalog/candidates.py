@@ -130,9 +130,8 @@ def table_candidates(
     except SourceError:
         pass
     else:
-        is_text = has_texts(table, labelling.columns[0])
-        one = candidate(labelling)
-        return [replace(one, target="text", unit="text") if is_text else one]
+        of_text = {"target": "text", "unit": "text"}
+        return [candidate(labelling, **of_text if has_texts(table, labelling.columns[0]) else {})]
     match = None
     for ids in itertools.chain([""], _paths_of_columns(index, table)):
         with contextlib.suppress(SourceError):
@@ -155,14 +154,9 @@ def table_candidates(
             if match.id_column not in other.header:
                 more = match_table(index, joined(table, other, ""), match.id_column)
                 new = more.table.header[len(table.header) :]
-                several += [
-                    replace(one, join=other.name)
-                    for one in _target_candidates(index, more, tables, new)
-                    if 2 * one.num_labelled > one.num_images
-                ]
-    rules = [one.rule for one in several if not (one.target or one.pivot)]
-    found = [one for one in found if one.rule not in rules]
-    return [*several, *found, *_row_candidates(match)]
+                there = _target_candidates(index, more, tables, new)
+                several += [replace(one, join=other.name) for one in there]
+    return [*dict.fromkeys((*several, *found, *_row_candidates(match)))]
 
 
 def _paths_of_columns(index: KeyIndex, table: Table) -> Iterator[str]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -290,11 +290,11 @@ def _of_images(
     return Coded(named, cells.values)
 
 
-def have_several(key_of: Ints, cells: Coded[str | None]) -> bool:
+def have_several(key_of: Ints, cells: Coded[Any]) -> bool:
     """Return whether the rows of an image have different cells."""
     rows = np.flatnonzero((key_of >= 0) & cells.are_there)
     pairs = np.unique(np.stack([key_of[rows], cells.codes[rows]]), axis=1)
-    return len(np.unique(pairs[0])) < pairs.shape[1]
+    return bool(len(np.unique(pairs[0])) < pairs.shape[1])
 
 
 def _text_lists(

@@ -164,7 +164,11 @@ def _image_folders(mask: str, siblings: Collection[str]) -> set[str]:
         for name in siblings
         if name != mask
         and (
-            IMAGE_FOLDER.fullmatch(name.removeprefix(mask.rpartition("_")[0]).lstrip("_"))
+            any(
+                map(
+                    IMAGE_FOLDER.fullmatch, (name, name.removeprefix(f"{mask.rpartition('_')[0]}_"))
+                )
+            )
             or (given_split([name]) and mask.startswith(name))
         )
     }

@@ -235,8 +235,7 @@ def _annotation_lines(survey: Survey) -> list[str]:
             if sign.key == "masks":
                 lines += key_lines("instances", value=True, is_set=sign.instances)
             if sign.option in ("jsonl", "labelme", "via"):
-                lines += ["# Outlines can be masks, too.", f'# masks = "{sign.option}"']
-                lines += ["# instances = true"]
+                lines += ["# Or masks:", f'# masks = "{sign.option}"', "# instances = true"]
             if sign.has_points:
                 lines += [f"points = {toml_value(sign.option)}"]
             if sign.has_unlisted:

@@ -31,10 +31,7 @@ _WORDY = 0.5
 def target_proposals(
     match: TableMatch, tables: Sequence[Table], titles: Collection[str]
 ) -> Iterator[CsvRule]:
-    """Yield rules with the columns, pivot and kind of possible targets of a matched table.
-
-    Only columns in `titles` are targets. `tables` are all tables of the source.
-    """
+    """Yield rules with the columns among `titles`, pivot and kind of possible targets."""
     rows = np.flatnonzero(match.key_of >= 0)
     images = match.key_of[rows]
     num_images = len(np.unique(images))

@@ -261,6 +261,7 @@ def test_mnist_has_images_and_labels_of_both_splits(tmp_path: Path) -> None:
     arrays = {"x_train": GREY, "y_train": LABELS, "x_test": GREY[3:], "y_test": LABELS[3:]}
     one = built(write_folder(tmp_path / "mnist", files), tmp_path / "one")
     two = built(write(tmp_path / "mnist.npz", npz(**arrays)), tmp_path / "two")
+    assert two.manifest.labels.found_by == "mnist.npz, column 'y'"
     for made in (one, two):
         found, pixels = labels(made), stored(made)
         assert len(found) == 11

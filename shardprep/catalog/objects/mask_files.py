@@ -96,7 +96,10 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
         return MasksBeside(Members.of(images), skipped=idle, segments=segments)
     matches = matched(list(by_key), recipe.exclude, "exclude")
     excluded = {key for key, is_out in zip(by_key, matches, strict=True) if is_out}
-    files = pair_masks(list(by_key), rule.pattern, others | excluded)
+    try:
+        files = pair_masks(list(by_key), rule.pattern, others)
+    except AmbiguousIdError:
+        files = pair_masks(list(by_key), rule.pattern, others | excluded)
     used = files.keys
     classes = class_files(used, by_key) if recipe.instances else {}
     others.update(classes.values())

@@ -282,10 +282,7 @@ def detected_values(
 
 
 def _look(mask: Member, max_pixels: int) -> _Seen | None:
-    """Return the values of a mask. None if it cannot be decoded; the build reports that later.
-
-    A stack is looked at in its first image.
-    """
+    """Return the values of a mask, or of the first one of a stack; None if it does not decode."""
     extent = mask.extent.members[0].extent if isinstance(mask.extent, StackExtent) else mask.extent
     try:
         pixels, is_lossy, _ = decode_mask(extent.read(), max_pixels)

@@ -160,7 +160,10 @@ def _vessels() -> Members:
     lines[1]["annotations"].append(lines[1]["annotations"][0])
     members["test/72e40acccadf.tif"] = members[f"train/{0x0006FF2AA7CD:012x}.tif"]
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    submission = [["id", "height", "width", "prediction_string"], ["72e40acccadf", 512, 512, "0 1"]]
+    submission: list[list[Any]] = [
+        ["id", "height", "width", "prediction_string"],
+        ["72e40acccadf", 512, 512, "0 1"],
+    ]
     return {
         **members, "polygons.jsonl": text.encode(),
         "tile_meta.csv": table([*meta, meta[2], ["72e40acccadf", "5", "", "", ""]]),

@@ -65,8 +65,10 @@ def _lumbar() -> Members:
     for i, study in enumerate(("4003253", "4646740", "7143189", "8785691", "9000000")):
         grades.append([study, *(_GRADES[(i + k) % 3] for k in range(25))])
     grades[1][7] = ""
-    points = [["study_id", "series_id", "instance_number", "condition", "level", "x", "y"],
-              ["4003253", "702807833", "2", "Spinal Canal Stenosis", "L1/L2", 3, 4]]  # fmt: skip
+    points: list[list[Any]] = [
+        ["study_id", "series_id", "instance_number", "condition", "level", "x", "y"],
+        ["4003253", "702807833", 2, "Spinal Canal Stenosis", "L1/L2", 3.5, 4.5],
+    ]
     members |= _slices("test_images/44036939/2828203845", _planes(9, 2))
     return {
         **members, "train.csv": table([*grades, grades[1]]),

@@ -45,7 +45,7 @@ _OFFSET = "spectrogram_label_offset_seconds"
 def _spectrogram(seed: int) -> tuple[bytes, Array]:
     values = np.random.default_rng(seed).uniform(0, 110, (9, 16)).astype(np.float32)
     values[0, :3] = np.nan
-    columns = {"time": np.arange(1, 19, 2)}
+    columns: dict[str, Array] = {"time": np.arange(1, 19, 2)}
     names = [f"{side}_{0.59 + i:.2f}" for side in ("LL", "RL", "LP", "RP") for i in range(4)]
     columns |= {name: values[:, i] for i, name in enumerate(names)}
     out = io.BytesIO()
@@ -67,8 +67,8 @@ def _brain() -> Members:
     rows[2][9] = ""
     rows.append(rows[3])
     files = {f"train_spectrograms/{one}.parquet": _spectrogram(one)[0] for one in spectrograms[:4]}
-    submission = [["eeg_id", *_VOTES], [3911565283, *(1 / 6 for _ in _VOTES)]]
-    test = [["spectrogram_id", "eeg_id", "patient_id"], [51549, 3911565283, 6885]]
+    submission: list[list[Any]] = [["eeg_id", *_VOTES], [3911565283, *(1 / 6 for _ in _VOTES)]]
+    test: list[list[Any]] = [["spectrogram_id", "eeg_id", "patient_id"], [51549, 3911565283, 6885]]
     return {
         **files, "train.csv": table(rows), "test.csv": table(test),
         "test_spectrograms/51549.parquet": _spectrogram(51549)[0],
