@@ -20,12 +20,12 @@ import pytest
 import shardprep
 from shardprep import reader
 from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.catalog.tables.table import json_rows
 from shardprep.dataset.example import decode
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import ShardprepError
-from shardprep.recipe.recipe import make_recipe
 from shardprep.verifier.examples import ExampleCheck
 from shardprep.writer.finalize import BuildResult
 from tests.support.builders import build, png, write_folder
@@ -33,6 +33,8 @@ from tests.support.builders import build, png, write_folder
 Members = dict[str, bytes]
 Rows = dict[str, dict[str, list[Any]]]
 """Key → column → values."""
+Twin = tuple[Members, dict[str, Any], Rows]
+"""Files, flags and the rows that are expected, also of images that the source lacks."""
 TILE = png(8, 8)
 
 
@@ -56,34 +58,33 @@ def utf8(text: object) -> bytes:
     return str("" if text is None else text).encode()
 
 
-def by_hand(data: bytes, ids: str, types: Mapping[str, Callable[[object], Any]], end: str) -> Rows:
+def of_table(
+    file: str, data: bytes, ids: str, types: Mapping[str, Callable[[object], Any]], stack: str
+) -> tuple[dict[str, Any], Rows]:
+    """Return the flags for a table whose keys are `stack` with a cell, and its rows."""
     rows: Rows = {}
     for row in csv.DictReader(io.StringIO(data.decode())):
-        key = f"{ids.format(**row)}{end}"
-        values = rows.setdefault(key, {title: [] for title in types})
+        path = stack.rpartition("/")[0].replace("{", "{0[").replace("}", "]}").format(row)
+        values = rows.setdefault(path, {title: [] for title in types})
         for title, kind in types.items():
             values[title].append(kind(row[title]))
-    return rows
+    return {"stack": stack, "rows": f"csv:{file}:{ids}:{','.join(types)}"}, rows
 
 
-def motors() -> tuple[Members, dict[str, Any], Rows]:
+def motors() -> Twin:
     """Return row 18: 3-D points of a tomogram, whose slices are a stack."""
-    titles = ("Motor axis 0", "Motor axis 1", "Voxel spacing")
+    types = dict.fromkeys(("Motor axis 0", "Motor axis 1", "Voxel spacing"), f32)
     labels = table(
         "row_id,tomo_id,Motor axis 0,Motor axis 1,Voxel spacing",
         "0,tomo_a,-1.0,-1.0,6.5", "1,tomo_b,169.0,546.0,19.7", "2,tomo_lost,1.0,2.0,3.0",
         "3,tomo_b,12.0,,19.7",
     )  # fmt: skip
     files = {f"train/tomo_{t}/slice_{i:04d}.png": png(8, 8, i) for t in "abc" for i in range(2)}
-    flags = {
-        "stack": "train/{id}/slice_*.png",
-        "rows": f"csv:train_labels.csv:tomo_id:{','.join(titles)}",
-    }
-    rows = by_hand(labels, "train/{tomo_id}", dict.fromkeys(titles, f32), "")
-    return {"train_labels.csv": labels, **files}, flags, rows
+    made = of_table("labels.csv", labels, "tomo_id", types, "train/{tomo_id}/slice_*.png")
+    return {"labels.csv": labels, **files}, *made
 
 
-def discs() -> tuple[Members, dict[str, Any], Rows]:
+def discs() -> Twin:
     """Return row 4: coordinates in series, which are found by a path of two columns."""
     types = {"instance_number": i64, "condition": utf8, "x": f32}
     labels = table(
@@ -92,33 +93,26 @@ def discs() -> tuple[Members, dict[str, Any], Rows]:
         "4,70,,Spinal Canal Stenosis,L2/L3,320.5,295.7",
         '4,71,3,"Left, Neural",L1/L2,,1', "9,99,1,lost,L1/L2,1,1",
     )  # fmt: skip
-    files = {f"train_images/4/{s}/{i}.png": png(8, 8, i) for s in (70, 71, 72) for i in (1, 2, 10)}
-    flags = {
-        "stack": "train_images/{study}/{series}/*.png",
-        "rows": "csv:coordinates.csv:{study_id}/{series_id}:instance_number,condition,x",
-    }
-    rows = by_hand(labels, "train_images/{study_id}/{series_id}", types, "")
-    return {"coordinates.csv": labels, **files}, flags, rows
+    files = {f"images/4/{s}/{i}.png": png(8, 8, i) for s in (70, 71, 72) for i in (1, 2, 10)}
+    stack = "images/{study_id}/{series_id}/*.png"
+    made = of_table("places.csv", labels, "{study_id}/{series_id}", types, stack)
+    return {"places.csv": labels, **files}, *made
 
 
-def vessels() -> tuple[Members, dict[str, Any], Rows]:
+def vessels() -> Twin:
     """Return row 17: points as the text of a dict, and a class of each."""
     labels = table(
-        "SeriesInstanceUID,SOPInstanceUID,coordinates,location",
+        "Series,SOPInstanceUID,coordinates,location",
         "1.2.3,1.2.3.7,\"{'x': 258.3, 'y': 261.3}\",Left ICA", "1.2.4,1,,Right ICA",
         "1.2.3,1.2.3.9,\"{'x': 12.0, 'y': 1.0}\",Other", "9.9,1,,Other",
     )  # fmt: skip
     files = {f"series/1.2.{i}/{k}.png": png(8, 8, k) for i in (3, 4, 5) for k in range(2)}
-    flags = {
-        "stack": "series/{id}/*.png",
-        "rows": "csv:train_localizers.csv:SeriesInstanceUID:coordinates,location",
-    }
     types = {"coordinates": utf8, "location": utf8}
-    rows = by_hand(labels, "series/{SeriesInstanceUID}", types, "")
-    return {"train_localizers.csv": labels, **files}, flags, rows
+    made = of_table("localizers.csv", labels, "Series", types, "series/{Series}/*.png")
+    return {"localizers.csv": labels, **files}, *made
 
 
-def leads() -> tuple[Members, dict[str, Any], Rows]:
+def leads() -> Twin:
     """Return row 7: a CSV with the time series of each image."""
     files, rows = dict[str, bytes](), Rows()
     for number in ("77", "78", "79"):
@@ -133,15 +127,11 @@ def leads() -> tuple[Members, dict[str, Any], Rows]:
     return files, {"rows": "csv:train/{id}/{id}.csv:{id}-0001:I,aVR"}, rows
 
 
-def charts() -> tuple[Members, dict[str, Any], Rows]:
+def charts() -> Twin:
     """Return row 28: a JSON of each image, with a list of points, a class and other lists."""
     files = {f"images/{i}.jpg": png(8, 8, i) for i in range(4)}
     rows: Rows = {}
-    every: list[list[dict[str, Any]]] = [
-        [{"x": "a", "y": 1.5}, {"x": "b", "y": None}],
-        [],
-        [{"y": 2}],
-    ]
+    every: list[Any] = [[{"x": "a", "y": 1.5}, {"x": "b", "y": None}], [], [{"y": 2}]]
     for i, series in enumerate(every):
         files[f"annotations/{i}.json"] = document({
             "source": "generated", "chart-type": ("dot", "line", "dot")[i],
@@ -152,9 +142,7 @@ def charts() -> tuple[Members, dict[str, Any], Rows]:
         rows[f"images/{i}.jpg"] = {
             "data-series.x": [x for x, _ in cells], "data-series.y": [y for _, y in cells],
         }  # fmt: skip
-    files["annotations/9.json"] = document(
-        {"chart-type": "bar", "data-series": [{"x": "", "y": 0}]}
-    )
+    files["annotations/9.json"] = document({"chart-type": "bar", "data-series": [{"y": 0}]})
     flags = {
         "rows": "csv:annotations/{id}.json:id:data-series.x,data-series.y",
         "labels": "csv:annotations/{id}.json:id:chart-type",
@@ -162,10 +150,10 @@ def charts() -> tuple[Members, dict[str, Any], Rows]:
     return files, flags, rows
 
 
-def picks() -> tuple[Members, dict[str, Any], Rows]:
+def picks() -> Twin:
     """Return row 27: several JSON of each sample, named after the class of their points."""
     files = {f"runs/TS_{i}.png": png(8, 8, i) for i in (1, 2)}
-    rows: Rows = {key: {"points.location.z": [], "particle": []} for key in ("runs/TS_1.png",)}
+    rows: Rows = {"runs/TS_1.png": {"points.location.z": [], "particle": []}}
     for run, particle, number in (("TS_1", "apo", 2), ("TS_1", "ribo", 1), ("TS_7", "ribo", 1)):
         places = [{"x": 1.0, "y": 2.0, "z": 100.25 + k} for k in range(number)]
         files[f"overlay/{run}/Picks/{particle}.json"] = document({
@@ -261,12 +249,18 @@ def test_load_gives_the_batches_of_the_arrays(form: str, tmp_path: Path) -> None
         assert texts == batch["rows/data-series.x"].tolist()
 
 
-def test_torch_gets_rows_of_each_image(tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_tfds_and_torch_get_the_rows_of_each_image(tmp_path: Path) -> None:
+    import tensorflow_datasets as tfds
+
     path = made("charts", tmp_path).path
+    opened = tfds.builder_from_directory(str(path)).as_dataset(split="train")
+    theirs = {one["image/filename"].numpy().decode(): one for one in opened}
+    for key, record in stored(path).items():
+        assert theirs[key]["rows/data-series.x"].numpy().tolist() == record["rows/data-series.x"]
     loader = reader.Dataset(path, "train").loader(2, shuffle=False, ragged=True)
     lengths = [len(one) for _, target in loader for one in target["rows/data-series.y"]]
     assert lengths == [len(one["rows/data-series.y"]) for one in stored(path).values()]
-    assert sorted(lengths) == [0, 1, 2]  # image 3 has no label
 
 
 def test_documents_of_images_give_labels(tmp_path: Path) -> None:
@@ -401,14 +395,7 @@ def test_a_mistake_is_one_line(case: str, tmp_path: Path) -> None:
 
 
 def test_a_huge_document_needs_no_memory_for_each_pair_of_values() -> None:
-    from shardprep.catalog.tables.table import json_rows
-
     fields = {f"f{i}": i for i in range(3_000)}
     data = document({**fields, "p": [{"x": i} for i in range(3_000)], "q": [{"x": 1}] * 3_000})
     rows = json_rows(data, "a.json", ("p.x", "f7"), is_of_image=True)
     assert rows == [{"f7": "7", "p.x": str(i)} for i in range(3_000)]
-
-
-def test_a_recipe_with_texts_asks_for_texts() -> None:
-    recipe = make_recipe({"source": "x", "labels": "text:captions/{stem}.txt"}, "t")
-    assert (recipe.target, recipe.rules.labels.table.id_column) == ("text", "stem")
