@@ -212,12 +212,13 @@ def test_stacks_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     table = b"tomo_id,motors\n" + b"".join(b"tomo_%d,%d\n" % (i, i % 2) for i in range(4))
     write(tmp_path / "byu.zip", zip_bytes({**slices, "labels.csv": table}))
-    (command,) = re.findall(r"^\$ shardprep (.*)$", page("stacks"), re.MULTILINE)
+    command, *_ = re.findall(r"^\$ shardprep (.*)$", page("stacks"), re.MULTILINE)
     done = run(*shlex.split(command), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     monkeypatch.chdir(tmp_path)
     found = executed(examples("stacks"))
     assert found["volume"].shape[1:] == (48, 64, 3)
+    assert found["masks"].shape == (2, 8, 32, 48, 1)
     assert found["images"].shape == (4, 8, 48, 64, 3)
     assert next(iter(found["train"]))[0].shape == (4, 8, 32, 32, 3)
 

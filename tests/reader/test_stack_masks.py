@@ -40,7 +40,11 @@ def dataset(folder: Path, *, each: bool) -> Path:
             if each or not i:
                 found = encoded(Image.fromarray(mask(name, i)), "PNG")
                 members[f"{name}/masks/{i}.png"] = found
-    keys = {"stack": "{id}/images/*.png", "masks": "{id}/masks/*.png", "format": "png"}
+    keys: dict[str, Any] = {
+        "stack": "{id}/images/*.png",
+        "masks": "{id}/masks/*.png",
+        "format": "png",
+    }
     source = write_folder(folder / "source", members)
     return build(source, folder / "out", size=(HEIGHT, WIDTH), shards=1, **keys).path
 

@@ -23,6 +23,7 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import RecipeError, SourceError
 from shardprep.verifier.examples import ExampleCheck
 from tests.support.builders import build, encoded, tree, write, write_folder, zip_bytes
+from tests.support.dicom import dicom
 from tests.writer.records import png, records
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -106,10 +107,9 @@ def test_each_image_of_a_stack_has_its_mask(kidneys: Path) -> None:
     dataset = open_dataset(kidneys)
     assert dataset.schema.features["segmentation_mask"].repeated
     assert dataset.schema.features["segmentation_mask"].labels == ("background", "object")
-    assert dataset.manifest.annotations["train"].masks.pixels == {
-        "background": counts[0],
-        "object": counts[1],
-    }
+    of_split = dataset.manifest.annotations["train"].masks
+    assert of_split
+    assert of_split.pixels == {"background": counts[0], "object": counts[1]}
     assert not shardprep.verify(kidneys, decode=True).problems
 
 
@@ -124,6 +124,26 @@ def test_masks_that_do_not_fit_the_images_reject_the_sample(kidneys: Path) -> No
     totals = open_dataset(kidneys).manifest.totals
     assert totals.rejected == {"bad_mask": 2}
     assert totals.skipped == {"a mask without its image": 1}
+
+
+def test_masks_follow_slices_that_are_sorted_by_position(tmp_path: Path) -> None:
+    masks, members = blocks(6, 4), dict[str, bytes]()
+    for i, mask in enumerate(masks):  # the file with the highest number is the first slice
+        place = {
+            "ImagePositionPatient": [0, 0, 5.0 * i],
+            "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
+        }
+        members[f"a/images/{4 - i}.dcm"] = dicom(mask * 200, **place)
+        members[f"a/masks/{4 - i}.png"] = encoded(Image.fromarray(mask), "PNG")
+    source = write_folder(tmp_path / "source", members)
+    keys: dict[str, Any] = {"format": "png", "size": "none", "window": "full"}
+    result = build(
+        source, tmp_path / "out", stack="{id}/images/*", masks="{id}/masks/*.png", **keys
+    )
+    row = records(result.path)["a"]
+    for mask, image, stored in zip(masks, row["images"], row["segmentation_mask"], strict=True):
+        assert (np.asarray(Image.open(io.BytesIO(image)))[..., 0] == mask * 200).all()
+        assert (png(stored) == mask).all()
 
 
 def test_a_mask_of_a_whole_stack_is_placed_like_its_images(tmp_path: Path) -> None:
@@ -259,16 +279,15 @@ def test_masks_of_single_images_are_arrays(*, instances: bool, tmp_path: Path) -
 def test_a_mask_that_is_not_an_array_of_whole_numbers_is_an_error(tmp_path: Path) -> None:
     image = encoded(Image.new("RGB", (WIDTH, HEIGHT)), "PNG")
     values = np.zeros((HEIGHT, WIDTH))
-    for number, (array, what) in enumerate(
-        (
-            (values + 0.5, "whole numbers from 0 to 65535"),
-            (values.astype(np.int8) - 1, "whole numbers from 0 to 65535"),
-            (values.astype(object), "pickled Python objects, which are never read"),
-            (np.zeros((2, 2, 2, 2, 2), np.uint8), r"is a mask of the shape \(2, 2, 2, 2, 2\)"),
-            (np.zeros((0, HEIGHT, WIDTH), np.uint8), "is a mask of the shape"),
-            (np.zeros((HEIGHT, WIDTH, 3), np.uint16), "is a mask of uint16 in colours"),
-        )
-    ):
+    cases: tuple[tuple[Array, str], ...] = (
+        (values + 0.5, "whole numbers from 0 to 65535"),
+        (values.astype(np.int8) - 1, "whole numbers from 0 to 65535"),
+        (values.astype(object), "pickled Python objects, which are never read"),
+        (np.zeros((2, 2, 2, 2, 2), np.uint8), r"is a mask of the shape \(2, 2, 2, 2, 2\)"),
+        (np.zeros((0, HEIGHT, WIDTH), np.uint8), "is a mask of the shape"),
+        (np.zeros((HEIGHT, WIDTH, 3), np.uint16), "is a mask of uint16 in colours"),
+    )
+    for number, (array, what) in enumerate(cases):
         members = {"images/a.png": image, "masks/a.npy": npy(array)}
         source = write_folder(tmp_path / f"{number}", members)
         with pytest.raises(SourceError, match=what):
@@ -276,7 +295,8 @@ def test_a_mask_that_is_not_an_array_of_whole_numbers_is_an_error(tmp_path: Path
 
 
 def nifti(volume: Array) -> bytes:
-    return nibabel.Nifti1Image(volume, np.eye(4)).to_bytes()
+    data: bytes = nibabel.Nifti1Image(volume, np.eye(4)).to_bytes()
+    return data
 
 
 def pages(volume: Array) -> bytes:
@@ -295,6 +315,7 @@ VOLUMES: dict[str, Any] = {
 def test_a_volume_of_labels_gives_each_image_its_mask(suffix: str, tmp_path: Path) -> None:
     """As in BraTS and vesuvius-surface: classes 0 to 4, which no levels change."""
     save = VOLUMES[suffix]
+    more: dict[str, Any] = {"images": ("*.npy::THW",)} if suffix == "npy" else {}
     made = {name: (deep(i, 3 + i), blocks(i, 3 + i, 5)) for i, name in enumerate("abc")}
     members: dict[str, bytes] = {}
     for name, (volume, labels) in made.items():
@@ -309,7 +330,7 @@ def test_a_volume_of_labels_gives_each_image_its_mask(suffix: str, tmp_path: Pat
         depth=16,
         size="none",
         max_rejected=0.5,
-        **({"images": ("*.npy::THW",)} if suffix == "npy" else {}),
+        **more,
     )
     found = records(result.path)
     assert found.keys() == {f"images/{name}.{suffix}" for name in "ab"}

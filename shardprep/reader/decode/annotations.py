@@ -143,8 +143,8 @@ class AnnotationDecoder:
             return masks if feature.repeated else masks[0]
         if not feature.repeated:
             return masks[0][..., np.newaxis]
-        rows = np.array(masks)[np.newaxis, ..., np.newaxis]
-        return stacked(rows, feature.ignored, self._part.max_length)[0]
+        rows = np.array(masks)[..., np.newaxis]
+        return stacked([rows], feature.ignored, self._part.max_length)[0]
 
     def _points(self, name: str, numbers: Sequence[float], num_rows: int) -> Array:
         shape, dtype = self._points_shape(name)
@@ -220,7 +220,7 @@ class AnnotationDecoder:
             for name, column in columns.items()
         }
         if self._mask and self._mask.repeated and self._decode and padded[MASK].dtype == object:
-            padded[MASK] = stacked(padded[MASK], self._mask.ignored)
+            padded[MASK] = stacked(columns[MASK], self._mask.ignored)
         return padded
 
     def _largest(self, boxes: Array) -> Array | None:

@@ -158,12 +158,11 @@ class FeatureDecoder:
         if self._crop is None:
             raise ValueError("no crop is given")
         image, rows = values.pop(self.image_name), columns[self.image_name]
+        pairs = [(image, rows[row])]
         if self._is_stack:
             out = self._stack_row(rows, row, (len(image), *self._crop.size))
-            for pixels, into in zip(image, out, strict=True):
-                window, size = crop_pixels(pixels, self._crop, key, into)
-        else:
-            window, size = crop_pixels(image, self._crop, key, rows[row])
+            pairs = list(zip(image, out, strict=True))
+        (window, size), *_ = [crop_pixels(one, self._crop, key, into) for one, into in pairs]
         for name, value in self.annotations.cropped(values, window, size).items():
             columns[name][row] = value
 
@@ -230,6 +229,7 @@ class FeatureDecoder:
         if not stored:
             raise ValueError(f"feature {IMAGES!r} holds no image")
         sizes: set[tuple[int, ...]] = set()
+        window, size = CropWindow(0, 0, 0, 0), (0, 0)
         out = np.empty(0, self.dtype)
         for number, data in enumerate(stored):
             pixels = self._pixels(data) if crop is None else np.empty((*crop.size, 0))
