@@ -132,11 +132,11 @@ def table_candidates(
     else:
         of_text = {"target": "text", "unit": "text"}
         return [candidate(labelling, **of_text if has_texts(table, labelling.columns[0]) else {})]
-    match = None
     for ids in itertools.chain([""], _paths_of_columns(index, table)):
         with contextlib.suppress(SourceError):
-            match = match or match_table(index, table, ids)
-    if match is None:
+            match = match_table(index, table, ids)
+            break
+    else:
         return []
     found = []
     for columns in candidate_columns(match):
@@ -167,8 +167,8 @@ def _paths_of_columns(index: KeyIndex, table: Table) -> Iterator[str]:
         for at in index.find(cell):
             folders = index.keys[at].split("/")[:-1]
             parts = [fields[row.index(one)] if one in row else one for one in folders]
-            first = next((i for i, part in enumerate(parts) if part in fields), len(parts))
-            yield "/".join([*parts[first:], field])
+            if first := [i for i, part in enumerate(parts) if part in fields]:
+                yield "/".join([*parts[first[0] :], field])
 
 
 def _row_candidates(match: TableMatch) -> list[Candidate]:

@@ -293,8 +293,9 @@ def _of_images(
 def have_several(key_of: Ints, cells: Coded[Any]) -> bool:
     """Return whether the rows of an image have different cells."""
     rows = np.flatnonzero((key_of >= 0) & cells.are_there)
-    pairs = np.unique(np.stack([key_of[rows], cells.codes[rows]]), axis=1)
-    return bool(len(np.unique(pairs[0])) < pairs.shape[1])
+    last = np.zeros(int(key_of.max(initial=0)) + 1, cells.codes.dtype)
+    last[key_of[rows]] = cells.codes[rows]
+    return bool((last[key_of[rows]] != cells.codes[rows]).any())
 
 
 def _text_lists(

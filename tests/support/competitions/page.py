@@ -16,12 +16,14 @@ from tests.support.paths import ROOT, with_part
 
 PAGE = ROOT / "docs" / "competitions.md"
 COMPETITIONS = (*PHOTOS, *SERIES, *DOCUMENTS, *VOLUMES)
-LATER: dict[str, str] = {}
-"""Competition → the flags that it needs, which do not exist yet."""
 OUTSIDE = (
     Outside(
         "g2net-detecting-continuous-gravitational-waves", "HDF5 of complex numbers",
-        "Write the power of the complex numbers to .npy files first.",
+        "Write the power of the complex numbers to `.npy` files first.",
+    ),
+    Outside(
+        "waveform-inversion", "`.npy` files of 5 recordings, and of a velocity map for them",
+        "Target images belong to single images: write the 5 recordings side by side first.",
     ),
 )  # fmt: skip
 _MARKS = "<!-- competitions -->\n", "<!-- end of competitions -->\n"
