@@ -104,12 +104,10 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
         return
     single = np.flatnonzero(~are_stacks & ~members.are_refused)
     if len(single):
-        what = (
-            f"{counted(int(are_stacks.sum()), 'stack')} and {counted(len(single), 'single image')}"
-        )
+        what = f"has stacks, and {counted(len(single), 'single image')}"
         example = shown(members.keys[int(single[0])], _MOST_SHOWN)
         hint = f"leave one kind out, as by {OptionName('exclude')} {example}"
-        raise SourceError(recipe.source, f"has {what}", hint)
+        raise SourceError(recipe.source, what, hint)
     for key in ("boxes", "masks", "points"):
         if getattr(recipe.rules, key).is_given:
             raise RecipeError(OptionName(key), f"{key} of stacks are not supported", "leave it out")

@@ -27,7 +27,6 @@ _CODECS = {
     "zlib", "zstd",
 }  # fmt: skip
 """Codecs of numbers. Others may load Python objects, which can run any code."""
-_KEYS_OF_CODECS = ("codecs", "compressor", "filters")
 
 
 class ZarrFiles(dict[str, Any]):
@@ -86,9 +85,9 @@ def open_zarr(files: ZarrFiles, name: str, most_bytes: int) -> ArrayFile:
         for key in sorted(key for key in files if key.rpartition("/")[2] in _ARRAYS):
             about = json.loads(files[key].to_bytes())
             path = key.rpartition("/")[0]
-            others = {*_names([about.get(one) for one in _KEYS_OF_CODECS])} - _CODECS
-            if others:
-                left_out.append(f"{path} ({min(others)})")
+            codecs = [about.get(one) for one in ("codecs", "compressor", "filters")]
+            if others := {*_names(codecs)} - _CODECS:
+                left_out.append(f"{path or 'array'} (codec {min(others)})")
             elif about.get("node_type") != "group":
                 paths.append(path)
     arrays = open_datasets(partial(_opened, files, name, paths), most_bytes, most_bytes)
