@@ -99,10 +99,9 @@ def _single(members: Members) -> Members:
 
 def check_stacks(recipe: Recipe, members: Members) -> None:
     """Raise an error if stacks are mixed with single images, or have annotations."""
-    are_stacks = members.are_stacks
-    if not are_stacks.any():
+    if not members.are_stacks.any():
         return
-    single = np.flatnonzero(~are_stacks & ~members.are_refused)
+    single = np.flatnonzero(~members.are_stacks & ~members.are_refused)
     if len(single):
         what = f"has stacks, and {counted(len(single), 'single image')}"
         example = shown(members.keys[int(single[0])], _MOST_SHOWN)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from shardprep.catalog.arrays.array_file import UNKNOWN, reading
+from shardprep.catalog.arrays.array_file import UNKNOWN, reading, rows_at_once
 from shardprep.catalog.arrays.number_images import ValueRange, is_scaled, pictures
 from shardprep.catalog.arrays.opened_files import ArrayFiles, ChosenColumn, OpenedFile
 from shardprep.catalog.tables.table import Rows, Table
@@ -139,7 +139,7 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> DepthRange:
 def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
     with reading(one.opened.key):
         for block in one.column.blocks(one.layout.rows):
-            for values in block if isinstance(block, list) else [block]:
+            for values in _pieces(block):
                 found = found if values is None else found.with_values(values)
     return found
 
@@ -232,14 +232,22 @@ def _numbered(prefix: str, number: int) -> Texts:
     return Texts(pc.utf8_lpad(texts, max(6, len(str(number - 1))), "0")).after(f"{prefix}/")
 
 
+def _pieces(block: Any) -> Iterator[Any]:
+    """Yield the elements of a list, or parts of an array: scaling takes several times its bytes."""
+    step = 1 if isinstance(block, list) else rows_at_once(block.nbytes // max(1, len(block)))
+    for at in range(0, len(block), step):
+        yield block[at] if isinstance(block, list) else block[at : at + step]
+
+
 def _parts(
     block: Any, column: ChosenColumn, levels: DepthRange, *, is_deep: bool
 ) -> Iterator[tuple[Any, NDArray[np.int64]]]:
     """Yield the bytes of some images, and their sizes; −1 for each image of a row without one."""
     layout = column.layout
     if isinstance(block, np.ndarray):
-        files = pictures(block, layout, levels, is_deep=is_deep)
-        yield files.reshape(-1).data, np.full(len(files), files.shape[1], np.int64)
+        for rows in _pieces(block):
+            files = pictures(rows, layout, levels, is_deep=is_deep)
+            yield files.reshape(-1).data, np.full(len(files), files.shape[1], np.int64)
     elif isinstance(block, list):
         for one in block:
             if one is None or (isinstance(one, np.ndarray) and not layout.fits(one.shape)):
