@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import io
+import json
+import struct
+import sys
 import tarfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,18 +17,21 @@ from typing import Any
 import nibabel
 import numcodecs
 import numpy as np
-import pydicom
 import pytest
 import tifffile
 import zarr
 from numpy.typing import NDArray
 from PIL import Image
 
+import shardprep
+from shardprep import reader
+from shardprep.catalog.source_images import list_images
+from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.errors import ShardprepError, SourceError
+from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.finalize import BuildResult
-from tests.catalog.test_arrays import hdf5, npy
+from tests.support.arrays import hdf5, npy, parquet
 from tests.support.builders import SHARED_DATA, build, write, write_folder, zip_bytes
-from tests.support.dicom import SHIPPED as DICOMS
-from tests.support.dicom import dicom
 from tests.writer.records import records
 
 Array = NDArray[Any]
@@ -79,7 +88,7 @@ def test_an_axis_t_makes_stacks(name: str, layout: str, array: Array, tmp_path: 
         (volume,) = found.values()
         assert np.array_equal(grey(volume), BYTES.transpose(1, 0, 2, 3).reshape(10, 9, 12))
     elif "C" in layout:
-        assert np.array_equal(*found.values(), COLOURS)
+        assert np.array_equal(next(iter(found.values())), COLOURS)
     elif "N" in layout:
         assert found.keys() == {f"{name}/000000", f"{name}/000001"}
         assert all(np.array_equal(grey(found[f"{name}/{i:06d}"]), BYTES[i]) for i in range(2))
@@ -87,10 +96,9 @@ def test_an_axis_t_makes_stacks(name: str, layout: str, array: Array, tmp_path: 
         assert np.array_equal(grey(found[name]), BYTES[0])
 
 
-def nifti(array: Array, zooms: tuple[float, ...] = (), kind: Any = nibabel.Nifti1Image) -> bytes:
-    image = kind(array, np.eye(4))
-    image.header.set_zooms(zooms or (1.0,) * array.ndim)
-    return image.to_bytes()
+def nifti(array: Array, kind: Any = nibabel.Nifti1Image) -> bytes:
+    data: bytes = kind(array, np.eye(4)).to_bytes()
+    return data
 
 
 def planes(volume: Array) -> Array:
@@ -112,6 +120,25 @@ def test_voxels_are_those_of_nibabel(name: str, tmp_path: Path) -> None:
     source = write(tmp_path / name, (NIBABEL / name).read_bytes())
     made = built(source, tmp_path / "out", depth=16, depth_range=f"{low},{high}")
     assert np.array_equal(volumes(made)[name], deep(planes(values), low, high))
+
+
+def test_a_layout_states_other_axes_of_nifti(tmp_path: Path) -> None:
+    values = RNG.integers(0, 65536, (5, 6, 4, 2), np.uint16)
+    for name, kind in (("a.nii", nibabel.Nifti1Image), ("b.nii", nibabel.Nifti2Image)):
+        source = write(tmp_path / name, nifti(values, kind=kind))
+        made = built(source, tmp_path / "rows", images=f"{name}::WHTN", depth=16)
+        found = volumes(made)
+        for row in range(2):
+            assert np.array_equal(found[f"{name}/00000{row}"], planes(values[..., row]))
+        made = built(source, tmp_path / "x", images=f"{name}::TWHT", depth=16)
+        expected = values.transpose(0, 3, 2, 1).reshape(10, 4, 6)
+        assert np.array_equal(volumes(made)[name], expected)
+    colours = np.zeros((5, 6, 4), [("R", "u1"), ("G", "u1"), ("B", "u1")])
+    colours["G"] = RNG.integers(0, 256, colours.shape)
+    source = write(tmp_path / "c.nii", nifti(colours))
+    (volume,) = volumes(built(source, tmp_path / "colours")).values()
+    assert np.array_equal(volume[..., 1], planes(colours["G"]))
+    assert not volume[..., ::2].any()
 
 
 @pytest.mark.skipif(not (SHARED_DATA / "modern.tar").exists(), reason="needs the shared data")
@@ -151,7 +178,7 @@ PAGED = {
     "big-endian": lambda: tiff(WORDS, byteorder=">"),
     "BigTIFF": lambda: tiff(WORDS, bigtiff=True, metadata={"axes": "ZYX"}),
     "ImageJ": lambda: tiff(WORDS, imagej=True, metadata={"spacing": 3.0, "unit": "um"}),
-    "LZW of libtiff": lambda: pillow_tiff(WORDS, "tiff_lzw"),
+    "deflate of libtiff": lambda: pillow_tiff(WORDS, "tiff_adobe_deflate"),
 }
 
 
@@ -175,6 +202,7 @@ def test_bands_are_stacks_and_pyramids_and_single_pages_are_not(tmp_path: Path) 
     with tifffile.TiffWriter(pyramid := io.BytesIO()) as out:
         out.write(BYTES[0][0], photometric="minisblack", metadata=None)
         out.write(BYTES[0][0][::2, ::2], photometric="minisblack", subfiletype=1, metadata=None)
+    source = tmp_path
     for name, others in ("pyramid", {"a.tif": pyramid.getvalue()}), (
         "mixed", {"a.tif": tiff(BYTES[0][:1]), "b.tif": tiff(BYTES[0])},
     ):  # fmt: skip
@@ -183,33 +211,6 @@ def test_bands_are_stacks_and_pyramids_and_single_pages_are_not(tmp_path: Path) 
         assert all("images" not in row for row in rows.values()), name
     named = volumes(built(source, tmp_path / "named", images="*.tif"))
     assert {key: len(one) for key, one in named.items()} == {"a.tif": 1, "b.tif": 5}
-
-
-# --- DICOM ---
-
-FRAMES: dict[str, Callable[[], bytes]] = {
-    name: (DICOMS / name).read_bytes
-    for name in (
-        "rtdose.dcm", "rtdose_rle.dcm", "SC_rgb_rle_2frame.dcm", "SC_rgb_rle_16bit_2frame.dcm",
-    )
-}  # fmt: skip
-FRAMES["an odd number of bytes"] = lambda: dicom(BYTES[0, :, :7, :9])
-
-
-@pytest.mark.parametrize("name", FRAMES)
-def test_frames_are_those_that_pydicom_decodes(name: str, tmp_path: Path) -> None:
-    data = FRAMES[name]()
-    about = pydicom.dcmread(io.BytesIO(data))
-    source = write(tmp_path / "src" / "a.dcm", data).parent
-    made = built(source, tmp_path / "out", window="full")
-    frames = about.pixel_array
-    (volume,) = volumes(made).values()
-    assert len(volume) == about.NumberOfFrames == len(frames)
-    if frames.ndim == 4:
-        assert np.array_equal(volume, frames >> (8 * frames.itemsize - 8))
-    else:
-        most = float(2**about.BitsStored - 1)
-        assert np.abs(grey(volume) - frames / most * 255).max() <= 0.5
 
 
 # --- zarr ---
@@ -245,5 +246,259 @@ def test_arrays_of_zarr_are_stacks(form: str, where: str, tmp_path: Path) -> Non
     made = built(source, tmp_path / "out", depth=16)
     found = volumes(made)
     assert found.keys() == {"a.zarr" if where == "itself" else "train/a.zarr"}
-    assert np.array_equal(*found.values(), WORDS[:, :30, :26])
+    assert np.array_equal(next(iter(found.values())), WORDS[:, :30, :26])
     assert not made.manifest.totals.skipped
+
+
+def test_a_table_of_numbers_is_a_matrix(tmp_path: Path) -> None:
+    """As the spectrograms of HMS: columns are frequencies, rows are times, and some cells lack."""
+    values = RNG.random((300, 8)).astype(np.float32)
+    values[3, 4] = np.nan
+    table = {"time": np.arange(300), **{f"LL_{i}": values[:, i] for i in range(8)}}
+    files = {f"train_spectrograms/{i}.parquet": parquet(table) for i in (353, 924)}
+    files["train.csv"] = b"spectrogram_id,expert\n353,Seizure\n924,GPD\n77,LPD\n"
+    source = write(tmp_path / "hms.zip", zip_bytes(files))
+    keys = {"images": "train_spectrograms/*.parquet::HW", "labels": "csv:train.csv"}
+    made = built(source, tmp_path / "out", **keys)
+    found = records(Path(made.location))
+    for key, label in (("353", "Seizure"), ("924", "GPD")):
+        row = found[f"train_spectrograms/{key}.parquet"]
+        assert made.manifest.labels.names[row["label"][0]] == label
+        image = np.asarray(Image.open(io.BytesIO(row["image"][0])))
+        expected = np.rint(np.nan_to_num(values.astype(np.float64)) * 255)
+        assert np.array_equal(grey(image), expected)
+
+
+# --- twins of competitions ---
+
+
+def test_vesuvius_surface(tmp_path: Path) -> None:
+    """A TIFF for each volume and each volume of labels; an id has no file, one occurs twice."""
+    values = {f"train_images/{i}.tif": RNG.integers(0, 256, (6, 8, 8), np.uint8) for i in range(3)}
+    files = {key: tiff(one, compression="zlib") for key, one in values.items()}
+    files |= {key.replace("images", "labels"): tiff(one // 99) for key, one in values.items()}
+    files["train_images/9.tif"] = files["train_images/0.tif"][:-40]
+    table = "id,scroll_id\n0,26010\n1,34117\n1,34117\n2,\n7,34117\n9,26010\n"
+    files["train.csv"] = table.encode()
+    source = write(tmp_path / "vesuvius.zip", zip_bytes(files))
+    keys = {"labels": "csv:train.csv:id:scroll_id", "target": "class"}
+    with pytest.raises(SourceError, match=r"train_images/9\.tif: cannot be read"):
+        built(source, tmp_path / "cut", **keys)
+    del files["train_images/9.tif"]
+    source = write(tmp_path / "vesuvius.zip", zip_bytes(files))
+    made = built(source, tmp_path / "out", exclude="train_labels/*", **keys)
+    found = volumes(made)
+    assert found.keys() == {"train_images/0.tif", "train_images/1.tif"}
+    assert all(np.array_equal(grey(found[key]), values[key]) for key in found)
+    assert made.manifest.totals.skipped == {
+        "matched by --exclude": 3, "no label": 1, "not an image": 1,
+    }  # fmt: skip
+
+
+def test_czii_cryo_et(tmp_path: Path) -> None:
+    """A zarr of three resolutions for each run, with points in JSON; a run is empty."""
+    runs = {f"TS_{i}": RNG.normal(size=(4, 8, 12)).astype(np.float32) for i in range(2)}
+    files = {"train/overlay/ExperimentRuns/TS_0/Picks/virus.json": b"{}"}
+    for name, values in runs.items():
+        folder = f"train/static/ExperimentRuns/{name}/VoxelSpacing10.000/denoised.zarr"
+        files[f"{folder}/.zgroup"] = b'{"zarr_format": 2}'
+        for level in range(3):
+            array = zarr_files(
+                values[:, :: 1 << level, :: 1 << level], zarr_format=2, chunks=(2, 4, 4)
+            )
+            files |= {f"{folder}/{level}/{key}": data for key, data in array.items()}
+    files["train/static/ExperimentRuns/TS_9/VoxelSpacing10.000/denoised.zarr/.zgroup"] = b"{}"
+    source = write_folder(tmp_path / "czii", files)
+    with pytest.raises(ShardprepError, match=r"several columns .*denoised\.zarr:0"):
+        built(source, tmp_path / "unclear")
+    with pytest.raises(ShardprepError, match=r"TS_9/.*denoised\.zarr has no images"):
+        built(source, tmp_path / "empty", images="denoised.zarr:0")
+    one = {"images": "TS_[0-1]/*/denoised.zarr:0", "depth_range": "auto", "depth": 16}
+    found = volumes(built(source, tmp_path / "out", **one))
+    for name, values in runs.items():
+        key = f"train/static/ExperimentRuns/{name}/VoxelSpacing10.000/denoised.zarr"
+        assert np.array_equal(found[key], deep(values, float(values.min()), float(values.max())))
+
+
+@pytest.mark.parametrize("module", ["tifffile", "zarr"])
+def test_a_missing_library_is_named(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    files = {"a.tif": tiff(BYTES[0])} if module == "tifffile" else zarray()
+    source = write_folder(tmp_path / "src", files)
+    extra = {"tifffile": "tiff", "zarr": "zarr"}[module]
+    options = {"images": "*.tif"} if module == "tifffile" else {}
+    with pytest.raises(SourceError, match=rf"needs {module}; pip install 'shardprep\[{extra}\]'"):
+        built(source, tmp_path / "out", **options)
+    if module == "tifffile":  # without --images, the first page is used, as before
+        assert "image" in records(Path(built(source, tmp_path / "first").location))["a.tif"]
+
+
+# --- levels, errors and everything else ---
+
+
+def test_levels_are_those_of_a_stack_or_of_all_files(tmp_path: Path) -> None:
+    one, two = (RNG.normal(size=(4, 9, 12)).astype(np.float32) * scale for scale in (1, 50))
+    files = {"1.npy": npy(one), "2.npy": npy(two)}
+    source = write_folder(tmp_path / "src", files)
+    with pytest.raises(SourceError, match="not clear which values are black and white"):
+        built(source, tmp_path / "out", images="*.npy::THW")
+    own = {"images": "*.npy::THW", "depth_range": "auto", "depth": 16}
+    found = volumes(built(source, tmp_path / "own", **own))
+    for name, values in (("1.npy", one), ("2.npy", two)):
+        expected = deep(values, float(values.min()), float(values.max()))
+        assert np.array_equal(found[name], expected)
+    source = write(tmp_path / "a.npy", npy(WORDS // 2 + 1000))
+    (words,) = volumes(built(source, tmp_path / "words", **own)).values()
+    assert (words.min(), words.max()) == (0, 65535)
+    source = write(tmp_path / "nan.npy", npy(np.where(one > 0, one, np.nan)))
+    high = float(one.max())
+    made = built(source, tmp_path / "nan", images="*.npy::THW", depth_range=f"0,{high}", depth=16)
+    assert np.array_equal(volumes(made)["nan.npy"], deep(one, 0, high))
+
+
+def test_volumes_of_a_case_become_one_stack_and_classes_come_from_a_table(tmp_path: Path) -> None:
+    """As in BraTS: a file for each modality; a case lacks in the table, and one id has no case."""
+    shape = (12, 9, 4)
+    cases = {
+        f"case{i}/case{i}_{kind}.nii.gz": RNG.integers(0, 256, shape, np.uint8)
+        for i in range(3)
+        for kind in ("flair", "t1")
+    }
+    files = {key: gzip.compress(nifti(array)) for key, array in cases.items()}
+    files["labels.csv"] = b"case,grade\ncase0,low\ncase2,high\ncase9,low\n"
+    source = write(tmp_path / "brats.zip", zip_bytes(files))
+    keys = {"stack": "{id}/*.nii.gz", "labels": "csv:labels.csv:case:grade"}
+    made = built(source, tmp_path / "out", **keys)
+    found = volumes(made)
+    for case in ("case0", "case2"):
+        two = [planes(cases[f"{case}/{case}_{kind}.nii.gz"]) for kind in ("flair", "t1")]
+        assert np.array_equal(grey(found[case]), np.concatenate(two))
+    assert found.keys() == {"case0", "case2"}
+    assert made.manifest.totals.skipped == {"no label": 1, "not an image": 1}
+    single = volumes(built(source, tmp_path / "single", exclude="*_t1.nii.gz"))
+    assert len(single) == 3
+    assert np.array_equal(
+        grey(single["case0/case0_flair.nii.gz"]), planes(next(iter(cases.values())))
+    )
+
+
+def test_a_dataset_of_volumes_is_read_verified_reused_and_compared(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "src", {f"{i}.nii": nifti(BYTES[i].T) for i in range(2)})
+    made = built(source, tmp_path / "out", depth=16)
+    folder = Path(made.location)
+    checked = shardprep.verify(folder, against=source, decode=True)
+    assert not checked.problems
+    assert checked.against is not None
+    assert checked.against.is_equal
+    again = built(source, tmp_path / "again", depth=16, reuse=folder)
+    assert again.num_copied == 2
+    assert shardprep.diff(folder, Path(again.location)).is_equal
+    data = reader.Dataset(folder, "train")
+    volume = data[0]
+    assert (volume.shape, volume.dtype) == ((5, 9, 12, 1), np.uint16)
+    assert any(np.array_equal(volume[..., 0], one * np.uint16(257)) for one in BYTES)
+
+
+def test_the_recipe_of_init_builds_volumes(tmp_path: Path) -> None:
+    values = RNG.normal(size=(12, 9, 5)).astype(np.float32)
+    source = write_folder(tmp_path / "src", {f"{i}.nii": nifti(values + i) for i in range(2)})
+    survey = survey_source(source, tmp_path, lambda _: None)
+    text = recipe_text(survey)
+    low, high = map(float, survey.proposals["depth_range"][0].split(","))
+    assert low == pytest.approx(float(values.min()), rel=1e-4)
+    assert f'depth_range = "{survey.proposals["depth_range"][0]}"' in text
+    made = built(source, tmp_path / "out", depth_range=survey.proposals["depth_range"][0])
+    assert {len(one) for one in volumes(made).values()} == {5}
+    assert high > low
+
+
+def header(**fields: Any) -> bytes:
+    """Return a NIfTI file with these numbers in its header."""
+    data = bytearray(nifti(BYTES[0].T))
+    places = {
+        "dim": (40, "8h"),
+        "datatype": (70, "h"),
+        "vox_offset": (108, "f"),
+        "slope": (112, "f"),
+    }
+    for name, value in fields.items():
+        at, form = places[name]
+        struct.pack_into(f"<{form}", data, at, *np.ravel(value).tolist())
+    return bytes(data)
+
+
+def zarray(**fields: Any) -> dict[str, bytes]:
+    about = {
+        "zarr_format": 2, "shape": [4, 8, 8], "chunks": [1, 8, 8], "dtype": "|u1", "order": "C",
+        "compressor": None, "filters": None, "fill_value": 0, **fields,
+    }  # fmt: skip
+    return {"a.zarr/.zarray": json.dumps(about).encode(), "a.zarr/0.0.0": b"x" * 64}
+
+
+def bomb() -> bytes:
+    """Return 2 MB that unpack to 2 GB."""
+    packer = zlib.compressobj()
+    start = packer.compress(b"\0" * (1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return start + (packer.compress(b"\0" * (1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)) * 2047
+
+
+ZLIB = {"id": "zlib", "level": 1}
+HOSTILE: dict[str, dict[str, bytes]] = {
+    "cut nifti": {"a.nii": header()[:-9]},
+    "cut nifti.gz": {"a.nii.gz": gzip.compress(header())[:-30]},
+    "a huge nifti": {"a.nii": header(dim=[7, *[32767] * 7])},
+    "a negative side": {"a.nii": header(dim=[3, 4, -4, 4, 1, 1, 1, 1])},
+    "no axis": {"a.nii": header(dim=[0] * 8)},
+    "an unknown type": {"a.nii": header(datatype=32)},
+    "an offset beyond the end": {"a.nii": header(vox_offset=1e30)},
+    "an offset that is not a number": {"a.nii": header(vox_offset=np.nan)},
+    "a zarr of code": zarray(filters=[{"id": "pickle"}]),
+    "a zarr of objects": zarray(dtype="|O", filters=[{"id": "vlen-utf8"}]),
+    "an endless zarr": zarray(shape=[10**12, 8, 8]),
+    "an endless zarr of floats": zarray(shape=[10**12, 8, 8], dtype="<f4"),
+    "a zarr of one chunk": zarray(shape=[1, 10**6, 10**6], chunks=[1, 10**6, 10**6]),
+    "a zarr of zero chunks": zarray(chunks=[0, 0, 0]),
+    "a zarr of short chunks": zarray(shape=[1, 8, 8], chunks=[1, 8, 9]),
+    "a zarr bomb": zarray(compressor=ZLIB) | {"a.zarr/0.0.0": bomb()},
+    "a zarr without sense": zarray(shape="x", chunks={}),
+    "a zarr of no JSON": {"a.zarr/.zarray": b"[" * 100_000},
+    "nested zarrs": {**zarray(), "a.zarr/b.zarr/.zarray": b"{}"},
+}
+
+
+SLOW = pytest.param("a zarr bomb", marks=pytest.mark.thorough)
+
+
+@pytest.mark.parametrize("case", [SLOW, *(one for one in HOSTILE if one != "a zarr bomb")])
+def test_a_hostile_volume_is_an_error_of_one_line(case: str, tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "src", HOSTILE[case])
+    with pytest.raises(ShardprepError) as caught:
+        built(source, tmp_path / "out", max_member_size=8_000_000)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+FLIPPED: dict[str, Callable[[], dict[str, bytes]]] = {
+    "a.nii": lambda: {"a.nii": header()},
+    "a.tif": lambda: {"a.tif": tiff(BYTES[0], compression="zlib")},
+    "a.zarr/zarr.json": lambda: {
+        f"a.zarr/{key}": data for key, data in zarr_files(BYTES[0], chunks=(2, 9, 12)).items()
+    },
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", FLIPPED)
+def test_a_flipped_bit_never_gives_a_traceback(form: str, tmp_path: Path) -> None:
+    files = FLIPPED[form]()
+    recipe = {"max_member_size": 8_000_000, "images": form.partition("/")[0]}
+    for bit in range(0, 8 * min(700, len(files[form])), 61):
+        data = bytearray(files[form])
+        data[bit // 8] ^= 1 << bit % 8
+        source = write_folder(tmp_path / str(bit), {**files, form: bytes(data)})
+        with contextlib.suppress(ShardprepError):
+            made = make_recipe({"source": str(source), **recipe}, "test")
+            listed = list_images(made, tmp_path, print)
+            assert listed.images or listed.others  # its first bytes say what it is

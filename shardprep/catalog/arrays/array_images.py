@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from shardprep.catalog.arrays.array_file import UNKNOWN, reading
+from shardprep.catalog.arrays.array_file import UNKNOWN, reading, rows_at_once
 from shardprep.catalog.arrays.number_images import ValueRange, is_scaled, pictures
 from shardprep.catalog.arrays.opened_files import ArrayFiles, ChosenColumn, OpenedFile
 from shardprep.catalog.tables.table import Rows, Table
@@ -49,9 +49,9 @@ class ImageListing(Listing):
 def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> ImageListing:
     """Return the listing with the images of array files that the recipe names, or of all.
 
-    Without `--images`, files of arrays are opened only if the source has no image, and TIFF and
-    DICOM files are stacks only if each of them has several images. With `proposes`, unclear columns
-    and ranges are decided and returned as proposals instead of being an error.
+    Without `--images`, files of arrays are opened only if the source has no image, and TIFF files
+    are stacks only if all images are. With `proposes`, unclear columns and ranges are decided and
+    returned as proposals instead of being an error.
     """
     parts = listing.images, listing.others, listing.skipped, listing.unpacker
     rules = recipe.rules.images
@@ -60,7 +60,7 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
     files = ArrayFiles(recipe, listing.unpacker, proposes=proposes)
     with limited_memory(WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
         if listing.images:
-            files.open_images(listing.images)
+            files.open_tiffs(listing.images)
         if rules or not listing.images:
             files.open(listing.others)
         taken = [*files.named()] if rules else [*files.clear(files.all())]
@@ -103,12 +103,10 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
                 sizes = _write(one, levels, out[0], files.recipe)
                 ends = start + np.cumsum(np.maximum(sizes, 0))
                 file, offsets = out[0].place.file, ends - np.maximum(sizes, 0)
-            per_item = one.layout.images_per_item(column.shape)
             prefix = key if per_file[key] == 1 else f"{key}:{one.name}"
-            keys = _keys(prefix, one, len(sizes) // per_item)
+            keys = _keys(prefix, one, len(sizes) // one.images_per_item)
             files.unpacker.budget.add_members(len(sizes), key)
-            add = _add_stacks if one.layout.is_stack else _add
-            add(builder, (keys, file, offsets, sizes), one.title)
+            _add(builder, (keys, file, offsets, sizes), one)
             if one.layout.has_samples:
                 tables.append((keys, others.of(one, len(keys))))
     return builder.members(), _table(tables, list(per_file))
@@ -139,10 +137,9 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> DepthRange:
 
 
 def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
-    """Return the range of the numbers of a column and those in `found`."""
     with reading(one.opened.key):
         for block in one.column.blocks(one.layout.rows):
-            for values in block if isinstance(block, list) else [block]:
+            for values in _pieces(block):
                 found = found if values is None else found.with_values(values)
     return found
 
@@ -235,18 +232,26 @@ def _numbered(prefix: str, number: int) -> Texts:
     return Texts(pc.utf8_lpad(texts, max(6, len(str(number - 1))), "0")).after(f"{prefix}/")
 
 
+def _pieces(block: Any) -> Iterator[Any]:
+    """Yield the elements of a list, or parts of an array: scaling takes several times its bytes."""
+    step = 1 if isinstance(block, list) else rows_at_once(block.nbytes // max(1, len(block)))
+    for at in range(0, len(block), step):
+        yield block[at] if isinstance(block, list) else block[at : at + step]
+
+
 def _parts(
     block: Any, column: ChosenColumn, levels: DepthRange, *, is_deep: bool
 ) -> Iterator[tuple[Any, NDArray[np.int64]]]:
     """Yield the bytes of some images, and their sizes; −1 for each image of a row without one."""
     layout = column.layout
     if isinstance(block, np.ndarray):
-        files = pictures(block, layout, levels, is_deep=is_deep)
-        yield files.reshape(-1).data, np.full(len(files), files.shape[1], np.int64)
+        for rows in _pieces(block):
+            files = pictures(rows, layout, levels, is_deep=is_deep)
+            yield files.reshape(-1).data, np.full(len(files), files.shape[1], np.int64)
     elif isinstance(block, list):
         for one in block:
             if one is None or (isinstance(one, np.ndarray) and not layout.fits(one.shape)):
-                yield b"", np.full(layout.images_per_row(column.column.shape), -1)
+                yield b"", np.full(column.images_per_row, -1)
             elif isinstance(one, bytes):
                 yield one, np.array([len(one)])
             else:
@@ -262,35 +267,23 @@ def _parts(
 def _add(
     builder: MembersBuilder,
     rows: tuple[Texts, str, NDArray[np.int64], NDArray[np.int64]],
-    title: str,
+    one: ChosenColumn,
 ) -> None:
+    """Add images, or stacks of equal numbers of images, one for each key."""
     keys, file, offsets, sizes = rows
-    good = np.flatnonzero(sizes >= 0)
-    places = np.zeros(len(good), PLACE)
-    places["kind"], places["offset"], places["num_bytes"] = PLAIN, offsets[good], sizes[good]
-    builder.add_all(keys.take(good), places, file)
-    for row in np.flatnonzero(sizes < 0).tolist():
-        builder.add(keys[row], RefusedExtent(0, _lacks(title)))
-
-
-def _add_stacks(
-    builder: MembersBuilder,
-    rows: tuple[Texts, str, NDArray[np.int64], NDArray[np.int64]],
-    title: str,
-) -> None:
-    """Add stacks of equal numbers of images, one for each key."""
-    keys, file, offsets, sizes = rows
-    places = np.zeros(len(sizes), PLACE)
-    places["kind"], places["offset"], places["num_bytes"] = PLAIN, offsets, sizes
-    for key, some in zip(keys, np.split(places, len(keys)), strict=True):
-        if (some["num_bytes"] < 0).any():
-            builder.add(key, RefusedExtent(0, _lacks(title)))
-        else:
-            builder.add(key, StackExtent(Members(_numbered(key, len(some)), some, (file,))))
-
-
-def _lacks(title: str) -> str:
-    return f"has no image: {title!r} is empty in this row, or of another shape"
+    places = np.zeros((len(keys), one.images_per_item), PLACE)
+    places["kind"], places["offset"] = PLAIN, offsets.reshape(places.shape)
+    places["num_bytes"] = sizes.reshape(places.shape)
+    lacks = (places["num_bytes"] < 0).any(axis=1)
+    good = np.flatnonzero(~lacks)
+    if not one.layout.is_stack:
+        builder.add_all(keys.take(good), places[good, 0], file)
+    for row in good.tolist() if one.layout.is_stack else ():
+        members = Members(_numbered(keys[row], places.shape[1]), places[row], (file,))
+        builder.add(keys[row], StackExtent(members))
+    for row in np.flatnonzero(lacks).tolist():
+        reason = f"has no image: {one.title!r} is empty in this row, or of another shape"
+        builder.add(keys[row], RefusedExtent(0, reason))
 
 
 def _table(tables: Sequence[tuple[Texts, dict[str, Texts]]], files: list[str]) -> Table | None:

@@ -63,16 +63,6 @@ class Layout(NamedTuple):
         """Return the shape of one row in an array of this shape."""
         return tuple(n for axis, n in enumerate(shape) if axis != self.rows)
 
-    def images_per_row(self, shape: Sequence[int]) -> int:
-        """Return the number of images in a row of an array of this shape."""
-        pairs = zip(self.row_axes, self.row_shape(shape), strict=False)
-        return math.prod(n for letter, n in pairs if letter == "T")
-
-    def images_per_item(self, shape: Sequence[int]) -> int:
-        """Return the number of images of an item in an array of this shape."""
-        rows = shape[self.rows] if self.is_stack and not self.has_samples else 1
-        return rows * self.images_per_row(shape)
-
 
 def possible_layouts(shape: Sequence[int], *, has_rows: bool) -> list[Layout]:
     """Return the layouts that an array of images may have; [] if it does not hold images.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,8 +16,8 @@ from shardprep.catalog.arrays.flat_array import IDX_TYPES, open_idx, open_nifti,
 from shardprep.catalog.arrays.hdf5_file import open_hdf5
 from shardprep.catalog.arrays.layout import Layout, given_layout, possible_layouts
 from shardprep.catalog.arrays.number_images import is_scaled
-from shardprep.catalog.arrays.paged_file import open_paged, single_image
 from shardprep.catalog.arrays.tfrecord_file import open_tfrecord
+from shardprep.catalog.arrays.tiff_file import open_tiff, single_image
 from shardprep.catalog.arrays.zarr_file import ZarrFiles, open_zarr, zarr_folders
 from shardprep.dataset.tfrecord import HEADER_BYTES, payload_bytes
 from shardprep.errors import OptionError, OptionName, SourceError, some_of
@@ -32,7 +33,7 @@ from shardprep.source.unpack import Unpacker, decompressed, member_stream
 _OPTION = OptionName("images")
 _DIGITS = re.compile(r"\d+")
 _ENDING = re.compile(r"([-_.]idx\d-ubyte|\.npy)?(\.gz)?$")
-PAGED = re.compile(r"\.(tiff?|dcm|dicom)$", re.IGNORECASE)
+TIFF = re.compile(r"\.tiff?$", re.IGNORECASE)
 _MOST_SHOWN = 8
 _PARTNERS = ("npy", "idx", "hdf5")
 """Kinds of files that may have the labels of another file, row by row."""
@@ -71,12 +72,6 @@ class OpenedFile(NamedTuple):
         return column or _ENDING.sub("", self.key.rpartition("/")[2])
 
     @property
-    def num_images(self) -> int:
-        """Number of images of a single stack."""
-        (column,) = self.arrays.images.values()
-        return column.layouts[0].images_per_item(column.shape)
-
-    @property
     def columns(self) -> list[ChosenColumn]:
         images = self.arrays.images.items()
         return [ChosenColumn(self, name, column, _layouts(column)) for name, column in images]
@@ -111,6 +106,16 @@ class ChosenColumn(NamedTuple):
     @property
     def num_rows(self) -> int:
         return self.column.shape[self.layout.rows] if self.layout.rows >= 0 else 0
+
+    @property
+    def images_per_item(self) -> int:
+        pairs = zip(self.layout.axes, self.column.shape, strict=False)
+        return math.prod(number for letter, number in pairs if letter == "T")
+
+    @property
+    def images_per_row(self) -> int:
+        is_row = self.layout.has_samples or not self.layout.is_stack
+        return self.images_per_item // (1 if is_row else self.num_rows)
 
     @property
     def is_scaled(self) -> bool:
@@ -210,26 +215,28 @@ class ArrayFiles:
             if arrays is not None:
                 self.files.append(OpenedFile(member, place, arrays, self._root))
 
-    def open_images(self, images: Members) -> None:
-        """Open the TIFF and DICOM files that rules name.
-
-        Without rules, open all images if each of them has several pages, frames or many bands.
-        """
+    def open_tiffs(self, images: Members) -> None:
+        """Open the TIFF files that rules name; without rules, all images if each is a volume."""
         is_named, opened = bool(self.recipe.rules.images), list[OpenedFile]()
         has_objects = self.recipe.is_annotated and self.recipe.rules.masks.kind != "pattern"
-        if not is_named and (has_objects or not PAGED.search(images.keys[0])):
+        if not is_named and (has_objects or not TIFF.search(images.keys[0])):
             return
         for member in images:
-            if is_named and not (PAGED.search(member.key) and self.rule(member.key)):
+            is_tiff = TIFF.search(member.key) is not None
+            is_wanted = is_tiff and self.rule(member.key) is not None if is_named else True
+            if not is_wanted or not isinstance(member.extent, StoredExtent):
                 continue
-            if not isinstance(member.extent, StoredExtent):
-                continue
-            place = self._place(member.key, member.extent, "")
-            arrays = open_paged(place, member.key) if PAGED.search(member.key) else None
+            try:
+                place = self._place(member.key, member.extent, "")
+                arrays = open_tiff(place, member.key) if is_tiff else None
+            except SourceError:
+                if is_named:
+                    raise
+                return
             if arrays is None and not is_named:
                 return
             opened.append(OpenedFile(member, place, arrays or single_image(place), self._root))
-        if is_named or any(one.num_images > 1 for one in opened):
+        if is_named or any(one.arrays.images[""].dtype is not None for one in opened):
             self.files += opened
 
     def _place(self, key: str, extent: StoredExtent, kind: str) -> PlainExtent:
@@ -258,6 +265,10 @@ class ArrayFiles:
         for opened in self.files:
             rule = self.rule(opened.key)
             if rule is None:
+                continue
+            matrix = opened.arrays.matrix
+            if matrix is not None and not rule.column and sorted(rule.layout) == ["H", "W"]:
+                yield ChosenColumn(opened, "", matrix, [Layout(rule.layout)])
                 continue
             columns = opened.candidates
             if rule.column or rule.layout or not columns:
@@ -328,7 +339,7 @@ class ArrayFiles:
     def use(self, keys: Iterable[str]) -> None:
         """Mark files as used, and the members of zarr folders."""
         for key in keys:
-            self.used.update((key, *self._zarrs.get(key, ZarrFiles()).keys_of_members))
+            self.used.update((key, *(one.key for one in self._zarrs.get(key, {}).values())))
 
     def looked_into(self) -> tuple[str, ...]:
         found = [
