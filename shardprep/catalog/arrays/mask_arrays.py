@@ -26,14 +26,15 @@ def masks_apart(listing: Listing, recipe: Recipe) -> tuple[Listing, list[Member]
 
     Masks in images stay in the listing if there are neither stacks nor arrays.
     """
-    rule, keys = recipe.rules.masks, list(listing.images.keys)
+    rule, keys = recipe.rules.masks, listing.images.keys
     arrays = [one.key for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
-    found: set[str] = set()
     if rule.kind == "pattern" and (arrays or recipe.stack or any(map(TIFF.search, keys[:1]))):
-        found.update(matching([*keys, *arrays], rule.pattern))
+        found = set(matching([*keys, *arrays], rule.pattern))
     elif rule.kind == "auto" and recipe.stack:
-        found.update(*masks_by_folder(keys).values())
-    if keys and len(found) == len(keys) + len(arrays):
+        found = set[str]().union(*masks_by_folder(list(keys)).values())
+    else:
+        return listing, []
+    if len(keys) and len(found) == len(keys) + len(arrays):
         raise fits_all(rule.pattern)
     is_mask = np.array([key in found for key in keys], bool)
     masks = [*listing.images.take(np.flatnonzero(is_mask)), *listing.others]
