@@ -39,8 +39,7 @@ def masks_apart(listing: Listing, recipe: Recipe) -> tuple[Listing, list[Member]
     is_mask = np.array([key in found for key in keys], bool)
     masks = [*listing.images.take(np.flatnonzero(is_mask)), *listing.others]
     others = [one for one in listing.others if one.key not in found]
-    images = listing.images.take(np.flatnonzero(~is_mask))
-    rest = replace(listing, images=images, others=others)
+    rest = replace(listing, images=listing.images.take(np.flatnonzero(~is_mask)), others=others)
     return rest, [one for one in masks if one.key in found]
 
 
