@@ -101,17 +101,14 @@ def _single(members: Members) -> Members:
 
 def check_stacks(recipe: Recipe, members: Members) -> None:
     """Raise an error if stacks are mixed with single images, or have annotations."""
-    are_stacks = members.are_stacks
-    if not are_stacks.any():
+    if not members.are_stacks.any():
         return
-    single = np.flatnonzero(~are_stacks & ~members.are_refused)
+    single = np.flatnonzero(~members.are_stacks & ~members.are_refused)
     if len(single):
-        what = (
-            f"{counted(int(are_stacks.sum()), 'stack')} and {counted(len(single), 'single image')}"
-        )
+        what = f"has stacks, and {counted(len(single), 'single image')}"
         example = shown(members.keys[int(single[0])], _MOST_SHOWN)
         hint = f"leave one kind out, as by {OptionName('exclude')} {example}"
-        raise SourceError(recipe.source, f"has {what}", hint)
+        raise SourceError(recipe.source, what, hint)
     for key in ("boxes", "points"):
         if getattr(recipe.rules, key).is_given:
             raise RecipeError(OptionName(key), f"{key} of stacks are not supported", "leave it out")

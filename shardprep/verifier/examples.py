@@ -253,9 +253,7 @@ class ExampleCheck:
             what = f"labelled keypoints are {_some(labelled)}, items.parquet says {_some(there)}"
             yield Fault("items", what)
         if MASK in sound and self._decode:
-            pixels: Counter[int] = Counter()
-            for data in sound[MASK]:
-                pixels.update(_pixel_counts(data))
+            pixels = sum((Counter(_pixel_counts(one)) for one in sound[MASK]), Counter[int]())
             if pixels != said:
                 what = f"{MASK}: has pixels {_some(dict(pixels))}, items.parquet says {_some(said)}"
                 yield Fault("items", what)

@@ -150,8 +150,7 @@ def _stack_masks(
         placed.append(one)
         num_bytes += len(one.segmentation_mask)
         if num_bytes > MOST_BYTES:
-            what = f"with its masks, the stack has more than {MOST_BYTES:,} bytes"
-            return Rejection("bad_stack", what)
+            return Rejection("bad_stack", f"with its masks, it has more than {MOST_BYTES:,} bytes")
     return placed
 
 

@@ -129,7 +129,7 @@ def test_masks_that_do_not_fit_the_images_reject_the_sample(kidneys: Path) -> No
 def test_masks_follow_slices_that_are_sorted_by_position(tmp_path: Path) -> None:
     masks, members = blocks(6, 4), dict[str, bytes]()
     for i, mask in enumerate(masks):  # the file with the highest number is the first slice
-        place = {
+        place: dict[str, Any] = {
             "ImagePositionPatient": [0, 0, 5.0 * i],
             "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
         }

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from shardprep.catalog.arrays.array_file import UNKNOWN, reading
+from shardprep.catalog.arrays.array_file import UNKNOWN, reading, rows_at_once
 from shardprep.catalog.arrays.number_images import ValueRange, is_scaled, pictures
 from shardprep.catalog.arrays.opened_files import ArrayFiles, ChosenColumn, OpenedFile
 from shardprep.catalog.tables.table import Rows, Table
@@ -31,6 +31,8 @@ from shardprep.source.names import clean_key, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
+_MANY = 4
+"""Smallest number of `.npy` files that may be volumes, and not splits."""
 WORK_BYTES = 1 << 30
 """Memory for blocks, keys and cells, in addition to one member."""
 
@@ -49,9 +51,9 @@ class ImageListing(Listing):
 def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> ImageListing:
     """Return the listing with the images of array files that the recipe names, or of all.
 
-    Without `--images`, files of arrays are opened only if the source has no image, and TIFF and
-    DICOM files are stacks only if each of them has several images. With `proposes`, unclear columns
-    and ranges are decided and returned as proposals instead of being an error.
+    Without `--images`, files of arrays are opened only if the source has no image, and TIFF files
+    are stacks only if all images are. With `proposes`, unclear columns and ranges are decided and
+    returned as proposals instead of being an error.
     """
     parts = listing.images, listing.others, listing.skipped, listing.unpacker
     rules = recipe.rules.images
@@ -60,7 +62,7 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
     files = ArrayFiles(recipe, listing.unpacker, proposes=proposes)
     with limited_memory(WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
         if listing.images:
-            files.open_images(listing.images)
+            files.open_tiffs(listing.images)
         if rules or not listing.images:
             files.open(listing.others)
         taken = [*files.named()] if rules else [*files.clear(files.all())]
@@ -83,6 +85,12 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
             num_bytes = math.prod(one.column.shape) * one.column.dtype.itemsize
             stored = one.opened.place.num_bytes
             files.unpacker.budget.check_ratio(stored, num_bytes, one.opened.key)
+    loose = [one for one in taken if one.layout.axes == "NHW" and one.opened.key.endswith(".npy")]
+    if len(loose) >= _MANY:
+        option = OptionName("images")
+        files.notes.append(
+            f"{option} '*.npy::THW' would store each of {len(loose)} arrays as a stack"
+        )
     levels = _levels(files, taken)
     per_file = Counter(one.opened.key for one in taken)
     files.use(per_file)
@@ -146,7 +154,7 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> DepthRange:
 def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
     with reading(one.opened.key):
         for block in one.column.blocks(one.layout.rows):
-            for values in block if isinstance(block, list) else [block]:
+            for values in _pieces(block):
                 found = found if values is None else found.with_values(values)
     return found
 
@@ -160,7 +168,7 @@ def _write(
     """
     column, layout, key = one.column, one.layout, one.opened.key
     if column.dtype is not None:
-        is_own = layout.is_stack and levels == "auto" and is_scaled(column.dtype, 3)
+        is_own = "T" in layout.axes and levels == "auto" and is_scaled(column.dtype, 3)
         levels = levels if one.is_scaled or is_own else "full"
         if is_own and not layout.has_samples:
             low, high, _ = _range(one, ValueRange())
@@ -239,14 +247,22 @@ def _numbered(prefix: str, number: int) -> Texts:
     return Texts(pc.utf8_lpad(texts, max(6, len(str(number - 1))), "0")).after(f"{prefix}/")
 
 
+def _pieces(block: Any) -> Iterator[Any]:
+    """Yield the elements of a list, or parts of an array: scaling takes several times its bytes."""
+    step = 1 if isinstance(block, list) else rows_at_once(block.nbytes // max(1, len(block)))
+    for at in range(0, len(block), step):
+        yield block[at] if isinstance(block, list) else block[at : at + step]
+
+
 def _parts(
     block: Any, column: ChosenColumn, levels: DepthRange, *, is_deep: bool
 ) -> Iterator[tuple[Any, NDArray[np.int64]]]:
     """Yield the bytes of some images, and their sizes; −1 for each image of a row without one."""
     layout = column.layout
     if isinstance(block, np.ndarray):
-        files = pictures(block, layout, levels, is_deep=is_deep)
-        yield files.reshape(-1).data, np.full(len(files), files.shape[1], np.int64)
+        for rows in _pieces(block):
+            files = pictures(rows, layout, levels, is_deep=is_deep)
+            yield files.reshape(-1).data, np.full(len(files), files.shape[1], np.int64)
     elif isinstance(block, list):
         for one in block:
             if one is None or (isinstance(one, np.ndarray) and not layout.fits(one.shape)):
@@ -275,9 +291,9 @@ def _add(
     places["num_bytes"] = sizes.reshape(places.shape)
     lacks = (places["num_bytes"] < 0).any(axis=1)
     good = np.flatnonzero(~lacks)
-    if not one.layout.is_stack:
+    if "T" not in one.layout.axes:
         builder.add_all(keys.take(good), places[good, 0], file)
-    for row in good.tolist() if one.layout.is_stack else ():
+    for row in good.tolist() if "T" in one.layout.axes else ():
         members = Members(_numbered(keys[row], places.shape[1]), places[row], (file,))
         builder.add(keys[row], StackExtent(members))
     for row in np.flatnonzero(lacks).tolist():

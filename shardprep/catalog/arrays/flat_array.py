@@ -99,12 +99,11 @@ _NIFTI_TYPES = {
     1024: "i8", 1280: "u8", 2304: "u1",
 }  # fmt: skip
 _NIFTI_COLOURS = {128: 3, 2304: 4}
-_NIFTI_BYTES = 540
 _NIFTI_FACTS = {
     348: (("8h", 40), ("h", 70), ("f", 108), ("2f", 112)),
-    _NIFTI_BYTES: (("8q", 16), ("h", 12), ("q", 168), ("2d", 176)),
+    540: (("8q", 16), ("h", 12), ("q", 168), ("2d", 176)),
 }
-"""Size of the header of NIfTI-1 and of NIfTI-2 → forms and offsets of the number of axes and their
+"""Bytes of the header of NIfTI-1 and NIfTI-2 → forms and offsets of the number of axes and their
 sizes, the type, the offset of the numbers, and slope and intercept."""
 
 
@@ -114,12 +113,10 @@ def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
     The images are planes of equal z, whose rows have equal y. The further axes are the inner ones.
     """
     with reading(name):
-        head = place.read_range(0, _NIFTI_BYTES)
+        head = place.read_range(0, max(_NIFTI_FACTS))
         order = "<" if head[0] else ">"
         (size,) = struct.unpack_from(f"{order}i", head)
-        facts = []
-        for form, at in _NIFTI_FACTS[size]:
-            facts.append(struct.unpack_from(f"{order}{form}", head, at))
+        facts = [struct.unpack_from(order + form, head, at) for form, at in _NIFTI_FACTS[size]]
         (num_axes, *sides), (kind,), (start,), (slope, summand) = facts
         shape = tuple(sides[:num_axes])
         scale = (slope, summand) if slope and math.isfinite(slope) else (1, 0)

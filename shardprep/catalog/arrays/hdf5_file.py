@@ -75,7 +75,7 @@ def open_datasets(opened: Open, most_bytes: int, most_at_once: int) -> ArrayFile
         elif role == "cells":
             cells[key] = found.shape[0]
         elif role:
-            left_out.append(f"{key} ({role})")
+            left_out.append(f"{key or 'array'} ({role})")
 
     with opened() as file:
         file.visititems(visit)

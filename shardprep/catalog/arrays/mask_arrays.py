@@ -10,7 +10,7 @@ import numpy as np
 from shardprep.catalog.arrays.array_file import Block
 from shardprep.catalog.arrays.array_images import WORK_BYTES, ImageListing, read_columns
 from shardprep.catalog.arrays.layout import Layout, given_layout, possible_layouts
-from shardprep.catalog.arrays.opened_files import PAGED, ArrayFiles, ChosenColumn, OpenedFile
+from shardprep.catalog.arrays.opened_files import TIFF, ArrayFiles, ChosenColumn, OpenedFile
 from shardprep.catalog.names import masks_by_folder
 from shardprep.catalog.objects.mask_files import fits_all, matching
 from shardprep.errors import OptionName, SourceError
@@ -26,20 +26,20 @@ def masks_apart(listing: Listing, recipe: Recipe) -> tuple[Listing, list[Member]
 
     Masks in images stay in the listing if there are neither stacks nor arrays.
     """
-    rule, keys = recipe.rules.masks, list(listing.images.keys)
+    rule, keys = recipe.rules.masks, listing.images.keys
     arrays = [one.key for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
-    found: set[str] = set()
-    if rule.kind == "pattern" and (arrays or recipe.stack or any(map(PAGED.search, keys[:1]))):
-        found.update(matching([*keys, *arrays], rule.pattern))
+    if rule.kind == "pattern" and (arrays or recipe.stack or any(map(TIFF.search, keys[:1]))):
+        found = set(matching([*keys, *arrays], rule.pattern))
     elif rule.kind == "auto" and recipe.stack:
-        found.update(*masks_by_folder(keys).values())
-    if keys and len(found) == len(keys) + len(arrays):
+        found = set[str]().union(*masks_by_folder(list(keys)).values())
+    else:
+        return listing, []
+    if len(keys) and len(found) == len(keys) + len(arrays):
         raise fits_all(rule.pattern)
     is_mask = np.array([key in found for key in keys], bool)
     masks = [*listing.images.take(np.flatnonzero(is_mask)), *listing.others]
     others = [one for one in listing.others if one.key not in found]
-    images = listing.images.take(np.flatnonzero(~is_mask))
-    rest = replace(listing, images=images, others=others)
+    rest = replace(listing, images=listing.images.take(np.flatnonzero(~is_mask)), others=others)
     return rest, [one for one in masks if one.key in found]
 
 
@@ -54,9 +54,9 @@ def with_masks(listing: ImageListing, masks: Sequence[Member], recipe: Recipe) -
     recipe = replace(recipe.with_rules(images=(*recipe.images, "*")), depth_range="full")
     files = ArrayFiles(recipe, listing.unpacker, proposes=False)
     with limited_memory(WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
-        if listing.images.are_stacks.any():
-            files.open_images(Members.of(masks))
-            files.files = [one for one in files.files if one.num_images > 1]
+        if listing.images.are_stacks.any() and len(masks) < 2 * len(listing.images):
+            files.open_tiffs(Members.of(masks))  # not if there is a file for each image
+            files.files = [one for one in files.files if one.columns[0].column.dtype is not None]
         if arrays := [one for one in masks if is_array_name(one.key.rpartition("/")[2])]:
             files.open(arrays)
         made, _ = read_columns(files, [_exact(opened, files) for opened in files.files])

@@ -16,8 +16,8 @@ from shardprep.catalog.arrays.flat_array import IDX_TYPES, open_idx, open_nifti,
 from shardprep.catalog.arrays.hdf5_file import open_hdf5
 from shardprep.catalog.arrays.layout import Layout, given_layout, possible_layouts
 from shardprep.catalog.arrays.number_images import is_scaled
-from shardprep.catalog.arrays.paged_file import open_paged, single_image
 from shardprep.catalog.arrays.tfrecord_file import open_tfrecord
+from shardprep.catalog.arrays.tiff_file import open_tiff, single_image
 from shardprep.catalog.arrays.zarr_file import ZarrFiles, open_zarr, zarr_folders
 from shardprep.dataset.tfrecord import HEADER_BYTES, payload_bytes
 from shardprep.errors import OptionError, OptionName, SourceError, some_of
@@ -33,7 +33,7 @@ from shardprep.source.unpack import Unpacker, decompressed, member_stream
 _OPTION = OptionName("images")
 _DIGITS = re.compile(r"\d+")
 _ENDING = re.compile(r"([-_.]idx\d-ubyte|\.npy)?(\.gz)?$")
-PAGED = re.compile(r"\.(tiff?|dcm|dicom)$", re.IGNORECASE)
+TIFF = re.compile(r"\.tiff?$", re.IGNORECASE)
 _MOST_SHOWN = 8
 _PARTNERS = ("npy", "idx", "hdf5")
 """Kinds of files that may have the labels of another file, row by row."""
@@ -70,12 +70,6 @@ class OpenedFile(NamedTuple):
     def title(self, column: str) -> str:
         """Return the name of a column, for a .npy the name of the file without its suffix."""
         return column or _ENDING.sub("", self.key.rpartition("/")[2])
-
-    @property
-    def num_images(self) -> int:
-        """Number of images of a single stack."""
-        (column,) = self.arrays.images.values()
-        return column.shape[0]
 
     @property
     def columns(self) -> list[ChosenColumn]:
@@ -120,7 +114,7 @@ class ChosenColumn(NamedTuple):
 
     @property
     def images_per_row(self) -> int:
-        is_row = self.layout.has_samples or not self.layout.is_stack
+        is_row = self.layout.has_samples or "T" not in self.layout.axes
         return self.images_per_item // (1 if is_row else self.num_rows)
 
     @property
@@ -221,35 +215,28 @@ class ArrayFiles:
             if arrays is not None:
                 self.files.append(OpenedFile(member, place, arrays, self._root))
 
-    def open_images(self, images: Members) -> None:
-        """Open the TIFF and DICOM files that rules name.
-
-        Without rules, open all images if each of them has several pages, frames or many bands.
-        """
-        is_named, opened, has_stacks = bool(self.recipe.rules.images), list[OpenedFile](), False
+    def open_tiffs(self, images: Members) -> None:
+        """Open the TIFF files that rules name; without rules, all images if each is a volume."""
+        is_named, opened = bool(self.recipe.rules.images), list[OpenedFile]()
         has_objects = self.recipe.is_annotated and self.recipe.rules.masks.kind != "pattern"
-        if not is_named and (has_objects or not PAGED.search(images.keys[0])):
+        if not is_named and (has_objects or not TIFF.search(images.keys[0])):
             return
         for member in images:
-            if is_named and not (PAGED.search(member.key) and self.rule(member.key)):
+            is_tiff = TIFF.search(member.key) is not None
+            is_wanted = is_tiff and self.rule(member.key) is not None if is_named else True
+            if not is_wanted or not isinstance(member.extent, StoredExtent):
                 continue
-            if not isinstance(member.extent, StoredExtent):
-                continue
-            place = self._place(member.key, member.extent, "")
-            arrays, may_be_stack = None, bool(PAGED.search(member.key))
             try:
-                arrays = open_paged(place, member.key) if may_be_stack else None
-                may_be_stack = arrays is not None
-            except SourceError as error:  # a worker rejects a damaged file
-                if isinstance(error.__cause__, ModuleNotFoundError):
-                    if is_named:
-                        raise
-                    return
-            if not (may_be_stack or is_named):
+                place = self._place(member.key, member.extent, "")
+                arrays = open_tiff(place, member.key) if is_tiff else None
+            except SourceError:
+                if is_named:
+                    raise
                 return
-            has_stacks |= arrays is not None
+            if arrays is None and not is_named:
+                return
             opened.append(OpenedFile(member, place, arrays or single_image(place), self._root))
-        if is_named or has_stacks:
+        if is_named or any(one.arrays.images[""].dtype is not None for one in opened):
             self.files += opened
 
     def _place(self, key: str, extent: StoredExtent, kind: str) -> PlainExtent:

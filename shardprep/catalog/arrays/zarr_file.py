@@ -27,7 +27,6 @@ _CODECS = {
     "zlib", "zstd",
 }  # fmt: skip
 """Codecs of numbers. Others may load Python objects, which can run any code."""
-_KEYS_OF_CODECS = ("codecs", "compressor", "filters")
 
 
 class ZarrFiles(dict[str, Any]):
@@ -86,9 +85,9 @@ def open_zarr(files: ZarrFiles, name: str, most_bytes: int) -> ArrayFile:
         for key in sorted(key for key in files if key.rpartition("/")[2] in _ARRAYS):
             about = json.loads(files[key].to_bytes())
             path = key.rpartition("/")[0]
-            others = {*_names([about.get(one) for one in _KEYS_OF_CODECS])} - _CODECS
-            if others:
-                left_out.append(f"{path} ({min(others)})")
+            codecs = [about.get(one) for one in ("codecs", "compressor", "filters")]
+            if others := {*_names(codecs)} - _CODECS:
+                left_out.append(f"{path or 'array'} (codec {min(others)})")
             elif about.get("node_type") != "group":
                 paths.append(path)
     arrays = open_datasets(partial(_opened, files, name, paths), most_bytes, most_bytes)
@@ -105,15 +104,12 @@ def _stacked(column: ImageColumn) -> ImageColumn:
     return replace(column, layouts=(Layout("T" * (len(shape) - len(axes)) + axes),))
 
 
-def _names(codecs: Any) -> Iterator[str]:
+def _names(found: Any) -> Iterator[str]:
     """Yield the names of codecs in a document, with the ones inside of shards."""
-    if isinstance(codecs, list):
-        for one in codecs:
-            yield from _names(one)
-    elif isinstance(codecs, dict):
-        yield str(codecs.get("id", codecs.get("name")))
-        inner = codecs.get("configuration")
-        if isinstance(inner, dict):
-            yield from _names([inner.get("codecs"), inner.get("index_codecs")])
-    elif codecs is not None:
-        yield str(codecs)
+    if isinstance(found, dict):
+        yield from (str(found[key]) for key in ("id", "name") if key in found)
+        found = [one for one in found.values() if isinstance(one, dict | list)]
+    elif isinstance(found, str):
+        yield found
+    for one in found if isinstance(found, list) else ():
+        yield from _names(one)

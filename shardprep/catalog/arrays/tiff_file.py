@@ -1,29 +1,33 @@
-"""TIFF files of several pages or many bands, and DICOM files of several frames, as stacks."""
+"""TIFF files of several pages or of many bands."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from shardprep.catalog.arrays.array_file import ArrayFile, Block, ImageColumn, reading
 from shardprep.catalog.arrays.layout import CHANNELS, Layout
-from shardprep.image.signatures import HEAD_BYTES, is_dicom
+from shardprep.errors import SourceError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.unpack import buffered
 
-_DICOM_HEAD_BYTES = 256 << 10
 
+def open_tiff(place: PlainExtent, name: str) -> ArrayFile | None:
+    """Return the pages or bands of a TIFF as one stack; None for one picture.
 
-def open_paged(place: PlainExtent, name: str) -> ArrayFile | None:
-    """Return the pages, bands or frames of an image file as one stack; None for one picture."""
-    if is_dicom(place.read_head(HEAD_BYTES)):
-        return _open_frames(place, name)
-    with _pages(place, name) as pages:
-        first, kinds = pages[0], {(one.shape, one.dtype) for one in pages}
-        shape, dtype = (len(pages), *first.shape), np.dtype(first.dtype)
+    A damaged file is a stack of one image, which a worker rejects. SourceError without tifffile.
+    """
+    try:
+        with _pages(place, name) as pages:
+            first, kinds = pages[0], {(one.shape, one.dtype) for one in pages}
+            shape, dtype = (len(pages), *first.shape), np.dtype(first.dtype)
+    except SourceError as error:
+        if isinstance(error.__cause__, ModuleNotFoundError):
+            raise
+        return single_image(place)
     is_picture = "S" not in first.axes or first.shape[first.axes.index("S")] in CHANNELS
     if len(kinds) > 1 or (len(pages) == 1 and is_picture):
         return None
@@ -50,22 +54,8 @@ def _pages(place: PlainExtent, name: str) -> Iterator[list[Any]]:
             raise ValueError(str(error)) from error
 
 
-def _open_frames(place: PlainExtent, name: str) -> ArrayFile | None:
-    with reading(name):
-        from shardprep.image.dicom import frame_files, num_frames  # noqa: PLC0415 - an extra
-
-        number = num_frames(place.read_head(_DICOM_HEAD_BYTES))
-    if number < 2:
-        return None
-    return _files(number, lambda _: ([one] for one in frame_files(place.read(), number)))
-
-
 def single_image(place: PlainExtent) -> ArrayFile:
     """Return a file as a stack of one image, which needs no copy."""
     places = place.file, np.array([place.offset]), np.array([place.num_bytes])
-    return _files(1, lambda _: iter(()), placed=places)
-
-
-def _files(number: int, blocks: Callable[[int], Iterator[Block]], **more: Any) -> ArrayFile:
-    column = ImageColumn((number,), None, blocks, layouts=(Layout("T"),), **more)
+    column = ImageColumn((1,), None, lambda _: iter(()), layouts=(Layout("T"),), placed=places)
     return ArrayFile({"": column}, {}, lambda _: [])
