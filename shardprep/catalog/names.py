@@ -164,11 +164,7 @@ def _image_folders(mask: str, siblings: Collection[str]) -> set[str]:
         for name in siblings
         if name != mask
         and (
-            any(
-                map(
-                    IMAGE_FOLDER.fullmatch, (name, name.removeprefix(f"{mask.rpartition('_')[0]}_"))
-                )
-            )
+            IMAGE_FOLDER.fullmatch(name.removeprefix(f"{mask.rpartition('_')[0]}_"))
             or (given_split([name]) and mask.startswith(name))
         )
     }

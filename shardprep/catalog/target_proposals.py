@@ -50,8 +50,7 @@ def target_proposals(
     for title in titles:
         if title not in numbers and 1 < len(cells[title]) <= _MANY_VALUES:
             alike[frozenset(cells[title])].append(title)
-    words = [tuple(one) for one in alike.values() if len(one) > 1]
-    for columns in dict.fromkeys((*shown, *words, *_groups(numbers))):
+    for columns in dict.fromkeys((*shown, *map(tuple, alike.values()), *_groups(numbers))):
         if len(columns) > 1 or columns in shown:
             is_soft = all(_VOTES.search(title) for title in columns)
             yield CsvRule((), "", columns, target="soft" if is_soft else "auto")
