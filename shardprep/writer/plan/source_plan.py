@@ -187,8 +187,10 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
         raise RecipeError(OptionName("depth"), what, hint)
     filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
     if has_stacks:
-        masks = catalog.annotations is not None and catalog.annotations.spec.of_each_image
-        return filled.with_stacks(rule.channels, is_deep=spec.depth == 16, masks_repeat=masks)
+        are_layers = bool(rule.channels) or "class" in recipe.rules.masks.pattern.fields
+        most = max(map(len, catalog.items.masks.firsts().values()), default=0)
+        repeat = most > 1 and not are_layers
+        return filled.with_stacks(rule.channels, is_deep=spec.depth == 16, masks_repeat=repeat)
     return filled.with_keypoints(_skeletons(catalog.annotations))
 
 
