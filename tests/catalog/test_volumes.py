@@ -470,6 +470,7 @@ HOSTILE: dict[str, dict[str, bytes]] = {
     "an endless zarr": zarray(shape=[10**12, 8, 8]),
     "an endless zarr of floats": zarray(shape=[10**12, 8, 8], dtype="<f4"),
     "a zarr of one chunk": zarray(shape=[1, 10**6, 10**6], chunks=[1, 10**6, 10**6]),
+    "an empty zarr": zarray(shape=[0, 8, 8]),
     "a zarr of zero chunks": zarray(chunks=[0, 0, 0]),
     "a zarr of short chunks": zarray(shape=[1, 8, 8], chunks=[1, 8, 9]),
     "a zarr bomb": zarray(compressor=ZLIB) | {"a.zarr/0.0.0": bomb()},

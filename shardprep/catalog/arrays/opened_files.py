@@ -129,11 +129,11 @@ class ChosenColumn(NamedTuple):
 
 
 def _layouts(column: ImageColumn) -> list[Layout]:
-    if column.layouts or column.dtype is None:
+    if column.dtype is None:
         return [*column.layouts] or [Layout("N")]
     if 0 in column.shape:
         return []
-    return possible_layouts(column.shape, has_rows=column.has_rows)
+    return [*column.layouts] or possible_layouts(column.shape, has_rows=column.has_rows)
 
 
 def _kind(member: Member) -> str | None:
