@@ -31,8 +31,7 @@ from shardprep.source.names import clean_key, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
-_MANY = 4
-"""Smallest number of `.npy` files that may be volumes, and not splits."""
+_MANY = 4  # fewer .npy files may be splits
 _WORK_BYTES = 1 << 30
 """Memory for blocks, keys and cells, in addition to one member."""
 
