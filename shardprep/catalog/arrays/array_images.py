@@ -258,7 +258,8 @@ def _parts(
     elif isinstance(block, list):
         for one in block:
             if one is None or (isinstance(one, np.ndarray) and not layout.fits(one.shape)):
-                yield b"", np.full(column.images_per_row, -1)
+                num_rows = 1 if layout.has_samples else column.num_rows
+                yield b"", np.full(column.images_per_item // num_rows, -1)
             elif isinstance(one, bytes):
                 yield one, np.array([len(one)])
             else:

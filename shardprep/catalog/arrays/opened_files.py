@@ -112,11 +112,6 @@ class ChosenColumn(NamedTuple):
         return math.prod(number for letter, number in pairs if letter == "T")
 
     @property
-    def images_per_row(self) -> int:
-        is_row = self.layout.has_samples or "T" not in self.layout.axes
-        return self.images_per_item // (1 if is_row else self.num_rows)
-
-    @property
     def is_scaled(self) -> bool:
         dtype, axes = self.column.dtype, self.layout.axes
         if dtype is None:
