@@ -327,6 +327,31 @@ def test_a_volume_of_labels_gives_each_image_its_mask(suffix: str, tmp_path: Pat
     assert not shardprep.verify(result.path, decode=True).problems
 
 
+def test_a_mask_of_volumes_by_channel_is_repeated_for_each_channel(tmp_path: Path) -> None:
+    """As in BraTS: a volume for each modality, and one of labels."""
+    volumes, labels = [deep(i, 3) for i in range(2)], blocks(3, 3)
+    members = {
+        f"BraTS_001/BraTS_001_{name}.nii.gz": volume
+        for name, volume in zip(("flair", "t1"), volumes, strict=True)
+    }
+    members |= {"BraTS_001/BraTS_001_seg.nii.gz": labels}
+    result = build(
+        write_folder(
+            tmp_path / "source", {key: VOLUMES["nii.gz"](one) for key, one in members.items()}
+        ),
+        tmp_path / "out",
+        stack="{id}/{id}_{flair,t1}.nii.gz",
+        masks="{id}/*_seg.nii.gz",
+        depth=16,
+        size="none",
+    )
+    ((_, row),) = records(result.path).items()
+    assert (
+        np.array([*map(png, row["images"])]) == np.stack(volumes, 1).reshape(6, HEIGHT, WIDTH)
+    ).all()
+    assert (np.array([*map(png, row["segmentation_mask"])]) == labels.repeat(2, axis=0)).all()
+
+
 def test_a_folder_of_masks_beside_the_images_is_recognised(kidneys: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "sennet.zip", zip_bytes(sennet()))
     survey = survey_source(source, tmp_path, lambda _: None)
