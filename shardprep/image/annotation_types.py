@@ -156,8 +156,6 @@ class AnnotationSpec:
     """Class index of pixels outside all objects, or `ignore`. Padding always gets `ignore`."""
     min_visible: float = 0.1
     """An object is dropped if a crop leaves less than this share of its box's area."""
-    of_each_image: bool = False
-    """Whether each image of a stack has a class mask, instead of one mask for the stack."""
     frame: Frame | None = None
     """Frame of all annotations. None to detect it from the annotated size, upright if unclear."""
 

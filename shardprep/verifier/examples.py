@@ -168,8 +168,9 @@ class ExampleCheck:
             yield from _row_faults(sound, self.targets, rows, record)
         if self._annotated:
             yield from self._feature_faults(self._annotated, features, size or self._size, sound)
-            others = {name: one for name, one in self._plain.items() if name not in self._rows}
-            yield from _count_faults({**others, **self._annotated}, features, "objects")
+            images = {name: one for name, one in self._plain.items() if name == IMAGES}
+            of = "stacks" if images else "objects"
+            yield from _count_faults({**images, **self._annotated}, features, of)
             yield from _unseen_faults(sound)
             if rows is not None and rows.annotations:
                 yield from self._annotation_faults(sound, rows.annotations[record])
@@ -366,7 +367,7 @@ def _unseen_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
 def _count_faults(
     expected: Mapping[str, Feature], features: Mapping[str, Sequence[Any]], of: str
 ) -> Iterator[Fault]:
-    """Yield one fault if the record has values for different numbers of objects or images."""
+    """Yield one fault if the features of a record have values for different numbers of objects."""
     counts = {
         name: len(features[name]) // max(feature.num_values, 1)
         for name, feature in expected.items()
@@ -374,7 +375,7 @@ def _count_faults(
     }
     if len({*counts.values()}) > 1:
         said = ", ".join(f"{name} of {count:,}" for name, count in counts.items())
-        what = f"repeated features have different lengths: {said}"
+        what = f"the features of {of} have different lengths: {said}"
         yield Fault("example" if of == "rows" else "objects", what)
 
 

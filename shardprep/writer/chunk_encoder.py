@@ -121,7 +121,7 @@ def encode_stack(
     }
     outcome = stack.outcome
     if encoder.annotations is not None:
-        placed = _stack_masks(item, stack, encoder.annotations, before_item)
+        placed = _stack_masks(item, stack, encoder, before_item)
         if isinstance(placed, Rejection):
             return b"", outcome._replace(kind=placed.kind, reason=placed.reason, is_dark=False)
         pictures[names.MASK] = tuple(one.segmentation_mask for one in placed)
@@ -133,16 +133,18 @@ def encode_stack(
 
 
 def _stack_masks(
-    item: Item, stack: StackImages, spec: AnnotationSpec, before_item: Callable[[], None]
+    item: Item, stack: StackImages, encoder: ChunkEncoder, before_item: Callable[[], None]
 ) -> list[PlacedObjects] | Rejection:
     """Return the mask of each image of a stack, or one of all images. Files are read in turn."""
+    spec = encoder.annotations or AnnotationSpec()
+    is_each = encoder.schema.features[names.MASK].repeated
     placed: list[PlacedObjects] = []
     num_bytes = sum(map(len, stack.images))
-    if spec.of_each_image and item.masks and (fault := order_fault(item)):
+    if is_each and item.masks and (fault := order_fault(item)):
         return Rejection("bad_mask", fault)
-    for number, placement in stack.files if spec.of_each_image else stack.files[:1]:
+    for number, placement in stack.files if is_each else stack.files[:1]:
         before_item()
-        masks = item.masks[number : number + 1] if spec.of_each_image else item.masks
+        masks = item.masks[number : number + 1] if is_each else item.masks
         one = _objects(item._replace(masks=masks), placement, spec)
         if isinstance(one, Rejection):
             name = PurePosixPath(masks[0].key).name if masks else ""

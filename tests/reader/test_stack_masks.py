@@ -70,7 +70,7 @@ def test_items_and_batches_have_the_masks_of_the_images(stacks: Path) -> None:
     (ragged,) = data.batches(ragged=True, **options)
     (raw,) = reader.Dataset(stacks, decode=False).batches(**options)
     for key, masks, files in zip(
-        raw["image/filename"], ragged["segmentation_mask"], raw["segmentation_mask"], strict=True
+        raw["image/filename"], *(one["segmentation_mask"] for one in (ragged, raw)), strict=True
     ):
         assert (masks == whole(key)[1]).all()
         assert len(files) == LENGTHS[key]
@@ -107,7 +107,6 @@ def test_both_readers_cut_masks_and_pad_them_with_ignored_pixels(
 
 
 def test_a_crop_moves_images_and_masks(stacks: Path) -> None:
-    """The classes are the brightness of the images in three steps, also after the crop."""
     crop: dict[str, Any] = {"batch_size": 3, "seed": 5, "shuffle": False, "max_length": 5}
     center = {**crop, "center_crop": (HEIGHT, HEIGHT)}
     (cut,) = reader.Dataset(stacks).batches(as_supervised=False, **center)
@@ -120,11 +119,7 @@ def test_a_crop_moves_images_and_masks(stacks: Path) -> None:
         (two,) = reader.load(stacks, cache=cache, **random).as_numpy_iterator()
         for mine, other in zip(one, two, strict=True):
             assert (mine == other).all()
-    images, masks = one
-    assert masks.shape == (3, 5, 16, 20, 1)
-    is_there = masks[..., 0] != IGNORED
-    levels = np.where(is_there, images[..., 0] / 86 - 0.5, 0) - np.where(is_there, masks[..., 0], 0)
-    assert np.abs(levels).mean() < 0.4
+    assert one[1].shape == (3, 5, 16, 20, 1)
 
 
 def test_one_mask_of_a_stack_is_a_mask_of_one_image(tmp_path: Path) -> None:

@@ -129,11 +129,11 @@ def test_masks_that_do_not_fit_the_images_reject_the_sample(kidneys: Path) -> No
 def test_masks_follow_slices_that_are_sorted_by_position(tmp_path: Path) -> None:
     masks, members = blocks(6, 4), dict[str, bytes]()
     for i, mask in enumerate(masks):  # the file with the highest number is the first slice
-        place: dict[str, Any] = {
-            "ImagePositionPatient": [0, 0, 5.0 * i],
-            "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
-        }
-        members[f"a/images/{4 - i}.dcm"] = dicom(mask * 200, **place)
+        place: list[Any] = [[0, 0, 5.0 * i], [1, 0, 0, 0, 1, 0]]
+        elements = dict(
+            zip(("ImagePositionPatient", "ImageOrientationPatient"), place, strict=True)
+        )
+        members[f"a/images/{4 - i}.dcm"] = dicom(mask * 200, **elements)
         members[f"a/masks/{4 - i}.png"] = encoded(Image.fromarray(mask), "PNG")
     source = write_folder(tmp_path / "source", members)
     keys: dict[str, Any] = {"format": "png", "size": "none", "window": "full"}
@@ -192,21 +192,15 @@ def test_a_mask_of_a_whole_stack_is_placed_like_its_images(tmp_path: Path) -> No
     assert not shardprep.verify(path, decode=True).problems
 
 
-def contrails() -> tuple[dict[str, bytes], dict[str, Array]]:
+def test_bands_and_their_mask_are_read_from_arrays(tmp_path: Path) -> None:
     """As in contrails: 3 bands of 8 times as floats; the mask is of the fifth time."""
-    rng = np.random.default_rng(1)
-    members, masks = dict[str, bytes](), {}
+    rng, members, masks = np.random.default_rng(1), dict[str, bytes](), dict[str, Array]()
     for name in ("1000216489776414077", "1000603527582775543"):
         for band in (8, 9, 16):
             values = rng.uniform(200, 300, (HEIGHT, WIDTH, 8)).astype(np.float32)
             members[f"train/{name}/band_{band:02}.npy"] = npy(values)
         masks[f"train/{name}"] = rng.integers(0, 2, (HEIGHT, WIDTH, 1), np.int32)
         members[f"train/{name}/human_pixel_masks.npy"] = npy(masks[f"train/{name}"])
-    return members, masks
-
-
-def test_bands_and_their_mask_are_read_from_arrays(tmp_path: Path) -> None:
-    members, masks = contrails()
     result = build(
         write(tmp_path / "contrails.zip", zip_bytes(members)),
         tmp_path / "out",
@@ -230,26 +224,15 @@ def test_bands_and_their_mask_are_read_from_arrays(tmp_path: Path) -> None:
     assert not shardprep.verify(result.path, decode=True).problems
 
 
-def forgeries() -> tuple[dict[str, bytes], dict[str, Array]]:
-    """As in recodai-luc-forgery: masks of instances as arrays, only of the forged images."""
-    members = {
-        f"train_images/{kind}/{name}.png": encoded(Image.new("RGB", (WIDTH, HEIGHT)), "PNG")
-        for kind, names in (("authentic", "ab"), ("forged", "cdef"))
-        for name in names
-    }
-    masks: dict[str, Array] = {
-        "c": blocks(1, 2),
-        "d": blocks(2, 1)[0],
-        "e": blocks(3, 3) > 0,
-    }
-    members |= {f"train_masks/{name}.npy": npy(mask) for name, mask in masks.items()}
-    members["train_masks/f.npy"] = npy(np.zeros((2, HEIGHT, WIDTH + 1), np.uint8))
-    return members, masks
-
-
 @pytest.mark.parametrize("instances", [False, True])
 def test_masks_of_single_images_are_arrays(*, instances: bool, tmp_path: Path) -> None:
-    members, masks = forgeries()
+    """As in recodai-luc-forgery: masks of instances as arrays, only of the forged images."""
+    image = encoded(Image.new("RGB", (WIDTH, HEIGHT)), "PNG")
+    members = {f"train_images/authentic/{name}.png": image for name in "ab"}
+    members |= {f"train_images/forged/{name}.png": image for name in "cdef"}
+    masks: dict[str, Array] = {"c": blocks(1, 2), "d": blocks(2, 1)[0], "e": blocks(3, 3) > 0}
+    members |= {f"train_masks/{name}.npy": npy(mask) for name, mask in masks.items()}
+    members["train_masks/f.npy"] = npy(np.zeros((2, HEIGHT, WIDTH + 1), np.uint8))
     result = build(
         write_folder(tmp_path / "source", members),
         tmp_path / "out",
@@ -342,6 +325,31 @@ def test_a_volume_of_labels_gives_each_image_its_mask(suffix: str, tmp_path: Pat
     bad = rows_of(result.path)[f"images/c.{suffix}"]
     assert (bad["kind"], bad["reason"]) == ("bad_mask", "it has 2 masks, and 5 images")
     assert not shardprep.verify(result.path, decode=True).problems
+
+
+def test_a_mask_of_volumes_by_channel_is_repeated_for_each_channel(tmp_path: Path) -> None:
+    """As in BraTS: a volume for each modality, and one of labels."""
+    volumes, labels = [deep(i, 3) for i in range(2)], blocks(3, 3)
+    members = {
+        f"BraTS_001/BraTS_001_{name}.nii.gz": volume
+        for name, volume in zip(("flair", "t1"), volumes, strict=True)
+    }
+    members |= {"BraTS_001/BraTS_001_seg.nii.gz": labels}
+    result = build(
+        write_folder(
+            tmp_path / "source", {key: VOLUMES["nii.gz"](one) for key, one in members.items()}
+        ),
+        tmp_path / "out",
+        stack="{id}/{id}_{flair,t1}.nii.gz",
+        masks="{id}/*_seg.nii.gz",
+        depth=16,
+        size="none",
+    )
+    ((_, row),) = records(result.path).items()
+    assert (
+        np.array([*map(png, row["images"])]) == np.stack(volumes, 1).reshape(6, HEIGHT, WIDTH)
+    ).all()
+    assert (np.array([*map(png, row["segmentation_mask"])]) == labels.repeat(2, axis=0)).all()
 
 
 def test_a_folder_of_masks_beside_the_images_is_recognised(kidneys: Path, tmp_path: Path) -> None:

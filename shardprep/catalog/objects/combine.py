@@ -120,7 +120,7 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
     annotations, names = _classed(recipe, read, naming)
     if read.points is not None:
         annotations = _with_points(annotations, read.points)
-    spec = _spec(images, read, annotations, names)
+    spec = _spec(recipe, read, annotations, names)
     counts, dropped = _counts(annotations)
     objects, files = read.objects, read.files
     without_image = {
@@ -291,13 +291,11 @@ def _relabelled(one: Annotation, number: Sequence[int]) -> Annotation:
 
 
 def _spec(
-    images: SourceImages,
+    recipe: Recipe,
     read: _Read,
     annotations: Sequence[Annotation | None],
     names: Sequence[str],
 ) -> AnnotationSpec:
-    recipe, has_classes = images.recipe, bool(images.beside.class_of)
-    is_series = images.members.are_stacks.any() and not recipe.rules.stack.channels
     mode: Literal["none", "classes", "instances"] = "none"
     if recipe.rules.masks.is_given:
         mode = "instances" if recipe.instances else "classes"
@@ -321,7 +319,6 @@ def _spec(
         ids_are_values=read.is_numbered,
         min_visible=recipe.min_visible,
         frame=None if recipe.annotated == "auto" else recipe.annotated,
-        of_each_image=bool(is_series) and not has_classes and max(map(len, read.files.masks)) > 1,
     )
     return replace(
         spec,

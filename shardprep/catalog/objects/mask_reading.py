@@ -73,8 +73,10 @@ class FileMasks(NamedTuple):
 def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> FileMasks:
     """Return the mask files of all images, with their classes and the meaning of their values."""
     keys, beside = images.index.keys, images.beside
-    are_stacks = images.members.are_stacks.tolist()
-    of_image = [_planes(beside.of(key), one) for key, one in zip(keys, are_stacks, strict=True)]
+    channels, members = len(recipe.rules.stack.channels) or 1, images.members
+    times = np.where(members.num_files > channels, channels, 1).tolist()  # of volumes by channel
+    each = zip(keys, members.are_stacks.tolist(), times, strict=True)
+    of_image = [_planes(beside.of(key), one, number) for key, one, number in each]
     used = [member for members in of_image for member in members]
     if not used:
         what = f"no image that is used has a mask {recipe.masks}"
@@ -103,13 +105,16 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     return FileMasks(files, labels, present, values, raw, how, is_read=True)
 
 
-def _planes(members: Sequence[Member], is_stack: bool) -> list[Member]:  # noqa: FBT001
-    """Return the masks of an image in its files, for a stack in the order of its images."""
+def _planes(members: Sequence[Member], is_stack: bool, times: int) -> list[Member]:  # noqa: FBT001
+    """Return the masks of an image in its files, for a stack in the order of its images.
+
+    Each plane occurs several times, once for each channel.
+    """
     if is_stack:
         members = sorted(members, key=lambda one: natural_order(one.key))
     extents = ((one, one.extent) for one in members)
     planes = (of.members if isinstance(of, StackExtent) else [one] for one, of in extents)
-    return [plane for several in planes for plane in several]
+    return [plane for several in planes for plane in several for _ in range(times)]
 
 
 def _values(

@@ -177,7 +177,8 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     encoding: Encoding = "any" if spec.format == "keep" else spec.format
     targets = catalog.target_features if wanted else {}
     rule = recipe.rules.stack
-    has_stacks = bool(rule.text) or bool(catalog.items.members.are_stacks.any())
+    members = catalog.items.members
+    has_stacks = bool(rule.text or members.are_stacks.any())
     if schema.is_stack and not has_stacks:
         raise SchemaError(
             f"{OptionName('schema')} {name}", "is a schema of stacks", f"give {OptionName('stack')}"
@@ -187,8 +188,16 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
         raise RecipeError(OptionName("depth"), what, hint)
     filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
     if has_stacks:
-        masks = catalog.annotations is not None and catalog.annotations.spec.of_each_image
-        return filled.with_stacks(rule.channels, is_deep=spec.depth == 16, masks_repeat=masks)
+        is_named = (members.num_files <= len(rule.channels)).all()  # a channel may be a volume
+        has_layers = (
+            bool(rule.channels and is_named) or "class" in recipe.rules.masks.pattern.fields
+        )
+        most = max(map(len, catalog.items.masks.firsts().values()), default=0)
+        return filled.with_stacks(
+            rule.channels if is_named else (),
+            is_deep=spec.depth == 16,
+            masks_repeat=most > 1 and not has_layers,
+        )
     return filled.with_keypoints(_skeletons(catalog.annotations))
 
 
