@@ -178,7 +178,8 @@ def _row_candidates(match: TableMatch) -> list[Candidate]:
     titles = [one for one in titles if not one.lower().endswith("id")]
     rows = match.table.label_rule(match.id_column, titles)
     counts = int((match.row_of >= 0).sum()), len(match.row_of), int((match.key_of >= 0).sum())
-    return [Candidate("none", *counts, (), rows=rows, unit="row")] if titles else []
+    is_likely = titles and 2 * counts[0] > counts[1]
+    return [Candidate("none", *counts, (), rows=rows, unit="row")] if is_likely else []
 
 
 def _target_candidates(
