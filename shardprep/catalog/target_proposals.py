@@ -39,7 +39,8 @@ def target_proposals(
         yield from _of_long_table(match, rows) if num_images > 1 else ()
         return
     titles = [one for one in match.table.header if one in titles and one != match.id_column]
-    cells = {title: {*_cells(match.table, title)} for title in titles}
+    table = match.table
+    cells = {one: {*table.cells(table.column(one)).coded().values} - {""} for one in titles}
     numbers = {title: found for title in titles if (found := _numbers(cells[title]))}
     shown = [
         tuple(title for title in other.header if title in titles)
@@ -64,19 +65,14 @@ def target_proposals(
     ]
     if 1 < len(classes) <= _MOST_TOGETHER:
         yield CsvRule((), "", tuple(classes), target="classes")
-    texts = [title for title in titles if has_texts(match.table, title)]
+    texts = [title for title in titles if has_texts(table, title)]
     yield from (CsvRule((), "", (title,), target="text") for title in texts)
 
 
 def has_texts(table: Table, title: str) -> bool:
     """Return whether most cells of a column are different texts of several words."""
-    texts = [cell for cell in _cells(table, title) if len(cell.split()) > 2]
-    return len(texts) > _WORDY * len(table.rows)
-
-
-def _cells(table: Table, title: str) -> list[str]:
-    """Return the different cells of a column that are not empty."""
-    return [cell for cell in table.cells(table.column(title)).coded().values if cell]
+    cells = table.cells(table.column(title)).coded().values
+    return sum(len(cell.split()) > 2 for cell in cells) > _WORDY * len(table.rows)
 
 
 def _numbers(cells: Collection[str]) -> set[float]:
