@@ -36,7 +36,7 @@ from shardprep.catalog.source_images import (
     source_images,
 )
 from shardprep.catalog.splits import given_splits, group_findings, group_keys
-from shardprep.catalog.stacks import stack_findings
+from shardprep.catalog.stacks import stack_findings, stack_patterns
 from shardprep.catalog.tables.columns import (
     Column,
     RowColumns,
@@ -281,7 +281,7 @@ def _findings(
         _ask_about(unlabelled, labelling, len(wanted.members))
         findings += labelling.findings
         findings += annotation_findings(wanted.index.keys, wanted.documents)
-        if labelling.rule == "none":
+        if labelling.rule == "none" or stack_patterns(wanted.index.keys, wanted.tables):
             findings += label_findings(wanted.index, wanted.tables)
     return findings + stack_findings(recipe, wanted.index.keys, wanted.tables, items.members)
 
