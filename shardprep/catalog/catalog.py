@@ -58,7 +58,7 @@ from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded
 
-_NO_LABEL = "no label"
+_NO_LABEL, _NO_TARGET = "no label", "no target image"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,11 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         annotated = settled(annotated, splits, recipe)
         pairs = zip(lacks, annotated.lacks, strict=True)
         lacks = Coded.of(first or more for first, more in pairs)
+    masks: Coded[tuple[Member, ...]] = Coded.constant((), len(members))
+    if recipe.target_image:
+        masks = Coded.apart(tuple(beside.of(key)) for key in index.keys)
+        pairs = zip(lacks, masks, strict=True)
+        lacks = Coded.of(lack or ("" if one else _NO_TARGET) for lack, one in pairs)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
     if recipe.stack:
         columns, values = (
@@ -137,7 +142,6 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         check_columns((*columns, Column(IMAGES, "int64")))
     strata = targets.strata()
     annotation: Coded[Annotation | None] = Coded.constant(None, len(members))
-    masks: Coded[tuple[Member, ...]] = Coded.constant((), len(members))
     if annotated is not None:
         annotation, masks = Coded.apart(annotated.annotations), Coded.apart(annotated.masks)
         strata = Coded.of(annotated.strata) if targets.kind == "none" else strata

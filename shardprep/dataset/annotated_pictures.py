@@ -22,6 +22,7 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
     POINTS,
     POINTS_VISIBLE,
+    TARGET_IMAGE,
     WIDTH,
     Schema,
 )
@@ -29,6 +30,7 @@ from shardprep.dataset.stored_size import open_stored
 from shardprep.errors import RecordError
 from shardprep.image.decode import rgb_pixels
 from shardprep.image.drawing import AnnotatedPicture, Legend, draw_contact_sheet
+from shardprep.image.resample import resize
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +81,10 @@ def _evenly(numbers: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Any:
 
 
 def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
-    """Return a record's image, boxes and masks; RecordError if the record is damaged."""
+    """Return a record's image, boxes and masks; RecordError if the record is damaged.
+
+    A target image is drawn to the right of its image.
+    """
     dtypes = schema.dtypes
     values: dict[str, Any] = dict(ExampleDecoder(dtypes, dtypes).decode(payload))
     try:
@@ -115,8 +120,18 @@ def _points(values: dict[str, Any], schema: Schema) -> dict[str, np.ndarray[Any,
 
 def _pixels(values: dict[str, Any], schema: Schema) -> np.ndarray[Any, np.dtype[np.uint8]]:
     images = values[schema.image_name]
-    data = images[len(images) // 2]
-    if schema.image.encoding == "raw":
+    image = _rgb(images[len(images) // 2], values, schema, schema.image_name)
+    if TARGET_IMAGE not in schema.features:
+        return image
+    target = _rgb(values[TARGET_IMAGE][0], values, schema, TARGET_IMAGE)
+    width = max(1, round(target.shape[1] * image.shape[0] / target.shape[0]))
+    return np.concatenate([image, resize(target, (image.shape[0], width))], axis=1)
+
+
+def _rgb(
+    data: bytes, values: dict[str, Any], schema: Schema, name: str
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    if schema.features[name].encoding == "raw":
         size = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
         return np.frombuffer(data, np.uint8).reshape(*size, 3)
     with open_stored(data, "JPEG", "PNG") as image:

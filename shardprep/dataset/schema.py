@@ -43,6 +43,7 @@ BOX, BOX_LABEL, CROWD, OBJECT_MASK = (
     f"{OBJECTS}/{name}" for name in ("bbox", "label", "is_crowd", "mask")
 )
 MASK = "segmentation_mask"
+TARGET_IMAGE = "target_image"
 KEYPOINTS, KEYPOINTS_VISIBLE = f"{OBJECTS}/keypoints", f"{OBJECTS}/keypoints/visible"
 POINTS, POINTS_VISIBLE = "points", "points/visible"
 TargetKind = Literal[
@@ -77,6 +78,7 @@ PROVIDED = {
     CROWD: ("flag", "int64"),
     OBJECT_MASK: ("mask", "bytes"),
     MASK: ("mask", "bytes"),
+    TARGET_IMAGE: ("image", "bytes"),
     KEYPOINTS: ("keypoints", "float32"),
     KEYPOINTS_VISIBLE: ("visibility", "int64"),
     POINTS: ("keypoints", "float32"),
@@ -87,8 +89,9 @@ MASKS = (OBJECT_MASK, MASK)
 ALL_POINTS = (KEYPOINTS, KEYPOINTS_VISIBLE, POINTS, POINTS_VISIBLE)
 ANNOTATIONS = (
     BOX, BOX_LABEL, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE, MASK, POINTS, POINTS_VISIBLE,
+    TARGET_IMAGE,
 )  # fmt: skip
-"""Features of boxes, masks and keypoints."""
+"""Features of boxes, masks and keypoints, and the target image."""
 MOST_POINTS = 1000
 """Maximum number of keypoints of an object or image."""
 MOST_BYTE_CLASSES = 254
@@ -130,7 +133,7 @@ class Feature(SparseDocument):
     """Class names of objects, of mask values or of a feature `label/NAME`, or names of the numbers
     of a vector; `Schema.labels` has the class names of images."""
     is_deep: bool = False
-    """True if the images of a stack are grey PNG files of 16 bits."""
+    """True if the images of a stack, or target images, are grey PNG files of 16 bits."""
     channels: tuple[str, ...] = ()
     """Names of the images of a stack, in order; empty if stacks are series."""
     soft: bool = False
@@ -154,6 +157,10 @@ class Feature(SparseDocument):
             "texts": next(iter(self.shape), None) or 0,
         }
         return sizes.get(self.kind, 1)
+
+    @property
+    def image_dtype(self) -> Literal["uint8", "uint16"]:
+        return "uint16" if self.is_deep else "uint8"
 
     @property
     def mask_dtype(self) -> Literal["uint8", "uint16"]:
@@ -205,6 +212,11 @@ def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
             len(feature.shape) != 3 or feature.shape[2] != 1 or feature.encoding != "png"
         ):
             yield f"features.{name}: must be height, width, 1 of a PNG"
+        elif name == TARGET_IMAGE and (
+            feature.shape[2:] != ((1,) if feature.is_deep else (3,))
+            or feature.encoding not in (("png",) if feature.is_deep else ("png", "raw"))
+        ):
+            yield f"features.{name}: must be height, width and channels of a PNG or of raw pixels"
         yield from _skeleton_problems(name, feature)
 
 
@@ -274,7 +286,8 @@ class Schema(Document):
         """TFDS's name of the supervised feature (objects, mask or target), or None without one."""
         if BOX in self.features:
             return OBJECTS
-        return next((name for name in (MASK, POINTS) if name in self.features), self.target)
+        names = (MASK, POINTS, TARGET_IMAGE)
+        return next((name for name in names if name in self.features), self.target)
 
     @property
     def annotations(self) -> dict[str, Feature]:
@@ -352,8 +365,9 @@ class Schema(Document):
         shape = size or (None, None)
         form = {"encoding": encoding, "shape": (*shape, *self.image.shape[2:])}
         changed = {self.image_name: self.image.model_copy(update=form)}
-        for name in self.features.keys() & MASKS:
-            changed[name] = self.features[name].model_copy(update={"shape": (*shape, 1)})
+        for name in self.features.keys() & {*MASKS, TARGET_IMAGE}:
+            own = self.features[name]
+            changed[name] = own.model_copy(update={"shape": (*shape, *own.shape[2:])})
         return self.model_copy(update={"features": {**self.features, **changed}})
 
     def unnamed(self) -> Schema:

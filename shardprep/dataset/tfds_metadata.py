@@ -138,7 +138,7 @@ def _image(feature: Feature) -> dict[str, Any]:
     if feature.encoding == "raw":
         tensor = {"shape": shape, "dtype": "uint8", "encoding": "bytes"}
         return _python("tensor_feature.Tensor", tensor=tensor)
-    image: dict[str, Any] = {"shape": shape, "dtype": "uint16" if feature.is_deep else "uint8"}
+    image: dict[str, Any] = {"shape": shape, "dtype": feature.image_dtype}
     if feature.encoding != "any":
         image["encodingFormat"] = feature.encoding
     return _python("image_feature.Image", image=image)

@@ -40,6 +40,7 @@ from shardprep.dataset.schema import (
     POINTS_VISIBLE,
     PROVIDED,
     TARGET,
+    TARGET_IMAGE,
     TARGETS,
     TEXTS,
     UNLABELLED,
@@ -104,6 +105,8 @@ class ExportSample(NamedTuple):
     """Cells of the label table by column; None for an empty cell, "" for an empty text."""
     classes: Mapping[str, int] = MappingProxyType({})
     """Class index of each feature `label/NAME`, −1 if missing."""
+    target_image: Buffer | None = None
+    """PNG of the target image; None if the dataset has none."""
 
     @property
     def image(self) -> Buffer:
@@ -208,6 +211,7 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
                 next(iter(_keypoints(values, schema, POINTS, POINTS_VISIBLE)), ()),
                 _columns(values, columns),
                 {name: _class(values[name][0], schema.features[name]) for name in classes},
+                _target_image(values, schema),
             )
         except (LookupError, ValueError, TypeError, OSError) as error:
             what = " ".join(str(error).split())[:200] or type(error).__name__
@@ -238,6 +242,13 @@ def _image(
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             size = image.height, image.width
     return data, "png" if head == _PNG else "jpeg", size
+
+
+def _target_image(values: dict[str, Any], schema: Schema) -> Buffer | None:
+    if TARGET_IMAGE not in schema.features:
+        return None
+    is_raw = schema.features[TARGET_IMAGE].encoding == "raw"
+    return _image(values[TARGET_IMAGE][0], values, schema.image_size, is_raw=is_raw)[0]
 
 
 def _target(values: dict[str, Any], name: str | None, num_classes: int) -> Target:

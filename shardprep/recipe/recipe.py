@@ -35,9 +35,11 @@ from shardprep.recipe.object_rules import (
     FormatRule,
     MaskRule,
     PointRule,
+    TargetRule,
     parse_box_rule,
     parse_mask_rule,
     parse_point_rule,
+    parse_target_rule,
 )
 from shardprep.recipe.options import BUILD_DEFAULTS, BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
 from shardprep.recipe.rules import (
@@ -78,7 +80,7 @@ def _is_encoding(name: str) -> bool:
 _NAMES = ("source", "out", "name", "version")
 _FILES = (
     "labels", "join", "class_map", "exclude_list", "split", "schema", "boxes", "masks",
-    "points", "mask_values",
+    "points", "target_image", "mask_values",
 )  # fmt: skip
 """Options that may name a file. The file must not be in object storage."""
 _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -143,6 +145,13 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
             key, "stack", lambda rule, stack: bool(stack) and rule not in ("", "none"),
             f"{key} of stacks are not supported", "leave one of them out",
         )
+        for key in ("points", "boxes", "masks", "target_image")
+    ),
+    *(
+        (
+            key, "target_image", lambda rule, image: bool(image) and rule not in ("", "none"),
+            f"{key} beside target images are not supported", "leave one of them out",
+        )
         for key in ("points", "boxes", "masks")
     ),
     (
@@ -163,6 +172,7 @@ class Rules:
     boxes: FormatRule
     masks: MaskRule
     points: PointRule
+    target_image: TargetRule
     join: tuple[JoinRule, ...]
     stack: StackRule
     images: tuple[ArrayRule, ...]
@@ -175,6 +185,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "boxes": parse_box_rule,
     "masks": parse_mask_rule,
     "points": parse_point_rule,
+    "target_image": parse_target_rule,
     "join": lambda texts: tuple(map(parse_join_rule, texts)),
     "stack": parse_stack_rule,
     "images": lambda texts: tuple(map(parse_array_rule, texts)),
@@ -199,7 +210,23 @@ class Recipe(BuildOptions):
         """Specification of the stored images; fit "auto" counts as "crop" (no boxes or masks)."""
         if self.fit == "auto":
             return self.settled(annotated=False).image_spec
-        return self._part(ImageSpec)
+        stored = self._part(ImageSpec)
+        return stored if self.stack else replace(stored, depth=8)
+
+    @property
+    def target_spec(self) -> ImageSpec | None:
+        """Specification of the stored target images, without loss; None if there are none.
+
+        The numbers of arrays already have their black and white.
+        """
+        if not self.target_image:
+            return None
+        return replace(
+            self.image_spec,
+            format="raw" if self.format == "raw" and self.depth == 8 else "png",
+            depth=self.depth,
+            depth_range="full" if self.rules.target_image.array else self.depth_range,
+        )
 
     @property
     def label_rule(self) -> LabelRule:
@@ -220,7 +247,7 @@ class Recipe(BuildOptions):
     @property
     def may_be_annotated(self) -> bool:
         """Whether annotations may be detected: no labels, annotations or stacks are stated."""
-        is_stated = self.boxes or self.masks or self.points or self.stack
+        is_stated = self.boxes or self.masks or self.points or self.stack or self.target_image
         return self.labels == "auto" and not is_stated
 
     @property
@@ -356,8 +383,9 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
         problems.append(("source", "is needed"))
     if problems:
         raise _unusable(problems, place)
-    if values.get("depth") == 16 and not values.get("stack"):
-        what = f"16 bits are stored for stacks only; give {OptionName('stack')}"
+    if values.get("depth") == 16 and not (values.get("stack") or values.get("target_image")):
+        options = f"{OptionName('stack')} or {OptionName('target_image')}"
+        what = f"16 bits are stored for stacks and target images only; give {options}"
         raise _unusable([("depth", what)], place)
     for key, parse in _PARSERS.items():
         try:
@@ -381,6 +409,8 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
     if "size" in options and options["size"] is None:
         options["size"] = "none"
     for key, other, contradict, what, hint in _CONTRADICTIONS:
+        if key == "depth" and options.get("target_image"):  # the images keep their format
+            continue
         if not (key in options and other in options and contradict(options[key], options[other])):
             continue
         from_file = [name for name in (key, other) if name not in flags]
@@ -399,14 +429,15 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
     options |= _implied(options)
     rules = ("boxes", "masks", "points")
     annotations = [options[key] for key in rules if options.get(key, "") != ""]
-    if "fit" not in options and (annotations or options.get("labels", "auto") != "auto"):
+    is_stated = options.get("labels", "auto") != "auto" or bool(options.get("target_image"))
+    if "fit" not in options and (annotations or is_stated):
         options["fit"] = "crop" if all(rule == "none" for rule in annotations) else "pad"
     return options
 
 
 def _implied(options: Mapping[str, Any]) -> dict[str, Any]:
     implied = {}
-    if options.get("depth") in (16, "16"):
+    if options.get("depth") in (16, "16") and not options.get("target_image"):
         implied["format"] = "png"
     points = options.get("points", "")
     if isinstance(points, str) and points.startswith(("coco", "yolo")) and not options.get("boxes"):

@@ -29,6 +29,7 @@ from shardprep.dataset.schema import (
     POINTS,
     POINTS_VISIBLE,
     TARGET,
+    TARGET_IMAGE,
     TARGETS,
     TEXTS,
     UNLABELLED,
@@ -198,6 +199,11 @@ class ExampleCheck:
                     which = f"{name} {number}" if feature.repeated else name
                     return Fault("mask", f"{which} {what}")
             return None
+        if name == TARGET_IMAGE:
+            what = _outer_fault(values[0], feature, None)
+            if not what and self._decode:
+                what = _pixel_fault(values[0], feature, None)
+            return Fault("image", f"{name} {what}") if what else None
         fault = _value_fault(values, feature, self._num_classes)
         return fault and Fault(fault.kind, f"{name}: {fault.what}")
 

@@ -95,8 +95,20 @@ def _fill(out: Pixels, pixels: Pixels, window: CropWindow, scale: int) -> None:
     bottom = min((top + height) / scale, pixels.shape[0])  # decoders round sides up
     right = min((left + width) / scale, pixels.shape[1])
     box = left / scale, top / scale, right, bottom
-    resized: Any = resize_deep if pixels.dtype == np.uint16 else resize
-    resized(pixels, (out.shape[0], out.shape[1]), box, out)
+    _resize_of(pixels)(pixels, (out.shape[0], out.shape[1]), box, out)
+
+
+def _resize_of(pixels: Array) -> Any:
+    return resize_deep if pixels.dtype == np.uint16 else resize
+
+
+def same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> Any:
+    """Return the part of a target image in a window of its image, which has this size."""
+    high, wide = pixels.shape[:2]
+    top, left, height, width = window
+    down, across = high / size[0], wide / size[1]
+    right, bottom = min((left + width) * across, wide), min((top + height) * down, high)
+    return _resize_of(pixels)(pixels, wanted, (left * across, top * down, right, bottom))
 
 
 def clipped(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:

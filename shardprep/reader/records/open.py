@@ -9,7 +9,7 @@ from pathlib import Path
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.remote_files import RemoteFiles
-from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, Schema
+from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, TARGET_IMAGE, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import ReadConfig, Request, check_request, seed_of
@@ -189,6 +189,9 @@ def open_request(request: Request) -> Subset:
     check_stacks("reader", subset.schema, request)
     if subset.schema.is_stack:
         _check_stack_request(subset, request)
+    if TARGET_IMAGE in subset.schema.features and config.image_size is not None:
+        what, hint = "image_size does not resize target images", "give a crop, or build with --size"
+        raise DatasetError(str(datasets), what, hint)
     if config.service and request.max_boxes is None and BOX in subset.schema.features:
         what = "a service sends batches of one shape, and images differ in their number of boxes"
         raise DatasetError(str(datasets), what, "give max_boxes")

@@ -22,6 +22,7 @@ from shardprep.dataset.schema import (
     LABELS,
     MASK,
     OBJECT_MASK,
+    TARGET_IMAGE,
     TEXTS,
     Feature,
     Schema,
@@ -179,6 +180,8 @@ class Decoder:
             values[OBJECT_MASK] = self._masks(values[OBJECT_MASK], image)
         if MASK in values:
             values[MASK] = self._mask(MASK, values[MASK], image)
+        if TARGET_IMAGE in values:
+            values[TARGET_IMAGE] = self._target_image(values[TARGET_IMAGE])
         if self._max_boxes is not None:
             for name in PADDING.keys() & values.keys():
                 values[name] = pad_rows(values[name], self._max_boxes, PADDING[name])
@@ -233,6 +236,13 @@ class Decoder:
             lambda: tf.zeros(tf.concat([[0], size], 0), tf.uint8),
         )
         return tf.ensure_shape(masks, shape)
+
+    def _target_image(self, data: Any) -> Any:
+        feature = self._annotations[TARGET_IMAGE]
+        if feature.encoding == "raw":
+            return tf.reshape(tf.io.decode_raw(data, tf.uint8), feature.shape)
+        channels, dtype = feature.shape[2], tf.as_dtype(feature.image_dtype)
+        return tf.ensure_shape(tf.io.decode_png(data, channels, dtype), feature.shape)
 
     def _mask(self, name: str, encoded: Any, image: Any) -> Any:
         """Return the pixels of a PNG, [height, width, 1], resized like the image."""

@@ -35,8 +35,10 @@ from shardprep.dataset.schema import (
     POINTS,
     POINTS_VISIBLE,
     TARGET_FEATURES,
+    TARGET_IMAGE,
     TARGETS,
     Encoding,
+    Feature,
     Schema,
     load_schema,
 )
@@ -175,7 +177,16 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     labels = catalog.label_names if schema.target else ()
     columns = {column.name: column.dtype for column in catalog.columns}
     encoding: Encoding = "any" if spec.format == "keep" else spec.format
-    targets = catalog.target_features if wanted else {}
+    targets = {**catalog.target_features} if wanted else {}
+    if (form := recipe.target_spec) is not None:
+        targets[TARGET_IMAGE] = Feature(
+            kind="image",
+            dtype="bytes",
+            shape=(*(spec.fixed_size or (None, None)), 1 if form.depth == 16 else 3),
+            encoding="raw" if form.format == "raw" else "png",
+            is_deep=form.depth == 16,
+            doc="The target image.",
+        )
     rule = recipe.rules.stack
     if schema.is_stack and not rule.text:
         raise SchemaError(
