@@ -85,7 +85,7 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
     documents = Documents(listing.others, recipe, listing.columns)
     recipe = with_panoptic(recipe, listing.images, documents)
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
-    beside = masks_beside(recipe, listing.images, documents, listing.targets)
+    beside = masks_beside(recipe, listing.images, documents)
     members, left_out = _select(beside.images, recipe, excluded)
     index = KeyIndex(members.keys)
     candidates = listing.images

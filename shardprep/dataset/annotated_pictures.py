@@ -120,19 +120,16 @@ def _points(values: dict[str, Any], schema: Schema) -> dict[str, np.ndarray[Any,
 
 def _pixels(values: dict[str, Any], schema: Schema) -> np.ndarray[Any, np.dtype[np.uint8]]:
     images = values[schema.image_name]
-    image = _rgb(images[len(images) // 2], values, schema, schema.image_name)
-    if TARGET_IMAGE not in schema.features:
-        return image
-    target = _rgb(values[TARGET_IMAGE][0], values, schema, TARGET_IMAGE)
-    width = max(1, round(target.shape[1] * image.shape[0] / target.shape[0]))
-    return np.concatenate([image, resize(target, (image.shape[0], width))], axis=1)
-
-
-def _rgb(
-    data: bytes, values: dict[str, Any], schema: Schema, name: str
-) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    if schema.features[name].encoding == "raw":
+    data = images[len(images) // 2]
+    if schema.image.encoding == "raw":
         size = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
-        return np.frombuffer(data, np.uint8).reshape(*size, 3)
-    with open_stored(data, "JPEG", "PNG") as image:
-        return rgb_pixels(image)
+        pixels = np.frombuffer(data, np.uint8).reshape(*size, 3)
+    else:
+        with open_stored(data, "JPEG", "PNG") as image:
+            pixels = rgb_pixels(image)
+    if TARGET_IMAGE not in schema.features:
+        return pixels
+    with open_stored(values[TARGET_IMAGE][0], "PNG") as image:
+        target, height = rgb_pixels(image), len(pixels)
+    width = max(1, round(target.shape[1] * height / len(target)))
+    return np.concatenate([pixels, resize(target, (height, width))], axis=1)

@@ -213,10 +213,9 @@ def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
         ):
             yield f"features.{name}: must be height, width, 1 of a PNG"
         elif name == TARGET_IMAGE and (
-            feature.shape[2:] != ((1,) if feature.is_deep else (3,))
-            or feature.encoding not in (("png",) if feature.is_deep else ("png", "raw"))
+            feature.shape[2:] != ((1,) if feature.is_deep else (3,)) or feature.encoding != "png"
         ):
-            yield f"features.{name}: must be height, width and channels of a PNG or of raw pixels"
+            yield f"features.{name}: must be height, width, 3 of a PNG, or 1 of 16 bits"
         yield from _skeleton_problems(name, feature)
 
 

@@ -211,7 +211,7 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
                 next(iter(_keypoints(values, schema, POINTS, POINTS_VISIBLE)), ()),
                 _columns(values, columns),
                 {name: _class(values[name][0], schema.features[name]) for name in classes},
-                _target_image(values, schema),
+                values[TARGET_IMAGE][0] if TARGET_IMAGE in schema.features else None,
             )
         except (LookupError, ValueError, TypeError, OSError) as error:
             what = " ".join(str(error).split())[:200] or type(error).__name__
@@ -242,13 +242,6 @@ def _image(
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             size = image.height, image.width
     return data, "png" if head == _PNG else "jpeg", size
-
-
-def _target_image(values: dict[str, Any], schema: Schema) -> Buffer | None:
-    if TARGET_IMAGE not in schema.features:
-        return None
-    is_raw = schema.features[TARGET_IMAGE].encoding == "raw"
-    return _image(values[TARGET_IMAGE][0], values, schema.image_size, is_raw=is_raw)[0]
 
 
 def _target(values: dict[str, Any], name: str | None, num_classes: int) -> Target:

@@ -8,13 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from shardprep.errors import OptionError, OptionName, shown
-from shardprep.recipe.rules import (
-    SLICE,
-    ArrayRule,
-    checked_expression,
-    letters_of,
-    parse_array_rule,
-)
+from shardprep.recipe.rules import SLICE, checked_expression, letters_of
 from shardprep.source.names import composed
 
 BOX_FORMATS = {
@@ -52,9 +46,12 @@ _BOX_WORD = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
 _FORM = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)
 _COLON = re.compile(r":(?![^{}]*\})")
 """A colon between columns, not inside a template such as {id[0:2]}."""
-_FIELDS = {"stem": "[^/]+", "name": "[^/]+", "id": "[^/]+", "dir": ".*", "class": "[^/]+"}
+_FIELDS = {
+    "stem": "[^/]+", "name": "[^/]+", "id": "[^/]+", "folder": "[^/]+", "dir": ".*",
+    "class": "[^/]+",
+}  # fmt: skip
 """Field of a mask pattern → regular expression of its value."""
-NAME_FIELDS = ("name", "stem", "id")
+NAME_FIELDS = ("name", "stem", "id", "folder")
 _PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)|(\*\*/?)|(\*)")
 _FIELD = re.compile(rf"(?P<name>\w*)(?:\[{SLICE}\]|:(?P<expression>.+))?", re.DOTALL)
 PATTERN_HINT = "a pattern is such as masks/{stem}_mask.png, {dir}annot/{name} or {id}/masks/*.png"
@@ -349,21 +346,6 @@ def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
 def letters(name: str) -> str:
     """Return a column name in lower case without punctuation: "Roi.X1" becomes "roix1"."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-class TargetRule(NamedTuple):
-    """The parsed value of `--target-image`: a pattern, arrays, or neither."""
-
-    pattern: MaskPattern | None = None
-    array: ArrayRule | None = None
-
-
-def parse_target_rule(text: str) -> TargetRule:
-    """Return the rule of a `--target-image` value; OptionError if it is invalid."""
-    option = OptionName("target_image")
-    if "{" in text:
-        return TargetRule(parse_mask_pattern(text, option))
-    return TargetRule(array=parse_array_rule(text, option)) if text else TargetRule()
 
 
 def parse_mask_pattern(text: str, option: OptionName = _MASKS) -> MaskPattern:

@@ -181,8 +181,8 @@ class BuildOptions:
         _OBJECTS, "FORMAT", shown="none; columns of a table are detected as boxes are",
         is_newer=True)
     target_image: str = _option("",
-        "Target image of each image, resized like it: a pattern as for --masks, such as GT/{name}, "
-        "or FILE[:COLUMN[:LAYOUT]] of arrays as for --images, whose rows pair with the images.",
+        "Target image of each image, resized like it: a pattern as for --masks, such as GT/{name}; "
+        "of the rows of arrays such as model{folder:data(.+)}/{name}.",
         _OBJECTS, "PATTERN", is_newer=True)
     instances: bool = _option(False,
         "Store a mask for each object instead of one class mask for each image.", _OBJECTS)

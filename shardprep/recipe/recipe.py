@@ -33,13 +33,13 @@ from shardprep.image import annotation_types, spec
 from shardprep.image.spec import Fit, ImageSpec
 from shardprep.recipe.object_rules import (
     FormatRule,
+    MaskPattern,
     MaskRule,
     PointRule,
-    TargetRule,
     parse_box_rule,
+    parse_mask_pattern,
     parse_mask_rule,
     parse_point_rule,
-    parse_target_rule,
 )
 from shardprep.recipe.options import BUILD_DEFAULTS, BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
 from shardprep.recipe.rules import (
@@ -80,7 +80,7 @@ def _is_encoding(name: str) -> bool:
 _NAMES = ("source", "out", "name", "version")
 _FILES = (
     "labels", "join", "class_map", "exclude_list", "split", "schema", "boxes", "masks",
-    "points", "target_image", "mask_values",
+    "points", "mask_values",
 )  # fmt: skip
 """Options that may name a file. The file must not be in object storage."""
 _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -142,17 +142,11 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
     ),
     *(
         (
-            key, "stack", lambda rule, stack: bool(stack) and rule not in ("", "none"),
-            f"{key} of stacks are not supported", "leave one of them out",
+            key, other, lambda rule, value: bool(value) and rule not in ("", "none"),
+            f"{key} {noun} are not supported", "leave one of them out",
         )
-        for key in ("points", "boxes", "masks", "target_image")
-    ),
-    *(
-        (
-            key, "target_image", lambda rule, image: bool(image) and rule not in ("", "none"),
-            f"{key} beside target images are not supported", "leave one of them out",
-        )
-        for key in ("points", "boxes", "masks")
+        for other, noun in (("stack", "of stacks"), ("target_image", "with target images"))
+        for key in ("points", "boxes", "masks", "target_image") if key != other
     ),
     (
         "depth", "format", lambda depth, form: depth in (16, "16") and form != "png",
@@ -172,7 +166,7 @@ class Rules:
     boxes: FormatRule
     masks: MaskRule
     points: PointRule
-    target_image: TargetRule
+    target_image: MaskPattern | None
     join: tuple[JoinRule, ...]
     stack: StackRule
     images: tuple[ArrayRule, ...]
@@ -185,7 +179,9 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "boxes": parse_box_rule,
     "masks": parse_mask_rule,
     "points": parse_point_rule,
-    "target_image": parse_target_rule,
+    "target_image": lambda text: (
+        parse_mask_pattern(text, OptionName("target_image")) if text else None
+    ),
     "join": lambda texts: tuple(map(parse_join_rule, texts)),
     "stack": parse_stack_rule,
     "images": lambda texts: tuple(map(parse_array_rule, texts)),
@@ -215,17 +211,14 @@ class Recipe(BuildOptions):
 
     @property
     def target_spec(self) -> ImageSpec | None:
-        """Specification of the stored target images, without loss; None if there are none.
-
-        The numbers of arrays already have their black and white.
-        """
+        """Specification of the stored target images, without loss; None if there are none."""
         if not self.target_image:
             return None
         return replace(
             self.image_spec,
-            format="raw" if self.format == "raw" and self.depth == 8 else "png",
+            format="png",
             depth=self.depth,
-            depth_range="full" if self.rules.target_image.array else self.depth_range,
+            depth_range="full" if self.images else self.depth_range,  # numbers are already scaled
         )
 
     @property

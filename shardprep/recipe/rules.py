@@ -17,7 +17,6 @@ SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
 _SLACK = 1e-6
 _LAYOUT = re.compile(r"[1-9]\d{0,5}x[1-9]\d{0,5}|(?!.*(.).*\1)N|(?=.*H)(?=.*W)(?!.*(.).*\2)[NHWC]+")
 """Size of flat images, "N" for flat squares, or a letter for each axis."""
-_IMAGES = OptionName("images")
 
 
 class ArrayRule(NamedTuple):
@@ -109,16 +108,16 @@ class StackRule:
     """Names of the channels, one file for each; () if the files are a series."""
 
 
-def parse_array_rule(text: str, option: OptionName = _IMAGES) -> ArrayRule:
+def parse_array_rule(text: str) -> ArrayRule:
     """Return the rule of an `--images` value; OptionError if it is invalid."""
     file, _, rest = text.partition(":")
     column, _, layout = rest.partition(":")
     if not file:
         what = f"{shown(text)!r} names no file"
-        raise OptionError(option, what, "use FILE, FILE:COLUMN or FILE:COLUMN:LAYOUT")
+        raise OptionError(OptionName("images"), what, "use FILE, FILE:COLUMN or FILE:COLUMN:LAYOUT")
     if layout and not _LAYOUT.fullmatch(layout):
         hint = "use one letter of NHWC for each axis, or WIDTHxHEIGHT for rows of pixels"
-        raise OptionError(option, f"{shown(layout)!r} is not a layout", hint)
+        raise OptionError(OptionName("images"), f"{shown(layout)!r} is not a layout", hint)
     return ArrayRule(file, column, layout)
 
 

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import math
 import operator
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from shardprep.catalog.arrays.array_file import UNKNOWN, reading
 from shardprep.catalog.arrays.layout import Layout
 from shardprep.catalog.arrays.number_images import ValueRange, pictures
 from shardprep.catalog.arrays.opened_files import ArrayFiles, ChosenColumn, OpenedFile
+from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Rows, Table
 from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.image.spec import DepthRange
@@ -28,12 +28,11 @@ from shardprep.machine import limited_memory
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import RefusedExtent
 from shardprep.source.listing import Listing, in_order
-from shardprep.source.members import PLACE, PLAIN, Member, Members, MembersBuilder
-from shardprep.source.names import clean_key, split_word
+from shardprep.source.members import PLACE, PLAIN, Members, MembersBuilder
+from shardprep.source.names import clean_key, composed, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
-_TARGET = OptionName("target_image")
 _WORK_BYTES = 1 << 30
 """Memory for blocks, keys and cells, in addition to one member."""
 
@@ -44,8 +43,6 @@ class ImageListing(Listing):
 
     columns: Table | None = None
     """The other columns of array files; the first column has the keys of the images."""
-    targets: dict[str, Member] | None = None
-    """Key of an image → its target image; None if target images are not in arrays."""
     proposals: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Option that `shardprep init` proposes → its possible values; the first one was used."""
     notes: tuple[str, ...] = ()
@@ -58,98 +55,38 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
     unclear columns and ranges are decided and returned as proposals instead of being an error.
     """
     parts = listing.images, listing.others, listing.skipped, listing.unpacker
-    rules, target = recipe.rules.images, recipe.rules.target_image.array
-    if listing.unpacker is None or (not rules and listing.images and target is None):
+    rules = recipe.rules.images
+    if listing.unpacker is None or (not rules and listing.images):
         return ImageListing(*parts)
     files = ArrayFiles(recipe, listing.unpacker, proposes=proposes)
     with limited_memory(_WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
         files.open(listing.others)
-        wanted = [] if target is None else [*files.named((target,), _TARGET)]
-        own = {(one.opened.key, one.name) for one in wanted}
-        taken = [*files.named(rules)] if rules else files.all()
-        taken = [one for one in taken if (one.opened.key, one.name) not in own]
-        taken = taken if rules else [*files.clear(taken)]
-        if not taken and not listing.images:
+        taken = [*files.named()] if rules else [*files.clear(files.all())]
+        if not taken:
             return ImageListing(*parts, notes=files.looked_into())
-        per_file = Counter(one.opened.key for one in (*taken, *wanted))
-        levels = _levels(files, taken, recipe.depth_range)
-        images, columns = _read(files, taken, per_file, levels)
-        targets = None if target is None else _targets(files, taken, wanted, per_file)
+        images, columns = _read(files, taken)
     if listing.images:
         images = Members.joined([listing.images, images])
     others = [member for member in listing.others if member.key not in files.used]
     notes = tuple(dict.fromkeys(files.notes))
     parts = in_order(images), others, listing.skipped, listing.unpacker
-    return ImageListing(*parts, columns, targets, files.proposals, notes)
+    return ImageListing(*parts, columns, files.proposals, notes)
 
 
-def _targets(
-    files: ArrayFiles,
-    taken: Sequence[ChosenColumn],
-    wanted: Sequence[ChosenColumn],
-    per_file: Mapping[str, int],
-) -> dict[str, Member]:
-    """Return the target image of each image by key: of the row of the same number or name.
-
-    Both columns are in one file, or in files whose names have the same split and numbers.
-    """
-    both = {one.opened.key for one in taken} & {one.opened.key for one in wanted}
-    is_one = len(taken) == len(wanted) == 1
-
-    def place(one: ChosenColumn) -> object:
-        key = one.opened.key
-        return is_one or (key if key in both else (split_word(key)[0], *re.findall(r"\d+", key)))
-
-    columns = {place(one): one for one in wanted}
-    images = {place(one): one for one in taken}
-    is_double = len(columns) < len(wanted) or len(images) < len(taken)
-    if not wanted or is_double or columns.keys() - images.keys():
-        names = some_of([one.flag for one in wanted]) or files.recipe.target_image
-        what = f"{names} cannot be paired with the images of "
-        hint = "name files that have the same numbers in their names as those of the images"
-        raise SourceError(_TARGET, what + (some_of([one.flag for one in taken]) or "arrays"), hint)
-    is_scaled = any(one.is_scaled for one in taken)
-    limits = "full" if is_scaled else files.recipe.depth_range
-    levels = _levels(files, wanted, limits, is_target=True)
-    members, _ = _read(files, wanted, per_file, levels, files.recipe.depth)
-    by_key = {member.key: member for member in members}
-    found: dict[str, Member] = {}
-    for at, column in columns.items():
-        if column.num_rows != images[at].num_rows:
-            numbers = f"{column.num_rows:,} rows, and {images[at].flag} {images[at].num_rows:,}"
-            raise SourceError(
-                _TARGET, f"{column.flag} has {numbers}", "name columns of equal length"
-            )
-        start, own = _prefix(images[at], per_file), _prefix(column, per_file)
-        for key in _keys(start, images[at], column.num_rows):
-            if (member := by_key.get(own + key.removeprefix(start))) is not None:
-                found[key] = member
-    return found
-
-
-def _prefix(one: ChosenColumn, per_file: Mapping[str, int]) -> str:
-    key = one.opened.key
-    return key if per_file[key] == 1 else f"{key}:{one.name}"
-
-
-def _read(
-    files: ArrayFiles,
-    taken: Sequence[ChosenColumn],
-    per_file: Mapping[str, int],
-    levels: DepthRange,
-    depth: int = 8,
-) -> tuple[Members, Table | None]:
-    """Return the images of some columns, and a table of the columns of cells.
-
-    `per_file` is the number of columns of each file that are read in all.
-    """
-    files.used.update(one.opened.key for one in taken)
+def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
+    """Return the images of some columns, and a table of the columns of cells."""
+    per_file = Counter(one.opened.key for one in taken)
+    are_targets = _are_targets(files, taken, per_file)
+    images = [*itertools.compress(taken, map(operator.not_, are_targets))]
+    targets = [*itertools.compress(taken, are_targets)]
+    levels = _levels(files, images), _levels(files, targets, is_target=True)
+    files.used.update(per_file)
     packed = sum({one.opened.key: one.opened.place.num_bytes for one in taken}.values())
     builder, out = MembersBuilder(), list[UnpackedFile]()
-    others = _CellColumns(files, taken)
+    others = _CellColumns(files, images)
     tables: list[tuple[Texts, dict[str, Texts]]] = []
     with contextlib.ExitStack() as stack:
-        for one in taken:
+        for one, is_target in zip(taken, are_targets, strict=True):
             key, column = one.opened.key, one.column
             if column.placed is not None:
                 file, offsets, sizes = column.placed
@@ -158,29 +95,44 @@ def _read(
                     new = files.unpacker.new_file(key, packed)
                     out.append(stack.enter_context(contextlib.closing(new)))
                 start = out[0].place.num_bytes
-                sizes = _write(one, levels, depth, out[0], files.recipe.max_member_size)
+                depth = files.recipe.depth if is_target else 8
+                sizes = _write(one, levels[is_target], depth, out[0], files.recipe.max_member_size)
                 ends = start + np.cumsum(np.maximum(sizes, 0))
                 file, offsets = out[0].place.file, ends - np.maximum(sizes, 0)
             keys = _keys(_prefix(one, per_file), one, len(sizes))
             files.unpacker.budget.add_members(len(sizes), key)
             _add(builder, (keys, file, offsets, sizes), one.title)
-            if one.layout.rows >= 0:
+            if one.layout.rows >= 0 and not is_target:
                 tables.append((keys, others.of(one, len(sizes))))
-    return builder.members(), _table(tables, [*{one.opened.key for one in taken}])
+    return builder.members(), _table(tables, list(per_file))
+
+
+def _prefix(one: ChosenColumn, per_file: Mapping[str, int]) -> str:
+    key = one.opened.key
+    return key if per_file[key] == 1 else f"{key}:{one.name}"
+
+
+def _are_targets(
+    files: ArrayFiles, taken: Sequence[ChosenColumn], per_file: Mapping[str, int]
+) -> list[bool]:
+    """Return whether each column holds target images, judged by the key of its first row."""
+    rule = files.recipe.rules.target_image
+    if rule is None:
+        return [False] * len(taken)
+    keys = [composed(_keys(_prefix(one, per_file), one, 1)[0]) for one in taken]
+    pattern = Pattern(rule.expression, rule.option, rule.text, 0, is_whole=True)
+    return [found is not None for found in pattern.search(keys)]
 
 
 def _levels(
-    files: ArrayFiles,
-    taken: Sequence[ChosenColumn],
-    wanted: DepthRange,
-    *,
-    is_target: bool = False,
+    files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool = False
 ) -> DepthRange:
     """Return black and white of all numbers that are scaled, of all files together.
 
     If it is unclear, black and white of target images are their smallest and largest number.
     """
     scaled = [one for one in taken if one.is_scaled]
+    wanted: DepthRange = "full" if is_target else files.recipe.depth_range
     if not scaled or wanted != "full":
         return wanted
     found = ValueRange()

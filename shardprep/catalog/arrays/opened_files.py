@@ -151,8 +151,6 @@ class ArrayFiles:
         self.proposals: dict[str, tuple[str, ...]] = {}
         self._datasets: list[str] = []
         self._root = recipe.source.rpartition("/")[2]
-        target = recipe.rules.target_image.array
-        self._rules = (*recipe.rules.images, *((target,) if target else ()))
         most_bytes = recipe.max_member_size
         self._open: dict[str, Callable[[PlainExtent, str], ArrayFile | None]] = {
             "npy": open_npy,
@@ -172,7 +170,7 @@ class ArrayFiles:
         wanted = [one for one in others if not one.key.startswith(tuple(self._datasets) or ("\0",))]
         rules = self.recipe.rules.images
         if rules:
-            named = [one.key for one in wanted if self._rule(one.key, self._rules) is not None]
+            named = [one.key for one in wanted if any(self._rules(one.key))]
             if not named:
                 there = some_of([one.key for one in wanted], _MOST_SHOWN) or "none"
                 what = f"no file of arrays is called {some_of([rule.file for rule in rules])}"
@@ -183,7 +181,7 @@ class ArrayFiles:
             kind = _kind(member)
             if kind is None or not isinstance(member.extent, StoredExtent):
                 continue
-            is_named = self._rule(member.key, self._rules) is not None
+            is_named = any(self._rules(member.key))
             if rules and not is_named and kind.rpartition(":")[2] not in _PARTNERS:
                 continue
             try:
@@ -205,54 +203,52 @@ class ArrayFiles:
                 return self.unpacker.in_place(extent, key)
             return self.unpacker.unpack(decompressed(stream, packed), extent.num_bytes, key)
 
-    def _rule(self, key: str, rules: Sequence[ArrayRule]) -> ArrayRule | None:
-        """Return the first rule that names a file, or the .npz that holds it."""
+    def _rules(self, key: str) -> Iterator[ArrayRule]:
+        """Yield the rules that name a file, or the .npz that holds it."""
         folder = key.rpartition("/")[0] or self._root
-        for rule in rules:
+        for rule in self.recipe.rules.images:
             if _is_named(rule.file, key):
-                return rule
+                yield rule
+                continue
             stem = _ENDING.sub("", key.rpartition("/")[2])
             in_npz = folder.lower().endswith(".npz") and stem == (rule.column or stem)
             if in_npz and _is_named(rule.file, folder):
-                return rule._replace(column="")
-        return None
+                yield rule._replace(column="")
 
-    def named(
-        self, rules: Sequence[ArrayRule], option: OptionName = _OPTION
-    ) -> Iterator[ChosenColumn]:
-        """Yield the columns that the rules of an option name."""
+    def named(self) -> Iterator[ChosenColumn]:
+        """Yield the columns that the rules of the recipe name, each once."""
         for opened in self.files:
-            rule = self._rule(opened.key, rules)
-            if rule is None:
+            rules = self._rules(opened.key)
+            found = {one.name: one for rule in rules for one in self._named(opened, rule)}
+            yield from found.values()
+
+    def _named(self, opened: OpenedFile, rule: ArrayRule) -> Iterator[ChosenColumn]:
+        columns = opened.candidates
+        if rule.column or rule.layout or not columns:
+            images = opened.arrays.images.items()
+            columns = [ChosenColumn(opened, name, one, _layouts(one)) for name, one in images]
+        chosen = [one for one in columns if one.name == rule.column]
+        if not rule.column:
+            chosen = columns if len(columns) < 2 else [*self.clear(columns)]
+        if not chosen:
+            there = some_of([one.name or "one" for one in columns], _MOST_SHOWN) or "none"
+            what = f"{opened.key} has no images in column {rule.column!r}"
+            what = what if rule.column else f"{opened.key} has no images"
+            raise OptionError(_OPTION, what, f"its columns of images are {there}")
+        for one in chosen:
+            if not rule.layout or one.column.dtype is None:
+                yield self._with_layout(one)
                 continue
-            columns = opened.candidates
-            if rule.column or rule.layout or not columns:
-                images = opened.arrays.images.items()
-                columns = [ChosenColumn(opened, name, one, _layouts(one)) for name, one in images]
-            chosen = [one for one in columns if one.name == rule.column]
-            if not rule.column:
-                chosen = columns if len(columns) < 2 else [*self.clear(columns, option)]
-            if not chosen:
-                there = some_of([one.name or "one" for one in columns], _MOST_SHOWN) or "none"
-                what = f"{opened.key} has no images in column {rule.column!r}"
-                what = what if rule.column else f"{opened.key} has no images"
-                raise OptionError(option, what, f"its columns of images are {there}")
-            for one in chosen:
-                if not rule.layout or one.column.dtype is None:
-                    yield self._with_layout(one, option)
-                    continue
-                shape = one.column.shape
-                layout = given_layout(rule.layout, shape, has_rows=one.column.has_rows)
-                if layout is None:
-                    raise OptionError(option, f"{rule.layout} does not fit {one.flag}, {shape}")
-                yield one._replace(layouts=[layout])
+            shape = one.column.shape
+            layout = given_layout(rule.layout, shape, has_rows=one.column.has_rows)
+            if layout is None:
+                raise OptionError(_OPTION, f"{rule.layout} does not fit {one.flag}, {shape}")
+            yield one._replace(layouts=[layout])
 
     def all(self) -> list[ChosenColumn]:
         return [column for opened in self.files for column in opened.candidates]
 
-    def clear(
-        self, columns: Iterable[ChosenColumn], option: OptionName = _OPTION
-    ) -> Iterator[ChosenColumn]:
+    def clear(self, columns: Iterable[ChosenColumn]) -> Iterator[ChosenColumn]:
         """Yield the columns; OptionError if it is not clear which of several has the images.
 
         Columns of one file, or .npy files of one folder with equal numbers of rows, are only taken
@@ -273,26 +269,26 @@ class ArrayFiles:
                 flags = [one.flag for one in several]
                 if not self.proposes:
                     what = f"several columns may have the images: {some_of(flags, _MOST_SHOWN)}"
-                    raise OptionError(option, what, f"give {option} {flags[0]}")
+                    raise OptionError(_OPTION, what, f"give {_OPTION} {flags[0]}")
                 self.proposals["images"] = tuple(flags)
-                yield self._with_layout(several[0], option)
+                yield self._with_layout(several[0])
             else:
-                yield from (self._with_layout(one, option) for one in several)
+                yield from map(self._with_layout, several)
 
-    def _with_layout(self, one: ChosenColumn, option: OptionName) -> ChosenColumn:
+    def _with_layout(self, one: ChosenColumn) -> ChosenColumn:
         axes = [layout.axes for layout in one.layouts]
         if len(axes) == 1:
             return one
         shape = one.column.shape
         flag = one.flag if ":" in one.flag else f"{one.flag}:{one.name}"
         if not axes:
-            hint = f"state its size or its axes: {option} {flag}:WIDTHxHEIGHT, or {flag}:NCHW"
-            raise OptionError(option, f"{one.flag} has the shape {shape}", hint)
+            hint = f"state its size or its axes: {_OPTION} {flag}:WIDTHxHEIGHT, or {flag}:NCHW"
+            raise OptionError(_OPTION, f"{one.flag} has the shape {shape}", hint)
         if self.proposes:
             self.proposals["images"] = tuple(f"{flag}:{one}" for one in axes)
             return one._replace(layouts=one.layouts[:1])
         what = f"{one.flag} has the shape {shape}, which may be {' or '.join(axes)}"
-        raise OptionError(option, what, f"give {option} {flag}:{axes[0]}")
+        raise OptionError(_OPTION, what, f"give {_OPTION} {flag}:{axes[0]}")
 
     def looked_into(self) -> tuple[str, ...]:
         found = [

@@ -79,23 +79,13 @@ def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
     return replace(files, of_image=of_image, without_image=rest)
 
 
-def masks_beside(
-    recipe: Recipe,
-    members: Members,
-    documents: Documents,
-    of_arrays: Mapping[str, Member] | None = None,
-) -> MasksBeside:
+def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> MasksBeside:
     """Return the images among the members, and the masks or target images that the recipe names.
 
     Without a pattern, files in folders that look like masks are images, or are left out if the
-    recipe stores boxes or masks. `--exclude` applies to masks, too. `of_arrays` are the target
-    images in arrays by key of the image.
+    recipe stores boxes or masks. `--exclude` applies to masks, too.
     """
-    if of_arrays is not None:
-        targets = {member.key: member for member in of_arrays.values()}
-        files = MaskFiles({k: [one.key] for k, one in of_arrays.items()}, [], noun="target image")
-        return MasksBeside(members, files, targets)
-    rule, target = recipe.rules.masks, recipe.rules.target_image.pattern
+    rule, target = recipe.rules.masks, recipe.rules.target_image
     segments = segment_masks(recipe, members, documents)
     pattern = target or (rule.pattern if rule.kind == "pattern" else None)
     if pattern is None and not recipe.is_annotated and not segments:
@@ -138,11 +128,11 @@ def pair_masks(
 
     Every key whose end fits the pattern, regardless of case, is a mask and not an image. `{stem}`
     is the image name without its extension, `{name}` with it, `{id}` either, or the name of a
-    folder that holds only this image. `{dir}` is the path of the image's folder, `{class}` a class
-    name. `*` fits anything within a name, `**` also folders. `{stem[:-4]}` is the stem without its
-    last four letters, `{stem:(.+)_rgb}` the group of a regular expression in the stem. If several
-    images have the name, `Pairing` finds the nearest. `no_images` are keys of other masks. Several
-    images may have one target image, and an image has one.
+    folder that holds only this image. `{folder}` is the name of the image's folder, `{dir}` its
+    path, `{class}` a class name. `*` fits anything within a name, `**` also folders. `{stem[:-4]}`
+    is the stem without its last four letters, `{stem:(.+)_rgb}` the group of a regular expression
+    in the stem. If several images have the name, `Pairing` finds the nearest. `no_images` are keys
+    of other masks. Several images may have one target image, and an image has one.
     """
     masks = _matches(keys, pattern)
     if not masks:
@@ -279,8 +269,10 @@ def _nearest(keys: Sequence[str], to: str) -> list[str]:
 
 
 def _parts(images: Sequence[str], field: PatternField, pattern: MaskPattern) -> list[str | None]:
-    is_whole = field.name == "name"
-    names = [composed(key.rpartition("/")[2]) if is_whole else stem(key) for key in images]
+    names = [stem(key) for key in images]
+    if field.name in ("name", "folder"):
+        place = 2 if field.name == "folder" else 1
+        names = ["".join(composed(key).split("/")[-place:][:1]) for key in images]
     if field.letters is not None:
         return [name[field.letters] for name in names]
     if not field.expression:

@@ -228,8 +228,6 @@ class AnnotationDecoder:
         feature, noun, wanted = self._features[name], f"a mask of {name!r}", ""
         if name == TARGET_IMAGE:
             noun, wanted = "the target image", "I;16" if feature.is_deep else "RGB"
-        if feature.encoding == "raw":
-            return np.frombuffer(data, np.uint8).reshape(feature.shape).copy()  # type: ignore[arg-type]
         try:
             with open_stored(data, "PNG") as image:
                 mode, pixels = image.mode, np.array(image)

@@ -189,9 +189,12 @@ def open_request(request: Request) -> Subset:
     check_stacks("reader", subset.schema, request)
     if subset.schema.is_stack:
         _check_stack_request(subset, request)
-    if TARGET_IMAGE in subset.schema.features and config.image_size is not None:
-        what, hint = "image_size does not resize target images", "give a crop, or build with --size"
-        raise DatasetError(str(datasets), what, hint)
+    if (target := subset.schema.features.get(TARGET_IMAGE)) is not None:
+        is_moved = type(request.augment).__module__.startswith("shardprep.") and target.is_deep
+        if config.image_size is not None or is_moved:
+            what = "ops of reader.augment take no target images of 16 bits"
+            what = what if is_moved else "image_size does not resize target images"
+            raise DatasetError(str(datasets), what, "give a crop, or build with --size")
     if config.service and request.max_boxes is None and BOX in subset.schema.features:
         what = "a service sends batches of one shape, and images differ in their number of boxes"
         raise DatasetError(str(datasets), what, "give max_boxes")

@@ -239,10 +239,8 @@ class Decoder:
 
     def _target_image(self, data: Any) -> Any:
         feature = self._annotations[TARGET_IMAGE]
-        if feature.encoding == "raw":
-            return tf.reshape(tf.io.decode_raw(data, tf.uint8), feature.shape)
-        channels, dtype = feature.shape[2], tf.as_dtype(feature.image_dtype)
-        return tf.ensure_shape(tf.io.decode_png(data, channels, dtype), feature.shape)
+        pixels = tf.io.decode_png(data, feature.shape[2], tf.as_dtype(feature.image_dtype))
+        return tf.ensure_shape(pixels, feature.shape)
 
     def _mask(self, name: str, encoded: Any, image: Any) -> Any:
         """Return the pixels of a PNG, [height, width, 1], resized like the image."""

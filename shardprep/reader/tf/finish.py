@@ -6,16 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import (
-    BOX,
-    BOX_LABEL,
-    IMAGE,
-    IMAGES,
-    KEYPOINTS,
-    POINTS,
-    TARGET_IMAGE,
-    Schema,
-)
+from shardprep.dataset.schema import BOX, BOX_LABEL, IMAGE, IMAGES, KEYPOINTS, POINTS, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.config import BoxFormat, Request
 from shardprep.reader.decode.targets import KEYS, Target, formatted, formatted_points, padding
@@ -36,10 +27,6 @@ class Finisher:
         """
         bound = getattr(request.augment, "for_keypoints", None)
         self._augment = request.augment if bound is None else bound(schema)
-        is_ours = type(request.augment).__module__.startswith("shardprep.")
-        if is_ours and TARGET_IMAGE in schema.features and schema.features[TARGET_IMAGE].is_deep:
-            what = "ops of reader.augment do not move target images of 16 bits"
-            raise DatasetError("reader.load", what, "give a crop, or a function of your own")
         self._dtype = request.dtype
         self._box_format: BoxFormat = request.box_format
         self._max_boxes = request.max_boxes

@@ -183,7 +183,7 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
             kind="image",
             dtype="bytes",
             shape=(*(spec.fixed_size or (None, None)), 1 if form.depth == 16 else 3),
-            encoding="raw" if form.format == "raw" else "png",
+            encoding="png",
             is_deep=form.depth == 16,
             doc="The target image.",
         )
