@@ -131,8 +131,10 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     masks: Coded[tuple[Member, ...]] = Coded.constant((), len(members))
     if recipe.target_image:
         masks = Coded.apart(tuple(beside.of(key)) for key in index.keys)
-        pairs = zip(lacks, masks, strict=True)
-        lacks = Coded.of(lack or ("" if one else _NO_TARGET) for lack, one in pairs)
+        lacking = (
+            lack or ("" if one else _NO_TARGET) for lack, one in zip(lacks, masks, strict=True)
+        )
+        lacks = Coded.of(lacking)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
     if recipe.stack:
         columns, values = (

@@ -159,17 +159,13 @@ class Feature(SparseDocument):
         return sizes.get(self.kind, 1)
 
     @property
-    def image_dtype(self) -> Literal["uint8", "uint16"]:
-        return "uint16" if self.is_deep else "uint8"
-
-    @property
-    def mask_dtype(self) -> Literal["uint8", "uint16"]:
-        return "uint8" if len(self.labels) <= MOST_BYTE_CLASSES else "uint16"
+    def pixel_dtype(self) -> Literal["uint8", "uint16"]:
+        return "uint16" if self.is_deep or len(self.labels) > MOST_BYTE_CLASSES else "uint8"
 
     @property
     def ignored(self) -> int:
         """Value of mask pixels without a class: the largest of their type."""
-        return 255 if self.mask_dtype == "uint8" else 65_535
+        return 255 if self.pixel_dtype == "uint8" else 65_535
 
 
 def _allowed(name: str, pictures: str) -> list[tuple[str, str]]:

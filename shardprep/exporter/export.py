@@ -113,9 +113,9 @@ def export_dataset(
     if writer.needs_boxes and BOX_LABEL not in schema.features:
         what = f"{layout!r} is a layout of boxes, and {manifest.name} has none"
         raise RecipeError(OptionName("to"), f"{what}; use folder, webdataset, parquet or tfod")
-    own = "target images" if TARGET_IMAGE in schema.features else "stacks"
+    noun = "target images" if TARGET_IMAGE in schema.features else "stacks"
     if (schema.is_stack or TARGET_IMAGE in schema.features) and not writer.takes_stacks:
-        what = f"{layout!r} is a layout of single images, and {manifest.name} has {own}"
+        what = f"{layout!r} is a layout of single images, and {manifest.name} has {noun}"
         raise RecipeError(OptionName("to"), f"{what}; use folder")
     out = out or Path("exports") / f"{manifest.name}-{manifest.version}-{layout}"
     if out.name in ("", ".."):

@@ -46,10 +46,7 @@ _BOX_WORD = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
 _FORM = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)
 _COLON = re.compile(r":(?![^{}]*\})")
 """A colon between columns, not inside a template such as {id[0:2]}."""
-_FIELDS = {
-    "stem": "[^/]+", "name": "[^/]+", "id": "[^/]+", "folder": "[^/]+", "dir": ".*",
-    "class": "[^/]+",
-}  # fmt: skip
+_FIELDS = dict.fromkeys(("stem", "name", "id", "folder", "class"), "[^/]+") | {"dir": ".*"}
 """Field of a mask pattern → regular expression of its value."""
 NAME_FIELDS = ("name", "stem", "id", "folder")
 _PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)|(\*\*/?)|(\*)")
@@ -144,10 +141,6 @@ class MaskPattern:
     def is_target(self) -> bool:
         """Whether the pattern names target images. Several images may have one target."""
         return self.option != _MASKS
-
-    @property
-    def noun(self) -> str:
-        return "target image" if self.is_target else "mask"
 
 
 POINT_FORMATS = {

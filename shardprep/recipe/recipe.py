@@ -172,6 +172,7 @@ class Rules:
     images: tuple[ArrayRule, ...]
 
 
+_TARGET = OptionName("target_image")
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "labels": parse_label_rule,
     "split": parse_split_rule,
@@ -179,9 +180,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "boxes": parse_box_rule,
     "masks": parse_mask_rule,
     "points": parse_point_rule,
-    "target_image": lambda text: (
-        parse_mask_pattern(text, OptionName("target_image")) if text else None
-    ),
+    "target_image": lambda text: parse_mask_pattern(text, _TARGET) if text else None,
     "join": lambda texts: tuple(map(parse_join_rule, texts)),
     "stack": parse_stack_rule,
     "images": lambda texts: tuple(map(parse_array_rule, texts)),
@@ -214,12 +213,8 @@ class Recipe(BuildOptions):
         """Specification of the stored target images, without loss; None if there are none."""
         if not self.target_image:
             return None
-        return replace(
-            self.image_spec,
-            format="png",
-            depth=self.depth,
-            depth_range="full" if self.images else self.depth_range,  # numbers are already scaled
-        )
+        levels = "full" if self.images else self.depth_range  # numbers are already scaled
+        return replace(self.image_spec, format="png", depth=self.depth, depth_range=levels)
 
     @property
     def label_rule(self) -> LabelRule:
@@ -377,8 +372,7 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
     if problems:
         raise _unusable(problems, place)
     if values.get("depth") == 16 and not (values.get("stack") or values.get("target_image")):
-        options = f"{OptionName('stack')} or {OptionName('target_image')}"
-        what = f"16 bits are stored for stacks and target images only; give {options}"
+        what = f"16 bits are stored only with {OptionName('stack')} or {_TARGET}"
         raise _unusable([("depth", what)], place)
     for key, parse in _PARSERS.items():
         try:

@@ -44,10 +44,6 @@ class ChunkEncoder:
     target: ImageSpec | None = None
     """How target images are stored, or None if the dataset has none."""
 
-    @property
-    def needs_placement(self) -> bool:
-        return self.annotations is not None or self.target is not None
-
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         records: list[bytes] = []
         outcomes: list[Outcome] = []
@@ -101,7 +97,7 @@ def encode_item(
             image = placed
         else:
             objects, counts = placed, ImageObjectCounts.of(placed, encoder.annotations)
-    target: ProcessedImage | Rejection | None = None
+    target: bytes | Rejection = b""
     if isinstance(image, ProcessedImage) and encoder.target is not None:
         target = _target_image(item, image, encoder.target)
         image = target if isinstance(target, Rejection) else image
@@ -112,8 +108,8 @@ def encode_item(
         names.HEIGHT: image.height,
         names.WIDTH: image.width,
     }
-    if isinstance(target, ProcessedImage):
-        pictures[names.TARGET_IMAGE] = target.data
+    if isinstance(target, bytes):
+        pictures[names.TARGET_IMAGE] = target
     framed = _framed(item, pictures, objects, encoder)
     more = image.is_dark, counts, stored is not None
     return framed, Outcome("", image.damage, len(framed), *facts, sha256, *more)
@@ -140,7 +136,7 @@ def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedO
 _placed = stage("annotate")(place_objects)
 
 
-def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> ProcessedImage | Rejection:
+def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes | Rejection:
     files = _files(item, "target image")
     if isinstance(files, Rejection):
         return files
@@ -152,7 +148,7 @@ def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> Process
     if spec.fit != "stretch" and image.placement.frame(own, "upright") is None:
         sizes = f"{own[1]}x{own[0]}, and the image {size[1]}x{size[0]} pixels"
         return Rejection("bad_target", f"its target image has another aspect ratio: {sizes}")
-    return target
+    return target.data
 
 
 def _files(item: Item, noun: str) -> list[bytes] | Rejection:

@@ -315,12 +315,11 @@ class _ChunkCopy:
     def _image(self, stored: Outcome, record: bytes, data: bytes) -> ProcessedImage | None:
         """Return what `process_image` would return, without decoding, or None if impossible.
 
-        Annotations and target images need the placement, which is known without decoding only for
-        ordinary JPEGs.
+        Annotations need the placement, which is known without decoding only for ordinary JPEGs.
         """
         encoder = self._reuse.encoder
         spec, placement = encoder.spec, None
-        if encoder.needs_placement:
+        if encoder.annotations is not None or encoder.target is not None:
             placement = None if stored.reason else ordinary_placement(data, spec)
             if placement is None:
                 return None

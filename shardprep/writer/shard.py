@@ -183,7 +183,7 @@ def _is_rescaled(annotation: Annotation | None, outcome: Outcome) -> bool:
 def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
     nothing = ImageObjectCounts(None, 0, {}, None)
     counts = [outcome.objects or nothing for outcome in outcomes]
-    written = [outcome.objects is not None for outcome in outcomes]
+    written = [not outcome.kind for outcome in outcomes]
 
     def of_written(values: Iterable[Any]) -> list[Any]:
         return [value if ok else None for value, ok in zip(values, written, strict=True)]
@@ -194,10 +194,7 @@ def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, 
         "num_clipped": of_written(count.num_clipped for count in counts),
         "dropped": of_written(list(count.dropped.items()) for count in counts),
         "object_labels": [count.labels for count in counts],
-        "mask_key": [
-            masks[0].key if masks and not outcome.kind else None
-            for masks, outcome in zip(items.masks, outcomes, strict=True)
-        ],
+        "mask_key": of_written(masks[0].key if masks else None for masks in items.masks),
         "mask_pixels": [
             None if count.pixels is None else [*count.pixels.items()] for count in counts
         ],

@@ -147,7 +147,7 @@ def test_depth_maps_keep_16_bits_beside_jpegs(tmp_path: Path) -> None:
     members |= {f"depth/{i}_depth.png": encoded(Image.fromarray(depth(i)), "PNG") for i in range(4)}
     members["t.csv"] = b"id,room\n" + b"".join(b"%d,r%d\n" % (i, i % 2) for i in range(4))
     source = write_folder(tmp_path / "source", members)
-    keys = {
+    keys: dict[str, Any] = {
         "target_image": "depth/{stem}_depth.png", "depth": 16, "depth_range": "0,10000",
         "size": "none", "labels": "csv:t.csv:id:room", "format": "jpeg",
     }  # fmt: skip
@@ -244,6 +244,7 @@ def test_both_readers_crop_and_move_image_and_target_alike(twins: Path) -> None:
         {"center_crop": (9, 9), "cache": "memory"},
         {"augment": reader.augment.Flip(1.0), "shuffle": False},
     )
+    images = targets = np.empty(0)
     for option in options:
         images, targets = next(iter(reader.load(twins, batch_size=8, **option)))
         assert images.shape == targets.shape

@@ -7,7 +7,7 @@ import itertools
 import math
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,17 +76,20 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
 def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
     """Return the images of some columns, and a table of the columns of cells."""
     per_file = Counter(one.opened.key for one in taken)
-    are_targets = _are_targets(files, taken, per_file)
+    names = [one.opened.key for one in taken]
+    names = [key if per_file[key] == 1 else f"{key}:{taken[i].name}" for i, key in enumerate(names)]
+    first = [_keys(name, one, 1)[0] for name, one in zip(names, taken, strict=True)]
+    are_targets = _are_targets(files.recipe, first)
     images = [*itertools.compress(taken, map(operator.not_, are_targets))]
     targets = [*itertools.compress(taken, are_targets)]
-    levels = _levels(files, images), _levels(files, targets, is_target=True)
+    levels = [_levels(files, one, is_target=one is targets) for one in (images, targets)]
     files.used.update(per_file)
     packed = sum({one.opened.key: one.opened.place.num_bytes for one in taken}.values())
     builder, out = MembersBuilder(), list[UnpackedFile]()
     others = _CellColumns(files, images)
     tables: list[tuple[Texts, dict[str, Texts]]] = []
     with contextlib.ExitStack() as stack:
-        for one, is_target in zip(taken, are_targets, strict=True):
+        for one, name, is_target in zip(taken, names, are_targets, strict=True):
             key, column = one.opened.key, one.column
             if column.placed is not None:
                 file, offsets, sizes = column.placed
@@ -99,7 +102,7 @@ def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Ta
                 sizes = _write(one, levels[is_target], depth, out[0], files.recipe.max_member_size)
                 ends = start + np.cumsum(np.maximum(sizes, 0))
                 file, offsets = out[0].place.file, ends - np.maximum(sizes, 0)
-            keys = _keys(_prefix(one, per_file), one, len(sizes))
+            keys = _keys(name, one, len(sizes))
             files.unpacker.budget.add_members(len(sizes), key)
             _add(builder, (keys, file, offsets, sizes), one.title)
             if one.layout.rows >= 0 and not is_target:
@@ -107,26 +110,16 @@ def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Ta
     return builder.members(), _table(tables, list(per_file))
 
 
-def _prefix(one: ChosenColumn, per_file: Mapping[str, int]) -> str:
-    key = one.opened.key
-    return key if per_file[key] == 1 else f"{key}:{one.name}"
-
-
-def _are_targets(
-    files: ArrayFiles, taken: Sequence[ChosenColumn], per_file: Mapping[str, int]
-) -> list[bool]:
-    """Return whether each column holds target images, judged by the key of its first row."""
-    rule = files.recipe.rules.target_image
+def _are_targets(recipe: Recipe, keys: Sequence[str]) -> list[bool]:
+    """Return whether each key is the key of a target image."""
+    rule = recipe.rules.target_image
     if rule is None:
-        return [False] * len(taken)
-    keys = [composed(_keys(_prefix(one, per_file), one, 1)[0]) for one in taken]
+        return [False] * len(keys)
     pattern = Pattern(rule.expression, rule.option, rule.text, 0, is_whole=True)
-    return [found is not None for found in pattern.search(keys)]
+    return [found is not None for found in pattern.search([*map(composed, keys)])]
 
 
-def _levels(
-    files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool = False
-) -> DepthRange:
+def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool) -> DepthRange:
     """Return black and white of all numbers that are scaled, of all files together.
 
     If it is unclear, black and white of target images are their smallest and largest number.

@@ -54,9 +54,7 @@ def _is_deep(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "u" and dtype.itemsize == np.uint16().itemsize
 
 
-def pictures(
-    images: Array, layout: Layout, levels: DepthRange, depth: int = 8
-) -> NDArray[np.uint8]:
+def pictures(images: Array, layout: Layout, levels: DepthRange, depth: int = 8) -> Array:
     """Return uint8[n, m], a file of `m` bytes for each of `n` images, in the axes of `layout`.
 
     `levels` are black and white of numbers that `is_scaled`; "auto" takes them from each image.

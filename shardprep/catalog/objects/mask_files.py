@@ -147,8 +147,8 @@ def pair_masks(
     without: list[str] = []
     for key, values in masks.items():
         found = search.images_of(key, values)
-        for image in found:
-            of_image[images[image]].append(key)
+        for at in found:
+            of_image[images[at]].append(key)
         if not found:
             without.append(key)
     if not of_image:
@@ -162,7 +162,8 @@ def pair_masks(
             what = f"{image} has several target images: {some_of(nearest)}"
             raise SourceError(pattern.option, what, "give a pattern that fits one of them")
     classes = {key: values["class"] for key, values in masks.items() if "class" in values}
-    return MaskFiles(dict(of_image), without, classes, pattern.noun)
+    noun = "target image" if pattern.is_target else "mask"
+    return MaskFiles(dict(of_image), without, classes, noun)
 
 
 def _matches(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, str]]:
@@ -269,10 +270,8 @@ def _nearest(keys: Sequence[str], to: str) -> list[str]:
 
 
 def _parts(images: Sequence[str], field: PatternField, pattern: MaskPattern) -> list[str | None]:
-    names = [stem(key) for key in images]
-    if field.name in ("name", "folder"):
-        place = 2 if field.name == "folder" else 1
-        names = ["".join(composed(key).split("/")[-place:][:1]) for key in images]
+    place = {"name": -1, "folder": -2}.get(field.name)
+    names = [f"/{composed(key)}".split("/")[place] if place else stem(key) for key in images]
     if field.letters is not None:
         return [name[field.letters] for name in names]
     if not field.expression:

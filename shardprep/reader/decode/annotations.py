@@ -83,7 +83,7 @@ class AnnotationDecoder:
         columns: dict[str, Array] = {name: np.empty(num_rows, object) for name in self._features}
         for name in columns.keys() & {MASK, TARGET_IMAGE} if self._decode and self._size else ():
             shape, dtype = self.shapes()[name]
-            columns[name] = np.empty((num_rows, *shape), dtype)  # type: ignore[arg-type]
+            columns[name] = np.empty((num_rows, *shape), dtype)
         for name in (POINTS, POINTS_VISIBLE):
             if name in columns:
                 shape, dtype = self._points_shape(name)
@@ -107,11 +107,9 @@ class AnnotationDecoder:
             CROWD: ((length,), np.bool_),
             OBJECT_MASK: ((length, *size), np.uint8),
         }
-        if MASK in self._features:
-            shapes[MASK] = ((*size, 1), self._features[MASK].mask_dtype)
-        if TARGET_IMAGE in self._features:
-            target = self._features[TARGET_IMAGE]
-            shapes[TARGET_IMAGE] = ((*size, target.shape[2]), target.image_dtype)
+        for name in self._features.keys() & {MASK, TARGET_IMAGE}:
+            feature = self._features[name]
+            shapes[name] = ((*size, feature.shape[2]), feature.pixel_dtype)
         for name in self._features.keys() & {*itertools.chain(*_PAIRS)}:
             shape, dtype = self._points_shape(name)
             shapes[name] = ((length, *shape) if name in PADDING else shape, dtype)
@@ -199,8 +197,7 @@ class AnnotationDecoder:
             if name in values:
                 values[name] = nearest(values[name], window, self._crop.size, axis)
         if TARGET_IMAGE in values:
-            target = values[TARGET_IMAGE]
-            values[TARGET_IMAGE] = same_part(target, window, size, self._crop.size)
+            values[TARGET_IMAGE] = same_part(values[TARGET_IMAGE], window, size, self._crop.size)
         return values
 
     def padded(self, columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,15 +222,15 @@ class AnnotationDecoder:
     def _mask(self, name: str, data: Any, size: tuple[int, ...] | None) -> Any:
         if not self._decode:
             return bytes(data)
-        feature, noun, wanted = self._features[name], f"a mask of {name!r}", ""
-        if name == TARGET_IMAGE:
-            noun, wanted = "the target image", "I;16" if feature.is_deep else "RGB"
+        is_image = name == TARGET_IMAGE
+        noun = "the target image" if is_image else f"a mask of {name!r}"
+        is_rgb = is_image and not self._features[name].is_deep
+        wanted = "RGB" if is_rgb else _MODES[self._features[name].pixel_dtype]
         try:
             with open_stored(data, "PNG") as image:
                 mode, pixels = image.mode, np.array(image)
         except Exception as error:
             raise ValueError(f"{noun} cannot be decoded ({error})") from error
-        wanted = wanted or _MODES[feature.mask_dtype]
         if mode != wanted:
             raise ValueError(f"{noun} is a PNG of mode {mode}, not {wanted}")
         if size is not None and pixels.shape[:2] != size:

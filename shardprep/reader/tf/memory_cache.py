@@ -56,7 +56,7 @@ def _bytes_per_pixel(subset: Subset, request: Request) -> float:
     names = Elements(subset.schema, as_supervised=request.as_supervised).names
     num_bytes = 3.0
     if MASK in names:
-        num_bytes += np.dtype(subset.schema.features[MASK].mask_dtype).itemsize
+        num_bytes += np.dtype(subset.schema.features[MASK].pixel_dtype).itemsize
     num_bytes += 3 * (TARGET_IMAGE in names)
     if OBJECT_MASK in names:
         manifests = [one.manifest for one in subset.datasets.opened]

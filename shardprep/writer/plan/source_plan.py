@@ -38,7 +38,6 @@ from shardprep.dataset.schema import (
     TARGET_IMAGE,
     TARGETS,
     Encoding,
-    Feature,
     Schema,
     load_schema,
 )
@@ -179,14 +178,9 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     encoding: Encoding = "any" if spec.format == "keep" else spec.format
     targets = {**catalog.target_features} if wanted else {}
     if (form := recipe.target_spec) is not None:
-        targets[TARGET_IMAGE] = Feature(
-            kind="image",
-            dtype="bytes",
-            shape=(*(spec.fixed_size or (None, None)), 1 if form.depth == 16 else 3),
-            encoding="png",
-            is_deep=form.depth == 16,
-            doc="The target image.",
-        )
+        is_deep, shape = form.depth == 16, spec.fixed_size or (None, None)
+        own = {"shape": (*shape, 1 if is_deep else 3), "is_deep": is_deep, "encoding": "png"}
+        targets[TARGET_IMAGE] = schema.image.model_copy(update={**own, "doc": "The target image."})
     rule = recipe.rules.stack
     if schema.is_stack and not rule.text:
         raise SchemaError(
