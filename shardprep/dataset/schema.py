@@ -89,9 +89,8 @@ MASKS = (OBJECT_MASK, MASK)
 ALL_POINTS = (KEYPOINTS, KEYPOINTS_VISIBLE, POINTS, POINTS_VISIBLE)
 ANNOTATIONS = (
     BOX, BOX_LABEL, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE, MASK, POINTS, POINTS_VISIBLE,
-    TARGET_IMAGE,
 )  # fmt: skip
-"""Features of boxes, masks and keypoints, and the target image."""
+"""Features of boxes, masks and keypoints."""
 MOST_POINTS = 1000
 """Maximum number of keypoints of an object or image."""
 MOST_BYTE_CLASSES = 254
@@ -286,7 +285,8 @@ class Schema(Document):
 
     @property
     def annotations(self) -> dict[str, Feature]:
-        return {name: self.features[name] for name in ANNOTATIONS if name in self.features}
+        names = (*ANNOTATIONS, TARGET_IMAGE)
+        return {name: self.features[name] for name in names if name in self.features}
 
     @property
     def annotation_labels(self) -> tuple[str, ...]:

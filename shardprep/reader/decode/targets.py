@@ -56,7 +56,7 @@ KEYS = {
     TEXTS: "texts",
 }
 """Feature → its key in the dict of the target."""
-_RESERVED = {KEYS[name] for name in (*ANNOTATIONS, TARGETS, TEXTS)}
+_RESERVED = {KEYS[name] for name in (*ANNOTATIONS, TARGET_IMAGE, TARGETS, TEXTS)}
 PADDING = {
     BOX: -1, BOX_LABEL: -1, CROWD: 0, OBJECT_MASK: 0, KEYPOINTS: -1, KEYPOINTS_VISIBLE: 0,
 }  # fmt: skip
