@@ -208,10 +208,7 @@ class _Search:
         self._pairing = Pairing(KeyIndex(keys))
 
     def images_of(self, mask: str, values: Mapping[str, str]) -> Sequence[int]:
-        """Return the positions of a mask's images, at most one if it is not a target image.
-
-        SourceError if several images fit.
-        """
+        """Return positions: of the image of a mask (SourceError if several), or all of a target."""
         try:
             found = self._image_of(mask, values)
         except AmbiguousIdError as error:
