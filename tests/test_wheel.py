@@ -14,17 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.paths import ROOT, WHEEL_SOURCES
 
-SOURCES = (
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-    "schemas",
-    "shardprep",
-    "docs/man",
-    "docs/completions",
-)
 PROGRAM = """
 import json, sys
 from shardprep.image import _boxes, _pixels, _resample, resample
@@ -37,7 +28,7 @@ print(json.dumps([resample.BACKEND, *kernels]))
 @pytest.mark.skipif(shutil.which("cc") is None, reason="a wheel is made where a compiler is")
 def test_a_wheel_brings_the_kernels_to_a_machine_without_a_compiler(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    for name in SOURCES:
+    for name in WHEEL_SOURCES:
         path = ROOT / name
         if path.is_dir():
             shutil.copytree(path, tree / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
