@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from typing import Any
@@ -29,6 +30,7 @@ def page_text() -> str:
     return "\n".join(parts)
 
 
+@functools.cache
 def parser() -> Any:
     """Return the command line's own parser, with its commands in `commands`."""
     return typer.main.get_command(program())

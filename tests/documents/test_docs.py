@@ -44,6 +44,7 @@ OF_OTHERS = {
     "--job-name", "--array", "--cpus-per-task", "--mem", "--time", "--requeue", "--parsable",
     "--dependency", "--kill-on-invalid-dep", "--wrap", "--for",  # of sbatch and kubectl
     "--repo-type",  # of hf
+    "--tag", "--rm", "--volume", "--user", "--build-arg", "--cpus", "--memory",  # of docker
 }  # fmt: skip
 
 
@@ -172,7 +173,9 @@ def test_the_top_level_has_only_known_entries() -> None:
     top = {line.split("/")[0] for line in listed.stdout.splitlines()}
     assert top <= {
         "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile",
-        ".ci", ".gitignore", "shardprep", "schemas", "tests", "benchmarks", "docs",
+        "SECURITY.md", "CITATION.cff", "Dockerfile", "action.yml", ".pre-commit-hooks.yaml",
+        ".ci", ".devcontainer", ".github", ".gitignore", "shardprep", "schemas", "tests",
+        "benchmarks", "docs",
     }  # fmt: skip
 
 
