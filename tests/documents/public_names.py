@@ -20,6 +20,7 @@ from tests.support.paths import DATA, ROOT
 FILE = DATA / "public_names.txt"
 
 
+_LONG = 100
 _RETURNED = {
     "ArrayBatches": "arrays.batches",
     "Batches": "tf.iterator",
@@ -92,7 +93,20 @@ def _arguments(of: Any, *first: str) -> str:
         one.replace(annotation=inspect.Parameter.empty, default=_default(one.default))
         for one in given
     ]
-    return str(inspect.Signature([*before, *plain]))
+    return _signature([*before, *plain])
+
+
+def _signature(parameters: list[inspect.Parameter]) -> str:
+    """Return a signature with sorted keywords; a long one has a line for each of them."""
+    named = [one for one in parameters if one.kind == inspect.Parameter.KEYWORD_ONLY]
+    last = [one for one in parameters if one.kind == inspect.Parameter.VAR_KEYWORD]
+    first = [one for one in parameters if one not in (*named, *last)]
+    text = str(inspect.Signature([*first, *sorted(named, key=lambda one: one.name), *last]))
+    if len(text) < _LONG:
+        return text
+    for one in named:
+        text = text.replace(f", {one}", f",\n            {one}")
+    return text
 
 
 class _Text(str):
@@ -134,7 +148,7 @@ def _in_source(function: Any) -> str:
         for one in function.parameters
         if not one.kind.value.startswith("variadic")
     ]
-    return str(inspect.Signature(given))
+    return _signature(given)
 
 
 def breaking(before: str, after: str) -> list[str]:
