@@ -70,8 +70,7 @@ def read_stack(
 def order_fault(item: Item) -> str:
     """Return why the masks of an item do not belong to the images of its stack, or "" if they do.
 
-    There must be as many. Numbers in the names may differ by a constant, but not otherwise: then an
-    image and another mask are missing.
+    There must be as many, and numbers in their names may only differ by a constant.
     """
     files = item.extent.members if isinstance(item.extent, StackExtent) else ()
     if len(item.masks) != len(files):
@@ -80,9 +79,8 @@ def order_fault(item: Item) -> str:
         [_DIGITS.findall(PurePosixPath(one.key).stem) for one in s] for s in (files, item.masks)
     ]
     steps = [int(two[-1]) - int(one[-1]) for one, two in zip(*pairs, strict=True) if one and two]
-    if len({*steps}) < 2:
-        return ""
-    return "the numbers in the names of its masks are not those of its images"
+    what = "the numbers in the names of its masks are not those of its images"
+    return what if len({*steps}) > 1 else ""
 
 
 class _StackReader:

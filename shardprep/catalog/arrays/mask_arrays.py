@@ -88,9 +88,9 @@ def _exact(opened: OpenedFile, files: ArrayFiles) -> ChosenColumn:
 
 def _layout(one: ChosenColumn, files: ArrayFiles) -> Layout:
     key, column, shape = one.opened.key, one.column, one.column.shape
-    rule, found = files.rule(key), list(column.layouts[:1])
-    if rule is not None and rule.layout:
-        given = given_layout(rule.layout, shape, has_rows=column.has_rows)
+    axes, found = next(files.rules(key)).layout, list(column.layouts[:1])
+    if axes:
+        given = given_layout(axes, shape, has_rows=column.has_rows)
         found = [] if given is None else [given]
     elif not found and 0 not in shape:
         found = [Layout("HW")] if len(shape) == 2 else possible_layouts(shape, has_rows=False)

@@ -106,10 +106,7 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
 
 
 def _planes(members: Sequence[Member], is_stack: bool, times: int) -> list[Member]:  # noqa: FBT001
-    """Return the masks of an image in its files, for a stack in the order of its images.
-
-    Each plane occurs several times, once for each channel.
-    """
+    """Return the masks of an image or stack in its files, each of them several `times`."""
     if is_stack:
         members = sorted(members, key=lambda one: natural_order(one.key))
     extents = ((one, one.extent) for one in members)

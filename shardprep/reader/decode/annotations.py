@@ -25,13 +25,19 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
     POINTS,
     POINTS_VISIBLE,
-    Feature,
+    TARGET_IMAGE,
     Schema,
 )
 from shardprep.dataset.stored_size import open_stored
 from shardprep.reader.array_types import Array
 from shardprep.reader.config import BoxFormat, Crop, CropWindow, StackPart
-from shardprep.reader.decode.crop import clipped, moved_points, nearest, nearest_pixels
+from shardprep.reader.decode.crop import (
+    clipped,
+    moved_points,
+    nearest,
+    nearest_pixels,
+    same_part,
+)
 from shardprep.reader.decode.targets import PADDING, BoxLimit, formatted, formatted_points
 
 _MODES = {"uint8": "L", "uint16": "I;16"}
@@ -50,9 +56,10 @@ class AnnotationDecoder:
     """Turns the boxes and masks of an example into arrays.
 
     Boxes are float32[n, 4], labels int64[n], crowds bool[n], object masks uint8[n, height, width].
-    A class mask is uint8[height, width, 1], or uint16 with more than 254 classes. Masks of the
-    images of a stack are uint8[length, height, width, 1], padded with ignored pixels. Keypoints are
-    float32[n, K, 2] of objects and float32[K, 2] of images, their visibility is int64.
+    A class mask is uint8[height, width, 1], or uint16 with more than 254 classes. Keypoints are
+    float32[n, K, 2] of objects and float32[K, 2] of images, their visibility is int64. A target
+    image is uint8[height, width, 3], or uint16[height, width, 1] if it has 16 bits. Masks of the
+    images of a stack are uint8[length, height, width, 1], padded with ignored pixels.
     """
 
     def __init__(
@@ -68,25 +75,21 @@ class AnnotationDecoder:
         """Decode the annotations among the features `names`; without `decode`, masks stay bytes."""
         self._features = {name: one for name, one in schema.annotations.items() if name in names}
         self.names = frozenset(self._features)
-        self._size = schema.image_size if crop is None else crop.size
+        self._stored = schema.image_size
+        self._size = self._stored if crop is None else crop.size
         self._decode = decode
         self._limit = limit
         self._crop = crop
         self._part = part
-        self._mask = self._features.get(MASK)
-
-    @property
-    def _mask_shape(self) -> tuple[int | None, ...]:
-        """Shape of a class mask, or of the masks of a stack; None is a varying length."""
-        length = (self._part.max_length,) if self._mask and self._mask.repeated else ()
-        return (*length, *(self._size or (None, None)), 1)
+        self._has_masks = MASK in self._features and self._features[MASK].repeated
 
     def columns(self, num_rows: int) -> dict[str, Array]:
         """Return uninitialized arrays by feature for a batch; object[rows] if shapes may differ."""
         columns: dict[str, Array] = {name: np.empty(num_rows, object) for name in self._features}
-        if self._mask and self._decode and None not in self._mask_shape:
-            shape: Any = (num_rows, *self._mask_shape)
-            columns[MASK] = np.empty(shape, self._mask.mask_dtype)
+        for name in columns.keys() & {MASK, TARGET_IMAGE} if self._decode else ():
+            shape, dtype = self.shapes()[name]
+            if None not in shape:
+                columns[name] = np.empty((num_rows, *shape), dtype)
         for name in (POINTS, POINTS_VISIBLE):
             if name in columns:
                 shape, dtype = self._points_shape(name)
@@ -110,8 +113,10 @@ class AnnotationDecoder:
             CROWD: ((length,), np.bool_),
             OBJECT_MASK: ((length, *size), np.uint8),
         }
-        if self._mask:
-            shapes[MASK] = (self._mask_shape, self._mask.mask_dtype)
+        for name in self._features.keys() & {MASK, TARGET_IMAGE}:
+            feature = self._features[name]
+            part = (self._part.max_length,) if feature.repeated else ()
+            shapes[name] = ((*part, *size, feature.shape[2]), feature.pixel_dtype)
         for name in self._features.keys() & {*itertools.chain(*_PAIRS)}:
             shape, dtype = self._points_shape(name)
             shapes[name] = ((length, *shape) if name in PADDING else shape, dtype)
@@ -124,27 +129,24 @@ class AnnotationDecoder:
         crop, the arrays still describe the whole image: call `cropped` next.
         """
         values = self._objects(raw, size) if BOX in self._features else {}
-        if self._mask:
-            values[MASK] = self._class_masks(self._mask, raw, size)
+        for name, own in ((MASK, size), (TARGET_IMAGE, self._stored)):
+            if name not in self._features:
+                continue
+            feature, data = self._features[name], raw.get(name, [])
+            number = len(raw.get(IMAGES, ())) if feature.repeated else 1
+            if len(data) != number:
+                raise ValueError(f"feature {name!r} holds {len(data)} values, not {number}")
+            pixels = [self._mask(name, one, own) for one in self._part.of(data)]
+            if self._decode and pixels[0].ndim == 2:
+                pixels = [one[..., np.newaxis] for one in pixels]
+            values[name] = pixels if feature.repeated else pixels[0]
+            if feature.repeated and self._decode:
+                rows = np.array(pixels)
+                (values[name],) = stacked([rows], feature.ignored, self._part.max_length)
         for name in (POINTS, POINTS_VISIBLE):
             if name in self._features:
                 (values[name],) = self._points(name, raw.get(name, []), 1)
         return values
-
-    def _class_masks(
-        self, feature: Feature, raw: Mapping[str, Any], size: tuple[int, ...] | None
-    ) -> Any:
-        data = raw.get(MASK, [])
-        number = len(raw.get(IMAGES, ())) if feature.repeated else 1
-        if len(data) != number:
-            raise ValueError(f"feature {MASK!r} holds {len(data)} values, not {number}")
-        masks = [self._decoded(MASK, one, size) for one in self._part.of(data)]
-        if not self._decode:
-            return masks if feature.repeated else masks[0]
-        if not feature.repeated:
-            return masks[0][..., np.newaxis]
-        rows = np.array(masks)[..., np.newaxis]
-        return stacked([rows], feature.ignored, self._part.max_length)[0]
 
     def _points(self, name: str, numbers: Sequence[float], num_rows: int) -> Array:
         shape, dtype = self._points_shape(name)
@@ -175,7 +177,7 @@ class AnnotationDecoder:
                 if name in (KEYPOINTS, KEYPOINTS_VISIBLE):  # also without a row
                     values[name] = values[name].reshape(-1, *self._points_shape(name)[0])
                 continue
-            masks = [self._decoded(name, data, size) for data in rows]
+            masks = [self._mask(name, data, size) for data in rows]
             if self._decode and size is not None:
                 values[name] = np.array(masks, np.uint8).reshape(-1, *size)
             else:
@@ -203,11 +205,11 @@ class AnnotationDecoder:
             if places in values and visible in values:
                 moved = moved_points(values[places], values[visible], window, size)
                 values[places], values[visible] = moved
-        if OBJECT_MASK in values:
-            values[OBJECT_MASK] = nearest(values[OBJECT_MASK], window, self._crop.size, 1)
-        if MASK in values:
-            axis = values[MASK].ndim - 3
-            values[MASK] = nearest(values[MASK], window, self._crop.size, axis)
+        for name, axis in ((OBJECT_MASK, 1), (MASK, int(self._has_masks))):
+            if name in values:
+                values[name] = nearest(values[name], window, self._crop.size, axis)
+        if TARGET_IMAGE in values:
+            values[TARGET_IMAGE] = same_part(values[TARGET_IMAGE], window, size, self._crop.size)
         return values
 
     def padded(self, columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,8 +221,8 @@ class AnnotationDecoder:
             else column
             for name, column in columns.items()
         }
-        if self._mask and self._mask.repeated and self._decode and padded[MASK].dtype == object:
-            padded[MASK] = stacked(columns[MASK], self._mask.ignored)
+        if self._has_masks and self._decode and columns[MASK].dtype == object:
+            padded[MASK] = stacked(columns[MASK], self._features[MASK].ignored)
         return padded
 
     def _largest(self, boxes: Array) -> Array | None:
@@ -232,20 +234,23 @@ class AnnotationDecoder:
         chosen: Array = np.sort(np.argsort(-areas, kind="stable")[: self._limit.max_boxes])
         return chosen
 
-    def _decoded(self, name: str, data: Any, size: tuple[int, ...] | None) -> Any:
+    def _mask(self, name: str, data: Any, size: tuple[int, ...] | None) -> Any:
         if not self._decode:
             return bytes(data)
-        dtype = self._features[name].mask_dtype
+        is_image = name == TARGET_IMAGE
+        noun = "the target image" if is_image else f"a mask of {name!r}"
+        is_rgb = is_image and not self._features[name].is_deep
+        wanted = "RGB" if is_rgb else _MODES[self._features[name].pixel_dtype]
         try:
             with open_stored(data, "PNG") as image:
                 mode, pixels = image.mode, np.array(image)
         except Exception as error:
-            raise ValueError(f"a mask of {name!r} cannot be decoded ({error})") from error
-        if mode != _MODES[dtype]:
-            raise ValueError(f"a mask of {name!r} is a PNG of mode {mode}, not {_MODES[dtype]}")
-        if size is not None and pixels.shape != size:
-            actual, expected = ("x".join(map(str, shape)) for shape in (pixels.shape, size))
-            raise ValueError(f"a mask of {name!r} is {actual} (height x width), not {expected}")
+            raise ValueError(f"{noun} cannot be decoded ({error})") from error
+        if mode != wanted:
+            raise ValueError(f"{noun} is a PNG of mode {mode}, not {wanted}")
+        if size is not None and pixels.shape[:2] != size:
+            actual, expected = ("x".join(map(str, shape[:2])) for shape in (pixels.shape, size))
+            raise ValueError(f"{noun} is {actual} (height x width), not {expected}")
         return pixels
 
 

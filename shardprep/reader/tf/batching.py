@@ -82,10 +82,8 @@ def padding_values(spec: Any, value: float = 0, ignored: int = 0) -> Any:
         known[MASK] = ignored
         return {name: padding_values(one, known.get(name, 0)) for name, one in spec.items()}
     if isinstance(spec, tuple):
-        return (
-            padding_values(spec[0]),
-            *(padding_values(one, ignored, ignored) for one in spec[1:]),
-        )
+        targets = (padding_values(one, ignored, ignored) for one in spec[1:])
+        return (padding_values(spec[0]), *targets)
     return "" if spec.dtype == tf.string else spec.dtype.as_numpy_dtype(value)
 
 
