@@ -389,6 +389,9 @@ def test_levels_are_those_of_a_stack_or_of_all_files(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "src", files)
     with pytest.raises(SourceError, match="not clear which values are black and white"):
         built(source, tmp_path / "out", images="*.npy::THW")
+    others = write_folder(tmp_path / "many", {f"{i}.npy": npy(BYTES[0]) for i in range(4)})
+    made = built(others, tmp_path / "many")
+    assert any("'*.npy::THW' would store each of 4 arrays" in note for note in made.notes)
     own = {"images": "*.npy::THW", "depth_range": "auto", "depth": 16}
     found = volumes(built(source, tmp_path / "own", **own))
     for name, values in (("1.npy", one), ("2.npy", two)):
@@ -489,6 +492,13 @@ def bomb() -> bytes:
     return start + (packer.compress(b"\0" * (1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)) * 2047
 
 
+SHARDS = {
+    "zarr_format": 3, "node_type": "array", "shape": [4, 8, 8], "data_type": "uint8",
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 8, 8]}},
+    "chunk_key_encoding": {"name": "default"}, "fill_value": 0, "codecs": [
+        {"name": "sharding_indexed", "configuration": {"codecs": [{"name": "numcodecs.pickle"}]}}
+    ],
+}  # fmt: skip
 ZLIB = {"id": "zlib", "level": 1}
 HOSTILE: dict[str, dict[str, bytes]] = {
     "cut nifti": {"a.nii": header()[:-9]},
@@ -500,6 +510,7 @@ HOSTILE: dict[str, dict[str, bytes]] = {
     "an offset beyond the end": {"a.nii": header(vox_offset=1e30)},
     "an offset that is not a number": {"a.nii": header(vox_offset=np.nan)},
     "a zarr of code": zarray(filters=[{"id": "pickle"}]),
+    "a zarr of code in shards": {"a.zarr/zarr.json": json.dumps(SHARDS).encode()},
     "a zarr of objects": zarray(dtype="|O", filters=[{"id": "vlen-utf8"}]),
     "an endless zarr": zarray(shape=[10**12, 8, 8]),
     "an endless zarr of floats": zarray(shape=[10**12, 8, 8], dtype="<f4"),
@@ -521,6 +532,7 @@ def test_a_hostile_volume_is_an_error_of_one_line(case: str, tmp_path: Path) -> 
     source = write_folder(tmp_path / "src", HOSTILE[case])
     with pytest.raises(ShardprepError) as caught:
         built(source, tmp_path / "out", max_member_size=8_000_000)
+    assert ("codec" in str(caught.value)) == ("code" in case or "objects" in case)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
 

@@ -31,6 +31,8 @@ from shardprep.source.names import clean_key, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
+_MANY = 4
+"""Smallest number of `.npy` files that may be volumes, and not splits."""
 _WORK_BYTES = 1 << 30
 """Memory for blocks, keys and cells, in addition to one member."""
 
@@ -83,6 +85,12 @@ def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Ta
             num_bytes = math.prod(one.column.shape) * one.column.dtype.itemsize
             stored = one.opened.place.num_bytes
             files.unpacker.budget.check_ratio(stored, num_bytes, one.opened.key)
+    loose = [one for one in taken if one.layout.axes == "NHW" and one.opened.key.endswith(".npy")]
+    if len(loose) >= _MANY:
+        option = OptionName("images")
+        files.notes.append(
+            f"{option} '*.npy::THW' would store each of {len(loose)} arrays as a stack"
+        )
     levels = _levels(files, taken)
     per_file = Counter(one.opened.key for one in taken)
     files.use(per_file)
@@ -153,7 +161,7 @@ def _write(
     """
     column, layout, key = one.column, one.layout, one.opened.key
     if column.dtype is not None:
-        is_own = layout.is_stack and levels == "auto" and is_scaled(column.dtype, 3)
+        is_own = "T" in layout.axes and levels == "auto" and is_scaled(column.dtype, 3)
         levels = levels if one.is_scaled or is_own else "full"
         if is_own and not layout.has_samples:
             low, high, _ = _range(one, ValueRange())
@@ -276,9 +284,9 @@ def _add(
     places["num_bytes"] = sizes.reshape(places.shape)
     lacks = (places["num_bytes"] < 0).any(axis=1)
     good = np.flatnonzero(~lacks)
-    if not one.layout.is_stack:
+    if "T" not in one.layout.axes:
         builder.add_all(keys.take(good), places[good, 0], file)
-    for row in good.tolist() if one.layout.is_stack else ():
+    for row in good.tolist() if "T" in one.layout.axes else ():
         members = Members(_numbered(keys[row], places.shape[1]), places[row], (file,))
         builder.add(keys[row], StackExtent(members))
     for row in np.flatnonzero(lacks).tolist():

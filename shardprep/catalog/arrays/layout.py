@@ -37,10 +37,6 @@ class Layout(NamedTuple):
         return "N" in self.axes
 
     @property
-    def is_stack(self) -> bool:
-        return "T" in self.axes
-
-    @property
     def row_axes(self) -> str:
         """Letters of the axes of one row."""
         return self.axes[: self.rows] + self.axes[self.rows + 1 :] if self.rows >= 0 else self.axes

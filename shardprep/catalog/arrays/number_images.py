@@ -1,7 +1,6 @@
 """Write numbers of arrays as Netpbm images.
 
-uint8 and booleans are kept, uint16 in one channel as well. Other numbers are scaled to 8 bits, or
-to 16 bits for a dataset of that depth.
+uint8 and booleans are kept, uint16 in one channel as well. Others are scaled to 8 or 16 bits.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class ChosenColumn(NamedTuple):
 
     @property
     def images_per_row(self) -> int:
-        is_row = self.layout.has_samples or not self.layout.is_stack
+        is_row = self.layout.has_samples or "T" not in self.layout.axes
         return self.images_per_item // (1 if is_row else self.num_rows)
 
     @property

@@ -104,15 +104,12 @@ def _stacked(column: ImageColumn) -> ImageColumn:
     return replace(column, layouts=(Layout("T" * (len(shape) - len(axes)) + axes),))
 
 
-def _names(codecs: Any) -> Iterator[str]:
+def _names(found: Any) -> Iterator[str]:
     """Yield the names of codecs in a document, with the ones inside of shards."""
-    if isinstance(codecs, list):
-        for one in codecs:
-            yield from _names(one)
-    elif isinstance(codecs, dict):
-        yield str(codecs.get("id", codecs.get("name")))
-        inner = codecs.get("configuration")
-        if isinstance(inner, dict):
-            yield from _names([inner.get("codecs"), inner.get("index_codecs")])
-    elif codecs is not None:
-        yield str(codecs)
+    if isinstance(found, dict):
+        yield from (str(found[key]) for key in ("id", "name") if key in found)
+        found = [one for one in found.values() if isinstance(one, dict | list)]
+    elif isinstance(found, str):
+        yield found
+    for one in found if isinstance(found, list) else ():
+        yield from _names(one)
