@@ -15,7 +15,7 @@ from shardprep.catalog.names import MASK_ENDING, natural_order
 from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import OptionError, OptionName, RecipeError, SourceError, counted, shown
+from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member, Members, StackExtent
 
@@ -23,6 +23,7 @@ _OPTION = OptionName("stack")
 _NOT_MATCHED = "not matched by --stack"
 _LACKS = "a channel is missing"
 _TWICE = "a channel has several files"
+_DIFFER = "channels differ in their number of planes"
 _MOST_SHOWN = 160
 _MOST_OF_THEM = 0.9
 """Share of images or folders that a detected pattern must fit: some files may be missing."""
@@ -48,9 +49,6 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     if not (rule.text and listing.images):
         return listing
     images, names = listing.images, list(listing.images.keys)
-    if rule.channels and images.are_stacks.any():
-        what, hint = "the channels of volumes have no names", "give a pattern such as {id}/*.nii.gz"
-        raise OptionError(_OPTION, what, hint)
 
     def found(group: str) -> list[str | None]:
         return Pattern(rule.pattern, _OPTION, rule.text, group, is_whole=True).search(names)
@@ -66,12 +64,15 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     for sample, rows in rows_of.items():
         rows.sort(key=lambda row: natural_order(names[row]))
         rows.sort(key=lambda row: order.index(channels[row]) if order else 0)
-        extent = StackExtent(_single(images.take(np.array(rows))), has_channels=bool(order))
+        files = _single(images.take(np.array(rows)), order)
+        extent = StackExtent(files, has_channels=bool(order))
         there, member = (
             [channels[row] for row in rows] if order else [],
             Member(str(sample), extent),
         )
-        if there == order:
+        if not files:
+            lost.append(skipped(member, _DIFFER))
+        elif there == order:
             made.append(member)
         elif lacking := [name for name in rule.channels if name.lower() not in there]:
             lost.append(skipped(member, _LACKS, ", ".join(lacking)))
@@ -87,14 +88,21 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     return replace(listing, images=Members.of(made), skipped=every)
 
 
-def _single(members: Members) -> Members:
-    """Return the members, with the images of each stack instead of the stack."""
-    extents = [one.extent for one in members] if members.are_stacks.any() else []
+def _single(members: Members, channels: Sequence[str]) -> Members:
+    """Return the members, with the images of each stack instead of the stack.
+
+    Of channels, the first images precede all second ones; empty if they differ in length.
+    """
+    if not members.are_stacks.any():
+        return members
     parts = [
-        one.members if isinstance(one, StackExtent) else members[at : at + 1]
-        for at, one in enumerate(extents)
+        one.extent.members if isinstance(one.extent, StackExtent) else Members.of([one])
+        for one in members
     ]
-    return Members.joined(parts) if parts else members
+    joined = Members.joined(parts)
+    is_even = len({*map(len, parts)}) == 1
+    rows = np.arange(len(joined) if is_even or not channels else 0)
+    return joined.take(rows.reshape(len(parts), -1).T.ravel() if channels else rows)
 
 
 def check_stacks(recipe: Recipe, members: Members) -> None:

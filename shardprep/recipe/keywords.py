@@ -38,6 +38,7 @@ class RecipeKeywords(TypedDict, total=False):
     class_map: str
     join: Texts
     columns: Texts
+    rows: str
     header: bool
     null: Texts
     boxes: str

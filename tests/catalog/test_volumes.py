@@ -136,12 +136,6 @@ def test_a_layout_states_other_axes_of_nifti(tmp_path: Path) -> None:
         made = built(source, tmp_path / "x", images=f"{name}::TWHT", depth=16)
         expected = values.transpose(0, 3, 2, 1).reshape(10, 4, 6)
         assert np.array_equal(volumes(made)[name], expected)
-    colours = np.zeros((5, 6, 4), [("R", "u1"), ("G", "u1"), ("B", "u1")])
-    colours["G"] = RNG.integers(0, 256, colours.shape)
-    source = write(tmp_path / "c.nii", nifti(colours))
-    (volume,) = volumes(built(source, tmp_path / "colours")).values()
-    assert np.array_equal(volume[..., 1], planes(colours["G"]))
-    assert not volume[..., ::2].any()
 
 
 @pytest.mark.skipif(not (SHARED_DATA / "modern.tar").exists(), reason="needs the shared data")
@@ -425,6 +419,16 @@ def test_volumes_of_a_case_become_one_stack_and_classes_come_from_a_table(tmp_pa
         assert np.array_equal(grey(found[case]), np.concatenate(two))
     assert found.keys() == {"case0", "case2"}
     assert made.manifest.totals.skipped == {"no label": 1, "not an image": 1}
+    channels = {**keys, "stack": "{id}/{id}_{t1,flair}.nii.gz", "labels": "none"}
+    files["case1/case1_t1.nii.gz"] = gzip.compress(nifti(np.zeros((12, 9, 3), np.uint8)))
+    other = write(tmp_path / "channels.zip", zip_bytes(files))
+    made = built(other, tmp_path / "channels", **channels)
+    even = volumes(made)
+    assert made.manifest.totals.skipped["channels differ in their number of planes"] == 1
+    for case in ("case0", "case2"):
+        for first, kind in enumerate(("t1", "flair")):
+            expected = planes(cases[f"{case}/{case}_{kind}.nii.gz"])
+            assert np.array_equal(grey(even[case][first::2]), expected)
     single = volumes(built(source, tmp_path / "single", exclude="*_t1.nii.gz"))
     assert len(single) == 3
     assert np.array_equal(
@@ -515,6 +519,7 @@ HOSTILE: dict[str, dict[str, bytes]] = {
     "an endless zarr": zarray(shape=[10**12, 8, 8]),
     "an endless zarr of floats": zarray(shape=[10**12, 8, 8], dtype="<f4"),
     "a zarr of one chunk": zarray(shape=[1, 10**6, 10**6], chunks=[1, 10**6, 10**6]),
+    "an empty zarr": zarray(shape=[0, 8, 8]),
     "a zarr of zero chunks": zarray(chunks=[0, 0, 0]),
     "a zarr of short chunks": zarray(shape=[1, 8, 8], chunks=[1, 8, 9]),
     "a zarr bomb": zarray(compressor=ZLIB) | {"a.zarr/0.0.0": bomb()},

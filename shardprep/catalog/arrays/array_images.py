@@ -31,8 +31,7 @@ from shardprep.source.names import clean_key, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
-_MANY = 4
-"""Smallest number of `.npy` files that may be volumes, and not splits."""
+_MANY = 4  # fewer .npy files may be splits
 _WORK_BYTES = 1 << 30
 """Memory for blocks, keys and cells, in addition to one member."""
 
@@ -259,7 +258,8 @@ def _parts(
     elif isinstance(block, list):
         for one in block:
             if one is None or (isinstance(one, np.ndarray) and not layout.fits(one.shape)):
-                yield b"", np.full(column.images_per_row, -1)
+                num_rows = 1 if layout.has_samples else column.num_rows
+                yield b"", np.full(column.images_per_item // num_rows, -1)
             elif isinstance(one, bytes):
                 yield one, np.array([len(one)])
             else:

@@ -95,10 +95,9 @@ def open_idx(place: PlainExtent, name: str) -> ArrayFile:
 
 
 _NIFTI_TYPES = {
-    2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 128: "u1", 256: "i1", 512: "u2", 768: "u4",
-    1024: "i8", 1280: "u8", 2304: "u1",
+    2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8",
+    1280: "u8",
 }  # fmt: skip
-_NIFTI_COLOURS = {128: 3, 2304: 4}
 _NIFTI_FACTS = {
     348: (("8h", 40), ("h", 70), ("f", 108), ("2f", 112)),
     540: (("8q", 16), ("h", 12), ("q", 168), ("2d", 176)),
@@ -123,14 +122,11 @@ def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
         is_known = kind in _NIFTI_TYPES and math.isfinite(scale[1])
         if not (2 <= num_axes <= 7 and min(shape) > 0 and is_known):
             raise ValueError(f"its header states the shape {shape} and the type {kind}")
-        axes = "WHTTTTT"[:num_axes]
-        if kind in _NIFTI_COLOURS:
-            shape, axes = (_NIFTI_COLOURS[kind], *shape), f"C{axes}"
         dtype = np.dtype(f"{order}{_NIFTI_TYPES[kind]}")
         start = max(int(start), size)
     extent = PlainExtent(place.file, place.offset + start, place.num_bytes - start)
     array = _Array(extent, dtype, shape, "F", None if scale == (1, 0) else scale)
-    return _array_file(array, name, layouts=(Layout(axes),))
+    return _array_file(array, name, layouts=(Layout("WHTTTTT"[:num_axes]),))
 
 
 def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:

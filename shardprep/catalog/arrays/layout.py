@@ -66,11 +66,9 @@ def possible_layouts(shape: Sequence[int], *, has_rows: bool) -> list[Layout]:
     With `has_rows`, each element of the first axis is an image.
     """
     if len(shape) in (4, 5) or (has_rows and len(shape) > 1):
-        found = [one._replace(axes="N" + one.axes) for one in _of_image(shape[1:])]
-        is_stack = not found and len(shape) > 3 and min(shape[2:4]) >= _MIN_SIDE
-        return found or [
-            one._replace(axes="NT" + one.axes) for one in _of_image(shape[2:]) if is_stack
-        ]
+        is_large = min(shape[2:4], default=0) >= _MIN_SIDE
+        stacks = [Layout(f"T{one.axes}") for one in _of_image(shape[2:]) if is_large]
+        return [one._replace(axes=f"N{one.axes}") for one in _of_image(shape[1:]) or stacks]
     if len(shape) == 3:
         if shape[2] in CHANNELS and shape[0] not in CHANNELS:
             return [Layout("HWC")]
@@ -101,8 +99,6 @@ def _flat(length: int) -> list[tuple[int, int]]:
 
 def given_layout(text: str, shape: Sequence[int], *, has_rows: bool) -> Layout | None:
     """Return the layout that a user states, such as NCHW or 236x137; None if it does not fit."""
-    if "T" in text and 0 in shape:
-        return None
     if "x" in text:
         width, height = map(int, text.split("x"))
         channels, rest = divmod(shape[-1], width * height)
@@ -112,6 +108,10 @@ def given_layout(text: str, shape: Sequence[int], *, has_rows: bool) -> Layout |
     if text == "N":
         sizes = _flat(shape[-1])
         return Layout("N", sizes[0]) if len(shape) == 2 and sizes else None
-    if len(text) != len(shape) or ("C" in text and shape[text.index("C")] not in CHANNELS):
+    if (
+        len(text) != len(shape)
+        or 0 in shape
+        or ("C" in text and shape[text.index("C")] not in CHANNELS)
+    ):
         return None
     return Layout(text)

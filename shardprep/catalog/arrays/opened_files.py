@@ -112,11 +112,6 @@ class ChosenColumn(NamedTuple):
         return math.prod(number for letter, number in pairs if letter == "T")
 
     @property
-    def images_per_row(self) -> int:
-        is_row = self.layout.has_samples or "T" not in self.layout.axes
-        return self.images_per_item // (1 if is_row else self.num_rows)
-
-    @property
     def is_scaled(self) -> bool:
         dtype, axes = self.column.dtype, self.layout.axes
         if dtype is None:
@@ -129,11 +124,11 @@ class ChosenColumn(NamedTuple):
 
 
 def _layouts(column: ImageColumn) -> list[Layout]:
-    if column.layouts or column.dtype is None:
+    if column.dtype is None:
         return [*column.layouts] or [Layout("N")]
     if 0 in column.shape:
         return []
-    return possible_layouts(column.shape, has_rows=column.has_rows)
+    return [*column.layouts] or possible_layouts(column.shape, has_rows=column.has_rows)
 
 
 def _kind(member: Member) -> str | None:

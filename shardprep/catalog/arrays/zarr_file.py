@@ -22,9 +22,8 @@ from shardprep.source.members import Member
 _ARRAYS = (".zarray", "zarr.json")
 _DOCUMENTS = (*_ARRAYS, ".zgroup")
 _CODECS = {
-    "adler32", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset",
-    "gzip", "lz4", "lzma", "packbits", "quantize", "sharding_indexed", "shuffle", "transpose",
-    "zlib", "zstd",
+    "adler32", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset", "gzip",
+    "lz4", "lzma", "packbits", "sharding_indexed", "shuffle", "transpose", "zlib", "zstd",
 }  # fmt: skip
 """Codecs of numbers. Others may load Python objects, which can run any code."""
 

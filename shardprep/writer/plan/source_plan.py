@@ -177,7 +177,8 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     encoding: Encoding = "any" if spec.format == "keep" else spec.format
     targets = catalog.target_features if wanted else {}
     rule = recipe.rules.stack
-    has_stacks = bool(rule.text) or bool(catalog.items.members.are_stacks.any())
+    members = catalog.items.members
+    has_stacks = bool(rule.text or members.are_stacks.any())
     if schema.is_stack and not has_stacks:
         raise SchemaError(
             f"{OptionName('schema')} {name}", "is a schema of stacks", f"give {OptionName('stack')}"
@@ -187,7 +188,8 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
         raise RecipeError(OptionName("depth"), what, hint)
     filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
     if has_stacks:
-        return filled.with_stacks(rule.channels, is_deep=spec.depth == 16)
+        is_named = (members.num_files <= len(rule.channels)).all()  # a channel may be a volume
+        return filled.with_stacks(rule.channels if is_named else (), is_deep=spec.depth == 16)
     return filled.with_keypoints(_skeletons(catalog.annotations))
 
 
