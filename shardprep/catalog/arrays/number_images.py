@@ -55,13 +55,11 @@ def _is_deep(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "u" and dtype.itemsize == np.uint16().itemsize
 
 
-def pictures(
-    rows: Array, layout: Layout, levels: DepthRange, *, is_deep: bool = False
-) -> NDArray[np.uint8]:
+def pictures(rows: Array, layout: Layout, levels: DepthRange, depth: int = 8) -> Array:
     """Return uint8[n, m], a file of `m` bytes for each of `n` images, from rows of `layout`.
 
     `levels` are black and white of the numbers. "auto" takes them from each row, and "full" keeps
-    uint16 of one channel. With `is_deep`, scaled numbers of one channel get 16 bits.
+    uint16 of one channel. Others are scaled to `depth` bits if they are grey, otherwise to 8.
     """
     if layout.size != (0, 0):
         rows = rows.reshape(len(rows), *layout.size, -1)
@@ -76,7 +74,7 @@ def pictures(
         images = rows.astype(">u2", copy=False)
         start = netpbm_start(height, width, channels, _WHITE)
     elif rows.dtype != np.uint8:
-        images = _scaled(rows, levels, _WHITE if is_deep and channels == 1 else 255)
+        images = _scaled(rows, levels, _WHITE if depth == 16 and channels == 1 else 255)
         if images.dtype != np.uint8:
             start = SCALED + netpbm_start(height, width, channels, _WHITE)[3:]
     else:

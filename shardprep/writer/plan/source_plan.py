@@ -35,6 +35,7 @@ from shardprep.dataset.schema import (
     POINTS,
     POINTS_VISIBLE,
     TARGET_FEATURES,
+    TARGET_IMAGE,
     TARGETS,
     Encoding,
     Schema,
@@ -175,7 +176,11 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     labels = catalog.label_names if schema.target else ()
     columns = {column.name: column.dtype for column in catalog.columns}
     encoding: Encoding = "any" if spec.format == "keep" else spec.format
-    targets = catalog.target_features if wanted else {}
+    targets = {**catalog.target_features} if wanted else {}
+    if (form := recipe.target_spec) is not None:
+        is_deep, shape = form.depth == 16, spec.fixed_size or (None, None)
+        own = {"shape": (*shape, 1 if is_deep else 3), "is_deep": is_deep, "encoding": "png"}
+        targets[TARGET_IMAGE] = schema.image.model_copy(update={**own, "doc": "The target image."})
     rule = recipe.rules.stack
     members = catalog.items.members
     has_stacks = bool(rule.text or members.are_stacks.any())
@@ -184,8 +189,8 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
             f"{OptionName('schema')} {name}", "is a schema of stacks", f"give {OptionName('stack')}"
         )
     if spec.depth == 16 and not has_stacks:
-        what, hint = "16 bits are stored for stacks only", f"give {OptionName('stack')}"
-        raise RecipeError(OptionName("depth"), what, hint)
+        what = f"16 bits are stored only with {OptionName('stack')} or {OptionName('target_image')}"
+        raise RecipeError(OptionName("depth"), what)
     filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
     if has_stacks:
         is_named = (members.num_files <= len(rule.channels)).all()  # a channel may be a volume
