@@ -238,9 +238,9 @@ class BuildOptions:
         wanted="true, false or near")
     images: tuple[str, ...] = _option((),
         "Images in a file of arrays: Parquet, HDF5, .npy, .npz, IDX, TFRecord, NIfTI, zarr or a "
-        "CSV of pixels, or all pages of a TIFF. FILE can be a glob; COLUMN is a column, array or "
-        "feature; LAYOUT is a letter of NTHWC for each axis, T for the images of a stack, or "
-        "WIDTHxHEIGHT. Can be repeated.", _USED, "FILE[:COLUMN[:LAYOUT]]",
+        "CSV of pixels, or all pages or frames of a TIFF or DICOM file. FILE can be a glob; COLUMN "
+        "is a column, array or feature; LAYOUT is a letter of NTHWC for each axis, T for the "
+        "images of a stack, or WIDTHxHEIGHT. Can be repeated.", _USED, "FILE[:COLUMN[:LAYOUT]]",
         shown="array files are read if the source has no other images", is_repeated=True,
         is_newer=True)
     stack: str = _option("",
