@@ -114,7 +114,8 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
                     new = files.unpacker.new_file(key, packed)
                     out.append(stack.enter_context(contextlib.closing(new)))
                 start = out[0].place.num_bytes
-                depth = files.recipe.depth if is_target or "T" in one.layout.axes else 8
+                is_deep = is_target or files.recipe.stack or "T" in one.layout.axes
+                depth = files.recipe.depth if is_deep else 8
                 sizes = _write(one, levels[is_target], depth, out[0], files.recipe.max_member_size)
                 ends = start + np.cumsum(np.maximum(sizes, 0))
                 file, offsets = out[0].place.file, ends - np.maximum(sizes, 0)
