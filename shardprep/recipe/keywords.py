@@ -57,6 +57,8 @@ class RecipeKeywords(TypedDict, total=False):
     dedup: bool | Literal["near"]
     stack: str
     images: Texts
+    tile: str | int | tuple[int, int] | None
+    overlap: str | int | tuple[int, int]
     root: str
     include: Texts
     exclude: Texts

@@ -91,6 +91,10 @@ _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda size: size is None or all(1 <= side <= MAX_SIDE for side in size),
         f"must have sides of 1 to {MAX_SIDE:,} pixels",
     ),
+    "tile": (
+        lambda tile: tile is None or all(1 <= side <= MAX_SIDE for side in tile),
+        f"must have sides of 1 to {MAX_SIDE:,} pixels",
+    ),
     "depth": (lambda depth: depth in (8, 16), "must be 8 or 16"),
     "max_aspect": (
         lambda ratio: not 0 < ratio < 1,
@@ -144,6 +148,10 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
             f"{key} of stacks are not supported", "leave one of them out",
         )
         for key in ("points", "boxes", "masks")
+    ),
+    (
+        "tile", "stack", lambda tile, stack: bool(stack) and tile not in (None, "none"),
+        "the images of stacks are not cut into tiles", "leave one of them out",
     ),
     (
         "depth", "format", lambda depth, form: depth in (16, "16") and form != "png",
@@ -359,6 +367,14 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
     if values.get("depth") == 16 and not values.get("stack"):
         what = f"16 bits are stored for stacks only; give {OptionName('stack')}"
         raise _unusable([("depth", what)], place)
+    tile, overlap = values.get("tile"), values.get("overlap", (0, 0))
+    if any(
+        shared and (not tile or shared >= side)
+        for shared, side in zip(overlap or (1, 1), tile or (1, 1), strict=True)
+    ):
+        raise _unusable(
+            [("overlap", f"must be smaller than the tiles of {OptionName('tile')}")], place
+        )
     for key, parse in _PARSERS.items():
         try:
             rules[key] = parse(values.get(key, BUILD_DEFAULTS[key]))
@@ -397,6 +413,11 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
     ):
         options.update(size="none", fit="none")
     options |= _implied(options)
+    if options.get("tile") not in (None, "none") and "none" not in (
+        options.get("size"),
+        options.get("fit"),
+    ):
+        options = {"size": options["tile"], "fit": "pad", **options}
     rules = ("boxes", "masks", "points")
     annotations = [options[key] for key in rules if options.get(key, "") != ""]
     if "fit" not in options and (annotations or options.get("labels", "auto") != "auto"):

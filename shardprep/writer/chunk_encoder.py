@@ -19,7 +19,7 @@ from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
-from shardprep.source.byte_range import MemberError
+from shardprep.source.byte_range import MemberError, RefusedExtent
 from shardprep.source.members import Member, StackExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.writer.chunk import (
@@ -119,13 +119,20 @@ def encode_stack(item: Item, stack: StackImages, encoder: ChunkEncoder) -> tuple
 
 
 def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
+    files = read_masks(item)
+    if isinstance(files, Rejection):
+        return files
+    return _placed(item.annotation or Annotation(), files, image.placement, spec)
+
+
+def read_masks(item: Item) -> list[bytes] | Rejection:
+    """Return the bytes of an item's mask files, or a rejection if one cannot be read."""
     try:
-        files = [_read(member) for member in item.masks]
+        return [_read(member) for member in item.masks]
     except MemberError as error:
         return Rejection(UNREADABLE, f"its mask: {error}")
     except MemoryError:
         return Rejection("crashed", "its mask is larger than the memory a worker may use")
-    return _placed(item.annotation or Annotation(), files, image.placement, spec)
 
 
 _placed = stage("annotate")(place_objects)
@@ -136,7 +143,9 @@ def read_item(item: Item | Member) -> bytes | Outcome:
     try:
         return _read(item)
     except MemberError as error:
-        return Outcome.unread(item, UNREADABLE, str(error))
+        extent = item.extent
+        kind = extent.kind if isinstance(extent, RefusedExtent) else UNREADABLE
+        return Outcome.unread(item, kind, str(error))
     except MemoryError:
         return Outcome.unread(item, "crashed", "is larger than the memory a worker may use")
 
