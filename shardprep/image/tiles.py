@@ -99,7 +99,7 @@ class ObjectCutter:
         objects.place(boxes, unit, scene.frame, scene.placement)
         has_pixels: Flags = np.zeros(len(boxes), np.bool_)
         if self._columns:
-            has_pixels = (self._extents[: len(boxes)] > 0).any(axis=1)
+            has_pixels |= self._extents[: len(boxes), 2] > 0
         self._is_open: Flags = np.isnan(boxes[:, 0]) & has_pixels
         for i in np.flatnonzero(self._is_open).tolist():
             objects.set_corners(i, self._extents[i])

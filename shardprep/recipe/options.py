@@ -238,7 +238,7 @@ class BuildOptions:
         "{id}_{red,green,blue}.png for channels.", _USED, "PATTERN", is_newer=True)
     tile: tuple[int, int] | None = _option(None,
         "Cut images that are larger than this into tiles; boxes, masks and keypoints too. The "
-        "images of a tile stay in one split. --size is the size of a tile by default.", _USED,
+        "tiles of an image stay in one split. --size is the size of a tile by default.", _USED,
         "WxH", read=read_size, wanted="WIDTHxHEIGHT, such as 512x512, or N", is_newer=True)
     overlap: tuple[int, int] = _option((0, 0),
         "Pixels that neighbouring tiles share.", _USED, "WxH", shown="0", read=read_size,

@@ -134,7 +134,7 @@ def test_bytes_depend_on_neither_workers_nor_archive(tmp_path: Path) -> None:
     members["s.tif"] = tiff(pixels(HEIGHT, WIDTH), tile=(16, 16), photometric="rgb")
     one, _ = built(tmp_path / "one", members, split="validation=0.4")
     source = write(tmp_path / "source.zip", zip_bytes(members))
-    keys = {**TILE, "split": "validation=0.4", "engine": in_workers}
+    keys: dict[str, Any] = {**TILE, "split": "validation=0.4", "engine": in_workers}
     two = build(source, tmp_path / "two", **keys)
     first, second = ({**tree(path), "manifest.json": b""} for path in (one.path, two.path))
     assert first == second
@@ -149,11 +149,15 @@ def test_a_source_is_compared_with_its_tiles(tmp_path: Path) -> None:
     image = pixels(HEIGHT, WIDTH).copy()
     result, _ = built(tmp_path, {"a.png": encoded(Image.fromarray(image), "PNG")})
     source = tmp_path / "source"
-    assert not shardprep.verify(result.path, against=source).against.changes
+    first = shardprep.verify(result.path, against=source).against
+    assert first is not None
+    assert not first.changes
     image[0, 0] ^= 255
     write(source / "a.png", encoded(Image.fromarray(image), "PNG"))
-    changed = shardprep.verify(result.path, against=source).against.changes.to_pylist()
-    assert [(one["kind"], one["key"]) for one in changed] == [("changed", "a.png/y000000_x000000")]
+    second = shardprep.verify(result.path, against=source).against
+    assert second is not None
+    changes = second.changes.to_pylist()
+    assert [(one["kind"], one["key"]) for one in changes] == [("changed", "a.png/y000000_x000000")]
 
 
 # --- objects ------------------------------------------------------------------------------------
@@ -309,12 +313,12 @@ def test_a_twin_of_hubmap_kidney_cuts_run_lengths_of_whole_slides(tmp_path: Path
     """Row 43: BigTIFF slides of tiles, all glomeruli of a slide in the run lengths of one row."""
     rows, truth, members = ["id,encoding"], {}, dict[str, Any]()
     for i, name in enumerate(("0486052bb", "1e2425f28", "2f6ecfcdf")):
-        mask = Image.new("L", (WIDTH + i, HEIGHT))
+        drawn = Image.new("L", (WIDTH + i, HEIGHT))
         for at in range(3):
-            ImageDraw.Draw(mask).ellipse(
+            ImageDraw.Draw(drawn).ellipse(
                 (30 * at, 9 * i + 7 * at, 30 * at + 25, 40 + 7 * at), fill=1
             )
-        truth[name] = np.asarray(mask)
+        truth[name] = np.asarray(drawn)
         flat = np.pad(truth[name].T.ravel(), 1)
         edges = np.flatnonzero(flat[1:] != flat[:-1]) + 1
         runs = " ".join(f"{a} {b - a}" for a, b in edges.reshape(-1, 2).tolist())
@@ -327,6 +331,7 @@ def test_a_twin_of_hubmap_kidney_cuts_run_lengths_of_whole_slides(tmp_path: Path
     members["train.csv"] = "\n".join([*rows, "gone,1 5", "empty,", ""])
     keys = {"masks": "rle:train.csv:id:encoding", "rle": "column", "max_dropped": 0.5}
     result, found = built(tmp_path, members, **keys, max_pixels=2000)
+    assert result.manifest.unmatched is not None
     assert result.manifest.unmatched.objects == {"no image": 1}
     for name, mask in truth.items():
         tiles = tiles_of(found, f"train/{name}.tiff")

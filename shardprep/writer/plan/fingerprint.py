@@ -41,6 +41,7 @@ _EXTRAS = {
     "pillow-heif": "heif",
 }
 """Optional package that decodes a format → name of the format in item tables."""
+_OF_TIFF = ("tifffile", "imagecodecs")
 _CODECS = ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2")
 _WITH_CODECS = frozenset({"tensorflow", "torch", "jax", "cv2"})
 """Packages that load their own copies of `_CODECS` into the process."""
@@ -62,6 +63,8 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
     used = versions() | fit_version(recipe.fit)
     if recipe.rules.masks.kind == "format":
         used["pycocotools"] = version("pycocotools")
+    if recipe.tile is not None:
+        used |= {name: there for name in _OF_TIFF if (there := _version(name))}
     if recipe.rules.split.kind == "ratio":
         used[SPLIT_RATIOS] = _SPLIT_RATIOS_VERSION
     return Fingerprint(inputs=inputs, options=recipe.fingerprint_options(), versions=used)
