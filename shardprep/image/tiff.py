@@ -18,7 +18,9 @@ from shardprep.image.spec import ImageSpec
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _TILE_WIDTH, _ORIENTATION, _ICC_PROFILE = 322, 274, 34675
 _COLOURS = {1: (1,), 2: (3, 4), 6: (3,)}
-"""PhotometricInterpretation (grey, RGB, YCbCr) → numbers of channels."""
+"""PhotometricInterpretation (grey, RGB, YCbCr) → numbers of channels of a page."""
+_TYPES = {("u1", 1), ("u1", 3), ("u1", 4), ("u2", 1)}
+"""Types and numbers of channels of an image."""
 
 
 def needs_bands(file: BinaryIO, max_pixels: int) -> bool:
@@ -45,34 +47,39 @@ class TiffBands:
         file.seek(0)
         with _decoding():
             level = TiffFile(file).series[0].levels[0]
-            pages = [page.aspage() for page in level.pages if page is not None]
-        are_channels = len(pages) == 3 and (level.axes.endswith("CYX") or level.ndim == 5)
-        self._pages: list[Any] = pages if are_channels else pages[:1]
-        page: Any = pages[0]
+            pages: list[Any] = [page.aspage() for page in level.pages if page is not None]
+        page, are_channels = pages[0], level.axes.endswith("CYX") or level.ndim == 5
+        self._pages = pages if are_channels and len(pages) == 3 else pages[:1]
+        self._channels = page.samplesperpixel if len(self._pages) == 1 else 3
+        self._dtype, self._profile = page.dtype, page.tags.valueof(_ICC_PROFILE)
         self.size: tuple[int, int] = page.imagelength, page.imagewidth
-        rows = (
-            (page.tilelength, page.tilewidth)
-            if page.is_tiled
-            else (page.rowsperstrip, self.size[1])
-        )
-        self._segment: tuple[int, int] = rows
-        channels, colours = page.samplesperpixel, _COLOURS.get(int(page.photometric), ())
-        self._channels = len(pages) if are_channels else channels
-        self._dtype = page.dtype
-        self._profile = page.tags.valueof(_ICC_PROFILE)
-        reason = ""
-        if channels not in colours or page.dtype not in (np.uint8, np.uint16):
-            reason = f"{channels} channels of {page.dtype}, {page.photometric.name}"
-        elif page.dtype == np.uint16 and (self._channels > 1 or spec.depth_range == "auto"):
-            reason = "16 bits: only grey is read in parts, and not with --depth-range auto"
-        elif page.tags.valueof(_ORIENTATION, 1) != 1 or page.imagedepth > 1:
-            reason = "it is turned or has depth"
-        elif rows[0] * rows[1] > spec.max_pixels:
-            reason = (
-                f"its segments have {rows[1]}x{rows[0]} pixels, --max-pixels {spec.max_pixels:,}"
-            )
-        if reason:
-            raise NotAnImageError(f"a TIFF that cannot be read in parts: {reason}")
+        rows, columns = page.rowsperstrip, page.imagewidth
+        if page.is_tiled:
+            rows, columns = page.tilelength, page.tilewidth
+        self._segment: tuple[int, int] = rows, columns
+        has_auto_range = page.dtype == np.uint16 and spec.depth_range == "auto"
+        for is_wrong, reason in (
+            (
+                page.samplesperpixel not in _COLOURS.get(int(page.photometric), ())
+                or (page.dtype.str[1:], self._channels) not in _TYPES,
+                f"{self._channels} channels of {page.dtype}, {page.photometric.name}",
+            ),
+            (has_auto_range, "--depth-range auto needs the whole image, give MIN,MAX"),
+            (page.tags.valueof(_ORIENTATION, 1) != 1, "it is turned by its orientation"),
+            (page.imagedepth > 1, "it has depth"),
+            (rows * columns > spec.max_pixels, f"it has parts of {columns}x{rows} pixels"),
+            (
+                len(page.dataoffsets) not in (self._per_plane, self._per_plane * self._channels),
+                "parts of it are missing",
+            ),
+        ):
+            if is_wrong:
+                raise NotAnImageError(f"a TIFF that cannot be read in parts: {reason}")
+
+    @property
+    def _per_plane(self) -> int:
+        (height, width), (rows, columns) = self.size, self._segment
+        return -(-height // rows) * -(-width // columns)
 
     def rows(self, top: int, height: int) -> Pixels:
         """Return rows of the image, uint8[height, width, 3], or [height, width, 1] for grey."""
@@ -100,14 +107,11 @@ class TiffBands:
         return eight_bit_pixels(image, self._spec, srgb_transform(image))
 
     def _segments(self, page: Any, top: int, bottom: int) -> Iterator[int]:
-        (height, width), (full_height, full_width) = self._segment, self.size
-        per_row = -(-full_width // width)
-        per_plane = per_row * -(-full_height // height)
-        for plane in range(len(page.dataoffsets) // per_plane):
-            start = plane * per_plane
-            yield from range(
-                start + top // height * per_row, start + -(-bottom // height) * per_row
-            )
+        rows, columns = self._segment
+        in_row = -(-self.size[1] // columns)
+        for start in range(0, len(page.dataoffsets), self._per_plane):
+            last = -(-bottom // rows)
+            yield from range(start + top // rows * in_row, start + last * in_row)
 
 
 @contextmanager

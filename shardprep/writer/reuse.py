@@ -53,7 +53,13 @@ from shardprep.writer.chunk_encoder import (
     sha256_of,
     wait_for,
 )
-from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
+from shardprep.writer.plan.fingerprint import (
+    OF_TIFF,
+    SPLIT_RATIOS,
+    fit_version,
+    used_versions,
+    versions,
+)
 from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.record_copier import RecordRun, StoredRecords, with_files
@@ -65,8 +71,8 @@ _COLUMNS = (
     "key", "status", "reason", "shard", "offset", "length", "label", "labels", "target", "text",
     "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
 )  # fmt: skip
-_SHAPE_NO_IMAGE = frozenset({"pyarrow", "pycocotools", REPACKED, SPLIT_RATIOS})
-"""Versions that affect only tables, annotations and order, which are never copied."""
+_SHAPE_NO_IMAGE = frozenset({"pyarrow", "pycocotools", REPACKED, SPLIT_RATIOS, *OF_TIFF})
+"""Versions that affect only tables, annotations, order and originals (tiles), never copied."""
 
 
 @dataclass(frozen=True, slots=True)

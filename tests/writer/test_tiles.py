@@ -23,6 +23,7 @@ from shardprep.image.spec import ImageSpec
 from shardprep.image.tiles import windows
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.byte_range import PlainExtent
+from shardprep.source.limits import SourceLimits
 from shardprep.writer.chunk import ChunkTask
 from shardprep.writer.finalize import BuildResult
 from shardprep.writer.plan.tiles import TileCutter
@@ -157,6 +158,8 @@ def test_a_source_is_compared_with_its_tiles(tmp_path: Path) -> None:
     second = shardprep.verify(result.path, against=source).against
     assert second is not None
     changes = second.changes.to_pylist()
+    again = build(source, tmp_path / "out", **TILE, version="2.0.0", reuse=result.path)
+    assert (again.num_copied, again.num_new_items) == (15, 16)
     assert [(one["kind"], one["key"]) for one in changes] == [("changed", "a.png/y000000_x000000")]
 
 
@@ -356,7 +359,9 @@ def test_a_pyramid_is_read_in_bands(tmp_path: Path) -> None:
         for step in (2, 4):
             writer.write(slide[::step, ::step], subfiletype=1, **options)
     item = Item("slide.tif", PlainExtent(str(file), 0, file.stat().st_size), "train")
-    cutter = TileCutter((512, 512), (64, 64), ImageSpec(max_pixels=1 << 20), None, tmp_path)
+    cutter = TileCutter(
+        (512, 512), (64, 64), ImageSpec(max_pixels=1 << 20), None, tmp_path, SourceLimits()
+    )
     tracemalloc.start()
     try:
         chunk = cutter(ChunkTask("tiles", 0, (item,)), lambda: None)

@@ -36,7 +36,6 @@ from shardprep.machine import usable_cores
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import (
-    MOST_BYTES,
     MemberError,
     PlainExtent,
     RefusedExtent,
@@ -82,6 +81,7 @@ class TileCutter:
     spec: ImageSpec
     form: AnnotationSpec | None
     folder: Path
+    limits: SourceLimits
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         data, outcomes = bytearray(), list[Outcome]()
@@ -110,10 +110,10 @@ class TileCutter:
             objects = self._objects(item, place)
             if isinstance(objects, Rejection):
                 return objects
-            height, width = place.upright
-            budget = Budget(SourceLimits(max_unpacked=MOST_BYTES))
-            new = UnpackedFile(file, item.key, (4 * height * width, 0), budget)
-            out = ending.enter_context(closing(new))
+            budget, num_bytes = Budget(self.limits), item.extent.num_bytes
+            budget.add_source(num_bytes)
+            packed = max(num_bytes, 4 * self.spec.max_pixels)  # only the number of tiles is checked
+            out = ending.enter_context(closing(UnpackedFile(file, item.key, (packed, 0), budget)))
             made: list[_Tile] = []
             parts = windows(place.upright, self.tile, self.overlap)
             for top, row in groupby(parts, itemgetter(0)):
@@ -191,7 +191,9 @@ def cut_tiles(
     assert recipe.tile is not None  # noqa: S101 - the caller asks for tiles
     folder = work_dir / "tiles"
     folder.mkdir(exist_ok=True)
-    cutter = TileCutter(recipe.tile, recipe.overlap, recipe.image_spec, form, folder)
+    cutter = TileCutter(
+        recipe.tile, recipe.overlap, recipe.image_spec, form, folder, recipe.source_limits
+    )
     budget = Budget(recipe.source_limits)
     budget.add_source(int(items.members.num_bytes.sum()))
     watcher.start("cutting tiles", len(items), "images")
