@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw, ImageOps
 
 import shardprep
 from shardprep.catalog.items import Item
+from shardprep.catalog.survey import survey_source
 from shardprep.dataset.item_table import read_items
 from shardprep.errors import OptionError, RecipeError
 from shardprep.image.spec import ImageSpec
@@ -41,7 +42,13 @@ from tests.writer.records import boxes, png, records
 
 Features = dict[str, dict[str, Any]]
 HEIGHT, WIDTH = 70, 100
-TILE = {"tile": "32x24", "overlap": 8, "format": "png", "labels": "none", "shards": 1}
+TILE: dict[str, Any] = {
+    "tile": "32x24",
+    "overlap": 8,
+    "format": "png",
+    "labels": "none",
+    "shards": 1,
+}
 """Tiles of 24 rows and 32 columns."""
 
 
@@ -376,6 +383,15 @@ def test_a_pyramid_is_read_in_bands(tmp_path: Path) -> None:
             assert made.readline() + made.readline() + made.readline() == b"P6\n512 512\n255\n"
             found = np.frombuffer(made.read(512 * 512 * 3), np.uint8).reshape(512, 512, 3)
             assert np.array_equal(found, slide[top : top + 512, left : left + 512])
+
+
+def test_init_says_that_slides_can_be_cut(tmp_path: Path) -> None:
+    slide = encoded(Image.new("1", (10_000, 6_000)), "PNG")
+    source = write_folder(
+        tmp_path / "slides", {"a.png": slide, "b.jpg": encoded(Image.new("L", (9, 9)))}
+    )
+    survey = survey_source(source, tmp_path, lambda _: None)
+    assert "an image has 10000x6000 pixels; --tile 512 would cut it" in survey.findings
 
 
 # --- errors -------------------------------------------------------------------------------------
