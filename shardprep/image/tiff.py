@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image
 
+from shardprep.errors import ShardprepError
 from shardprep.image.color import eight_bit_pixels, srgb_transform
 from shardprep.image.process import words_of
 from shardprep.image.resample import Pixels
@@ -33,9 +34,20 @@ def needs_bands(file: BinaryIO, max_pixels: int) -> bool:
         return False
 
 
+@contextmanager
+def _decoding() -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, NotAnImageError, ShardprepError):
+        raise
+    except Exception as error:  # decoders raise anything
+        raise NotAnImageError(words_of(error)) from error
+
+
 class TiffBands:
     """The largest image of a TIFF. Three grey pages that are channels are one image."""
 
+    @_decoding()
     def __init__(self, file: BinaryIO, spec: ImageSpec) -> None:
         """Read the header; NotAnImageError with the reason if the pixels cannot be read."""
         try:
@@ -45,9 +57,8 @@ class TiffBands:
             raise NotAnImageError(what) from error
         self._file, self._spec = file, spec
         file.seek(0)
-        with _decoding():
-            level = TiffFile(file).series[0].levels[0]
-            pages: list[Any] = [page.aspage() for page in level.pages if page is not None]
+        level = TiffFile(file).series[0].levels[0]
+        pages: list[Any] = [page.aspage() for page in level.pages if page is not None]
         page, are_channels = pages[0], level.axes.endswith("CYX") or level.ndim == 5
         self._pages = pages if are_channels and len(pages) == 3 else pages[:1]
         self._channels = page.samplesperpixel if len(self._pages) == 1 else 3
@@ -57,30 +68,27 @@ class TiffBands:
         if page.is_tiled:
             rows, columns = page.tilelength, page.tilewidth
         self._segment: tuple[int, int] = rows, columns
-        has_auto_range = page.dtype == np.uint16 and spec.depth_range == "auto"
-        for is_wrong, reason in (
-            (
-                page.samplesperpixel not in _COLOURS.get(int(page.photometric), ())
-                or (page.dtype.str[1:], self._channels) not in _TYPES,
-                f"{self._channels} channels of {page.dtype}, {page.photometric.name}",
-            ),
-            (has_auto_range, "--depth-range auto needs the whole image, give MIN,MAX"),
-            (page.tags.valueof(_ORIENTATION, 1) != 1, "it is turned by its orientation"),
-            (page.imagedepth > 1, "it has depth"),
-            (rows * columns > spec.max_pixels, f"it has parts of {columns}x{rows} pixels"),
-            (
-                len(page.dataoffsets) not in (self._per_plane, self._per_plane * self._channels),
-                "parts of it are missing",
-            ),
-        ):
-            if is_wrong:
-                raise NotAnImageError(f"a TIFF that cannot be read in parts: {reason}")
+        channels = page.samplesperpixel in _COLOURS.get(int(page.photometric), ())
+        is_known = channels and (page.dtype.str[1:], self._channels) in _TYPES
+        is_scaled = page.dtype == np.uint16 and spec.depth_range == "auto"
+        num_parts = self._per_plane, self._per_plane * self._channels
+        kind = f"{self._channels} channels of {page.dtype}, {page.photometric.name}"
+        faults = {
+            kind: not is_known,
+            "--depth-range auto needs the whole image, give MIN,MAX": is_scaled,
+            "it is turned by its orientation": page.tags.valueof(_ORIENTATION, 1) != 1,
+            f"it has parts of {columns}x{rows} pixels": rows * columns > spec.max_pixels,
+            "parts of it are missing": len(page.dataoffsets) not in num_parts,
+        }
+        if reason := next((text for text, is_wrong in faults.items() if is_wrong), ""):
+            raise NotAnImageError(f"a TIFF that cannot be read in parts: {reason}")
 
     @property
     def _per_plane(self) -> int:
         (height, width), (rows, columns) = self.size, self._segment
         return -(-height // rows) * -(-width // columns)
 
+    @_decoding()
     def rows(self, top: int, height: int) -> Pixels:
         """Return rows of the image, uint8[height, width, 3], or [height, width, 1] for grey."""
         band = np.zeros((height, self.size[1], self._channels), self._dtype)
@@ -88,10 +96,9 @@ class TiffBands:
             for index in self._segments(page, top, top + height):
                 self._file.seek(page.dataoffsets[index])
                 data = self._file.read(page.databytecounts[index])
-                with _decoding():
-                    pixels, (sample, _, row, column, _), _ = page.decode(
-                        data or None, index, jpegtables=page.jpegtables
-                    )
+                pixels, (sample, _, row, column, _), _ = page.decode(
+                    data or None, index, jpegtables=page.jpegtables
+                )
                 if pixels is None:  # a part that is left out is black
                     continue
                 first, last = max(top, row), min(top + height, row + pixels.shape[1])
@@ -112,13 +119,3 @@ class TiffBands:
         for start in range(0, len(page.dataoffsets), self._per_plane):
             last = -(-bottom // rows)
             yield from range(start + top // rows * in_row, start + last * in_row)
-
-
-@contextmanager
-def _decoding() -> Iterator[None]:
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:  # decoders raise anything
-        raise NotAnImageError(words_of(error)) from error

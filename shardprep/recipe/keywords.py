@@ -55,8 +55,8 @@ class RecipeKeywords(TypedDict, total=False):
     split: str | dict[str, float]
     group: str
     dedup: bool | Literal["near"]
-    stack: str
     images: Texts
+    stack: str
     tile: str | int | tuple[int, int] | None
     overlap: str | int | tuple[int, int]
     root: str

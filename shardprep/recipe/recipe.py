@@ -95,6 +95,7 @@ _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda tile: tile is None or all(1 <= side <= MAX_SIDE for side in tile),
         f"must have sides of 1 to {MAX_SIDE:,} pixels",
     ),
+    "overlap": (bool, "must be a number of pixels; 0 means that tiles do not overlap"),
     "depth": (lambda depth: depth in (8, 16), "must be 8 or 16"),
     "max_aspect": (
         lambda ratio: not 0 < ratio < 1,
@@ -367,14 +368,10 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
     if values.get("depth") == 16 and not values.get("stack"):
         what = f"16 bits are stored for stacks only; give {OptionName('stack')}"
         raise _unusable([("depth", what)], place)
-    tile, overlap = values.get("tile"), values.get("overlap", (0, 0))
-    if any(
-        shared and (not tile or shared >= side)
-        for shared, side in zip(overlap or (1, 1), tile or (1, 1), strict=True)
-    ):
-        raise _unusable(
-            [("overlap", f"must be smaller than the tiles of {OptionName('tile')}")], place
-        )
+    tile, overlap = values.get("tile") or (1, 1), values.get("overlap", (0, 0))
+    if not all(shared < side for shared, side in zip(overlap, tile, strict=True)):
+        what = f"must be smaller than the tiles of {OptionName('tile')}"
+        raise _unusable([("overlap", what)], place)
     for key, parse in _PARSERS.items():
         try:
             rules[key] = parse(values.get(key, BUILD_DEFAULTS[key]))
@@ -413,10 +410,8 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
     ):
         options.update(size="none", fit="none")
     options |= _implied(options)
-    if options.get("tile") not in (None, "none") and "none" not in (
-        options.get("size"),
-        options.get("fit"),
-    ):
+    is_unsized = "none" in (options.get("size"), options.get("fit"))
+    if options.get("tile") not in (None, "none") and not is_unsized:
         options = {"size": options["tile"], "fit": "pad", **options}
     rules = ("boxes", "masks", "points")
     annotations = [options[key] for key in rules if options.get(key, "") != ""]

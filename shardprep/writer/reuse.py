@@ -53,13 +53,7 @@ from shardprep.writer.chunk_encoder import (
     sha256_of,
     wait_for,
 )
-from shardprep.writer.plan.fingerprint import (
-    OF_TIFF,
-    SPLIT_RATIOS,
-    fit_version,
-    used_versions,
-    versions,
-)
+from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
 from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.record_copier import RecordRun, StoredRecords, with_files
@@ -71,7 +65,9 @@ _COLUMNS = (
     "key", "status", "reason", "shard", "offset", "length", "label", "labels", "target", "text",
     "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
 )  # fmt: skip
-_SHAPE_NO_IMAGE = frozenset({"pyarrow", "pycocotools", REPACKED, SPLIT_RATIOS, *OF_TIFF})
+_SHAPE_NO_IMAGE = frozenset(
+    {"pyarrow", "pycocotools", "tifffile", "imagecodecs", REPACKED, SPLIT_RATIOS}
+)
 """Versions that affect only tables, annotations, order and originals (tiles), never copied."""
 
 

@@ -41,8 +41,6 @@ _EXTRAS = {
     "pillow-heif": "heif",
 }
 """Optional package that decodes a format → name of the format in item tables."""
-OF_TIFF = ("tifffile", "imagecodecs")
-"""Packages that decode tiles of images; the SHA-256 of a tile is of its pixels."""
 _CODECS = ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2")
 _WITH_CODECS = frozenset({"tensorflow", "torch", "jax", "cv2"})
 """Packages that load their own copies of `_CODECS` into the process."""
@@ -65,7 +63,7 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
     if recipe.rules.masks.kind == "format":
         used["pycocotools"] = version("pycocotools")
     if recipe.tile is not None:
-        used |= {name: there for name in OF_TIFF if (there := _version(name))}
+        used |= {name: _version(name) for name in ("tifffile", "imagecodecs")}
     if recipe.rules.split.kind == "ratio":
         used[SPLIT_RATIOS] = _SPLIT_RATIOS_VERSION
     return Fingerprint(inputs=inputs, options=recipe.fingerprint_options(), versions=used)
