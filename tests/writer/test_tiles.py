@@ -137,6 +137,7 @@ def test_tiles_have_the_pixels_of_every_kind_of_image(tmp_path: Path) -> None:
     assert "7 images cut into 114 tiles of 32x24 pixels, 1 not cut" in result.notes
 
 
+@pytest.mark.thorough
 def test_bytes_depend_on_neither_workers_nor_archive(tmp_path: Path) -> None:
     members = {f"{i}.png": encoded(Image.fromarray(pixels(50, 60, i)), "PNG") for i in range(5)}
     members["s.tif"] = tiff(pixels(HEIGHT, WIDTH), tile=(16, 16), photometric="rgb")
@@ -242,6 +243,38 @@ def test_boxes_masks_and_keypoints_follow_their_tile(tmp_path: Path) -> None:
             assert visible[i].tolist() == points[:, 2].tolist()
     assert num_cut
     assert result.manifest.annotations["train"].dropped == {"cut away": num_cut}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("scale", [1, 2])
+@pytest.mark.parametrize("name", ["objects/mask", "segmentation_mask"])
+def test_objects_of_turned_and_resized_copies_follow_their_tile(
+    tmp_path: Path, scale: int, name: str
+) -> None:
+    """The oracle slices the record of the whole image, which other tests compare with others."""
+    exif, instances = Image.Exif(), name == "objects/mask"
+    exif[274] = 6
+    document = coco()
+    document["images"][0] |= {"height": HEIGHT * scale, "width": WIDTH * scale}
+    for one in document["annotations"][:4]:
+        one["segmentation"] = [(np.array(ring) * scale).tolist() for ring in one["segmentation"]]
+        one["bbox"] = (np.array(one["bbox"]) * scale).tolist()
+    del document["annotations"][4]
+    document["images"][0]["file_name"] = "a.jpg"
+    members = {"a.jpg": encoded(Image.fromarray(pixels(HEIGHT, WIDTH)), exif=exif)}
+    members["boxes.json"] = json.dumps(document).encode()
+    keys = {"masks": "coco", "annotated": "stored", "instances": instances, "min_visible": 0.0}
+    _, found = built(tmp_path / "tiles", members, **keys)
+    _, whole = built(tmp_path / "whole", members, **keys, tile=None, overlap=0, size="none")
+    masks = [png(data) for data in whole["a.jpg"][name]]
+    assert masks[0].shape == (WIDTH, HEIGHT)
+    assert len(masks) == (4 if instances else 1)
+    tiles = tiles_of(found, "a.jpg")
+    assert len(tiles) == 18
+    for (y, x), one in tiles.items():
+        wanted = [part(mask, y, x) for mask in masks]
+        wanted = [mask for mask in wanted if mask.any() or not instances]
+        assert np.array_equal([png(data) for data in one[name]], wanted), (y, x)
 
 
 @pytest.mark.parametrize("kind", ["classes", "binary", "colours", "numbers", "files"])
