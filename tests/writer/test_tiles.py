@@ -341,6 +341,7 @@ def test_a_twin_of_ubc_ocean_keeps_the_tiles_of_a_slide_in_one_split(tmp_path: P
     for row in rows:
         if row["status"] == "written":
             slide = row["key"].split("/")[1]
+            assert row["group"] == f"train_images/{slide}"
             splits.setdefault(slide, set()).add((row["split"], row["label"]))
     assert len(splits) == 11
     assert all(len(several) == 1 for several in splits.values())

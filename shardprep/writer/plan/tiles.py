@@ -239,8 +239,10 @@ def cut_tiles(
         findings.append(f"cut although damaged: {some_of(sorted(damaged))}")
     every = items.take(np.array(rows))
     places = [Coded[Value].of(tile.window[axis] for tile in made) for axis in (0, 1)]
+    names = zip(every.group, every.members.keys, strict=True)
     cut = replace(
         every,
+        group=Coded.of(group or key for group, key in names),  # for folds of a reader
         members=builder.members(),
         annotation=Coded.apart(tile.annotation for tile in made),
         masks=Coded.apart(masks),
