@@ -111,8 +111,8 @@ class ObjectCutter:
     def tile(self, window: Window, *, is_first: bool) -> tuple[Annotation, bytes]:
         """Return the objects of a tile and its class mask, a PNG; b"" without class masks.
 
-        Objects outside of the tile are left out. Only the first tile counts what is dropped from
-        the whole image.
+        Objects outside of the tile are left out. Only the first tile counts objects that are
+        dropped from the whole image.
         """
         scene, objects, (top, left, *size) = self._scene, self._objects, window
         height, width = size

@@ -112,7 +112,7 @@ class TileCutter:
                 return objects
             budget, num_bytes = Budget(self.limits), item.extent.num_bytes
             budget.add_source(num_bytes)
-            packed = max(num_bytes, 4 * self.spec.max_pixels)  # only the number of tiles is checked
+            packed = max(num_bytes, 4 * self.spec.max_pixels)  # limits the overlap
             out = ending.enter_context(closing(UnpackedFile(file, item.key, (packed, 0), budget)))
             made: list[_Tile] = []
             parts = windows(place.upright, self.tile, self.overlap)
@@ -186,7 +186,7 @@ def cut_tiles(
     """Return an item for each tile, with `TILE_COLUMNS`, and remarks for the user.
 
     `form` is the form of annotations in the source. Images that are not larger than a tile keep
-    their key. An image that cannot be cut is one item, which will be rejected with the reason.
+    their key. An image that cannot be cut becomes one item, which is rejected with the reason.
     """
     assert recipe.tile is not None  # noqa: S101 - the caller asks for tiles
     folder = work_dir / "tiles"
