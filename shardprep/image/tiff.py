@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image
 
-from shardprep.errors import ShardprepError
 from shardprep.image.color import eight_bit_pixels, srgb_transform
-from shardprep.image.process import words_of
 from shardprep.image.resample import Pixels
 from shardprep.image.signatures import NotAnImageError
 from shardprep.image.spec import ImageSpec
@@ -34,22 +31,11 @@ def needs_bands(file: BinaryIO, max_pixels: int) -> bool:
         return False
 
 
-@contextmanager
-def _decoding() -> Iterator[None]:
-    try:
-        yield
-    except (MemoryError, NotAnImageError, ShardprepError):
-        raise
-    except Exception as error:  # decoders raise anything
-        raise NotAnImageError(words_of(error)) from error
-
-
 class TiffBands:
     """The largest image of a TIFF. Three grey pages that are channels are one image."""
 
-    @_decoding()
     def __init__(self, file: BinaryIO, spec: ImageSpec) -> None:
-        """Read the header; NotAnImageError with the reason if the pixels cannot be read."""
+        """Read the header; NotAnImageError if the pixels cannot be read, any error if it is broken."""
         try:
             from tifffile import TiffFile  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
@@ -88,9 +74,11 @@ class TiffBands:
         (height, width), (rows, columns) = self.size, self._segment
         return -(-height // rows) * -(-width // columns)
 
-    @_decoding()
     def rows(self, top: int, height: int) -> Pixels:
-        """Return rows of the image, uint8[height, width, 3], or [height, width, 1] for grey."""
+        """Return rows of the image, uint8[height, width, 3], or [height, width, 1] for grey.
+
+        Raises any Exception for broken parts.
+        """
         band = np.zeros((height, self.size[1], self._channels), self._dtype)
         for plane, page in enumerate(self._pages):
             for index in self._segments(page, top, top + height):

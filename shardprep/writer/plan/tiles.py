@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -21,12 +21,12 @@ import numpy as np
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.columns import Value
-from shardprep.errors import counted, some_of
+from shardprep.errors import ShardprepError, counted, some_of
 from shardprep.image.annotation_types import Annotation, AnnotationSpec
 from shardprep.image.annotations import Scene, attempted
 from shardprep.image.netpbm import netpbm_start
 from shardprep.image.placement import Placement
-from shardprep.image.process import Rejection, process_image
+from shardprep.image.process import Rejection, process_image, words_of
 from shardprep.image.resample import Pixels
 from shardprep.image.signatures import NotAnImageError
 from shardprep.image.spec import ImageSpec
@@ -134,8 +134,8 @@ class TileCutter:
         if extent.read_head(4) in TIFF_STARTS:
             stream = ending.enter_context(_stream(extent))
             if needs_bands(stream, self.spec.max_pixels):
-                bands = TiffBands(stream, self.spec)
-                return _Whole(Placement.whole(bands.size), bands.rows)
+                bands = _decoding()(TiffBands)(stream, self.spec)
+                return _Whole(Placement.whole(bands.size), _decoding()(bands.rows))
         size = image_size(extent)
         has_masks = self.form is not None and self.form.masks != "none"
         is_drawn = has_masks and item.annotation is not None
@@ -157,6 +157,16 @@ class TileCutter:
             return files
         scene = Scene.of(item.annotation, files, place, self.form)
         return scene if isinstance(scene, Rejection) else attempted(lambda: ObjectCutter(scene))
+
+
+@contextmanager
+def _decoding() -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, MemberError, NotAnImageError, ShardprepError):
+        raise
+    except Exception as error:  # decoders raise anything
+        raise NotAnImageError(words_of(error)) from error
 
 
 def _stream(extent: Extent) -> BinaryIO:
