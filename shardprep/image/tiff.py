@@ -35,7 +35,7 @@ class TiffBands:
     """The largest image of a TIFF. Three grey pages that are channels are one image."""
 
     def __init__(self, file: BinaryIO, spec: ImageSpec) -> None:
-        """Read the header; NotAnImageError if the pixels cannot be read, any error if it is broken."""
+        """Read the header; NotAnImageError for pixels that are not read, any error if broken."""
         try:
             from tifffile import TiffFile  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
