@@ -37,7 +37,14 @@ from shardprep.catalog.source_images import (
 )
 from shardprep.catalog.splits import given_splits, group_findings, group_keys
 from shardprep.catalog.stacks import stack_findings
-from shardprep.catalog.tables.columns import Column, check_columns, make_columns, with_headers
+from shardprep.catalog.tables.columns import (
+    Column,
+    RowColumns,
+    check_columns,
+    make_columns,
+    make_rows,
+    with_headers,
+)
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, match_table
 from shardprep.catalog.targets import (
@@ -59,7 +66,7 @@ from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded
 
-_NO_LABEL = "no label"
+_NO_LABEL, _NO_TARGET = "no label", "no target image"
 TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
 """First row and first column of a tile in its upright image."""
 
@@ -140,7 +147,10 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         annotated = settled(annotated, splits, recipe)
         pairs = zip(lacks, annotated.lacks, strict=True)
         lacks = Coded.of(first or more for first, more in pairs)
+    masks, lacks = _pairs(wanted, lacks)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
+    rows = _rows(wanted)
+    columns, values = columns + rows.columns, values + rows.values
     if recipe.stack:
         columns, values = (
             (*columns, Column(NUM_IMAGES, "int64")),
@@ -149,7 +159,6 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         check_columns((*columns, Column(IMAGES, "int64")))
     strata = targets.strata()
     annotation: Coded[Annotation | None] = Coded.constant(None, len(members))
-    masks: Coded[tuple[Member, ...]] = Coded.constant((), len(members))
     if annotated is not None:
         annotation, masks = Coded.apart(annotated.annotations), Coded.apart(annotated.masks)
         strata = Coded.of(annotated.strata) if targets.kind == "none" else strata
@@ -172,12 +181,13 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         used = {mask.key for several in items.masks.firsts().values() for mask in several}
         others += beside.unused(set(index.keys), used)
     findings = _findings(wanted, listing, targets, annotated, (items, unlabelled))
+    findings += rows.findings
     return Catalog(
         items,
         listing.skipped + others + wanted.skipped + unlabelled,
         targets.names,
         concise(labelling.how),
-        labelling.rows_without_image,
+        labelling.rows_without_image + rows.without_image,
         targets.kind,
         columns,
         list(map(concise, findings)),
@@ -196,6 +206,20 @@ def _splits(
     if own is None:
         return splits
     return Coded.of(one or two for one, two in zip(own, splits, strict=True))
+
+
+def _rows(wanted: SourceImages) -> RowColumns:
+    rule = wanted.recipe.rules.rows
+    if not rule.files:
+        return RowColumns()
+    table = wanted.documents.table(rule.files, (rule.id_column, *rule.label_columns))
+    match = match_table(wanted.index, table, rule.id_column)
+    if (match.row_of < 0).all():
+        such = f", such as {match.rows_without_image[0]!r}" if match.rows_without_image else ""
+        example = shown(wanted.index.keys[0], MOST_SHOWN)
+        what = f"no row of {table.name} names an image{such}; a key looks like {example}"
+        raise SourceError(OptionName("rows"), what, "name the column of ids, or a path of columns")
+    return make_rows(match, rule.label_columns)
 
 
 def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: Naming) -> Targets:
@@ -226,6 +250,15 @@ def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
     is_labelled[splits.codes[has_target]] = True
     codes = np.where(has_target | ~is_labelled[splits.codes], 0, 1)
     return Coded(np.where(splits.are_there, codes, 2), ("", _NO_LABEL, "in no split"))
+
+
+def _pairs(wanted: SourceImages, lacks: Coded[str]) -> tuple[Coded[tuple[Member, ...]], Coded[str]]:
+    """Return the target image of each image, and `lacks` with the images without one."""
+    if not wanted.recipe.target_image:
+        return Coded.constant((), len(lacks)), lacks
+    targets = [tuple(wanted.beside.of(key)) for key in wanted.index.keys]
+    own = ("" if target else _NO_TARGET for target in targets)
+    return Coded.apart(targets), Coded.of(a or b for a, b in zip(lacks, own, strict=True))
 
 
 def _without(items: Items, lacks: Coded[str]) -> tuple[Items, list[Skipped]]:

@@ -6,6 +6,7 @@ of the image and the class names, and writes the result as `schema.json` next to
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -36,6 +37,8 @@ LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
 TARGETS, TEXTS = "targets", "texts"
 CLASS_PREFIX = "label/"
 """Start of the names of features of kind `label` in a dataset with several of them."""
+ROWS = "rows/"
+"""Start of the names of features of kind `rows`, each of a column of a table."""
 UNLABELLED = -1
 OBJECTS = "objects"
 """TFDS's name for the objects of an example; names of their features start with `objects/`."""
@@ -43,6 +46,7 @@ BOX, BOX_LABEL, CROWD, OBJECT_MASK = (
     f"{OBJECTS}/{name}" for name in ("bbox", "label", "is_crowd", "mask")
 )
 MASK = "segmentation_mask"
+TARGET_IMAGE = "target_image"
 KEYPOINTS, KEYPOINTS_VISIBLE = f"{OBJECTS}/keypoints", f"{OBJECTS}/keypoints/visible"
 POINTS, POINTS_VISIBLE = "points", "points/visible"
 TargetKind = Literal[
@@ -77,6 +81,7 @@ PROVIDED = {
     CROWD: ("flag", "int64"),
     OBJECT_MASK: ("mask", "bytes"),
     MASK: ("mask", "bytes"),
+    TARGET_IMAGE: ("image", "bytes"),
     KEYPOINTS: ("keypoints", "float32"),
     KEYPOINTS_VISIBLE: ("visibility", "int64"),
     POINTS: ("keypoints", "float32"),
@@ -97,6 +102,8 @@ MOST_BYTE_CLASSES = 254
 _NAMED = (BOX_LABEL, MASK, TARGETS)
 """Features with names of their own, in addition to `label/NAME`."""
 _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
+MISSING: dict[str, int | float | str] = {"int64": -1, "float32": math.nan, "bytes": ""}
+"""dtype → value of an empty cell of a column, and of the padding of rows."""
 _Place = Annotated[int, Field(ge=0, lt=MOST_POINTS)]
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
@@ -110,12 +117,13 @@ class Feature(SparseDocument):
 
     kind: Literal[
         "image", "label", "labels", "text", "scalar", "bbox", "flag", "mask", "vector", "texts",
-        "keypoints", "visibility",
+        "keypoints", "visibility", "rows",
     ]  # fmt: skip
     """`label`, `labels`: class indices. `scalar`: a number. `text`: UTF-8. `flag`: 0 or 1. `mask`:
     PNG. `bbox`: ymin, xmin, ymax, xmax as shares (0 to 1) of the stored image. `vector`: a number
     for each name in `labels`, NaN if missing. `texts`: any number of texts, at most `shape[0]`.
-    `keypoints`: y, x of each keypoint as shares. `visibility`: 0, 1 or 2 for each keypoint."""
+    `keypoints`: y, x of each keypoint as shares. `visibility`: 0, 1 or 2 for each keypoint.
+    `rows`: a value for each row of the image, NaN, -1 or "" if missing."""
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
@@ -130,7 +138,7 @@ class Feature(SparseDocument):
     """Class names of objects, of mask values or of a feature `label/NAME`, or names of the numbers
     of a vector; `Schema.labels` has the class names of images."""
     is_deep: bool = False
-    """True if the images of a stack are grey PNG files of 16 bits."""
+    """True if the images of a stack, or target images, are grey PNG files of 16 bits."""
     channels: tuple[str, ...] = ()
     """Names of the images of a stack, in order; empty if stacks are series."""
     soft: bool = False
@@ -156,19 +164,21 @@ class Feature(SparseDocument):
         return sizes.get(self.kind, 1)
 
     @property
-    def mask_dtype(self) -> Literal["uint8", "uint16"]:
-        return "uint8" if len(self.labels) <= MOST_BYTE_CLASSES else "uint16"
+    def pixel_dtype(self) -> Literal["uint8", "uint16"]:
+        return "uint16" if self.is_deep or len(self.labels) > MOST_BYTE_CLASSES else "uint8"
 
     @property
     def ignored(self) -> int:
         """Value of mask pixels without a class: the largest of their type."""
-        return 255 if self.mask_dtype == "uint8" else 65_535
+        return 255 if self.pixel_dtype == "uint8" else 65_535
 
 
 def _allowed(name: str, pictures: str) -> list[tuple[str, str]]:
     """Return the possible pairs of kind and dtype of a feature."""
     if name.startswith(CLASS_PREFIX):
         return [PROVIDED[LABEL]]
+    if name.startswith(ROWS):
+        return [*(("rows", dtype) for dtype in MISSING), *_FURTHER]
     if name == IMAGES != pictures:
         return _FURTHER  # a column of a dataset of an earlier version
     return [PROVIDED[name]] if name in PROVIDED else _FURTHER
@@ -205,6 +215,10 @@ def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
             len(feature.shape) != 3 or feature.shape[2] != 1 or feature.encoding != "png"
         ):
             yield f"features.{name}: must be height, width, 1 of a PNG"
+        elif name == TARGET_IMAGE and (
+            feature.shape[2:] != ((1,) if feature.is_deep else (3,)) or feature.encoding != "png"
+        ):
+            yield f"features.{name}: must be height, width, 3 of a PNG, or 1 of 16 bits"
         yield from _skeleton_problems(name, feature)
 
 
@@ -274,16 +288,22 @@ class Schema(Document):
         """TFDS's name of the supervised feature (objects, mask or target), or None without one."""
         if BOX in self.features:
             return OBJECTS
-        return next((name for name in (MASK, POINTS) if name in self.features), self.target)
+        names = (MASK, POINTS, TARGET_IMAGE)
+        return next((name for name in names if name in self.features), self.target)
 
     @property
     def annotations(self) -> dict[str, Feature]:
-        return {name: self.features[name] for name in ANNOTATIONS if name in self.features}
+        names = (*ANNOTATIONS, TARGET_IMAGE)
+        return {name: self.features[name] for name in names if name in self.features}
 
     @property
     def annotation_labels(self) -> tuple[str, ...]:
         """Class names of objects, otherwise of the values of masks, otherwise ()."""
         return next((one.labels for one in self.annotations.values() if one.labels), ())
+
+    @property
+    def rows(self) -> dict[str, Feature]:
+        return {name: one for name, one in self.features.items() if one.kind == "rows"}
 
     @property
     def dtypes(self) -> dict[str, str]:
@@ -308,7 +328,7 @@ class Schema(Document):
         shape = size or (None, None)
         image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
         further = {
-            name: Feature(kind="text" if dtype == "bytes" else "scalar", dtype=dtype)  # type: ignore[arg-type]
+            name: Feature(kind=_kind(name, dtype), dtype=dtype)  # type: ignore[arg-type]
             for name, dtype in columns.items()
         }
         known = self.features
@@ -352,8 +372,9 @@ class Schema(Document):
         shape = size or (None, None)
         form = {"encoding": encoding, "shape": (*shape, *self.image.shape[2:])}
         changed = {self.image_name: self.image.model_copy(update=form)}
-        for name in self.features.keys() & MASKS:
-            changed[name] = self.features[name].model_copy(update={"shape": (*shape, 1)})
+        for name in self.features.keys() & {*MASKS, TARGET_IMAGE}:
+            own = self.features[name]
+            changed[name] = own.model_copy(update={"shape": (*shape, *own.shape[2:])})
         return self.model_copy(update={"features": {**self.features, **changed}})
 
     def unnamed(self) -> Schema:
@@ -374,6 +395,10 @@ class Schema(Document):
 
     def dumps(self) -> str:
         return self.model_dump_json(indent=2) + "\n"
+
+
+def _kind(name: str, dtype: str) -> str:
+    return "rows" if name.startswith(ROWS) else "text" if dtype == "bytes" else "scalar"
 
 
 def _annotation_features() -> dict[str, Feature]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,9 @@ from shardprep.dataset.schema import (
     POINTS,
     POINTS_VISIBLE,
     PROVIDED,
+    ROWS,
     TARGET,
+    TARGET_IMAGE,
     TARGETS,
     TEXTS,
     UNLABELLED,
@@ -104,6 +107,8 @@ class ExportSample(NamedTuple):
     """Cells of the label table by column; None for an empty cell, "" for an empty text."""
     classes: Mapping[str, int] = MappingProxyType({})
     """Class index of each feature `label/NAME`, −1 if missing."""
+    target_image: Buffer | None = None
+    """PNG of the target image; None if the dataset has none."""
 
     @property
     def image(self) -> Buffer:
@@ -173,10 +178,10 @@ class Layout:
 
 
 def table_columns(schema: Schema) -> dict[str, str]:
-    """Return the name → dtype of each label table column in a dataset."""
+    """Return the name → dtype of each table column in a dataset; rows are JSON lists as texts."""
     named = {name: dtype for name, dtype in schema.dtypes.items() if name not in PROVIDED}
     return {
-        name: dtype
+        name: "bytes" if name.startswith(ROWS) else dtype
         for name, dtype in named.items()
         if not name.startswith(CLASS_PREFIX)
         and not (name.endswith(_PRESENT) and name.removesuffix(_PRESENT) in named)
@@ -208,6 +213,7 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
                 next(iter(_keypoints(values, schema, POINTS, POINTS_VISIBLE)), ()),
                 _columns(values, columns),
                 {name: _class(values[name][0], schema.features[name]) for name in classes},
+                values[TARGET_IMAGE][0] if TARGET_IMAGE in schema.features else None,
             )
         except (LookupError, ValueError, TypeError, OSError) as error:
             what = " ".join(str(error).split())[:200] or type(error).__name__
@@ -308,6 +314,9 @@ def _columns(
 ) -> dict[str, int | float | str | None]:
     columns: dict[str, int | float | str | None] = {}
     for name, dtype in dtypes.items():
+        if name.startswith(ROWS):
+            columns[name] = json.dumps([*map(_cell, values[name])], ensure_ascii=False)
+            continue
         value = values[name][0]
         if dtype == "bytes":
             columns[name] = str(value, "utf-8")
@@ -316,6 +325,12 @@ def _columns(
         else:
             columns[name] = None if math.isnan(value) else value
     return columns
+
+
+def _cell(value: Any) -> int | float | str | None:
+    if isinstance(value, int | float):
+        return None if math.isnan(value) else value
+    return str(value, "utf-8")
 
 
 _BLOCK_BYTES = 1 << 20

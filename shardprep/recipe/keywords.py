@@ -38,11 +38,13 @@ class RecipeKeywords(TypedDict, total=False):
     class_map: str
     join: Texts
     columns: Texts
+    rows: str
     header: bool
     null: Texts
     boxes: str
     masks: str
     points: str
+    target_image: str
     instances: bool
     mask_values: str
     unlisted: Literal["auto", "skip", "background"]

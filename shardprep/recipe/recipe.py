@@ -33,15 +33,18 @@ from shardprep.image import annotation_types, spec
 from shardprep.image.spec import Fit, ImageSpec
 from shardprep.recipe.object_rules import (
     FormatRule,
+    MaskPattern,
     MaskRule,
     PointRule,
     parse_box_rule,
+    parse_mask_pattern,
     parse_mask_rule,
     parse_point_rule,
 )
 from shardprep.recipe.options import BUILD_DEFAULTS, BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
 from shardprep.recipe.rules import (
     ArrayRule,
+    CsvRule,
     GroupRule,
     JoinRule,
     LabelRule,
@@ -51,6 +54,7 @@ from shardprep.recipe.rules import (
     parse_group_rule,
     parse_join_rule,
     parse_label_rule,
+    parse_rows_rule,
     parse_split_rule,
     parse_stack_rule,
 )
@@ -77,7 +81,7 @@ def _is_encoding(name: str) -> bool:
 
 _NAMES = ("source", "out", "name", "version")
 _FILES = (
-    "labels", "join", "class_map", "exclude_list", "split", "schema", "boxes", "masks",
+    "labels", "rows", "join", "class_map", "exclude_list", "split", "schema", "boxes", "masks",
     "points", "mask_values",
 )  # fmt: skip
 """Options that may name a file. The file must not be in object storage."""
@@ -145,14 +149,18 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
     ),
     *(
         (
-            key, "stack", lambda rule, stack: bool(stack) and rule not in ("", "none"),
-            f"{key} of stacks are not supported", "leave one of them out",
+            key, other, lambda rule, value: bool(value) and rule not in ("", "none"),
+            f"{key} {noun} are not supported", "leave one of them out",
         )
-        for key in ("points", "boxes", "masks")
+        for other, noun in (("stack", "of stacks"), ("target_image", "with target images"))
+        for key in ("points", "boxes", "masks", "target_image") if key != other
     ),
-    (
-        "tile", "stack", lambda tile, stack: bool(stack) and tile not in (None, "none"),
-        "the images of stacks are not cut into tiles", "leave one of them out",
+    *(
+        (
+            "tile", other, lambda tile, value: bool(value) and tile not in (None, "none"),
+            f"{noun} are not cut into tiles", "leave one of them out",
+        )
+        for other, noun in (("stack", "the images of stacks"), ("target_image", "target images"))
     ),
     (
         "depth", "format", lambda depth, form: depth in (16, "16") and form != "png",
@@ -167,23 +175,28 @@ class Rules:
     """The parsed rules of a recipe."""
 
     labels: LabelRule
+    rows: CsvRule
     split: SplitRule
     group: GroupRule
     boxes: FormatRule
     masks: MaskRule
     points: PointRule
+    target_image: MaskPattern | None
     join: tuple[JoinRule, ...]
     stack: StackRule
     images: tuple[ArrayRule, ...]
 
 
+_TARGET = OptionName("target_image")
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "labels": parse_label_rule,
+    "rows": parse_rows_rule,
     "split": parse_split_rule,
     "group": parse_group_rule,
     "boxes": parse_box_rule,
     "masks": parse_mask_rule,
     "points": parse_point_rule,
+    "target_image": lambda text: parse_mask_pattern(text, _TARGET) if text else None,
     "join": lambda texts: tuple(map(parse_join_rule, texts)),
     "stack": parse_stack_rule,
     "images": lambda texts: tuple(map(parse_array_rule, texts)),
@@ -208,7 +221,16 @@ class Recipe(BuildOptions):
         """Specification of the stored images; fit "auto" counts as "crop" (no boxes or masks)."""
         if self.fit == "auto":
             return self.settled(annotated=False).image_spec
-        return self._part(ImageSpec)
+        stored = self._part(ImageSpec)
+        return stored if self.stack else replace(stored, depth=8)
+
+    @property
+    def target_spec(self) -> ImageSpec | None:
+        """Specification of the stored target images, without loss; None if there are none."""
+        if not self.target_image:
+            return None
+        levels = "full" if self.images else self.depth_range  # numbers are already scaled
+        return replace(self.image_spec, format="png", depth=self.depth, depth_range=levels)
 
     @property
     def label_rule(self) -> LabelRule:
@@ -229,7 +251,7 @@ class Recipe(BuildOptions):
     @property
     def may_be_annotated(self) -> bool:
         """Whether annotations may be detected: no labels, annotations or stacks are stated."""
-        is_stated = self.boxes or self.masks or self.points or self.stack
+        is_stated = self.boxes or self.masks or self.points or self.stack or self.target_image
         return self.labels == "auto" and not is_stated
 
     @property
@@ -238,7 +260,7 @@ class Recipe(BuildOptions):
         rules = self.rules
         files = [rule.file for rule in rules.join]
         files += [file for file in (self.class_map, self.exclude_list) if file]
-        files += [*rules.labels.table.files, *rules.split.files]
+        files += [*rules.labels.table.files, *rules.rows.files, *rules.split.files]
         files += [*rules.boxes.files, *rules.masks.files, *rules.points.files]
         if self.mask_values and "=" not in self.mask_values:
             files.append(self.mask_values)
@@ -365,8 +387,8 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
         problems.append(("source", "is needed"))
     if problems:
         raise _unusable(problems, place)
-    if values.get("depth") == 16 and not values.get("stack"):
-        what = f"16 bits are stored for stacks only; give {OptionName('stack')}"
+    if values.get("depth") == 16 and not (values.get("stack") or values.get("target_image")):
+        what = f"16 bits are stored only with {OptionName('stack')} or {_TARGET}"
         raise _unusable([("depth", what)], place)
     tile, overlap = values.get("tile") or (1, 1), values.get("overlap", (0, 0))
     if not all(shared < side for shared, side in zip(overlap, tile, strict=True)):
@@ -394,6 +416,8 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
     if "size" in options and options["size"] is None:
         options["size"] = "none"
     for key, other, contradict, what, hint in _CONTRADICTIONS:
+        if key == "depth" and options.get("target_image"):  # the images keep their format
+            continue
         if not (key in options and other in options and contradict(options[key], options[other])):
             continue
         from_file = [name for name in (key, other) if name not in flags]
@@ -410,20 +434,23 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
     ):
         options.update(size="none", fit="none")
     options |= _implied(options)
-    is_unsized = "none" in (options.get("size"), options.get("fit"))
-    if options.get("tile") not in (None, "none") and not is_unsized:
-        options = {"size": options["tile"], "fit": "pad", **options}
     rules = ("boxes", "masks", "points")
     annotations = [options[key] for key in rules if options.get(key, "") != ""]
-    if "fit" not in options and (annotations or options.get("labels", "auto") != "auto"):
+    is_stated = options.get("labels", "auto") != "auto" or bool(options.get("target_image"))
+    if "fit" not in options and (annotations or is_stated):
         options["fit"] = "crop" if all(rule == "none" for rule in annotations) else "pad"
     return options
 
 
 def _implied(options: Mapping[str, Any]) -> dict[str, Any]:
-    implied = {}
-    if options.get("depth") in (16, "16"):
+    implied: dict[str, Any] = {}
+    tile, size, fit = (options.get(key) for key in ("tile", "size", "fit"))
+    if tile not in (None, "none") and "none" not in (size, fit):
+        implied |= {"size": size or tile, "fit": fit or "pad"}
+    if options.get("depth") in (16, "16") and not options.get("target_image"):
         implied["format"] = "png"
+    if str(options.get("labels")).startswith("text:"):
+        implied["target"] = options.get("target", "text")
     points = options.get("points", "")
     if isinstance(points, str) and points.startswith(("coco", "yolo")) and not options.get("boxes"):
         implied["boxes"] = points  # the objects that have the keypoints

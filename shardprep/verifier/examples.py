@@ -29,6 +29,7 @@ from shardprep.dataset.schema import (
     POINTS,
     POINTS_VISIBLE,
     TARGET,
+    TARGET_IMAGE,
     TARGETS,
     TEXTS,
     UNLABELLED,
@@ -136,6 +137,7 @@ class ExampleCheck:
         self._decode = decode
         self._decoder = ExampleDecoder(dtypes, dtypes)
         self._annotated = schema.annotations if schema else {}
+        self._rows = schema.rows if schema else {}
         self._plain = {name: features[name] for name in features if name not in self._annotated}
         self._size = schema.image_size if schema else None
         self._num_classes = len(schema.labels) if schema else 0
@@ -155,6 +157,7 @@ class ExampleCheck:
         yield from self._feature_faults(self._plain, features, None, sound)
         for name in sorted(features.keys() - self._plain.keys() - self._annotated.keys()):
             yield Fault("example", f"has a feature {name!r} that the schema does not name")
+        yield from _count_faults(self._rows, sound, "rows")
         size = None
         if HEIGHT in sound and WIDTH in sound:
             size = sound[HEIGHT][0], sound[WIDTH][0]
@@ -165,7 +168,7 @@ class ExampleCheck:
             yield from _row_faults(sound, self.targets, rows, record)
         if self._annotated:
             yield from self._feature_faults(self._annotated, features, size or self._size, sound)
-            yield from _count_faults(self._annotated, features)
+            yield from _count_faults(self._annotated, features, "objects")
             yield from _unseen_faults(sound)
             if rows is not None and rows.annotations:
                 yield from self._annotation_faults(sound, rows.annotations[record])
@@ -198,6 +201,10 @@ class ExampleCheck:
                     which = f"{name} {number}" if feature.repeated else name
                     return Fault("mask", f"{which} {what}")
             return None
+        if name == TARGET_IMAGE:
+            check = _pixel_fault if self._decode else _outer_fault
+            what = _outer_fault(values[0], feature, None) or check(values[0], feature, None)
+            return Fault("image", f"{name} {what}") if what else None
         fault = _value_fault(values, feature, self._num_classes)
         return fault and Fault(fault.kind, f"{name}: {fault.what}")
 
@@ -285,7 +292,7 @@ def _form_fault(values: Sequence[Any], feature: Feature) -> str:
     number = feature.num_values
     if feature.kind == "texts":
         return f"has {len(values)} texts, not up to {number}" if len(values) > number else ""
-    if feature.repeated or feature.kind == "labels":
+    if feature.repeated or feature.kind in ("labels", "rows"):
         return ""
     return "" if len(values) == number else f"has {len(values)} values, not {number}"
 
@@ -294,7 +301,7 @@ def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> F
     """Return the fault of the values, or None; their type and number are already checked."""
     if feature.kind in ("bbox", "keypoints", "visibility"):
         return _box_fault(values) if feature.kind == "bbox" else _points_fault(values, feature)
-    if feature.kind in ("text", "texts"):
+    if feature.kind in ("text", "texts", "rows") and feature.dtype == "bytes":
         for value in values:
             try:
                 value.decode()
@@ -359,16 +366,19 @@ def _unseen_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
                 yield Fault("objects", f"{name}: has a place for a keypoint of visibility 0")
 
 
-def _count_faults(expected: Mapping[str, Feature], features: Features) -> Iterator[Fault]:
+def _count_faults(
+    expected: Mapping[str, Feature], features: Mapping[str, Sequence[Any]], of: str
+) -> Iterator[Fault]:
     """Yield one fault if the features of a record have values for different numbers of objects."""
     counts = {
         name: len(features[name]) // max(feature.num_values, 1)
         for name, feature in expected.items()
-        if name in features and feature.repeated
+        if name in features and (feature.repeated or feature.kind == "rows")
     }
     if len({*counts.values()}) > 1:
         said = ", ".join(f"{name} of {count:,}" for name, count in counts.items())
-        yield Fault("objects", f"the features of objects have different lengths: {said}")
+        what = f"the features of {of} have different lengths: {said}"
+        yield Fault("example" if of == "rows" else "objects", what)
 
 
 def _row_faults(
@@ -467,7 +477,7 @@ def _mask_header_fault(data: bytes, feature: Feature, size: _Size | None) -> str
     if not data.startswith(_PNG) or len(data) < _PNG_HEADER.size:
         return f"is not a PNG (it starts with {data[:8]!r})"
     _, chunk, width, height, bits, colours = _PNG_HEADER.unpack_from(data)
-    wanted = 8 if feature.mask_dtype == "uint8" else 16
+    wanted = 8 if feature.pixel_dtype == "uint8" else 16
     if chunk != b"IHDR" or colours != 0:
         return f"is a PNG of {_COLOUR_TYPES.get(colours, 'no known form')}, not of grey"
     if bits != wanted:

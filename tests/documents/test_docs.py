@@ -135,7 +135,11 @@ def test_format_says_how_the_manifest_is_hashed(tmp_path: Path) -> None:
 
 def test_format_names_the_features() -> None:
     rows = re.findall(r"^\| (`.*?) \|", table("Features"), re.MULTILINE)
-    assert set(re.findall(r"`([\w/]+)`", " ".join(rows))) == {*PROVIDED, "label/NAME"}
+    assert set(re.findall(r"`([\w/]+)`", " ".join(rows))) == {
+        *PROVIDED,
+        "label/NAME",
+        "rows/COLUMN",
+    }
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))

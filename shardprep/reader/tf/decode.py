@@ -21,7 +21,9 @@ from shardprep.dataset.schema import (
     IMAGE,
     LABELS,
     MASK,
+    MISSING,
     OBJECT_MASK,
+    TARGET_IMAGE,
     TEXTS,
     Feature,
     Schema,
@@ -167,6 +169,8 @@ class Decoder:
             features[LABELS] = tf.cast(indicator, tf.float32)
         if TEXTS in features:
             features[TEXTS] = _dense(features[TEXTS], self._schema.features[TEXTS].num_values)
+        for name in self._schema.rows.keys() & features.keys():
+            features[name] = tf.sparse.to_dense(features[name], MISSING[self._schema.dtypes[name]])
         return self._elements.pack(features)
 
     def _annotated(self, features: Mapping[str, Any], image: Any) -> dict[str, Any]:
@@ -179,6 +183,8 @@ class Decoder:
             values[OBJECT_MASK] = self._masks(values[OBJECT_MASK], image)
         if MASK in values:
             values[MASK] = self._mask(MASK, values[MASK], image)
+        if TARGET_IMAGE in values:
+            values[TARGET_IMAGE] = self._mask(TARGET_IMAGE, values[TARGET_IMAGE], image)
         if self._max_boxes is not None:
             for name in PADDING.keys() & values.keys():
                 values[name] = pad_rows(values[name], self._max_boxes, PADDING[name])
@@ -235,9 +241,11 @@ class Decoder:
         return tf.ensure_shape(masks, shape)
 
     def _mask(self, name: str, encoded: Any, image: Any) -> Any:
-        """Return the pixels of a PNG, [height, width, 1], resized like the image."""
-        dtype = tf.as_dtype(self._annotations[name].mask_dtype)
-        pixels = tf.io.decode_png(encoded, channels=1, dtype=dtype)
+        """Return the pixels of a PNG, masks of [height, width, 1] resized like the image."""
+        feature = self._annotations[name]
+        pixels = tf.io.decode_png(encoded, feature.shape[2], tf.as_dtype(feature.pixel_dtype))
+        if name == TARGET_IMAGE:
+            return tf.ensure_shape(pixels, feature.shape)
         if self._resize is not None:
             pixels = nearest(pixels, tf.shape(image)[:2])
         else:
@@ -251,7 +259,7 @@ class Decoder:
 
 def _spec(feature: Feature) -> Any:
     dtype = _DTYPES[feature.dtype]
-    if feature.kind in ("labels", "texts"):
+    if feature.kind in ("labels", "texts", "rows"):
         return tf.io.VarLenFeature(dtype)
     number = feature.num_values
     shapes = {

@@ -46,7 +46,7 @@ from shardprep.source.members import Extent, Member, MembersBuilder
 from shardprep.source.string_column import Coded
 from shardprep.source.unpack import UnpackedFile, buffered
 from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
-from shardprep.writer.chunk_encoder import read_masks
+from shardprep.writer.chunk_encoder import read_files
 from shardprep.writer.engine.job import ItemCounts
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.worker_process import WorkerLimits
@@ -152,7 +152,7 @@ class TileCutter:
     def _objects(self, item: Item, place: Placement) -> ObjectCutter | Rejection | None:
         if self.form is None or item.annotation is None:
             return None
-        files = read_masks(item)
+        files = read_files(item, "mask")
         if isinstance(files, Rejection):
             return files
         scene = Scene.of(item.annotation, files, place, self.form)
