@@ -95,10 +95,6 @@ _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda size: size is None or all(1 <= side <= MAX_SIDE for side in size),
         f"must have sides of 1 to {MAX_SIDE:,} pixels",
     ),
-    "tile": (
-        lambda tile: tile is None or all(1 <= side <= MAX_SIDE for side in tile),
-        f"must have sides of 1 to {MAX_SIDE:,} pixels",
-    ),
     "overlap": (bool, "must be a number of pixels; 0 means that tiles do not overlap"),
     "depth": (lambda depth: depth in (8, 16), "must be 8 or 16"),
     "max_aspect": (
@@ -149,18 +145,11 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
     ),
     *(
         (
-            key, other, lambda rule, value: bool(value) and rule not in ("", "none"),
+            key, other, lambda rule, value: bool(value) and rule not in ("", "none", None),
             f"{key} {noun} are not supported", "leave one of them out",
         )
         for other, noun in (("stack", "of stacks"), ("target_image", "with target images"))
-        for key in ("points", "boxes", "masks", "target_image") if key != other
-    ),
-    *(
-        (
-            "tile", other, lambda tile, value: bool(value) and tile not in (None, "none"),
-            f"{noun} are not cut into tiles", "leave one of them out",
-        )
-        for other, noun in (("stack", "the images of stacks"), ("target_image", "target images"))
+        for key in ("points", "boxes", "masks", "target_image", "tile") if key != other
     ),
     (
         "depth", "format", lambda depth, form: depth in (16, "16") and form != "png",
@@ -461,7 +450,7 @@ def _check(key: str, value: Any, given: object) -> None:
     """Raise ValueError with the reason if a converted value is unusable; quote `given` in it."""
     if isinstance(value, str) and key in _NAMES and len(value) > _MAX_TEXT:
         raise ValueError(f"is longer than {_MAX_TEXT:,} characters")
-    is_valid, what = _VALID.get(key, (None, ""))
+    is_valid, what = _VALID.get("size" if key == "tile" else key, (None, ""))
     if is_valid and not is_valid(value):
         raise ValueError(f"{value_shown(given)} {what}")
     if key == "out" or (key == "source" and not is_ref(value)):

@@ -467,8 +467,11 @@ def test_an_image_that_cannot_be_cut_is_one_rejection_with_its_key(tmp_path: Pat
         ({"overlap": "4x4"}, "must be smaller than the tiles of --tile"),
         ({"tile": 64, "overlap": "none"}, "must be a number of pixels"),
         ({"tile": "0x5"}, "must have sides of 1"),
-        ({"tile": 64, "stack": "{id}/*.png"}, "the images of stacks are not cut into tiles"),
-        ({"tile": 64, "target_image": "b/{stem}.png"}, "target images are not cut into tiles"),
+        ({"tile": 64, "stack": "{id}/*.png"}, "tile of stacks are not supported"),
+        (
+            {"tile": 64, "target_image": "b/{stem}.png"},
+            "tile with target images are not supported",
+        ),
     ],
 )
 def test_options_that_contradict_tiles_are_errors(keys: dict[str, Any], said: str) -> None:
