@@ -64,7 +64,7 @@ def is_alike(found: list[Any], wanted: Any, name: str) -> bool:
 def test_the_command_of_the_page_stores_what_the_files_say(
     twin: Competition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode_here(monkeypatch)
+    encode_here(monkeypatch, cuts_tiles="--tile" in twin.flags)
     monkeypatch.chdir(tmp_path)
     members = twin.members()
     write(tmp_path / "source.zip", zip_bytes(members))

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 _COMMAND: Any = typer.main.get_command(program(["build"]))
 
 
-def encode_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the command line encode in this process."""
+def encode_here(monkeypatch: pytest.MonkeyPatch, *, cuts_tiles: bool = False) -> None:
+    """Let the command line encode in this process; worker processes cut tiles."""
 
     def quick(recipe: Recipe, _: Workers, watcher: Any, **more: Any) -> BuildResult:
         return build_dataset(recipe, Workers(by_chunks(in_process), 1), watcher, **more)
 
     monkeypatch.setattr("shardprep.writer.build.build_dataset", quick)
-    monkeypatch.setattr("shardprep.writer.engine.worker_process.start_server", lambda *_: None)
+    if not cuts_tiles:
+        monkeypatch.setattr("shardprep.writer.engine.worker_process.start_server", lambda *_: None)
 
 
 def build_command(*arguments: str) -> dict[str, Any]:

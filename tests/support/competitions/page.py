@@ -28,8 +28,8 @@ OUTSIDE = (
 )  # fmt: skip
 _MARKS = "<!-- competitions -->\n", "<!-- end of competitions -->\n"
 _CHOICES = frozenset(
-    ("columns", "depth", "depth_range", "format", "group", "size", "split", "window")
-)
+    ("columns", "depth", "depth_range", "format", "group", "overlap", "size", "split", "tile")
+) | {"window"}
 """Options that are a choice: nothing in a source says which value is right."""
 _MOST_SHOWN = 180
 

@@ -132,12 +132,18 @@ def _ovary() -> Members:
 
 
 def _ovary_values(members: Members) -> Values:
-    found: Values = {"test_images/41.png": {"label": [""]}}
+    labels = {"test_images/41.png": ""}
     for row in rows_of(members, "train.csv"):
         key = f"train_images/{row['image_id']}.png"
         if key in members and row["label"]:
-            found[key] = {"label": [row["label"]], "image": [rgb(members[key])]}
-    return found
+            labels[key] = row["label"]
+    return {
+        f"{key}/y{y:06d}_x{x:06d}": {
+            "label": [label], "image": [rgb(members[key])[y : y + 8, x : x + 8]],
+            "tile/y": [y], "tile/x": [x],
+        }
+        for key, label in labels.items() for y in (0, 2) for x in (0, 4)
+    }  # fmt: skip
 
 
 # --- stable-diffusion-image-to-prompts ---
@@ -397,8 +403,9 @@ PHOTOS = (
     Competition(
         slug="UBC-OCEAN", special="slides and thumbnails of them", members=_ovary,
         flags="--include 'test_images/*' --include 'train_images/*' "
-        "--labels csv:train.csv:image_id:label",
-        stored="a class", expected=_ovary_values,
+        "--labels csv:train.csv:image_id:label --tile 512 --overlap 64",
+        small={"--tile 512 --overlap 64": "--tile 8 --overlap 2"},
+        stored="tiles, each with the class of its slide", expected=_ovary_values,
         skipped={"not an image": 3, "no label": 1, "not matched by --include": 11},
         rows_without_image=1,
         proposal="--include 'test_images/*' --include 'train_images/*' "
