@@ -115,8 +115,8 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
         example = shown(members.keys[int(single[0])], _MOST_SHOWN)
         hint = f"leave one kind out, as by {OptionName('exclude')} {example}"
         raise SourceError(recipe.source, what, hint)
-    for key in ("boxes", "points", "target_image"):
-        if getattr(recipe, key) not in ("", "none"):
+    for key in ("boxes", "points", "target_image", "tile"):
+        if getattr(recipe, key) not in ("", "none", None):
             raise RecipeError(OptionName(key), f"{key} of stacks are not supported", "leave it out")
     option = OptionName("instances" if recipe.instances else "masks")
     if recipe.instances or recipe.rules.masks.kind in ("rle", "format"):

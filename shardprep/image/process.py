@@ -125,7 +125,7 @@ def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
         except Exception as error:
             if _is_out_of_memory(error):
                 return Rejection("crashed", _MEMORY, original)
-            return Rejection("undecodable", _words(error), original)
+            return Rejection("undecodable", words_of(error), original)
 
 
 def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
@@ -183,7 +183,7 @@ def _unopened(data: bytes, error: Exception) -> Rejection:
         return Rejection("not_an_image", description(data))
     if is_cut(data, error):
         return Rejection("truncated", "the file ends before its image begins")
-    said = "" if isinstance(error, UnidentifiedImageError) else f": {_words(error)}"
+    said = "" if isinstance(error, UnidentifiedImageError) else f": {words_of(error)}"
     return Rejection(
         "undecodable", f"starts as an image, and its header is broken or of a kind not read{said}"
     )
@@ -216,7 +216,8 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or str(error).startswith("out of memory")
 
 
-def _words(error: Exception) -> str:
+def words_of(error: Exception) -> str:
+    """Return the error of a decoder as one short line."""
     text = " ".join(str(error).split())
     if not text or not isinstance(error, OSError | SyntaxError):  # others do not say what is broken
         text = f"{type(error).__name__} {text}".strip()

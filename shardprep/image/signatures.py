@@ -19,7 +19,7 @@ _IMAGES = {
     ".gif": rb"GIF8[79]a",
     ".bmp": rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0",  # size of its second header
     ".webp": rb"RIFF.{4}WEBP",
-    ".tif .tiff": rb"II\*\0|MM\0\*",
+    ".tif .tiff": rb"II[*+]\0|MM\0[*+]",
     ".avif .heic .heif": rb".{4}ftyp(avi[fs]|he[iv][cx]|hei[ms]|m[is]f1)",
     ".jp2 .j2k": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
     ".qoi": rb"qoif",

@@ -22,7 +22,7 @@ from shardprep.image.placement import Placement
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
-from shardprep.source.byte_range import MemberError
+from shardprep.source.byte_range import MemberError, RefusedExtent
 from shardprep.source.members import Member, StackExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.writer.chunk import (
@@ -165,7 +165,7 @@ def _stack_masks(
 
 
 def _objects(item: Item, placement: Placement, spec: AnnotationSpec) -> PlacedObjects | Rejection:
-    files = _files(item, "mask")
+    files = read_files(item, "mask")
     if isinstance(files, Rejection):
         return files
     return _placed(item.annotation or Annotation(), files, placement, spec)
@@ -175,7 +175,7 @@ _placed = stage("annotate")(place_objects)
 
 
 def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes | Rejection:
-    files = _files(item, "target image")
+    files = read_files(item, "target image")
     if isinstance(files, Rejection):
         return files
     target = process_image(files[0], spec)
@@ -189,7 +189,8 @@ def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes |
     return target.data
 
 
-def _files(item: Item, noun: str) -> list[bytes] | Rejection:
+def read_files(item: Item, noun: str) -> list[bytes] | Rejection:
+    """Return the bytes of an item's masks or target image; a rejection if one cannot be read."""
     try:
         return [_read(member) for member in item.masks]
     except MemberError as error:
@@ -203,7 +204,9 @@ def read_item(item: Item | Member) -> bytes | Outcome:
     try:
         return _read(item)
     except MemberError as error:
-        return Outcome.unread(item, UNREADABLE, str(error))
+        extent = item.extent
+        kind = extent.kind if isinstance(extent, RefusedExtent) else UNREADABLE
+        return Outcome.unread(item, kind, str(error))
     except MemoryError:
         return Outcome.unread(item, "crashed", "is larger than the memory a worker may use")
 

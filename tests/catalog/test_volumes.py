@@ -17,6 +17,7 @@ from typing import Any
 import nibabel
 import numcodecs
 import numpy as np
+import pydicom
 import pytest
 import tifffile
 import zarr
@@ -32,6 +33,8 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.finalize import BuildResult
 from tests.support.arrays import hdf5, npy, parquet
 from tests.support.builders import SHARED_DATA, build, write, write_folder, zip_bytes
+from tests.support.dicom import SHIPPED as DICOMS
+from tests.support.dicom import dicom, sequence
 from tests.writer.records import records
 
 Array = NDArray[Any]
@@ -205,6 +208,48 @@ def test_bands_are_stacks_and_pyramids_and_single_pages_are_not(tmp_path: Path) 
         assert all("images" not in row for row in rows.values()), name
     named = volumes(built(source, tmp_path / "named", images="*.tif"))
     assert {key: len(one) for key, one in named.items()} == {"a.tif": 1, "b.tif": 5}
+
+
+# --- DICOM ---
+
+FRAMES: dict[str, Callable[[], bytes]] = {
+    name: (DICOMS / name).read_bytes
+    for name in (
+        "rtdose.dcm", "rtdose_rle.dcm", "SC_rgb_rle_2frame.dcm", "SC_rgb_rle_16bit_2frame.dcm",
+    )
+}  # fmt: skip
+FRAMES["an odd number of bytes"] = lambda: dicom(BYTES[0, :, :7, :9])
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_are_those_that_pydicom_decodes(name: str, tmp_path: Path) -> None:
+    data = FRAMES[name]()
+    about = pydicom.dcmread(io.BytesIO(data))
+    source = write(tmp_path / "src" / "a.dcm", data).parent
+    made = built(source, tmp_path / "out", window="full")
+    frames = about.pixel_array
+    (volume,) = volumes(made).values()
+    assert len(volume) == about.NumberOfFrames == len(frames)
+    if frames.ndim == 4:
+        assert np.array_equal(volume, frames >> (8 * frames.itemsize - 8))
+    else:
+        most = float(2**about.BitsStored - 1)
+        assert np.abs(grey(volume) - frames / most * 255).max() <= 0.5
+
+
+def test_each_frame_of_an_enhanced_image_has_its_window(tmp_path: Path) -> None:
+    values = RNG.integers(0, 1000, (3, 9, 12), np.uint16)
+    windows = (500, 1000), (100, 201), (900, 200)
+    groups = [
+        sequence(FrameVOILUTSequence=sequence(WindowCenter=center, WindowWidth=width))[0]
+        for center, width in windows
+    ]
+    data = dicom(values, PerFrameFunctionalGroupsSequence=pydicom.Sequence(groups))
+    source = write(tmp_path / "src" / "a.dcm", data).parent
+    (volume,) = volumes(built(source, tmp_path / "out", depth=16)).values()
+    for image, stored, (center, width) in zip(volume, values, windows, strict=True):
+        share = (stored - (center - 0.5)) / (width - 1) + 0.5  # PS3.3, C.11.2.1.2
+        assert np.abs(image - share.clip(0, 1) * 65535).max() <= 0.5
 
 
 # --- zarr ---

@@ -27,7 +27,7 @@ _DAMAGE = (
     *UNPACK_ERRORS, MemberError, pa.ArrowException, KeyError, TypeError, IndexError, RuntimeError,
     SyntaxError, tokenize.TokenError, AttributeError, AssertionError, ArithmeticError,
 )  # fmt: skip
-_EXTRAS = {"h5py": "hdf5", "tifffile": "tiff", "zarr": "zarr"}
+_EXTRAS = {"h5py": "hdf5", "pydicom": "dicom", "tifffile": "tiff", "zarr": "zarr"}
 """Module → the extra that installs it."""
 Block = Any
 """Some rows: an Arrow array of files, an array of numbers with the rows first, or a list whose

@@ -51,9 +51,9 @@ class ImageListing(Listing):
 def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> ImageListing:
     """Return the listing with the images of array files that the recipe names, or of all.
 
-    Without `--images`, files of arrays are opened only if the source has no image, and TIFF files
-    are stacks only if all images are. With `proposes`, unclear columns and ranges are decided and
-    returned as proposals instead of being an error.
+    Without `--images`, files of arrays are opened only if the source has no image, and TIFF and
+    DICOM files are stacks only if all images are. With `proposes`, unclear columns and ranges are
+    decided and returned as proposals instead of being an error.
     """
     parts = listing.images, listing.others, listing.skipped, listing.unpacker
     rules = recipe.rules.images
@@ -62,7 +62,7 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
     files = ArrayFiles(recipe, listing.unpacker, proposes=proposes)
     with limited_memory(WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
         if listing.images:
-            files.open_tiffs(listing.images)
+            files.open_volumes(listing.images)
         if rules or not listing.images:
             files.open(listing.others)
         taken = [*files.named()] if rules else [*files.clear(files.all())]

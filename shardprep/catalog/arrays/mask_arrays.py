@@ -10,7 +10,7 @@ import numpy as np
 from shardprep.catalog.arrays.array_file import Block
 from shardprep.catalog.arrays.array_images import WORK_BYTES, ImageListing, read_columns
 from shardprep.catalog.arrays.layout import Layout, given_layout, possible_layouts
-from shardprep.catalog.arrays.opened_files import TIFF, ArrayFiles, ChosenColumn, OpenedFile
+from shardprep.catalog.arrays.opened_files import PAGED, ArrayFiles, ChosenColumn, OpenedFile
 from shardprep.catalog.names import masks_by_folder
 from shardprep.catalog.objects.mask_files import fits_all, matching
 from shardprep.errors import OptionName, SourceError
@@ -28,7 +28,7 @@ def masks_apart(listing: Listing, recipe: Recipe) -> tuple[Listing, list[Member]
     """
     rule, keys = recipe.rules.masks, listing.images.keys
     arrays = [one.key for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
-    if rule.kind == "pattern" and (arrays or recipe.stack or any(map(TIFF.search, keys[:1]))):
+    if rule.kind == "pattern" and (arrays or recipe.stack or any(map(PAGED.search, keys[:1]))):
         found = set(matching([*keys, *arrays], rule.pattern))
     elif rule.kind == "auto" and recipe.stack:
         found = set[str]().union(*masks_by_folder(list(keys)).values())
@@ -55,7 +55,7 @@ def with_masks(listing: ImageListing, masks: Sequence[Member], recipe: Recipe) -
     files = ArrayFiles(recipe, listing.unpacker, proposes=False)
     with limited_memory(WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
         if listing.images.are_stacks.any() and len(masks) < 2 * len(listing.images):
-            files.open_tiffs(Members.of(masks))  # not if there is a file for each image
+            files.open_volumes(Members.of(masks))  # not if there is a file for each image
             files.files = [one for one in files.files if one.columns[0].column.dtype is not None]
         if arrays := [one for one in masks if is_array_name(one.key.rpartition("/")[2])]:
             files.open(arrays)

@@ -16,8 +16,8 @@ from shardprep.catalog.arrays.flat_array import IDX_TYPES, open_idx, open_nifti,
 from shardprep.catalog.arrays.hdf5_file import open_hdf5
 from shardprep.catalog.arrays.layout import Layout, given_layout, possible_layouts
 from shardprep.catalog.arrays.number_images import is_scaled
+from shardprep.catalog.arrays.paged_file import open_frames, open_tiff, single_image
 from shardprep.catalog.arrays.tfrecord_file import open_tfrecord
-from shardprep.catalog.arrays.tiff_file import open_tiff, single_image
 from shardprep.catalog.arrays.zarr_file import ZarrFiles, open_zarr, zarr_folders
 from shardprep.dataset.tfrecord import HEADER_BYTES, payload_bytes
 from shardprep.errors import OptionError, OptionName, SourceError, some_of
@@ -33,7 +33,7 @@ from shardprep.source.unpack import Unpacker, decompressed, member_stream
 _OPTION = OptionName("images")
 _DIGITS = re.compile(r"\d+")
 _ENDING = re.compile(r"([-_.]idx\d-ubyte|\.npy)?(\.gz)?$")
-TIFF = re.compile(r"\.tiff?$", re.IGNORECASE)
+PAGED = re.compile(r"\.((?P<tiff>tiff?)|dcm|dicom)$", re.IGNORECASE)
 _MOST_SHOWN = 8
 _PARTNERS = ("npy", "idx", "hdf5")
 """Kinds of files that may have the labels of another file, row by row."""
@@ -210,20 +210,21 @@ class ArrayFiles:
             if arrays is not None:
                 self.files.append(OpenedFile(member, place, arrays, self._root))
 
-    def open_tiffs(self, images: Members) -> None:
-        """Open the TIFF files that rules name; without rules, all images if each is a volume."""
+    def open_volumes(self, images: Members) -> None:
+        """Open the TIFF and DICOM files that rules name; without rules, all if each is a volume."""
         is_named, opened = bool(self.recipe.rules.images), list[OpenedFile]()
         has_objects = self.recipe.is_annotated and self.recipe.rules.masks.kind != "pattern"
-        if not is_named and (has_objects or not TIFF.search(images.keys[0])):
+        if not is_named and (has_objects or not PAGED.search(images.keys[0])):
             return
         for member in images:
-            is_tiff = TIFF.search(member.key) is not None
-            is_wanted = is_tiff and any(self.rules(member.key)) if is_named else True
+            suffix = PAGED.search(member.key)
+            is_wanted = not is_named or (suffix and any(self.rules(member.key)))
             if not is_wanted or not isinstance(member.extent, StoredExtent):
                 continue
             try:
                 place = self._place(member.key, member.extent, "")
-                arrays = open_tiff(place, member.key) if is_tiff else None
+                open_pages = open_tiff if suffix and suffix["tiff"] else open_frames
+                arrays = open_pages(place, member.key) if suffix else None
             except SourceError:
                 if is_named:
                     raise
@@ -231,7 +232,7 @@ class ArrayFiles:
             if arrays is None and not is_named:
                 return
             opened.append(OpenedFile(member, place, arrays or single_image(place), self._root))
-        if is_named or any(one.arrays.images[""].dtype is not None for one in opened):
+        if is_named or any(one.arrays.images[""].shape != (1,) for one in opened):
             self.files += opened
 
     def _place(self, key: str, extent: StoredExtent, kind: str) -> PlainExtent:

@@ -52,6 +52,7 @@ from shardprep.source.string_column import Coded
 from shardprep.writer.plan.near_copies import NearCopies, hash_images
 from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.shard_plan import plan_shards, shuffled
+from shardprep.writer.plan.tiles import cut_tiles
 
 _NO_LABEL = "no label, and --split makes this split of labelled images"
 _RECORD_OVERHEAD_BYTES = 200
@@ -89,6 +90,11 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     left_out += more
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
+    form = None if catalog.annotations is None else catalog.annotations.spec
+    if recipe.tile is not None:
+        items, remarks = cut_tiles(items, recipe, form, work_dir, num_workers, watcher)
+        findings = findings + remarks
+        catalog = catalog.in_tiles()
     spoilers = [Skipped(item.key, _NO_LABEL, item.extent.num_bytes) for item in left_out]
     estimate = _records_bytes(items, spec)
     found_by, without_image = [catalog.labels_from], catalog.rows_without_image

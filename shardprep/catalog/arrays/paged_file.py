@@ -1,9 +1,9 @@
-"""TIFF files of several pages or of many bands."""
+"""TIFF files of several pages or of many bands, and DICOM files of several frames."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from shardprep.catalog.arrays.layout import CHANNELS, Layout
 from shardprep.errors import SourceError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.unpack import buffered
+
+_DICOM_HEAD_BYTES = 256 << 10
 
 
 def open_tiff(place: PlainExtent, name: str) -> ArrayFile | None:
@@ -54,8 +56,22 @@ def _pages(place: PlainExtent, name: str) -> Iterator[list[Any]]:
             raise ValueError(str(error)) from error
 
 
+def open_frames(place: PlainExtent, name: str) -> ArrayFile | None:
+    """Return the frames of a DICOM file as files; None for one. SourceError without pydicom."""
+    with reading(name):
+        from shardprep.image.dicom import frame_files, num_frames  # noqa: PLC0415 - an extra
+
+        number = num_frames(place.read_head(_DICOM_HEAD_BYTES))
+    files = (number,), lambda _: ([one] for one in frame_files(place.read(), number))
+    return _files(*files) if number > 1 else None
+
+
 def single_image(place: PlainExtent) -> ArrayFile:
     """Return a file as a stack of one image, which needs no copy."""
     places = place.file, np.array([place.offset]), np.array([place.num_bytes])
-    column = ImageColumn((1,), None, lambda _: iter(()), layouts=(Layout("T"),), placed=places)
+    return _files((1,), lambda _: iter(()), placed=places)
+
+
+def _files(shape: tuple[int], blocks: Callable[[int], Iterator[Block]], **more: Any) -> ArrayFile:
+    column = ImageColumn(shape, None, blocks, layouts=(Layout("T"),), **more)
     return ArrayFile({"": column}, {}, lambda _: [])
