@@ -36,7 +36,7 @@ from shardprep.catalog.source_images import (
     source_images,
 )
 from shardprep.catalog.splits import given_splits, group_findings, group_keys
-from shardprep.catalog.stacks import stack_findings, stack_patterns
+from shardprep.catalog.stacks import stack_columns, stack_findings, stack_patterns
 from shardprep.catalog.tables.columns import (
     Column,
     RowColumns,
@@ -57,7 +57,7 @@ from shardprep.catalog.targets import (
     naming_of,
     words_in,
 )
-from shardprep.dataset.schema import IMAGES, NUM_IMAGES, Feature, TargetKind
+from shardprep.dataset.schema import IMAGES, Feature, TargetKind
 from shardprep.errors import OptionName, SourceError, concise, shown, some_of
 from shardprep.image.annotation_types import Annotation
 from shardprep.image.tiles import tile_spec
@@ -151,11 +151,9 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
     rows = _rows(wanted)
     columns, values = columns + rows.columns, values + rows.values
-    if members.are_stacks.any():
-        columns, values = (
-            (*columns, Column(NUM_IMAGES, "int64")),
-            (*values, Coded.of(members.num_files.tolist())),
-        )
+    of_stacks = stack_columns(members)
+    columns, values = columns + tuple(of_stacks), values + tuple(of_stacks.values())
+    if of_stacks:
         check_columns((*columns, Column(IMAGES, "int64")))
     strata = targets.strata()
     annotation: Coded[Annotation | None] = Coded.constant(None, len(members))

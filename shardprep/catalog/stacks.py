@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
 from collections import Counter, defaultdict
@@ -15,11 +16,14 @@ from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.names import MASK_ENDING, given_split, masks_by_folder, natural_order
 from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.patterns import Pattern
+from shardprep.catalog.tables.columns import Column, Value
 from shardprep.catalog.tables.table import Table
+from shardprep.dataset.schema import NUM_IMAGES
 from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_stack_rule
 from shardprep.source.members import Member, Members, StackExtent
+from shardprep.source.string_column import Coded
 
 _OPTION = OptionName("stack")
 _NOT_MATCHED = "not matched by --stack"
@@ -36,6 +40,9 @@ _MOST_LOOKED_AT = 10_000
 _LEAST_FOLDERS, _LEAST_IMAGES = 2, 2
 """Smallest numbers of samples, and of images per sample, of detected stacks."""
 _MOST_CHANNELS = 16
+_SPACING = ("spacing/t", "spacing/y", "spacing/x")
+"""Features of the distances between planes, rows and columns, in the unit of the file."""
+_UNKNOWN = (math.nan,) * 3
 _DICOM = (".dcm", ".dicom")
 _COLOURS = ("red", "green", "blue")
 
@@ -67,7 +74,9 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
         rows.sort(key=lambda row: natural_order(names[row]))
         rows.sort(key=lambda row: order.index(channels[row]) if order else 0)
         files = _single(images.take(np.array(rows)), order)
-        extent = StackExtent(files, has_channels=bool(order))
+        first = images[rows[0]].extent
+        spacing = first.spacing if isinstance(first, StackExtent) else ()
+        extent = StackExtent(files, has_channels=bool(order), spacing=spacing)
         there, member = (
             [channels[row] for row in rows] if order else [],
             Member(str(sample), extent),
@@ -117,13 +126,32 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
         example = shown(members.keys[int(single[0])], _MOST_SHOWN)
         hint = f"leave one kind out, as by {OptionName('exclude')} {example}"
         raise SourceError(recipe.source, what, hint)
-    for key in ("boxes", "points", "target_image"):
-        if getattr(recipe, key) not in ("", "none"):
+    for key in ("boxes", "points", "target_image", "tile"):
+        if getattr(recipe, key) not in ("", "none", None):
             raise RecipeError(OptionName(key), f"{key} of stacks are not supported", "leave it out")
     option = OptionName("instances" if recipe.instances else "masks")
     if recipe.instances or recipe.rules.masks.kind in ("rle", "format"):
         what = f"{'objects' if recipe.instances else recipe.masks} of stacks are not supported"
         raise RecipeError(option, what, "give files of class masks, such as '{id}/labels/*.png'")
+
+
+def stack_columns(members: Members) -> dict[Column, Coded[Value]]:
+    """Return the features of stacks besides their images, with the values of all members.
+
+    These are the number of images and, if any file states it, the spacing.
+    """
+    if not members.are_stacks.any():
+        return {}
+    found: dict[Column, Coded[Value]] = {}
+    found[Column(NUM_IMAGES, "int64")] = Coded.of(members.num_files.tolist())
+    extents = [one.extent for one in members]
+    spacing = [one.spacing if isinstance(one, StackExtent) else () for one in extents]
+    if any(spacing):
+        for name, along in zip(
+            _SPACING, zip(*(one or _UNKNOWN for one in spacing), strict=True), strict=True
+        ):
+            found[Column(name, "float32")] = Coded.of(along)
+    return found
 
 
 def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:

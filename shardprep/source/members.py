@@ -47,6 +47,8 @@ class StackExtent:
     members: Members
     has_channels: bool = False
     """Whether each file is a channel, so that their order is fixed."""
+    spacing: tuple[float, ...] = ()
+    """Distance between images, rows and columns, in the unit of the source; () if unknown."""
 
     @property
     def num_bytes(self) -> int:

@@ -123,6 +123,9 @@ def test_voxels_are_those_of_nibabel(name: str, tmp_path: Path) -> None:
     source = write(tmp_path / name, (NIBABEL / name).read_bytes())
     made = built(source, tmp_path / "out", depth=16, depth_range=f"{low},{high}")
     assert np.array_equal(volumes(made)[name], deep(planes(values), low, high))
+    x, y, z = image.header.get_zooms()[:3]
+    (record,) = records(Path(made.location)).values()
+    assert [record[f"spacing/{axis}"][0] for axis in "tyx"] == [z, y, x]
 
 
 def test_a_layout_states_other_axes_of_nifti(tmp_path: Path) -> None:

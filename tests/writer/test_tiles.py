@@ -484,3 +484,11 @@ def test_tiles_are_stored_in_their_own_size_by_default() -> None:
     assert (recipe.size, recipe.fit) == ((48, 64), "pad")
     assert make_recipe({"source": "x", "tile": 64, "size": 32}, "file").size == (32, 32)
     assert make_recipe({"source": "x", "tile": 64, "fit": "none"}, "file").size is None
+
+
+def test_volumes_are_not_cut_into_tiles(tmp_path: Path) -> None:
+    source = tmp_path / "volumes"
+    source.mkdir()
+    np.save(source / "a.npy", np.zeros((3, 32, 32), np.uint8))
+    with pytest.raises(RecipeError, match="tile of stacks are not supported"):
+        build(source, tmp_path / "out", images=["*.npy::THW"], tile=16)

@@ -50,6 +50,8 @@ class ImageColumn:
     """Names of the rows; () to number them."""
     layouts: tuple[Layout, ...] = ()
     """Layouts that the format states; () to take them from the shape."""
+    spacing: tuple[float, ...] = ()
+    """Distance between neighbours along each axis, in the unit of the file; () if unknown."""
     placed: tuple[str, NDArray[np.int64], NDArray[np.int64]] | None = None
     """File, offsets and sizes of images that need no copy."""
 

@@ -313,9 +313,11 @@ def _add(
     good = np.flatnonzero(~lacks)
     if "T" not in one.layout.axes:
         builder.add_all(keys.take(good), places[good, 0], file)
+    along = one.column.spacing
+    spacing = tuple(along[one.layout.axes.index(axis)] for axis in "THW") if along else ()
     for row in good.tolist() if "T" in one.layout.axes else ():
         members = Members(_numbered(keys[row], places.shape[1]), places[row], (file,))
-        builder.add(keys[row], StackExtent(members))
+        builder.add(keys[row], StackExtent(members, spacing=spacing))
     for row in np.flatnonzero(lacks).tolist():
         reason = f"has no image: {one.title!r} is empty in this row, or of another shape"
         builder.add(keys[row], RefusedExtent(0, reason))

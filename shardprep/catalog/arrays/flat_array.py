@@ -99,11 +99,11 @@ _NIFTI_TYPES = {
     1280: "u8",
 }  # fmt: skip
 _NIFTI_FACTS = {
-    348: (("8h", 40), ("h", 70), ("f", 108), ("2f", 112)),
-    540: (("8q", 16), ("h", 12), ("q", 168), ("2d", 176)),
+    348: (("8h", 40), ("h", 70), ("f", 108), ("2f", 112), ("8f", 76)),
+    540: (("8q", 16), ("h", 12), ("q", 168), ("2d", 176), ("8d", 104)),
 }
 """Bytes of the header of NIfTI-1 and NIfTI-2 → forms and offsets of the number of axes and their
-sizes, the type, the offset of the numbers, and slope and intercept."""
+sizes, the type, the offset of the numbers, slope and intercept, and the spacing of the axes."""
 
 
 def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
@@ -116,7 +116,7 @@ def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
         order = "<" if head[0] else ">"
         (size,) = struct.unpack_from(f"{order}i", head)
         facts = [struct.unpack_from(order + form, head, at) for form, at in _NIFTI_FACTS[size]]
-        (num_axes, *sides), (kind,), (start,), (slope, summand) = facts
+        (num_axes, *sides), (kind,), (start,), (slope, summand), (_, *spacing) = facts
         shape = tuple(sides[:num_axes])
         scale = (slope, summand) if slope and math.isfinite(slope) else (1, 0)
         is_known = kind in _NIFTI_TYPES and math.isfinite(scale[1])
@@ -126,7 +126,8 @@ def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
         start = max(int(start), size)
     extent = PlainExtent(place.file, place.offset + start, place.num_bytes - start)
     array = _Array(extent, dtype, shape, "F", None if scale == (1, 0) else scale)
-    return _array_file(array, name, layouts=(Layout("WHTTTTT"[:num_axes]),))
+    more = {"layouts": (Layout("WHTTTTT"[:num_axes]),), "spacing": tuple(spacing[:num_axes])}
+    return _array_file(array, name, **more)
 
 
 def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:
