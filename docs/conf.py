@@ -1,0 +1,87 @@
+"""Settings of the site: `make docs` writes it to build/site."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+FULL_TEXTS = {
+    "index": "README.md",
+    "contributing": "CONTRIBUTING.md",
+    "changelog": "CHANGELOG.md",
+}
+"""Page → file whose text the page begins with. Its copy in the repository has only a link."""
+
+project = "shardprep"
+project_copyright = "the shardprep authors, Apache-2.0"
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["*.py"]
+
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
+suppress_warnings = ["myst.header"]  # the tables of images.md have smaller titles
+
+default_role = "code"
+autodoc_member_order = "groupwise"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+nitpick_ignore_regex = [("py:.*", ".*")]
+
+html_theme = "furo"
+html_title = "shardprep"
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+html_show_search_summary = False  # a page from file:// must not fetch others
+html_copy_source = False
+html_show_sourcelink = False
+html_use_index = False
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+copybutton_line_continuation_character = "\\"
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", _adapt)
+    app.connect("autodoc-process-docstring", _escape, priority=400)  # before napoleon
+
+
+def _adapt(app: Sphinx, page: str, source: list[str]) -> None:
+    """Insert the full text of a page, and let links to such files lead to their pages."""
+    folder, text = "", source[0]
+    if page in FULL_TEXTS:
+        file = ROOT / FULL_TEXTS[page]
+        app.env.note_dependency(file)
+        folder, text = "..", file.read_text("utf-8") + text.partition("<!-- tree -->")[2]
+    pages = {f"../{file}": f"{page}.md" for page, file in FULL_TEXTS.items()}
+
+    def link(found: re.Match[str]) -> str:
+        path = os.path.normpath(Path("docs", folder, found[1]))
+        path = os.path.relpath(path, "docs")
+        return f"]({pages.get(path, path)}"
+
+    source[0] = re.sub(r"\]\((?!\w+:)([^)#\s]+)", link, text)
+
+
+def _escape(*given: Any) -> None:
+    """Escape what reStructuredText reads as markup, except `code` and lists."""
+    lines: list[str] = given[-1]
+    parts = [re.split(r"(`[^`]*`)", text) for text in lines]
+    for place, own in enumerate(parts):
+        own[::2] = [re.sub(r"(?<=\S)\*|\*(?=\S)|\||_(?!\w)", r"\\\g<0>", text) for text in own[::2]]
+        lines[place] = "".join(own)
