@@ -42,7 +42,7 @@ tests-test:
 
 docs: .venv/installed-test
 	$(BIN)/sphinx-build --nitpicky --fail-on-warning --keep-going --quiet \
-		--doctree-dir build/doctrees docs build/site
+		--fresh-env --doctree-dir build/doctrees docs build/site
 	@echo build/site/index.html
 
 bench: .venv/installed-test

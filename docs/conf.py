@@ -6,9 +6,10 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
 ROOT = Path(__file__).parents[1]
@@ -48,6 +49,7 @@ html_title = "shardprep"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_show_search_summary = False  # a page from file:// must not fetch others
+html_search_scorer = str(ROOT / "docs" / "search_order.js")
 html_copy_source = False
 html_show_sourcelink = False
 html_use_index = False
@@ -57,8 +59,10 @@ copybutton_line_continuation_character = "\\"
 
 
 def setup(app: Sphinx) -> None:
+    """Connect the functions below."""
     app.connect("source-read", _adapt)
     app.connect("autodoc-process-docstring", _escape, priority=400)  # before napoleon
+    app.connect("html-page-context", _level_captions, priority=900)  # after furo
 
 
 def _adapt(app: Sphinx, page: str, source: list[str]) -> None:
@@ -75,6 +79,7 @@ def _adapt(app: Sphinx, page: str, source: list[str]) -> None:
         path = os.path.relpath(path, "docs")
         return f"]({pages.get(path, path)}"
 
+    text = re.sub(r"\[[\w/]+\.md\]\(", "[](", text)  # the title of a page, not the name of its file
     source[0] = re.sub(r"\]\((?!\w+:)([^)#\s]+)", link, text)
 
 
@@ -85,3 +90,13 @@ def _escape(*given: Any) -> None:
     for place, own in enumerate(parts):
         own[::2] = [re.sub(r"(?<=\S)\*|\*(?=\S)|\||_(?!\w)", r"\\\g<0>", text) for text in own[::2]]
         lines[place] = "".join(own)
+
+
+def _level_captions(
+    _app: Sphinx, _page: str, _template: str, context: dict[str, Any], _tree: object
+) -> None:
+    """Give the captions of the tree a level, which screen readers need."""
+    tree = context["furo_navigation_tree"]
+    context["furo_navigation_tree"] = tree.replace(
+        'role="heading"', 'role="heading" aria-level="2"'
+    )
