@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -28,12 +29,10 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
-    "sphinx_design",
 ]
 exclude_patterns = ["*.py"]
 
 myst_heading_anchors = 3
-myst_enable_extensions = ["colon_fence"]
 suppress_warnings = ["myst.header"]  # the tables of images.md have smaller titles
 
 default_role = "code"
@@ -62,7 +61,8 @@ def setup(app: Sphinx) -> None:
     """Connect the functions below."""
     app.connect("source-read", _adapt)
     app.connect("autodoc-process-docstring", _escape, priority=400)  # before napoleon
-    app.connect("html-page-context", _level_captions, priority=900)  # after furo
+    app.connect("autodoc-process-signature", _without_checks)
+    app.connect("html-page-context", _for_screen_readers, priority=900)  # after furo
 
 
 def _adapt(app: Sphinx, page: str, source: list[str]) -> None:
@@ -92,11 +92,32 @@ def _escape(*given: Any) -> None:
         lines[place] = "".join(own)
 
 
-def _level_captions(
+def _without_checks(*given: Any) -> tuple[str, str] | None:
+    """Return a signature without types if these contain the checks of their values."""
+    value, signature = given[3], given[5]
+    if "Annotated[" not in (signature or ""):
+        return None
+    found = inspect.signature(value)
+    given_by_caller = [one for one in found.parameters.values() if one.name != "self"]
+    plain = [one.replace(annotation=one.empty) for one in given_by_caller]
+    return str(found.replace(parameters=plain, return_annotation=found.empty)), given[6] or ""
+
+
+def _for_screen_readers(
     _app: Sphinx, _page: str, _template: str, context: dict[str, Any], _tree: object
 ) -> None:
-    """Give the captions of the tree a level, which screen readers need."""
+    """Level the captions of the tree, let keys scroll, and make no list of lines in a <dt>."""
     tree = context["furo_navigation_tree"]
     context["furo_navigation_tree"] = tree.replace(
         'role="heading"', 'role="heading" aria-level="2"'
     )
+    body = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+    body = body.replace('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper')
+    context["body"] = re.sub(
+        r"<dl>\n((?:<dd><em class=\"sig-param\">.*</dd>\n)+)</dl>", _lines, body
+    )
+
+
+def _lines(parameters: re.Match[str]) -> str:
+    lines = parameters[1].replace("<dd>", '<span class="sig-line">').replace("</dd>", "</span>")
+    return lines.replace("\n", "")
