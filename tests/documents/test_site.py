@@ -86,6 +86,12 @@ def test_every_page_is_in_the_tree_once() -> None:
     assert sorted(listed) == sorted(path.stem for path in DOCS.glob("*.md"))
 
 
+def test_every_page_begins_with_its_use() -> None:
+    for path in DOCS.glob("*.md"):
+        if path.stem not in {"index", "changelog", "contributing"}:
+            assert re.match(r"# .+\n\nThis page ", path.read_text()), path.name
+
+
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= MOST_LINES_OF_README
 
