@@ -21,7 +21,7 @@ MOST_BYTES = 200_000
 
 
 def draw(program: str, folder: Path) -> bytes:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import FloatRect, sync_playwright
 
     build(sample(folder), folder / "tfrecords", size="64x64", labels="prefix", name="shapes",
           split="train=0.8,validation=0.2", shards=4)  # fmt: skip
@@ -35,7 +35,7 @@ def draw(program: str, folder: Path) -> bytes:
         tab = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
         tab.goto(page)
         top = tab.locator("h2", has_text="Classes").evaluate("one => one.offsetTop")
-        part = {"x": 0.0, "y": top - 20.0, "width": float(SIZE[0]), "height": float(SIZE[1])}
+        part = FloatRect(x=0, y=top - 20, width=SIZE[0], height=SIZE[1])
         shot = tab.screenshot(full_page=True, clip=part)
         drawn = Image.open(io.BytesIO(shot)).convert("RGB")
         browser.close()

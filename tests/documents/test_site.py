@@ -26,7 +26,7 @@ MOST_CPU_S, MOST_BYTES = 60, 15_000_000
 MOST_LINES_OF_README = 120
 LOOKED_AT = [
     *("index", "labels", "boxes", "kaggle", "notebook"),
-    *("recipe", "images", "selections", "verify", "search"),
+    *("recipe", "splits", "selections", "verify", "platforms"),
 ]
 HITS = {
     "resume": {"reading", "keras", "pytorch", "jax"},
@@ -156,6 +156,7 @@ def test_pages_are_readable_for_all(site: Path, browser: Browser, width: int, th
     for name in LOOKED_AT:
         page.goto((site / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") == width, name
-        assert serious(page) == [], name
+        is_first = name == LOOKED_AT[0]  # the tree is the same on all pages
+        assert serious(page, None if is_first else "article") == [], name
     context.close()
     assert said == []

@@ -38,11 +38,11 @@ def need_browser() -> str:
     return program
 
 
-def serious(page: Tab) -> list[tuple[str, str]]:
-    """Return the serious findings of axe: rule and HTML."""
+def serious(page: Tab, within: str | None = None) -> list[tuple[str, str]]:
+    """Return the serious findings of axe in a page, or in a part of it: rule and HTML."""
     from axe_playwright_python.sync_playwright import Axe
 
-    found = Axe().run(page).response["violations"]
+    found = Axe().run(page, within).response["violations"]
     return [
         (one["id"], one["nodes"][0]["html"])
         for one in found
