@@ -37,7 +37,14 @@ from shardprep.catalog.source_images import (
 )
 from shardprep.catalog.splits import given_splits, group_findings, group_keys
 from shardprep.catalog.stacks import stack_findings
-from shardprep.catalog.tables.columns import Column, check_columns, make_columns, with_headers
+from shardprep.catalog.tables.columns import (
+    Column,
+    RowColumns,
+    check_columns,
+    make_columns,
+    make_rows,
+    with_headers,
+)
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, match_table
 from shardprep.catalog.targets import (
@@ -129,6 +136,8 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         pairs = zip(lacks, annotated.lacks, strict=True)
         lacks = Coded.of(first or more for first, more in pairs)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
+    rows = _rows(wanted)
+    columns, values = columns + rows.columns, values + rows.values
     if recipe.stack:
         columns, values = (
             (*columns, Column(NUM_IMAGES, "int64")),
@@ -160,12 +169,13 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         used = {mask.key for several in items.masks.firsts().values() for mask in several}
         others += beside.unused(set(index.keys), used)
     findings = _findings(wanted, listing, targets, annotated, (items, unlabelled))
+    findings += rows.findings
     return Catalog(
         items,
         listing.skipped + others + wanted.skipped + unlabelled,
         targets.names,
         concise(labelling.how),
-        labelling.rows_without_image,
+        labelling.rows_without_image + rows.without_image,
         targets.kind,
         columns,
         list(map(concise, findings)),
@@ -184,6 +194,20 @@ def _splits(
     if own is None:
         return splits
     return Coded.of(one or two for one, two in zip(own, splits, strict=True))
+
+
+def _rows(wanted: SourceImages) -> RowColumns:
+    rule = wanted.recipe.rules.rows
+    if not rule.files:
+        return RowColumns()
+    table = wanted.documents.table(rule.files, (rule.id_column, *rule.label_columns))
+    match = match_table(wanted.index, table, rule.id_column)
+    if (match.row_of < 0).all():
+        such = f", such as {match.rows_without_image[0]!r}" if match.rows_without_image else ""
+        example = shown(wanted.index.keys[0], MOST_SHOWN)
+        what = f"no row of {table.name} names an image{such}; a key looks like {example}"
+        raise SourceError(OptionName("rows"), what, "name the column of ids, or a path of columns")
+    return make_rows(match, rule.label_columns)
 
 
 def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: Naming) -> Targets:

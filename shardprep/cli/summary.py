@@ -360,7 +360,7 @@ def _print_annotations(terminal: Terminal, facts: AnnotationFacts) -> None:
 def _print_missing(terminal: Terminal, number: int, ids: Sequence[str]) -> None:
     if number:
         shown = ", ".join(ids[:2])
-        terminal.entry("no image", f"{number:,} labels or annotations, such as {shown}")
+        terminal.entry("no image", f"{number:,} labels, rows or annotations, such as {shown}")
 
 
 def _print_sizes(terminal: Terminal, manifest: Manifest) -> None:

@@ -120,14 +120,22 @@ def _feature(values: Values) -> bytes:
         return _field(_BYTES, b"".join([_field(1, value) for value in values]))  # type: ignore[arg-type]
     if isinstance(first, float):
         return _field(_FLOAT, _field(1, struct.pack(f"<{len(values)}f", *values)))
-    if min(values) >= 0 and max(values) < _ONE_BYTE:  # type: ignore[operator]
-        return _field(_INT64, _field(1, bytes(values)))  # type: ignore[arg-type]
+    return _integer(int(first)) if len(values) == 1 else _integers(values)  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _integer(value: int) -> bytes:
+    return _integers((value,))
+
+
+def _integers(values: Sequence[int]) -> bytes:
+    if min(values) >= 0 and max(values) < _ONE_BYTE:
+        return _field(_INT64, _field(1, bytes(values)))
     return _field(_INT64, _field(1, b"".join([_varint(int(value) & _UINT64) for value in values])))
 
 
+@functools.lru_cache(maxsize=1 << 14)  # sizes and classes recur in many examples
 def _varint(value: int) -> bytes:
-    if value < _ONE_BYTE:
-        return _BYTES_OF[value]
     out = bytearray()
     while value >= _ONE_BYTE:
         out.append(value & 0x7F | 0x80)
@@ -137,7 +145,7 @@ def _varint(value: int) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    return _BYTES_OF[number << 3 | _LENGTH] + _varint(len(data)) + data
+    return b"".join((_BYTES_OF[number << 3 | _LENGTH], _varint(len(data)), data))
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:

@@ -152,7 +152,7 @@ class _Comparison:
             ExampleDecoder(side.dataset.schema.dtypes, side.dataset.schema.features)
             for side in self._sides
         ]
-        names = one.names & two.names
+        self._common = names = one.names & two.names
         self._further = sorted(names - {*_OBJECT_FEATURES, *_IMAGE_FEATURES, MASK})
         self._has_objects, self._has_mask = BOX in names or OBJECT_MASK in names, MASK in names
 
@@ -196,7 +196,7 @@ class _Comparison:
         None if the records have equal objects.
         """
         lists = [
-            _objects(one, side.dataset.schema)
+            _objects(one, side.dataset.schema, self._common)
             for one, side in zip(values, self._sides, strict=True)
         ]
         if lists[0] == lists[1]:
@@ -256,15 +256,17 @@ class _ComparedObject(NamedTuple):
         return f"{words} with {labelled:,} keypoints at {_text(self.keypoints[: 2 * count])}"
 
 
-def _objects(values: Values, schema: Schema) -> list[_ComparedObject]:
+def _objects(values: Values, schema: Schema, common: frozenset[str]) -> list[_ComparedObject]:
+    """Return the objects of a record with the features that both datasets have, `common`."""
+    values = {name: one for name, one in values.items() if name in {*common, HEIGHT, WIDTH}}
     boxes = np.array(values.get(BOX, ()), np.float64).reshape(-1, 4)
     masks: Sequence[bytes] = values.get(OBJECT_MASK, ())
     number = max(len(boxes), len(masks))
     labels, crowds = (values.get(name) or [0] * number for name in (BOX_LABEL, CROWD))
-    names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
+    names = schema.features[BOX_LABEL].labels if BOX_LABEL in common else ()
     height, width = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
     objects = []
-    points = [name for name in (KEYPOINTS, KEYPOINTS_VISIBLE) if name in schema.features]
+    points = [name for name in (KEYPOINTS, KEYPOINTS_VISIBLE) if name in common]
     for i in range(number):
         name = names[labels[i]] if 0 <= labels[i] < len(names) else str(labels[i])
         box = tuple(boxes[i].tolist()) if i < len(boxes) else ()

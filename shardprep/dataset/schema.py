@@ -6,6 +6,7 @@ of the image and the class names, and writes the result as `schema.json` next to
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -36,6 +37,8 @@ LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
 TARGETS, TEXTS = "targets", "texts"
 CLASS_PREFIX = "label/"
 """Start of the names of features of kind `label` in a dataset with several of them."""
+ROWS = "rows/"
+"""Start of the names of features of kind `rows`, each of a column of a table."""
 UNLABELLED = -1
 OBJECTS = "objects"
 """TFDS's name for the objects of an example; names of their features start with `objects/`."""
@@ -97,6 +100,8 @@ MOST_BYTE_CLASSES = 254
 _NAMED = (BOX_LABEL, MASK, TARGETS)
 """Features with names of their own, in addition to `label/NAME`."""
 _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
+MISSING: dict[str, int | float | str] = {"int64": -1, "float32": math.nan, "bytes": ""}
+"""dtype → value of an empty cell of a column, and of the padding of rows."""
 _Place = Annotated[int, Field(ge=0, lt=MOST_POINTS)]
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
@@ -110,12 +115,13 @@ class Feature(SparseDocument):
 
     kind: Literal[
         "image", "label", "labels", "text", "scalar", "bbox", "flag", "mask", "vector", "texts",
-        "keypoints", "visibility",
+        "keypoints", "visibility", "rows",
     ]  # fmt: skip
     """`label`, `labels`: class indices. `scalar`: a number. `text`: UTF-8. `flag`: 0 or 1. `mask`:
     PNG. `bbox`: ymin, xmin, ymax, xmax as shares (0 to 1) of the stored image. `vector`: a number
     for each name in `labels`, NaN if missing. `texts`: any number of texts, at most `shape[0]`.
-    `keypoints`: y, x of each keypoint as shares. `visibility`: 0, 1 or 2 for each keypoint."""
+    `keypoints`: y, x of each keypoint as shares. `visibility`: 0, 1 or 2 for each keypoint.
+    `rows`: a value for each row of the image, NaN, -1 or "" if missing."""
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
@@ -169,6 +175,8 @@ def _allowed(name: str, pictures: str) -> list[tuple[str, str]]:
     """Return the possible pairs of kind and dtype of a feature."""
     if name.startswith(CLASS_PREFIX):
         return [PROVIDED[LABEL]]
+    if name.startswith(ROWS):
+        return [*(("rows", dtype) for dtype in MISSING), *_FURTHER]
     if name == IMAGES != pictures:
         return _FURTHER  # a column of a dataset of an earlier version
     return [PROVIDED[name]] if name in PROVIDED else _FURTHER
@@ -286,6 +294,10 @@ class Schema(Document):
         return next((one.labels for one in self.annotations.values() if one.labels), ())
 
     @property
+    def rows(self) -> dict[str, Feature]:
+        return {name: one for name, one in self.features.items() if one.kind == "rows"}
+
+    @property
     def dtypes(self) -> dict[str, str]:
         return {name: feature.dtype for name, feature in self.features.items()}
 
@@ -308,7 +320,7 @@ class Schema(Document):
         shape = size or (None, None)
         image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
         further = {
-            name: Feature(kind="text" if dtype == "bytes" else "scalar", dtype=dtype)  # type: ignore[arg-type]
+            name: Feature(kind=_kind(name, dtype), dtype=dtype)  # type: ignore[arg-type]
             for name, dtype in columns.items()
         }
         known = self.features
@@ -374,6 +386,10 @@ class Schema(Document):
 
     def dumps(self) -> str:
         return self.model_dump_json(indent=2) + "\n"
+
+
+def _kind(name: str, dtype: str) -> str:
+    return "rows" if name.startswith(ROWS) else "text" if dtype == "bytes" else "scalar"
 
 
 def _annotation_features() -> dict[str, Feature]:

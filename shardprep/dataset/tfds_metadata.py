@@ -95,7 +95,9 @@ def _feature(feature: Feature, schema: Schema) -> dict[str, Any]:
         return _image(feature)
     if feature.kind == "mask":
         return _mask(feature)
-    if feature.kind in ("text", "texts"):
+    if feature.kind == "rows" and feature.dtype != "bytes":
+        return _sequence(_numbers(feature))
+    if feature.kind in ("text", "texts", "rows"):
         text = _python("text_feature.Text", text={})
         return text if feature.kind == "text" else _sequence(text)
     if feature.kind in ("label", "labels"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from shardprep.dataset.schema import (
     POINTS,
     POINTS_VISIBLE,
     PROVIDED,
+    ROWS,
     TARGET,
     TARGETS,
     TEXTS,
@@ -173,10 +175,10 @@ class Layout:
 
 
 def table_columns(schema: Schema) -> dict[str, str]:
-    """Return the name → dtype of each label table column in a dataset."""
+    """Return the name → dtype of each table column in a dataset; rows are JSON lists as texts."""
     named = {name: dtype for name, dtype in schema.dtypes.items() if name not in PROVIDED}
     return {
-        name: dtype
+        name: "bytes" if name.startswith(ROWS) else dtype
         for name, dtype in named.items()
         if not name.startswith(CLASS_PREFIX)
         and not (name.endswith(_PRESENT) and name.removesuffix(_PRESENT) in named)
@@ -308,6 +310,9 @@ def _columns(
 ) -> dict[str, int | float | str | None]:
     columns: dict[str, int | float | str | None] = {}
     for name, dtype in dtypes.items():
+        if name.startswith(ROWS):
+            columns[name] = json.dumps([*map(_cell, values[name])], ensure_ascii=False)
+            continue
         value = values[name][0]
         if dtype == "bytes":
             columns[name] = str(value, "utf-8")
@@ -316,6 +321,12 @@ def _columns(
         else:
             columns[name] = None if math.isnan(value) else value
     return columns
+
+
+def _cell(value: Any) -> int | float | str | None:
+    if isinstance(value, int | float):
+        return None if math.isnan(value) else value
+    return str(value, "utf-8")
 
 
 _BLOCK_BYTES = 1 << 20

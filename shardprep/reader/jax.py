@@ -50,6 +50,8 @@ def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
         what, hint = "the processes would have different numbers of boxes", "give max_boxes"
     elif len(shards) > 1 and schema.is_stack and options.max_length is None:
         what, hint = "the processes would have stacks of different lengths", "give max_length"
+    elif len(shards) > 1 and schema.rows:
+        what, hint = "the processes would have different numbers of rows", "build without --rows"
     else:
         seed = seed_of(options.seed, len(processes))
         return replace(options, num_shards=len(shards), shard_index=shards.index(own), seed=seed)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from shardprep.dataset.schema import ROWS
 from shardprep.errors import DatasetError
 from shardprep.reader.arrays.batches import ArrayBatches
 from shardprep.reader.config import KerasOptions
@@ -114,7 +115,8 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
 
 
 def _without_texts(values: Any) -> Any:
-    """Return an array or a dict of arrays without texts, or None if nothing is left."""
+    """Return an array or a dict of arrays without texts and rows, or None if nothing is left."""
     if isinstance(values, dict):
-        return {name: one for name, one in values.items() if one.dtype != object} or None
+        names = (n for n, one in values.items() if one.dtype != object and not n.startswith(ROWS))
+        return {name: values[name] for name in names} or None
     return None if values.dtype == object else values

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.dataset.schema import BOX, IMAGE, MASK, OBJECT_MASK
+from shardprep.dataset.schema import BOX, IMAGE, MASK, OBJECT_MASK, ROWS
 from shardprep.errors import DatasetError
 from shardprep.reader.arrays.batches import ArrayBatches
 from shardprep.reader.config import LoaderOptions
@@ -99,7 +99,7 @@ class Loader:
                 torch.default_generator.manual_seed(key)
                 inputs = sample if isinstance(sample, tuple) else (sample,)
                 samples.append(self._transform(*inputs))
-        if BOX in columns:
+        if BOX in columns or any(name.startswith(ROWS) for name in columns):
             return tuple(map(list, zip(*samples, strict=True)))
         return torch.utils.data.default_collate(samples)
 
@@ -122,7 +122,7 @@ def _typed(name: str, value: Any, size: tuple[int, int]) -> Any:
     if name == BOX:
         boxes = torch.from_numpy(boxes_as(value, "xyxy", size))
         return tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=size)
-    if isinstance(value, str):
+    if isinstance(value, str) or getattr(value, "dtype", "") == np.object_:
         return value
     tensor = torch.as_tensor(value)
     if name == IMAGE and tensor.ndim == 4:  # a stack

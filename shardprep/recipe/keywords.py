@@ -38,6 +38,7 @@ class RecipeKeywords(TypedDict, total=False):
     class_map: str
     join: Texts
     columns: Texts
+    rows: str
     header: bool
     null: Texts
     boxes: str
@@ -55,8 +56,8 @@ class RecipeKeywords(TypedDict, total=False):
     split: str | dict[str, float]
     group: str
     dedup: bool | Literal["near"]
-    stack: str
     images: Texts
+    stack: str
     root: str
     include: Texts
     exclude: Texts

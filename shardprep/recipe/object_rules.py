@@ -19,9 +19,10 @@ BOX_FORMATS = {
     "labelme": "labelme",
     "via": "via[:FILE,…]",
     "cvat": "cvat[:FILE,…]",
+    "jsonl": "jsonl[:FILE,…]",
 }
 """Name of a box format → syntax of its `--boxes` value, in the order of detection."""
-OUTLINE_FORMATS = ("coco", "yolo", "labelme", "via", "cvat")
+OUTLINE_FORMATS = ("coco", "yolo", "labelme", "via", "cvat", "jsonl")
 """Box formats that can also contain outlines."""
 BoxForm = Literal["xyxy", "xywh", "center"]
 """Numbers of a box: two corners; first corner and size; or center and size."""

@@ -130,8 +130,9 @@ class BuildOptions:
     labels: str = _option("auto",
         "Rule that finds labels: auto, folder, folder:N (Nth above the image), prefix "
         "(cat.12.jpg), regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, column:NAME "
-        "(another column of a file of arrays, or of the only table), or none. "
-        "FILE can be several files, with commas. ID can be a path such as {folder}/{id}.jpg. "
+        "(another column of a file of arrays, or of the only table), text:PATTERN (text files such "
+        "as {stem}.txt), or none. FILE can be several files, with commas, or a pattern of a file "
+        "for each image, such as labels/{id}.json. ID can be a path such as {folder}/{id}.jpg. "
         "LABEL can be several columns, or *.", _LABELS, "RULE")
     target: Literal["auto", TargetKind] = _option("auto",
         "Kind of target: class, multilabel, regression, text, texts (several for an image), none "
@@ -157,6 +158,10 @@ class BuildOptions:
         "Columns of the tables, or elements of DICOM headers such as dicom/PatientID, to store as "
         "features of each example.", _LABELS, "A,B,…",
         read=read_names)
+    rows: str = _option("",
+        "Store all rows of an image as lists, one for each column. FILE and ID are as in --labels; "
+        "a path such as points.x is a value inside of JSON.", _LABELS, "csv:FILE:ID:A,B,…",
+        is_newer=True)
     header: bool = _option(True,
         "Tables have column names in their first line; without them, columns are named 1, 2, 3 …",
         _LABELS, shown="header")
@@ -164,14 +169,14 @@ class BuildOptions:
         "Cells that count as empty.", _LABELS, "A,B,…", read=read_names)
     boxes: str = _option("",
         "Boxes of objects: coco[:FILE,…], voc, yolo[:NAMES], csv:FILE:ID:BOX[:LABEL], labelme, "
-        "via, cvat, auto or none. BOX is a column, or four columns as in x,y,w,h; xywh(…), xyxy(…) "
-        "or center(…) sets how to read them.", _OBJECTS, "FORMAT",
+        "via, cvat, jsonl[:FILE,…] (polygons), auto or none. BOX is a column, or four columns as "
+        "in x,y,w,h; xywh(…), xyxy(…) or center(…) sets how to read them.", _OBJECTS, "FORMAT",
         shown="detected, if labels, boxes and masks are not given")
     masks: str = _option("",
         "Masks: a pattern of their names, such as masks/{stem}_mask.png, {dir}annot/{name}, "
         "{id}/masks/*.png or masks/{class}/{name}, with parts of names as in {stem[:-4]} or "
-        "{stem:(.+)_rgb}; rle:FILE:ID:RLE[:LABEL]; coco[:FILE,…], yolo, labelme, via or cvat, "
-        "whose outlines are drawn; auto or none.", _OBJECTS, "PATTERN",
+        "{stem:(.+)_rgb}; rle:FILE:ID:RLE[:LABEL]; coco[:FILE,…], yolo, labelme, via, cvat "
+        "or jsonl, whose outlines are drawn; auto or none.", _OBJECTS, "PATTERN",
         shown="as for boxes")
     points: str = _option("",
         "Keypoints: coco[:FILE,…] or yolo[:NAMES], of the objects of --boxes; labelme, of the "

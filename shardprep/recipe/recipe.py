@@ -42,6 +42,7 @@ from shardprep.recipe.object_rules import (
 from shardprep.recipe.options import BUILD_DEFAULTS, BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
 from shardprep.recipe.rules import (
     ArrayRule,
+    CsvRule,
     GroupRule,
     JoinRule,
     LabelRule,
@@ -51,6 +52,7 @@ from shardprep.recipe.rules import (
     parse_group_rule,
     parse_join_rule,
     parse_label_rule,
+    parse_rows_rule,
     parse_split_rule,
     parse_stack_rule,
 )
@@ -77,7 +79,7 @@ def _is_encoding(name: str) -> bool:
 
 _NAMES = ("source", "out", "name", "version")
 _FILES = (
-    "labels", "join", "class_map", "exclude_list", "split", "schema", "boxes", "masks",
+    "labels", "rows", "join", "class_map", "exclude_list", "split", "schema", "boxes", "masks",
     "points", "mask_values",
 )  # fmt: skip
 """Options that may name a file. The file must not be in object storage."""
@@ -158,6 +160,7 @@ class Rules:
     """The parsed rules of a recipe."""
 
     labels: LabelRule
+    rows: CsvRule
     split: SplitRule
     group: GroupRule
     boxes: FormatRule
@@ -170,6 +173,7 @@ class Rules:
 
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "labels": parse_label_rule,
+    "rows": parse_rows_rule,
     "split": parse_split_rule,
     "group": parse_group_rule,
     "boxes": parse_box_rule,
@@ -229,7 +233,7 @@ class Recipe(BuildOptions):
         rules = self.rules
         files = [rule.file for rule in rules.join]
         files += [file for file in (self.class_map, self.exclude_list) if file]
-        files += [*rules.labels.table.files, *rules.split.files]
+        files += [*rules.labels.table.files, *rules.rows.files, *rules.split.files]
         files += [*rules.boxes.files, *rules.masks.files, *rules.points.files]
         if self.mask_values and "=" not in self.mask_values:
             files.append(self.mask_values)
@@ -408,6 +412,8 @@ def _implied(options: Mapping[str, Any]) -> dict[str, Any]:
     implied = {}
     if options.get("depth") in (16, "16"):
         implied["format"] = "png"
+    if str(options.get("labels")).startswith("text:"):
+        implied["target"] = options.get("target", "text")
     points = options.get("points", "")
     if isinstance(points, str) and points.startswith(("coco", "yolo")) and not options.get("boxes"):
         implied["boxes"] = points  # the objects that have the keypoints

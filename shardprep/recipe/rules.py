@@ -13,6 +13,8 @@ from shardprep.errors import OptionError, OptionName, shown
 
 RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "column", "none"]
 TABLE_SUFFIXES = (".csv", ".tsv")
+WHOLE_NAME, TEXT = "key", "text"
+"""Columns of text files that a pattern names: the path up to the last name, and the text."""
 SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
 _SLACK = 1e-6
 _LAYOUT = re.compile(r"[1-9]\d{0,5}x[1-9]\d{0,5}|(?!.*(.).*\1)N|(?=.*H)(?=.*W)(?!.*(.).*\2)[NHWC]+")
@@ -45,6 +47,7 @@ class CsvRule(NamedTuple):
 
 
 _NO_TABLE = CsvRule(())
+_STACK = OptionName("stack")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,8 @@ class StackRule:
     """Regular expression of whole keys. Its groups are `key`, of the sample, and `channel`."""
     channels: tuple[str, ...] = ()
     """Names of the channels, one file for each; () if the files are a series."""
+    names: tuple[str, ...] = ()
+    """Names in braces, in order. Each is a group `field_NAME` of the pattern."""
 
 
 def parse_array_rule(text: str) -> ArrayRule:
@@ -139,15 +144,31 @@ def parse_label_rule(text: str) -> LabelRule:
             return LabelRule("column", text, table=CsvRule((), "", names))
         case "column":
             raise OptionError(option, "column: names no column", "use column:NAME")
+        case "text" if argument:
+            names = parse_stack_rule(argument, option).names
+            # Files beside their images have the same path; others have only the name in common.
+            is_beside = not _BRACES.sub("", argument.rpartition("/")[0]).strip("/*")
+            table = CsvRule((argument,), WHOLE_NAME if is_beside else names[-1], (TEXT,))
+            return LabelRule("csv", text, table=table)
         case "regex":
             _check_regex(argument, "label", option)
             return LabelRule("regex", text, pattern=argument)
     if kind in get_args(RuleKind):
         raise OptionError(option, f"{kind} does not take an argument, but has {argument!r}")
-    hint = "use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE[:ID:LABEL], column:NAME "
-    hint += "or none"
+    hint = "use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE[:ID:LABEL], column:NAME, "
+    hint += "text:PATTERN or none"
     what = f"{shown(text)!r} is not a rule for labels"
     raise OptionError(option, what, hint)
+
+
+def parse_rows_rule(text: str) -> CsvRule:
+    """Return the rule of a `--rows` value; OptionError if it is invalid."""
+    kind, _, argument = text.partition(":")
+    rule = _csv_rule(argument)
+    if text and not (kind == "csv" and argument.count(":") > 1 and all(rule[:3])):
+        hint = "use csv:FILE:ID:COLUMN,COLUMN…"
+        raise OptionError(OptionName("rows"), f"{shown(text)!r} does not name columns", hint)
+    return rule if text else _NO_TABLE
 
 
 def parse_split_rule(text: str) -> SplitRule:
@@ -203,7 +224,7 @@ _WILDCARDS = re.compile(r"\*\*/|\*\*|\*|\?")
 _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
-def parse_stack_rule(text: str) -> StackRule:
+def parse_stack_rule(text: str, option: OptionName = _STACK) -> StackRule:
     """Return the rule of a `--stack` value, such as `{id}/*.png` or `{id}_{red,green}.png`.
 
     A name in braces stands for a part of a path without slashes; the key of a sample ends with the
@@ -211,7 +232,7 @@ def parse_stack_rule(text: str) -> StackRule:
     """
     if not text:
         return StackRule()
-    option, wrong = OptionName("stack"), f"{shown(text)!r}"
+    wrong = f"{shown(text)!r}"
     names: list[str] = []
     channels: tuple[str, ...] = ()
     pattern, key, at = "", "", 0
@@ -243,7 +264,7 @@ def parse_stack_rule(text: str) -> StackRule:
     if _BRACES.sub("", text).strip("{}") != _BRACES.sub("", text) or "channel" in key:
         raise OptionError(option, f"{wrong} is not a pattern of stacks", hint)
     whole = f"(?i)(?P<key>(?:.*/)?{key}){pattern.removeprefix(key)}"
-    return StackRule(text, whole, channels)
+    return StackRule(text, whole, channels, tuple(names))
 
 
 def _plain_pattern(text: str) -> str:

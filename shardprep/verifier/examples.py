@@ -136,6 +136,7 @@ class ExampleCheck:
         self._decode = decode
         self._decoder = ExampleDecoder(dtypes, dtypes)
         self._annotated = schema.annotations if schema else {}
+        self._rows = schema.rows if schema else {}
         self._plain = {name: features[name] for name in features if name not in self._annotated}
         self._size = schema.image_size if schema else None
         self._num_classes = len(schema.labels) if schema else 0
@@ -155,6 +156,7 @@ class ExampleCheck:
         yield from self._feature_faults(self._plain, features, None, sound)
         for name in sorted(features.keys() - self._plain.keys() - self._annotated.keys()):
             yield Fault("example", f"has a feature {name!r} that the schema does not name")
+        yield from _count_faults(self._rows, sound, "rows")
         size = None
         if HEIGHT in sound and WIDTH in sound:
             size = sound[HEIGHT][0], sound[WIDTH][0]
@@ -165,7 +167,7 @@ class ExampleCheck:
             yield from _row_faults(sound, self.targets, rows, record)
         if self._annotated:
             yield from self._feature_faults(self._annotated, features, size or self._size, sound)
-            yield from _count_faults(self._annotated, features)
+            yield from _count_faults(self._annotated, features, "objects")
             yield from _unseen_faults(sound)
             if rows is not None and rows.annotations:
                 yield from self._annotation_faults(sound, rows.annotations[record])
@@ -285,7 +287,7 @@ def _form_fault(values: Sequence[Any], feature: Feature) -> str:
     number = feature.num_values
     if feature.kind == "texts":
         return f"has {len(values)} texts, not up to {number}" if len(values) > number else ""
-    if feature.repeated or feature.kind == "labels":
+    if feature.repeated or feature.kind in ("labels", "rows"):
         return ""
     return "" if len(values) == number else f"has {len(values)} values, not {number}"
 
@@ -294,7 +296,7 @@ def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> F
     """Return the fault of the values, or None; their type and number are already checked."""
     if feature.kind in ("bbox", "keypoints", "visibility"):
         return _box_fault(values) if feature.kind == "bbox" else _points_fault(values, feature)
-    if feature.kind in ("text", "texts"):
+    if feature.kind in ("text", "texts", "rows") and feature.dtype == "bytes":
         for value in values:
             try:
                 value.decode()
@@ -359,16 +361,19 @@ def _unseen_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
                 yield Fault("objects", f"{name}: has a place for a keypoint of visibility 0")
 
 
-def _count_faults(expected: Mapping[str, Feature], features: Features) -> Iterator[Fault]:
+def _count_faults(
+    expected: Mapping[str, Feature], features: Mapping[str, Sequence[Any]], of: str
+) -> Iterator[Fault]:
     """Yield one fault if the features of a record have values for different numbers of objects."""
     counts = {
         name: len(features[name]) // max(feature.num_values, 1)
         for name, feature in expected.items()
-        if name in features and feature.repeated
+        if name in features and (feature.repeated or feature.kind == "rows")
     }
     if len({*counts.values()}) > 1:
         said = ", ".join(f"{name} of {count:,}" for name, count in counts.items())
-        yield Fault("objects", f"the features of objects have different lengths: {said}")
+        what = f"the features of {of} have different lengths: {said}"
+        yield Fault("example" if of == "rows" else "objects", what)
 
 
 def _row_faults(

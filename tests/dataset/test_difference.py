@@ -183,6 +183,17 @@ def test_objects_are_compared_by_the_names_of_their_classes(marked: Path, tmp_pa
     assert {c.key for c in all_changes(marked, two) if c.kind == "objects"} == of_red
 
 
+def test_objects_are_compared_by_the_features_of_both_datasets(
+    marked: Path, tmp_path: Path
+) -> None:
+    source = write_folder(tmp_path / "source", {key: one.image() for key, one in MARKED.items()})
+    plain = build(source, tmp_path / "out", **{**KEYS, "labels": "none", "size": "64x48"})
+    without_masks = rewritten(plain.path, (BOX, BOX_LABEL), MARKED)
+    found = compare(open_dataset(marked), open_dataset(without_masks))
+    assert found.num_same == len(MARKED)
+    assert len(found.features) == 2, found.features
+
+
 def test_other_pixels_of_the_same_number_of_bytes_are_a_change(tmp_path: Path) -> None:
     keys = {"format": "raw", "size": "16x16", "labels": "none"}
     one, two = (made(tmp_path / fit, animals(3), fit=fit, **keys) for fit in ("stretch", "crop"))

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from PIL import Image
@@ -25,11 +25,13 @@ from shardprep.reporter.findings.finding import MEANINGS as FINDINGS
 from shardprep.verifier.problem import MEANINGS, Kind
 from tests.documents.cli_page import page_text
 from tests.documents.report_picture import MOST_BYTES, PICTURE, SIZE, draw
-from tests.support.browser import need_browser
 from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.command import run
 from tests.support.layouts import LAYOUTS
 from tests.support.paths import README, ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 FORMAT = (ROOT / "docs" / "format.md").read_text()
 OF_OTHERS = {
@@ -162,7 +164,11 @@ def test_format_says_how_the_manifest_is_hashed(tmp_path: Path) -> None:
 
 def test_format_names_the_features() -> None:
     rows = re.findall(r"^\| (`.*?) \|", table("Features"), re.MULTILINE)
-    assert set(re.findall(r"`([\w/]+)`", " ".join(rows))) == {*PROVIDED, "label/NAME"}
+    assert set(re.findall(r"`([\w/]+)`", " ".join(rows))) == {
+        *PROVIDED,
+        "label/NAME",
+        "rows/COLUMN",
+    }
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))
@@ -200,9 +206,9 @@ def test_the_picture_of_the_readme_is_small() -> None:
 
 
 @pytest.mark.thorough
-def test_the_picture_can_be_drawn_anew(tmp_path: Path) -> None:
+def test_the_picture_can_be_drawn_anew(tmp_path: Path, browser: Browser) -> None:
     """Fonts differ between machines, so only mean colours are compared."""
-    drawn = draw(need_browser(), tmp_path)
+    drawn = draw(browser, tmp_path)
     (tmp_path / "drawn.png").write_bytes(drawn)
     assert len(drawn) <= MOST_BYTES
     colours = Image.open(tmp_path / "drawn.png").convert("RGB").resize((60, 39))

@@ -233,6 +233,12 @@ def annotation_findings(keys: Sequence[str], documents: Documents) -> list[str]:
         if any(is_one(text.data) for text in read_each(sample)):
             line = f"{suffix} files for {len(named):,} images look like boxes of {title}"
             found.append(f"{line}; {OptionName('boxes')} {option} stores them")
+        elif suffix == ".txt" and len(both) >= ENOUGH * len(images):
+            folder, _, _ = named[0].key.rpartition("/")
+            is_beside = any(key.rpartition("/")[0] == folder for key in keys)
+            pattern = "{stem}.txt" if is_beside else f"{folder.rpartition('/')[2]}/{{stem}}.txt"
+            line = f"{suffix} files for {len(named):,} images are texts"
+            found.append(f"{line}; {OptionName('labels')} text:{pattern} stores them")
     coco = [member.key for member in documents.members("") if _COCO.search(member.key)]
     if coco:
         look, its = ("looks", "its") if len(coco) == 1 else ("look", "their")

@@ -38,6 +38,7 @@ FORMATS = {
     "labelme": Format(labelme.read, labelme.recognise),
     "via": Format(via.read, via.recognise),
     "cvat": Format(cvat.read, cvat.recognise),
+    "jsonl": Format(via.read, lambda _: []),  # recognised with VIA
 }
 """First word of `--boxes` → format, in the order of detection."""
 

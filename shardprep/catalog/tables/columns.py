@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
+from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +16,18 @@ from numpy.typing import NDArray
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
 from shardprep.dataset.example import is_beyond_float32
-from shardprep.errors import OptionName, RecipeError, SourceError
+from shardprep.dataset.schema import MISSING, ROWS
+from shardprep.errors import OptionName, RecipeError, SourceError, counted
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded
 
-Value = int | float | str
+Value: TypeAlias = "int | float | str | tuple[int, ...] | tuple[bytes, ...] | array[float]"
+"""A value of a column; of rows, a tuple or an array of float32."""
 DType = Literal["int64", "float32", "bytes"]
-_READ: dict[DType, tuple[Callable[[str], Value], Value]] = {
-    "int64": (int, -1),
-    "float32": (float, math.nan),
-    "bytes": (str, ""),
-}
+_READ: dict[DType, Callable[[str], int | float | str]] = {
+    "int64": int, "float32": float, "bytes": str,
+}  # fmt: skip
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 """Matches a whole number in the form that Python prints."""
 _FLOAT = re.compile(
@@ -43,6 +42,8 @@ _HEAD_BYTES = 256 << 10
 _PRESENT = "/present"
 """Suffix of the feature that is 0 for empty cells of a whole-number column, otherwise 1."""
 _COLUMNS = OptionName("columns")
+_RESERVED = ("image", "label", "labels", "target", "targets", "text", "texts", "rows")
+"""First parts of the names of other features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +72,53 @@ def make_columns(
     columns: list[Column] = []
     values: list[Coded[Value]] = []
     for name in names:
-        if name.split("/")[0] in ("image", "label", "labels", "target", "targets", "text", "texts"):
+        if name.split("/")[0] in _RESERVED:
             raise RecipeError(_COLUMNS, f"{name!r} is the name of another feature")
         cells = match.cells(name)
-        dtype = _dtype(cells)
-        read, nothing = _READ[dtype]
+        dtype, read = _reader(cells.firsts().values(), name, match.table.name)
         columns.append(Column(name, dtype))
-        values.append(cells.map(partial(_read_cell, read=read, nothing=nothing)))
-        if dtype == "float32":
-            _check_range(values[-1], name, match.table.name)
+        values.append(cells.map(read))
         if dtype == "int64" and (~cells.fit(bool) & wanted).any():
             columns.append(Column(name + _PRESENT, dtype))
             values.append(cells.map(lambda cell: int(bool(cell))))
     check_columns(columns)
     return tuple(columns), tuple(values)
+
+
+class RowColumns(NamedTuple):
+    """Features of the rows of images."""
+
+    columns: tuple[Column, ...] = ()
+    values: tuple[Coded[Value], ...] = ()
+    without_image: tuple[str, ...] = ()
+    """Id of each row that names no image."""
+    findings: tuple[str, ...] = ()
+
+
+def make_rows(match: TableMatch, names: Sequence[str]) -> RowColumns:
+    """Return the features `rows/COLUMN`, and for all keys the values of their rows in order."""
+    match.table.check_quotes()
+    rows = np.flatnonzero(match.key_of >= 0)
+    rows = rows[np.argsort(match.key_of[rows], kind="stable")]
+    numbers = np.bincount(match.key_of[rows], minlength=len(match.row_of))
+    columns: list[Column] = []
+    values: list[Coded[Value]] = []
+    for name in names:
+        cells = match.table.cells(match.table.column(name)).take(rows).coded()
+        dtype, read = _reader(cells.values, name, match.table.name)
+        columns.append(Column(f"{ROWS}{name}", dtype))
+        known = [one.encode() if isinstance(one, str) else one for one in map(read, cells.values)]
+        every = np.array(known, np.object_ if dtype == "bytes" else dtype)[cells.codes]
+        parts = np.split(every, np.cumsum(numbers)[:-1])
+        if dtype == "float32":
+            values.append(Coded.apart(array("f", part.tobytes()) for part in parts))
+        else:
+            values.append(Coded.apart(tuple(part.tolist()) for part in parts))
+    check_columns(columns)
+    num_images = int((numbers > 0).sum())
+    finding = f"{OptionName('rows')}: {counted(len(rows), 'row')} of {counted(num_images, 'image')}"
+    finding += f", {len(numbers) - num_images:,} images without rows"
+    return RowColumns(tuple(columns), tuple(values), match.rows_without_image, (finding,))
 
 
 def check_columns(columns: Sequence[Column]) -> None:
@@ -94,24 +128,20 @@ def check_columns(columns: Sequence[Column]) -> None:
             raise RecipeError(_COLUMNS, f"{name!r} is the name of two features")
 
 
-def _read_cell(cell: str, read: Callable[[str], Value], nothing: Value) -> Value:
-    return read(cell) if cell else nothing
-
-
-def _dtype(cells: Coded[str]) -> DType:
-    there = cells.firsts().values()
-    others = [cell for cell in there if cell and not _INTEGER.fullmatch(cell)]
-    if not others:
-        return "int64"
-    return "float32" if all(_FLOAT.fullmatch(cell) for cell in others) else "bytes"
-
-
-def _check_range(numbers: Coded[Value], column: str, table: str) -> None:
-    for number in numbers.firsts().values():
-        if isinstance(number, float) and is_beyond_float32(number):
-            what = f"column {column!r} has {number:g}, which float32 cannot hold"
-            hint = f"leave it out of {_COLUMNS}, or name the cell with {OptionName('null')}"
-            raise SourceError(table, what, hint)
+def _reader(
+    cells: Collection[str], column: str, table: str
+) -> tuple[DType, Callable[[str], int | float | str]]:
+    """Return the type of a column with these cells, and the function that reads a cell."""
+    others = [cell for cell in cells if cell and not _INTEGER.fullmatch(cell)]
+    dtype: DType = "bytes" if others else "int64"
+    if others and all(map(_FLOAT.fullmatch, others)):
+        dtype = "float32"
+        for cell in cells:
+            if cell and is_beyond_float32(float(cell)):
+                what = f"column {column!r} has {float(cell):g}, which float32 cannot hold"
+                hint = f"leave the column out, or name the cell with {OptionName('null')}"
+                raise SourceError(table, what, hint)
+    return dtype, lambda cell: _READ[dtype](cell) if cell else MISSING[dtype]
 
 
 def with_headers(

@@ -5,22 +5,25 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.tables.row_matching import row_ids
-from shardprep.catalog.tables.table import Table, joined, parse_json_table, parse_table, stacked
+from shardprep.catalog.tables.table import Table, joined, json_rows, parse_table, stacked, table_of
 from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.recipe.recipe import Recipe
-from shardprep.recipe.rules import TABLE_SUFFIXES, JoinRule
+from shardprep.recipe.rules import TABLE_SUFFIXES, TEXT, WHOLE_NAME, JoinRule, parse_stack_rule
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.names import composed
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import as_utf8, decoded
 
+_JSON = (".json", ".jsonl")
 _NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")
 """Line of a list in the style of ImageNet: a path, then labels as numbers."""
 
@@ -39,10 +42,17 @@ class Documents:
     def label_tables(self) -> list[Table]:
         rules = self._recipe.rules
         if rules.labels.kind == "csv":
-            return [self._with(self.table(rules.labels.table.files), rules.join)]
+            return [self._with(self.table(rules.labels.table.files, self._wanted), rules.join)]
         if rules.labels.kind == "column":
             return [self._only_table(rules.labels.table.label_columns)]
         return self.tables if rules.labels.kind == "auto" else []
+
+    @property
+    def _wanted(self) -> tuple[str, ...]:
+        """The columns of the table for labels, splits, groups and features."""
+        recipe, named = self._recipe, self._recipe.rules.labels.table
+        further = recipe.pivot, recipe.group, recipe.rules.split.column
+        return (named.id_column, *named.label_columns, *recipe.columns, *further)
 
     def _only_table(self, columns: Sequence[str]) -> Table:
         tables = self.tables if self._columns is None else [self._columns]
@@ -71,7 +81,7 @@ class Documents:
         if not self._recipe.rules.join:
             return None
         first, *others = self._recipe.rules.join
-        return self._with(self._table(first.file), others)
+        return self._with(self._table(first.file, self._wanted), others)
 
     def check_columns(self) -> None:
         """Raise a SourceError if a table in the source lacks a column that the recipe names."""
@@ -90,11 +100,12 @@ class Documents:
         named_columns = (
             (boxes, (*sides, boxes.label_column)),
             (runs, (runs.run_column, runs.label_column)),
+            (rules.rows, rules.rows.label_columns),
             *([(points, (*points.columns, *points.name_columns))] if points.kind == "csv" else ()),
         )
         for part, names in named_columns:
             if part.files and self._has(part.files):
-                table = self.table(part.files)
+                table = self.table(part.files, (part.id_column, *names))
                 if part.id_column:
                     row_ids(table, part.id_column)
                 for name in filter(None, names):
@@ -111,7 +122,7 @@ class Documents:
 
         JSON is returned as UTF-8. SourceError if several members fit, or if the file is missing.
         """
-        found, is_json = self._members(file), file.lower().endswith(".json")
+        found, is_json = self._members(file), file.lower().endswith(_JSON)
         if len(found) == 1:
             data = _read(found[0])
             return found[0].key, as_utf8(data) if is_json else data
@@ -132,8 +143,9 @@ class Documents:
         """Return the members that are not images and whose key, in lower case, ends in a suffix."""
         return [member for member in self._others if member.key.lower().endswith(suffixes)]
 
-    def table(self, files: Sequence[str]) -> Table:
-        return stacked([self._table(file) for file in files])
+    def table(self, files: Sequence[str], columns: Sequence[str] = ()) -> Table:
+        """Return the rows of all files; `columns` are paths into JSON, as in `json_rows`."""
+        return stacked([self._table(file, columns) for file in files])
 
     def ids(self, file: str) -> list[str]:
         """Return the ids on a list: the first column of a CSV, or the lines of another file."""
@@ -146,17 +158,48 @@ class Documents:
 
     def _with(self, table: Table, others: Sequence[JoinRule]) -> Table:
         for other in others:
-            table = joined(table, self._table(other.file), other.key)
+            table = joined(table, self._table(other.file, self._wanted), other.key)
         return table
 
-    def _table(self, file: str) -> Table:
+    def _table(self, file: str, columns: Sequence[str] = ()) -> Table:
+        if "{" in file:
+            return self._of_pattern(file, columns)
         name, data = self.find(file)
-        return self._parse(data, name)
+        return self._parse(data, name, columns)
 
-    def _parse(self, data: bytes, name: str) -> Table:
+    def _of_pattern(self, file: str, columns: Sequence[str]) -> Table:
+        """Return the rows of all files that a pattern names, with a column for each name in it."""
+        option, keys = OptionName("FILE"), [member.key for member in self._others]
+        rule = parse_stack_rule(file, option)
+        found = [
+            Pattern(rule.pattern, option, file, group, is_whole=True).search(keys)
+            for group in (WHOLE_NAME, *(f"field_{name}" for name in rule.names))
+        ]
+        tables, rows = list[Table](), list[dict[str, str]]()
+        for member, whole, *parts in zip(self._others, *found, strict=True):
+            if whole is None:
+                continue
+            cells = dict(zip(rule.names, map(str, parts), strict=True))
+            data, name = _read(member), member.key.lower()
+            if name.endswith(TABLE_SUFFIXES):
+                tables.append(self._parse(data, member.key).with_cells(file, cells))
+            elif name.endswith(_JSON):
+                found_rows = json_rows(data, member.key, columns, is_of_image=True)
+                rows += [row | cells for row in found_rows]
+            else:
+                text = decoded(data)
+                lines = text.splitlines() if self._recipe.target == "texts" else [text]
+                rows += [{TEXT: line.strip(), WHOLE_NAME: whole, **cells} for line in lines]
+        if not any(found[0]):
+            hint = f"a key looks like {keys[0]}" if keys else "the source has only images"
+            raise SourceError(file, "the pattern names no file of the source", hint)
+        tables += [table_of(file, rows, self._recipe.null)] if rows or not tables else []
+        return replace(stacked(tables), name=file, parts=())
+
+    def _parse(self, data: bytes, name: str, columns: Sequence[str] = ()) -> Table:
         recipe = self._recipe
-        if name.lower().endswith(".json"):
-            return parse_json_table(data, name, null=recipe.null)
+        if name.lower().endswith(_JSON):
+            return table_of(name, json_rows(data, name, columns), recipe.null)
         return parse_table(data, name, has_header=recipe.header, null=recipe.null)
 
     def _members(self, file: str) -> list[Member]:

@@ -93,6 +93,15 @@ class Table:
         names = ",".join(columns)
         return f"column:{names}" if self.is_own else f"csv:{self.name}:{id_column}:{names}"
 
+    def with_cells(self, name: str, cells: Mapping[str, str]) -> Table:
+        """Return the table under another name, with columns that have one cell in all rows."""
+        number = np.zeros(len(self.rows), np.int64)
+        kept = [i for i, title in enumerate(self.header) if title not in cells]
+        columns = [Texts.of([cell]).take(number) for cell in cells.values()]
+        rows = Rows([*columns, *map(self.cells, kept)], len(number))
+        header = (*cells, *(self.header[i] for i in kept))
+        return replace(self, name=name, header=header, rows=rows)
+
     def cells(self, place: int) -> Texts:
         return cast("Rows", self.rows).columns[place]
 
@@ -169,26 +178,64 @@ def _fitted(rows: Iterable[list[str]], width: int, null: Collection[str]) -> Ite
         yield ["" if cell in null else cell for cell in cells] if null else cells
 
 
-def parse_json_table(data: bytes, name: str, *, null: Collection[str] = ()) -> Table:
-    """Return the table in a list of JSON objects, or in a COCO document.
+def json_rows(
+    data: bytes, name: str, columns: Sequence[str] = (), *, is_of_image: bool = False
+) -> list[dict[str, str]]:
+    """Return the rows of a list of JSON objects, of JSON lines, or of a COCO document.
 
     An annotation of COCO is a row. It also has the keys of its image, and `category`, the name of
-    its category. Values that are lists or objects are left out.
+    its category. The document `is_of_image` if it describes one image, so that it is not COCO.
+    Values that are lists or objects are left out unless a column is a path into them, as
+    `points.x`: an object of the list `points` is then a row.
     """
     try:
-        document = json.loads(decoded(data))
-        rows = _of_coco(document) if isinstance(document, dict) else document
-        cells = [
-            {key: _cell(value) for key, value in row.items() if not isinstance(value, dict | list)}
-            for row in rows
-        ]
+        if name.lower().endswith(".jsonl"):
+            document: Any = [json.loads(line) for line in decoded(data).split("\n") if line.strip()]
+        else:
+            document = json.loads(decoded(data))
+        is_coco = isinstance(document, dict) and not is_of_image
+        return _rows_of(_of_coco(document) if is_coco else document, name, columns, {""})
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         what = "is neither a list of JSON objects nor a COCO document"
         raise SourceError(name, what, "name a CSV, or such a JSON") from error
-    header = tuple(dict.fromkeys(key for row in cells for key in row))
+
+
+def _rows_of(
+    value: Any, name: str, columns: Sequence[str], lists: set[str], path: str = ""
+) -> list[dict[str, str]]:
+    if isinstance(value, list):
+        if other := [one for one in lists if not (_leads(one, path) or _leads(path, one))]:
+            what = f"the columns are of two lists, {other[0]!r} and {path!r}"
+            raise SourceError(name, what, "name columns of one list")
+        lists.add(path)
+        return [row for one in value for row in _rows_of(one, name, columns, lists, path)]
+    if not isinstance(value, dict):
+        if not path:
+            raise TypeError
+        return [{path: _cell(value)}]
+    own, rows = dict[str, str](), [dict[str, str]()]
+    for key, one in value.items():
+        inner = f"{path}.{key}" if path else key
+        if not isinstance(one, dict | list):
+            own[inner] = _cell(one)
+        elif any(_leads(inner, column) for column in columns):
+            more = _rows_of(one, name, columns, lists, inner)
+            rows = [row | other for row in rows for other in more]
+    if len(rows) != 1:  # all values of a document in each of its rows need much memory
+        own = {column: own[column] for column in columns if column in own}
+    return [own | row for row in rows]
+
+
+def table_of(name: str, rows: Sequence[dict[str, str]], null: Collection[str] = ()) -> Table:
+    """Return rows, given as cells by column, as a table; cells in `null` become ""."""
+    header = tuple(dict.fromkeys(key for row in rows for key in row))
     nothing = frozenset(null)
-    table = [[row.get(key, "") for key in header] for row in cells]
+    table = [[row.get(key, "") for key in header] for row in rows]
     return Table(name, header, [["" if c in nothing else c for c in row] for row in table])
+
+
+def _leads(path: str, inner: str) -> bool:
+    return not path or f"{inner}.".startswith(f"{path}.")
 
 
 def _of_coco(document: dict[str, Any]) -> list[dict[str, Any]]:

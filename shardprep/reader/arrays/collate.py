@@ -68,7 +68,8 @@ def collate(items: Any, first_label: Number = 0) -> tuple[list[Any], list[dict[s
 
 
 def _values(target: dict[str, Any], size: tuple[int, ...], first_label: int) -> dict[str, Any]:
-    arrays = {name: np.asarray(one) for name, one in target.items() if not isinstance(one, str)}
+    arrays = {name: np.asarray(one) for name, one in target.items()}
+    arrays = {name: one for name, one in arrays.items() if one.dtype.kind not in "UO"}
     arrays[KEYS[BOX]] = boxes_as(arrays[KEYS[BOX]], "xyxy", size)
     arrays[KEYS[BOX_LABEL]] = arrays[KEYS[BOX_LABEL]] + first_label
     if KEYS[KEYPOINTS] in arrays:

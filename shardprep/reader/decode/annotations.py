@@ -220,7 +220,7 @@ class AnnotationDecoder:
         return pixels
 
 
-def stacked(rows: Sequence[Array], value: float, length: int | None = None) -> Array:
+def stacked(rows: Sequence[Array], value: float | str, length: int | None = None) -> Array:
     """Return arrays as one, each padded with `value` to `length` or to the longest of them."""
     length = max((len(row) for row in rows), default=0) if length is None else length
     inner = rows[0].shape[1:] if len(rows) else ()

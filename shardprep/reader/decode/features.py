@@ -16,7 +16,7 @@ import simplejpeg
 
 from shardprep.dataset import example
 from shardprep.dataset.example import ExampleDecoder
-from shardprep.dataset.schema import IMAGE, IMAGES, NUM_IMAGES, Feature, Schema
+from shardprep.dataset.schema import IMAGE, IMAGES, MISSING, NUM_IMAGES, Feature, Schema
 from shardprep.dataset.stored_size import (
     TooLargeError,
     check_stack_size,
@@ -80,6 +80,7 @@ class FeatureDecoder:
         if schema.image_size:
             self._stored_shape = (*schema.image_size, self._num_channels)
         self._features = schema.features
+        self._rows = {name: one for name, one in schema.rows.items() if name in names}
         self._decoder = ExampleDecoder(schema.dtypes, names)
 
     @property
@@ -103,6 +104,7 @@ class FeatureDecoder:
         }
         shapes[self.image_name] = (self._shape, self.dtype.type)
         shapes.update(self.annotations.shapes())
+        shapes |= {name: ((None,), _DTYPES[one.dtype]) for name, one in self._rows.items()}
         return {name: shapes[name] for name in self.names}
 
     def item(self, payload: memoryview) -> dict[str, Any]:
@@ -169,6 +171,8 @@ class FeatureDecoder:
 
     def _column(self, name: str, num_rows: int) -> np.ndarray[Any, Any]:
         feature = self._features[name]
+        if feature.kind == "rows":
+            return np.empty(num_rows, object)
         if feature.kind == "labels":
             return np.empty((num_rows, len(self._schema.labels)), np.float32)
         if feature.kind in ("vector", "texts"):
@@ -183,7 +187,7 @@ class FeatureDecoder:
         feature = self._features[name]
         if feature.kind == "labels":
             return self._multi_hot(raw.get(name, []))
-        if feature.kind in ("vector", "texts"):
+        if feature.kind in ("vector", "texts", "rows"):
             return _several(name, feature, raw.get(name, []))
         value = _only(name, feature, raw)
         if name == NUM_IMAGES and self._is_stack:
@@ -202,11 +206,12 @@ class FeatureDecoder:
 
     @property
     def needs_padding(self) -> bool:
-        return self._is_annotated or self._is_stack
+        return self._is_annotated or self._is_stack or bool(self._rows)
 
     def padded(self, columns: Columns) -> dict[str, Any]:
-        """Return a batch with its objects and stacks padded to the longest of the batch."""
+        """Return a batch with objects, stacks and rows padded to the longest of the batch."""
         values = self.annotations.padded(columns)
+        values |= {n: stacked(values[n], MISSING[one.dtype]) for n, one in self._rows.items()}
         images = values[self.image_name]
         if self._is_stack and self._decode and images.dtype == object:
             values[self.image_name] = stacked(images, 0)
@@ -376,12 +381,15 @@ def _only(name: str, feature: Feature, raw: dict[str, Any]) -> Any:
 
 
 def _several(name: str, feature: Feature, values: list[Any]) -> np.ndarray[Any, Any]:
-    """Return the numbers of a vector, or texts padded with ""."""
+    """Return the numbers of a vector, the values of rows, or texts padded with ""."""
     if feature.kind == "vector":
         if len(values) != feature.num_values:
             what = f"holds {len(values)} values, not {feature.num_values} {feature.dtype}"
             raise ValueError(f"feature {name!r} {what}")
         return np.array(values, np.float32)
+    if feature.kind == "rows":
+        rows = [str(one, "utf-8") for one in values] if feature.dtype == "bytes" else values
+        return np.array(rows, _DTYPES[feature.dtype])
     texts = np.full(feature.num_values, "", np.object_)
     if len(values) > len(texts):
         raise ValueError(f"feature {name!r} holds {len(values)} texts, not up to {len(texts)}")

@@ -100,7 +100,7 @@ class Target(NamedTuple):
 def target_of(schema: Schema) -> Target:
     """Return the target of the examples of a schema."""
     own = () if schema.target is None else (schema.target,)
-    return Target((*schema.annotations, *own, *schema.class_features))
+    return Target((*schema.annotations, *own, *schema.class_features, *schema.rows))
 
 
 def padding(values: Mapping[str, Any]) -> dict[str, int]:

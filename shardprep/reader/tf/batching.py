@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tensorflow as tf
 
+from shardprep.dataset.schema import ROWS
 from shardprep.reader.config import Request
 from shardprep.reader.decode.targets import padding
 from shardprep.reader.records.open import Subset
@@ -72,10 +74,11 @@ def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> An
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(more))
 
 
-def padding_values(spec: Any, value: int = 0) -> Any:
+def padding_values(spec: Any, value: float = 0) -> Any:
     """Return the padding value of each component, in the structure of `spec`."""
     if isinstance(spec, dict):
-        known = padding(spec)
+        rows = (name for name in spec if name.startswith(ROWS))
+        known = padding(spec) | {n: math.nan if spec[n].dtype.is_floating else -1 for n in rows}
         return {name: padding_values(one, known.get(name, 0)) for name, one in spec.items()}
     if isinstance(spec, tuple):
         return tuple(padding_values(one) for one in spec)

@@ -21,6 +21,7 @@ from shardprep.dataset.schema import (
     IMAGE,
     LABELS,
     MASK,
+    MISSING,
     OBJECT_MASK,
     TEXTS,
     Feature,
@@ -167,6 +168,8 @@ class Decoder:
             features[LABELS] = tf.cast(indicator, tf.float32)
         if TEXTS in features:
             features[TEXTS] = _dense(features[TEXTS], self._schema.features[TEXTS].num_values)
+        for name in self._schema.rows.keys() & features.keys():
+            features[name] = tf.sparse.to_dense(features[name], MISSING[self._schema.dtypes[name]])
         return self._elements.pack(features)
 
     def _annotated(self, features: Mapping[str, Any], image: Any) -> dict[str, Any]:
@@ -251,7 +254,7 @@ class Decoder:
 
 def _spec(feature: Feature) -> Any:
     dtype = _DTYPES[feature.dtype]
-    if feature.kind in ("labels", "texts"):
+    if feature.kind in ("labels", "texts", "rows"):
         return tf.io.VarLenFeature(dtype)
     number = feature.num_values
     shapes = {

@@ -149,6 +149,7 @@ def opened(request: Request) -> Source:
     has_all = request.max_boxes is None or request.crop is not None
     is_ragged = BOX in subset.schema.features and has_all
     is_ragged |= subset.schema.is_stack and request.max_length is None
+    is_ragged |= bool(subset.schema.rows) or TEXTS in subset.schema.features
     batch_size = None if size is None or is_ragged else rows_a_turn(*size)
     decoded = _all_elements(subset, request, batch_size)
     return Source(subset, rows=memory_cache(decoded, subset.num_records, batch_size))

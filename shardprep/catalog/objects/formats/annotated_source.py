@@ -144,15 +144,16 @@ def shared_texts(
     source: AnnotatedSource, suffix: str, most: int | None = _MOST_SHARED
 ) -> Iterator[Text]:
     """Yield at most `most` shared documents (None for all), of any size."""
-    stems = {stem(key) for key in source.index.keys}
-    shared = [m for m in source.documents.members(suffix) if stem(m.key) not in stems]
+    named = {member.key for member in named_as_images(source, suffix)}
+    shared = [member for member in source.documents.members(suffix) if member.key not in named]
     yield from read_each(shared[:most], sys.maxsize)
 
 
 def named_as_images(source: AnnotatedSource, suffix: str) -> list[Member]:
     """Return the members with this suffix that are named like an image."""
-    stems = {stem(key) for key in source.index.keys}
-    return [member for member in source.documents.members(suffix) if stem(member.key) in stems]
+    members = source.documents.members(suffix)
+    stems = {stem(key) for key in source.index.keys} if members else set()
+    return [member for member in members if stem(member.key) in stems]
 
 
 class Coverage(NamedTuple):
@@ -177,7 +178,8 @@ def coverage(index: KeyIndex, names: Iterable[str]) -> Coverage:
     stems = {stem(name) or composed(name) for name in names}
     train = [k for k, s in zip(index.keys, folder_splits(index.keys), strict=True) if s != "test"]
     considered = train or index.keys
-    return Coverage(sum(stem(key) in stems for key in considered), len(considered))
+    num_named = sum(stem(key) in stems for key in considered) if stems else 0
+    return Coverage(num_named, len(considered))
 
 
 def by_sample(

@@ -261,7 +261,7 @@ def turned(ring: Floats, turn: float) -> Floats:
     return found
 
 
-def box_of(rings: list[Floats]) -> tuple[float, ...]:
+def box_of(rings: Sequence[Floats]) -> tuple[float, ...]:
     """Return the box around the points of all rings: x, y, x, y."""
     points = np.concatenate(rings)
     return (*points.min(0).tolist(), *points.max(0).tolist())

@@ -1,10 +1,14 @@
-"""VGG Image Annotator (VIA): a JSON file for many images, with regions in pixels."""
+"""VGG Image Annotator (VIA): a JSON file for many images, with regions in pixels.
+
+Polygons in JSON lines are read as well: `{"id": "a", "annotations": [{"type": "vessel",
+"coordinates": [[[x, y], …]]}]}`, a line for each image.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,22 +38,37 @@ def is_via(data: bytes) -> bool:
     return all(word in data for word in (b'"regions"', b'"shape_attributes"', b'"filename"'))
 
 
+def is_polygon_lines(data: bytes) -> bool:
+    """Return True if bytes look like JSON lines with polygons, without parsing them."""
+    line = data.lstrip().partition(b"\n")[0]
+    return all(word in line for word in (b'"id"', b'"annotations"', b'"coordinates"'))
+
+
+_FORMS = {
+    "via": (is_via, ".json", "VIA"),
+    "jsonl": (is_polygon_lines, ".jsonl", "polygons in JSON lines"),
+}
+"""Kind of a rule → how to recognise its documents, their suffix, and their title."""
+
+
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all documents, with classes in natural order."""
+    is_one, suffix, title = _FORMS[rule.kind]
+    is_lines = rule.kind == "jsonl"
     pairing = Pairing(source.index)
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)
     keys: list[str] = []
-    for file in shared_documents(source, rule, is_via, ".json"):
+    for file in shared_documents(source, rule, is_one, suffix):
         key, data = source.documents.find(file)
         keys.append(key)
-        if has_many_values(data):
+        if not is_lines and has_many_values(data):
             what = f"has more than {MOST_VALUES:,} values"
             hint = f"export it from VIA in parts: {OptionName('boxes')} via:FILE,FILE"
             raise SourceError(key, what, hint)
         try:
-            entries = _entries(data)
+            entries = _entries_of_lines(data) if is_lines else _entries(data)
+            attribute = "type" if is_lines else _class_attribute(entries)
             is_listed, missing = False, Counter[str]()
-            attribute = _class_attribute(entries)
             for entry in entries:
                 name = entry["filename"]
                 found = pairing.find(name, key)
@@ -62,18 +81,37 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
                     _add(table, found, region, attribute)
             table.miss(missing, is_elsewhere=not is_listed)
         except _DAMAGE as error:
-            what = f"is not JSON of VIA ({error!r})"
-            raise SourceError(key, what, "export it from VIA as JSON again") from error
+            what = f"is not JSON of {title} ({error!r})"
+            raise SourceError(key, what, "export it again") from error
     if not table.listed:
         such = f", such as {next(iter(table.missing))}" if table.missing else ""
         raise SourceError(", ".join(keys), f"names no image of the source{such}")
-    return table.found(f"VIA, {', '.join(keys)}", keys)
+    return table.found(f"{title}, {', '.join(keys)}", keys)
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of VIA documents, or [] if there are none."""
-    found = [key for key, data, _ in shared_texts(source, ".json") if is_via(data)]
-    return [Sign("boxes", "via", f"{some_of(found, 2)}: VIA")] if found else []
+    """Return a `Sign` for documents of VIA, and one for polygons in JSON lines."""
+    signs = []
+    for kind, (is_one, suffix, title) in _FORMS.items():
+        found = [key for key, data, _ in shared_texts(source, suffix) if is_one(data)]
+        signs += [Sign("boxes", kind, f"{some_of(found, 2)}: {title}")] if found else []
+    return signs
+
+
+def _entries_of_lines(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the lines in the form of VIA; a polygon of several parts is one region."""
+    for text in filter(bytes.strip, data.splitlines()):
+        if has_many_values(text):
+            raise ValueError(f"a line has more than {MOST_VALUES:,} values")
+        line = json.loads(text)
+        regions = [
+            {
+                "shape_attributes": {"name": "parts", "parts": one.get("coordinates")},
+                "region_attributes": {"type": one.get("type", ONE_CLASS)},
+            }
+            for one in line["annotations"]
+        ]
+        yield {"filename": str(line["id"]), "regions": regions}
 
 
 def _entries(data: bytes) -> list[dict[str, Any]]:
@@ -104,14 +142,17 @@ def _add(table: ObjectTable, image: int, region: dict[str, Any], attribute: str)
     if isinstance(value, dict):  # check boxes: {"cat": true}
         value = next((name for name, is_set in value.items() if is_set), "")
     try:
-        ring = _ring(region["shape_attributes"])
+        shape = region["shape_attributes"]
+        is_several = shape["name"] == "parts"
+        rings = [np.array(r, np.float64) for r in shape["parts"]] if is_several else [_ring(shape)]
     except _DAMAGE:
-        ring = None
-    if ring is None or ring.ndim != 2 or len(ring) < 3:
+        rings = []
+    known = tuple(ring for ring in rings if ring is not None and ring.ndim == 2 and len(ring) > 2)
+    if not known or len(known) < len(rings) or any(ring.shape[1] != 2 for ring in known):
         table.drop(image, MALFORMED)
         return
     number = table.number_of(str(value).strip())
-    table.add(image, box_of([ring]), number, outline=Polygons((ring,)))
+    table.add(image, box_of(known), number, outline=Polygons(known))
 
 
 def _ring(shape: dict[str, Any]) -> Floats | None:
