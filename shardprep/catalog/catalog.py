@@ -65,7 +65,7 @@ from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded
 
-_NO_LABEL = "no label"
+_NO_LABEL, _NO_TARGET = "no label", "no target image"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,7 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         annotated = settled(annotated, splits, recipe)
         pairs = zip(lacks, annotated.lacks, strict=True)
         lacks = Coded.of(first or more for first, more in pairs)
+    masks, lacks = _pairs(wanted, lacks)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
     rows = _rows(wanted)
     columns, values = columns + rows.columns, values + rows.values
@@ -146,7 +147,6 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         check_columns((*columns, Column(IMAGES, "int64")))
     strata = targets.strata()
     annotation: Coded[Annotation | None] = Coded.constant(None, len(members))
-    masks: Coded[tuple[Member, ...]] = Coded.constant((), len(members))
     if annotated is not None:
         annotation, masks = Coded.apart(annotated.annotations), Coded.apart(annotated.masks)
         strata = Coded.of(annotated.strata) if targets.kind == "none" else strata
@@ -238,6 +238,15 @@ def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
     is_labelled[splits.codes[has_target]] = True
     codes = np.where(has_target | ~is_labelled[splits.codes], 0, 1)
     return Coded(np.where(splits.are_there, codes, 2), ("", _NO_LABEL, "in no split"))
+
+
+def _pairs(wanted: SourceImages, lacks: Coded[str]) -> tuple[Coded[tuple[Member, ...]], Coded[str]]:
+    """Return the target image of each image, and `lacks` with the images without one."""
+    if not wanted.recipe.target_image:
+        return Coded.constant((), len(lacks)), lacks
+    targets = [tuple(wanted.beside.of(key)) for key in wanted.index.keys]
+    own = ("" if target else _NO_TARGET for target in targets)
+    return Coded.apart(targets), Coded.of(a or b for a, b in zip(lacks, own, strict=True))
 
 
 def _without(items: Items, lacks: Coded[str]) -> tuple[Items, list[Skipped]]:

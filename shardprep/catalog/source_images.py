@@ -94,7 +94,7 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         candidates = candidates.take(np.flatnonzero(~is_out))
     if "auto" in (recipe.rules.boxes.kind, recipe.rules.masks.kind):
         return source_images(recognised(recipe, index, documents, candidates), listing)
-    is_alone = recipe.is_annotated and recipe.labels == "auto"
+    is_alone = (recipe.is_annotated or recipe.target_image) and recipe.labels == "auto"
     tables = [] if is_alone else documents.label_tables()
     rule = LabelRule("none") if is_alone else recipe.label_rule
     if recipe.pivot and rule.kind != "csv":

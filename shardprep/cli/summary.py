@@ -24,7 +24,7 @@ from shardprep.dataset.describe import (
 )
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import Manifest
-from shardprep.dataset.schema import BOX, LABEL, PROVIDED, TARGETS, TEXTS, Schema
+from shardprep.dataset.schema import BOX, LABEL, PROVIDED, TARGET_IMAGE, TARGETS, TEXTS, Schema
 from shardprep.errors import BuildError, counted
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import is_url
@@ -213,6 +213,8 @@ def image_line(schema: Schema) -> str:
     image = schema.image
     values = "16-bit grey" if image.is_deep else "RGB"
     stack = f", stacks of {', '.join(image.channels) or 'images'}" if schema.is_stack else ""
+    if (target := schema.features.get(TARGET_IMAGE)) is not None:
+        stack = f", target images of {'16-bit grey' if target.is_deep else 'RGB'}"
     return f"{shape}, {values}, {encoding.get(image.encoding or '', image.encoding)}{stack}"
 
 

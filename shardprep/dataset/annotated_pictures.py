@@ -22,6 +22,7 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
     POINTS,
     POINTS_VISIBLE,
+    TARGET_IMAGE,
     WIDTH,
     Schema,
 )
@@ -29,6 +30,7 @@ from shardprep.dataset.stored_size import open_stored
 from shardprep.errors import RecordError
 from shardprep.image.decode import rgb_pixels
 from shardprep.image.drawing import AnnotatedPicture, Legend, draw_contact_sheet
+from shardprep.image.resample import resize
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +81,10 @@ def _evenly(numbers: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Any:
 
 
 def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
-    """Return a record's image, boxes and masks; RecordError if the record is damaged."""
+    """Return a record's image, boxes and masks; RecordError if the record is damaged.
+
+    A target image is drawn to the right of its image.
+    """
     dtypes = schema.dtypes
     values: dict[str, Any] = dict(ExampleDecoder(dtypes, dtypes).decode(payload))
     try:
@@ -118,6 +123,13 @@ def _pixels(values: dict[str, Any], schema: Schema) -> np.ndarray[Any, np.dtype[
     data = images[len(images) // 2]
     if schema.image.encoding == "raw":
         size = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
-        return np.frombuffer(data, np.uint8).reshape(*size, 3)
-    with open_stored(data, "JPEG", "PNG") as image:
-        return rgb_pixels(image)
+        pixels = np.frombuffer(data, np.uint8).reshape(*size, 3)
+    else:
+        with open_stored(data, "JPEG", "PNG") as image:
+            pixels = rgb_pixels(image)
+    if TARGET_IMAGE not in schema.features:
+        return pixels
+    with open_stored(values[TARGET_IMAGE][0], "PNG") as image:
+        target, height = rgb_pixels(image), len(pixels)
+    width = max(1, round(target.shape[1] * height / len(target)))
+    return np.concatenate([pixels, resize(target, (height, width))], axis=1)

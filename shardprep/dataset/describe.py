@@ -32,8 +32,8 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 _EXAMPLE_COLUMNS = ("key", "status", "kind", "reason")
 MOST_EXAMPLES = 3
-LACKING = "^(no label|in no split)"
-"""Matches the reason of an image that was skipped because it has no label or is in no split."""
+LACKING = "^(no label|no target image|in no split)"
+"""Matches the reason of an image that was skipped because it lacks a target or a split."""
 TINY, _SMALL = 8, 32
 """Sides of squares in pixels: boxes with a smaller area than such a square are counted.
 

@@ -28,6 +28,7 @@ from shardprep.dataset.schema import (
     MASK,
     OBJECT_MASK,
     TARGET_FEATURES,
+    TARGET_IMAGE,
     WIDTH,
     Schema,
 )
@@ -184,9 +185,11 @@ class _Comparison:
         for name in self._further:
             # NaN is not equal to itself, but its text is.
             if one[name] != two[name] and repr(one[name]) != repr(two[name]):
-                yield RecordChange(
-                    number, FEATURE, *(f"{name} {_text(side[name])}" for side in (one, two))
+                values = (
+                    [f"of {len(side[name][0]):,} bytes"] if name == TARGET_IMAGE else side[name]
+                    for side in (one, two)
                 )
+                yield RecordChange(number, FEATURE, *(f"{name} {_text(one)}" for one in values))
         if any(one.get(name) != two.get(name) for name in _IMAGE_FEATURES):
             yield RecordChange(number, RECORD, "", "")
 

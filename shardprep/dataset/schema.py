@@ -46,6 +46,7 @@ BOX, BOX_LABEL, CROWD, OBJECT_MASK = (
     f"{OBJECTS}/{name}" for name in ("bbox", "label", "is_crowd", "mask")
 )
 MASK = "segmentation_mask"
+TARGET_IMAGE = "target_image"
 KEYPOINTS, KEYPOINTS_VISIBLE = f"{OBJECTS}/keypoints", f"{OBJECTS}/keypoints/visible"
 POINTS, POINTS_VISIBLE = "points", "points/visible"
 TargetKind = Literal[
@@ -80,6 +81,7 @@ PROVIDED = {
     CROWD: ("flag", "int64"),
     OBJECT_MASK: ("mask", "bytes"),
     MASK: ("mask", "bytes"),
+    TARGET_IMAGE: ("image", "bytes"),
     KEYPOINTS: ("keypoints", "float32"),
     KEYPOINTS_VISIBLE: ("visibility", "int64"),
     POINTS: ("keypoints", "float32"),
@@ -136,7 +138,7 @@ class Feature(SparseDocument):
     """Class names of objects, of mask values or of a feature `label/NAME`, or names of the numbers
     of a vector; `Schema.labels` has the class names of images."""
     is_deep: bool = False
-    """True if the images of a stack are grey PNG files of 16 bits."""
+    """True if the images of a stack, or target images, are grey PNG files of 16 bits."""
     channels: tuple[str, ...] = ()
     """Names of the images of a stack, in order; empty if stacks are series."""
     soft: bool = False
@@ -162,13 +164,13 @@ class Feature(SparseDocument):
         return sizes.get(self.kind, 1)
 
     @property
-    def mask_dtype(self) -> Literal["uint8", "uint16"]:
-        return "uint8" if len(self.labels) <= MOST_BYTE_CLASSES else "uint16"
+    def pixel_dtype(self) -> Literal["uint8", "uint16"]:
+        return "uint16" if self.is_deep or len(self.labels) > MOST_BYTE_CLASSES else "uint8"
 
     @property
     def ignored(self) -> int:
         """Value of mask pixels without a class: the largest of their type."""
-        return 255 if self.mask_dtype == "uint8" else 65_535
+        return 255 if self.pixel_dtype == "uint8" else 65_535
 
 
 def _allowed(name: str, pictures: str) -> list[tuple[str, str]]:
@@ -213,6 +215,10 @@ def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
             len(feature.shape) != 3 or feature.shape[2] != 1 or feature.encoding != "png"
         ):
             yield f"features.{name}: must be height, width, 1 of a PNG"
+        elif name == TARGET_IMAGE and (
+            feature.shape[2:] != ((1,) if feature.is_deep else (3,)) or feature.encoding != "png"
+        ):
+            yield f"features.{name}: must be height, width, 3 of a PNG, or 1 of 16 bits"
         yield from _skeleton_problems(name, feature)
 
 
@@ -282,11 +288,13 @@ class Schema(Document):
         """TFDS's name of the supervised feature (objects, mask or target), or None without one."""
         if BOX in self.features:
             return OBJECTS
-        return next((name for name in (MASK, POINTS) if name in self.features), self.target)
+        names = (MASK, POINTS, TARGET_IMAGE)
+        return next((name for name in names if name in self.features), self.target)
 
     @property
     def annotations(self) -> dict[str, Feature]:
-        return {name: self.features[name] for name in ANNOTATIONS if name in self.features}
+        names = (*ANNOTATIONS, TARGET_IMAGE)
+        return {name: self.features[name] for name in names if name in self.features}
 
     @property
     def annotation_labels(self) -> tuple[str, ...]:
@@ -364,8 +372,9 @@ class Schema(Document):
         shape = size or (None, None)
         form = {"encoding": encoding, "shape": (*shape, *self.image.shape[2:])}
         changed = {self.image_name: self.image.model_copy(update=form)}
-        for name in self.features.keys() & MASKS:
-            changed[name] = self.features[name].model_copy(update={"shape": (*shape, 1)})
+        for name in self.features.keys() & {*MASKS, TARGET_IMAGE}:
+            own = self.features[name]
+            changed[name] = own.model_copy(update={"shape": (*shape, *own.shape[2:])})
         return self.model_copy(update={"features": {**self.features, **changed}})
 
     def unnamed(self) -> Schema:

@@ -124,7 +124,7 @@ def _numbers(feature: Feature) -> dict[str, Any]:
 def _mask(feature: Feature) -> dict[str, Any]:
     image: dict[str, Any] = {
         "shape": _shape(feature),
-        "dtype": feature.mask_dtype,
+        "dtype": feature.pixel_dtype,
         "encodingFormat": "png",
     }
     if feature.repeated:
@@ -140,7 +140,7 @@ def _image(feature: Feature) -> dict[str, Any]:
     if feature.encoding == "raw":
         tensor = {"shape": shape, "dtype": "uint8", "encoding": "bytes"}
         return _python("tensor_feature.Tensor", tensor=tensor)
-    image: dict[str, Any] = {"shape": shape, "dtype": "uint16" if feature.is_deep else "uint8"}
+    image: dict[str, Any] = {"shape": shape, "dtype": feature.pixel_dtype}
     if feature.encoding != "any":
         image["encodingFormat"] = feature.encoding
     return _python("image_feature.Image", image=image)

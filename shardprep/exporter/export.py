@@ -34,7 +34,7 @@ from shardprep.dataset.item_table import (
 )
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.dataset.schema import BOX_LABEL, MASK, Schema
+from shardprep.dataset.schema import BOX_LABEL, MASK, TARGET_IMAGE, Schema
 from shardprep.errors import BuildError, OptionError, OptionName, RecipeError
 from shardprep.exporter.file_names import file_names
 from shardprep.exporter.samples import PARTS, Export, Layout, read_samples
@@ -113,8 +113,9 @@ def export_dataset(
     if writer.needs_boxes and BOX_LABEL not in schema.features:
         what = f"{layout!r} is a layout of boxes, and {manifest.name} has none"
         raise RecipeError(OptionName("to"), f"{what}; use folder, webdataset, parquet or tfod")
-    if schema.is_stack and not writer.takes_stacks:
-        what = f"{layout!r} is a layout of single images, and {manifest.name} has stacks"
+    noun = "target images" if TARGET_IMAGE in schema.features else "stacks"
+    if (schema.is_stack or TARGET_IMAGE in schema.features) and not writer.takes_stacks:
+        what = f"{layout!r} is a layout of single images, and {manifest.name} has {noun}"
         raise RecipeError(OptionName("to"), f"{what}; use folder")
     out = out or Path("exports") / f"{manifest.name}-{manifest.version}-{layout}"
     if out.name in ("", ".."):

@@ -35,6 +35,7 @@ from shardprep.dataset.schema import (
     MASK,
     OBJECT_MASK,
     POINTS,
+    TARGET_IMAGE,
     TARGETS,
     Schema,
 )
@@ -128,6 +129,7 @@ def _class_folders(folders: FolderNames, export: Export, split: str) -> list[str
 
 def _mask_folders(folders: FolderNames, schema: Schema, split: str) -> dict[str, str]:
     patterns = {MASK: folders.masks, OBJECT_MASK: folders.object_masks}
+    patterns[TARGET_IMAGE] = "{}-target"
     return {
         name: one.format(split) for name, one in patterns.items() if one and name in schema.features
     }
@@ -143,6 +145,9 @@ def _write_stack(folder: Path, sample: ExportSample, channels: Sequence[str]) ->
 def _write_masks(work: Path, folders: Mapping[str, str], sample: ExportSample) -> None:
     if MASK in folders and sample.mask is not None:
         (work / folders[MASK] / f"{sample.name}.png").write_bytes(sample.mask)
+    if sample.target_image is not None:
+        name = f"{folders[TARGET_IMAGE]}/{sample.name}.png"
+        (work / name).write_bytes(sample.target_image)
     if OBJECT_MASK in folders:
         for i, mask in enumerate(sample.objects.masks):
             (work / folders[OBJECT_MASK] / f"{sample.name}.{i}.png").write_bytes(mask)

@@ -42,6 +42,7 @@ from shardprep.dataset.schema import (
     PROVIDED,
     ROWS,
     TARGET,
+    TARGET_IMAGE,
     TARGETS,
     TEXTS,
     UNLABELLED,
@@ -106,6 +107,8 @@ class ExportSample(NamedTuple):
     """Cells of the label table by column; None for an empty cell, "" for an empty text."""
     classes: Mapping[str, int] = MappingProxyType({})
     """Class index of each feature `label/NAME`, −1 if missing."""
+    target_image: Buffer | None = None
+    """PNG of the target image; None if the dataset has none."""
 
     @property
     def image(self) -> Buffer:
@@ -210,6 +213,7 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
                 next(iter(_keypoints(values, schema, POINTS, POINTS_VISIBLE)), ()),
                 _columns(values, columns),
                 {name: _class(values[name][0], schema.features[name]) for name in classes},
+                values[TARGET_IMAGE][0] if TARGET_IMAGE in schema.features else None,
             )
         except (LookupError, ValueError, TypeError, OSError) as error:
             what = " ".join(str(error).split())[:200] or type(error).__name__

@@ -45,6 +45,7 @@ from shardprep.profiling import stage
 RejectionKind = Literal[
     "not_an_image", "undecodable", "truncated", "too_many_pixels", "too_small", "too_elongated",
     "unreadable", "crashed", "timeout", "bad_annotation", "bad_mask", "bad_stack",
+    "bad_target",
 ]  # fmt: skip
 
 _DCT_SCALES = (8, 4, 2)

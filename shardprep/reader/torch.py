@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.dataset.schema import BOX, IMAGE, MASK, OBJECT_MASK, ROWS
+from shardprep.dataset.schema import BOX, IMAGE, MASK, OBJECT_MASK, ROWS, TARGET_IMAGE
 from shardprep.errors import DatasetError
 from shardprep.reader.arrays.batches import ArrayBatches
 from shardprep.reader.config import LoaderOptions
@@ -127,7 +127,7 @@ def _typed(name: str, value: Any, size: tuple[int, int]) -> Any:
     tensor = torch.as_tensor(value)
     if name == IMAGE and tensor.ndim == 4:  # a stack
         return tv_tensors.Video(tensor.permute(0, 3, 1, 2))
-    if name == IMAGE:
+    if name in {IMAGE, TARGET_IMAGE}:
         return tv_tensors.Image(tensor.permute(2, 0, 1))
     if name in {MASK, OBJECT_MASK}:
         return tv_tensors.Mask(tensor.permute(2, 0, 1) if name == MASK else tensor)

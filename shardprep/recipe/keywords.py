@@ -44,6 +44,7 @@ class RecipeKeywords(TypedDict, total=False):
     boxes: str
     masks: str
     points: str
+    target_image: str
     instances: bool
     mask_values: str
     unlisted: Literal["auto", "skip", "background"]

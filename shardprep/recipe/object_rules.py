@@ -47,9 +47,9 @@ _BOX_WORD = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
 _FORM = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)
 _COLON = re.compile(r":(?![^{}]*\})")
 """A colon between columns, not inside a template such as {id[0:2]}."""
-_FIELDS = {"stem": "[^/]+", "name": "[^/]+", "id": "[^/]+", "dir": ".*", "class": "[^/]+"}
+_FIELDS = dict.fromkeys(("stem", "name", "id", "folder", "class"), "[^/]+") | {"dir": ".*"}
 """Field of a mask pattern → regular expression of its value."""
-NAME_FIELDS = ("name", "stem", "id")
+NAME_FIELDS = ("name", "stem", "id", "folder")
 _PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)|(\*\*/?)|(\*)")
 _FIELD = re.compile(rf"(?P<name>\w*)(?:\[{SLICE}\]|:(?P<expression>.+))?", re.DOTALL)
 PATTERN_HINT = "a pattern is such as masks/{stem}_mask.png, {dir}annot/{name} or {id}/masks/*.png"
@@ -136,6 +136,12 @@ class MaskPattern:
     """Regular expression of the whole key of a mask, with a group for each field."""
     fields: dict[str, PatternField] = field(default_factory=dict)
     """Name of a group → its field."""
+    option: OptionName = _MASKS
+
+    @property
+    def is_target(self) -> bool:
+        """Whether the pattern names target images. Several images may have one target."""
+        return self.option != _MASKS
 
 
 POINT_FORMATS = {
@@ -336,18 +342,18 @@ def letters(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def parse_mask_pattern(text: str) -> MaskPattern:
+def parse_mask_pattern(text: str, option: OptionName = _MASKS) -> MaskPattern:
     """Return the parsed pattern; OptionError if its fields are invalid or do not name an image."""
     plain = composed(text)
     matches = list(_PARTS.finditer(plain))
-    parts = [_field(match[1], text) for match in matches if match[1] is not None]
+    parts = [_field(match[1], text, option) for match in matches if match[1] is not None]
     names = [part.name for part in parts]
     if not {"dir", *NAME_FIELDS}.intersection(names):
-        what = f"{shown(text)!r} does not say which image a mask belongs to"
-        raise OptionError(_MASKS, what, PATTERN_HINT)
+        what = f"{shown(text)!r} does not say which image a file belongs to"
+        raise OptionError(option, what, PATTERN_HINT)
     whole = [part.text if part.name in NAME_FIELDS else part.name for part in parts]
     if len(set(whole)) < len(whole):
-        raise OptionError(_MASKS, f"{shown(text)!r} has a field twice")
+        raise OptionError(option, f"{shown(text)!r} has a field twice")
     expression, at, fields = "", 0, dict[str, PatternField]()
     rest = iter(parts)
     for match in matches:
@@ -365,22 +371,22 @@ def parse_mask_pattern(text: str) -> MaskPattern:
             expression += f"(?P<{group}>{part.group}){match[2]}"
     expression += re.escape(plain[at:])
     start = "" if plain.startswith("{dir}") else "(?:.*/)?"
-    return MaskPattern(text, f"(?is){start}{expression}", fields)
+    return MaskPattern(text, f"(?is){start}{expression}", fields, option)
 
 
-def _field(text: str, pattern: str) -> PatternField:
+def _field(text: str, pattern: str, option: OptionName) -> PatternField:
     match = _FIELD.fullmatch(text)
     where = f"{shown(pattern)!r} has a field {{{shown(text)}}}"
     if match is None or match["name"] not in _FIELDS:
         names = ", ".join(map("{{{}}}".format, _FIELDS))
         hint = f"fields are {names}; {{stem[:-4]}} and {{stem:(.+)_rgb}} are parts of a name"
-        raise OptionError(_MASKS, f"{where}, which is unknown", hint)
+        raise OptionError(option, f"{where}, which is unknown", hint)
     name, expression = match["name"], match["expression"] or ""
     is_sliced = text != name and not expression
     if (is_sliced and name not in NAME_FIELDS) or (expression and name == "dir"):
         what = f"{where}, but only names have parts"
-        raise OptionError(_MASKS, what, "take parts of {stem}, {name} or {id}")
+        raise OptionError(option, what, "take parts of {stem}, {name} or {id}")
     # Compiled inside a group, where it will be used: there, flags in the expression are an error.
     hint = "write a regular expression, as in {stem:(.+)_rgb}"
-    checked_expression(f"(?is)(?:{expression})", f"{where}, whose expression", _MASKS, hint)
+    checked_expression(f"(?is)(?:{expression})", f"{where}, whose expression", option, hint)
     return PatternField(name, text, letters_of(match) if is_sliced else None, expression)

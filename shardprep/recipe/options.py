@@ -125,7 +125,8 @@ class BuildOptions:
         "such as 40,400, in Hounsfield units for a CT.",
         _IMAGES, "WINDOW", read=read_window, wanted="full, auto or CENTER,WIDTH, such as 40,400")
     depth: int = _option(8,
-        "Bits of a stored value. 16 stores the images of stacks as grey PNG files of 16 bits.",
+        "Bits of a stored value. 16 stores the images of stacks and the target images as grey PNG "
+        "files of 16 bits.",
         _IMAGES, "BITS", least=8, most=16, wanted="8 or 16", is_newer=True)
     labels: str = _option("auto",
         "Rule that finds labels: auto, folder, folder:N (Nth above the image), prefix "
@@ -184,6 +185,10 @@ class BuildOptions:
         "images; or none. X,Y are columns, also of several keypoints, as in x1,y1,x2,y2.",
         _OBJECTS, "FORMAT", shown="none; columns of a table are detected as boxes are",
         is_newer=True)
+    target_image: str = _option("",
+        "Target image of each image, resized like it: a pattern as for --masks, such as GT/{name}; "
+        "of the rows of arrays such as model{folder:data(.+)}/{name}.",
+        _OBJECTS, "PATTERN", is_newer=True)
     instances: bool = _option(False,
         "Store a mask for each object instead of one class mask for each image.", _OBJECTS)
     mask_values: str = _option("",

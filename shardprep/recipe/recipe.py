@@ -33,9 +33,11 @@ from shardprep.image import annotation_types, spec
 from shardprep.image.spec import Fit, ImageSpec
 from shardprep.recipe.object_rules import (
     FormatRule,
+    MaskPattern,
     MaskRule,
     PointRule,
     parse_box_rule,
+    parse_mask_pattern,
     parse_mask_rule,
     parse_point_rule,
 )
@@ -142,10 +144,11 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
     ),
     *(
         (
-            key, "stack", lambda rule, stack: bool(stack) and rule not in ("", "none"),
-            f"{key} of stacks are not supported", "leave one of them out",
+            key, other, lambda rule, value: bool(value) and rule not in ("", "none"),
+            f"{key} {noun} are not supported", "leave one of them out",
         )
-        for key in ("points", "boxes", "masks")
+        for other, noun in (("stack", "of stacks"), ("target_image", "with target images"))
+        for key in ("points", "boxes", "masks", "target_image") if key != other
     ),
     (
         "depth", "format", lambda depth, form: depth in (16, "16") and form != "png",
@@ -166,11 +169,13 @@ class Rules:
     boxes: FormatRule
     masks: MaskRule
     points: PointRule
+    target_image: MaskPattern | None
     join: tuple[JoinRule, ...]
     stack: StackRule
     images: tuple[ArrayRule, ...]
 
 
+_TARGET = OptionName("target_image")
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "labels": parse_label_rule,
     "rows": parse_rows_rule,
@@ -179,6 +184,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "boxes": parse_box_rule,
     "masks": parse_mask_rule,
     "points": parse_point_rule,
+    "target_image": lambda text: parse_mask_pattern(text, _TARGET) if text else None,
     "join": lambda texts: tuple(map(parse_join_rule, texts)),
     "stack": parse_stack_rule,
     "images": lambda texts: tuple(map(parse_array_rule, texts)),
@@ -203,7 +209,16 @@ class Recipe(BuildOptions):
         """Specification of the stored images; fit "auto" counts as "crop" (no boxes or masks)."""
         if self.fit == "auto":
             return self.settled(annotated=False).image_spec
-        return self._part(ImageSpec)
+        stored = self._part(ImageSpec)
+        return stored if self.stack else replace(stored, depth=8)
+
+    @property
+    def target_spec(self) -> ImageSpec | None:
+        """Specification of the stored target images, without loss; None if there are none."""
+        if not self.target_image:
+            return None
+        levels = "full" if self.images else self.depth_range  # numbers are already scaled
+        return replace(self.image_spec, format="png", depth=self.depth, depth_range=levels)
 
     @property
     def label_rule(self) -> LabelRule:
@@ -224,7 +239,7 @@ class Recipe(BuildOptions):
     @property
     def may_be_annotated(self) -> bool:
         """Whether annotations may be detected: no labels, annotations or stacks are stated."""
-        is_stated = self.boxes or self.masks or self.points or self.stack
+        is_stated = self.boxes or self.masks or self.points or self.stack or self.target_image
         return self.labels == "auto" and not is_stated
 
     @property
@@ -360,8 +375,8 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
         problems.append(("source", "is needed"))
     if problems:
         raise _unusable(problems, place)
-    if values.get("depth") == 16 and not values.get("stack"):
-        what = f"16 bits are stored for stacks only; give {OptionName('stack')}"
+    if values.get("depth") == 16 and not (values.get("stack") or values.get("target_image")):
+        what = f"16 bits are stored only with {OptionName('stack')} or {_TARGET}"
         raise _unusable([("depth", what)], place)
     for key, parse in _PARSERS.items():
         try:
@@ -385,6 +400,8 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
     if "size" in options and options["size"] is None:
         options["size"] = "none"
     for key, other, contradict, what, hint in _CONTRADICTIONS:
+        if key == "depth" and options.get("target_image"):  # the images keep their format
+            continue
         if not (key in options and other in options and contradict(options[key], options[other])):
             continue
         from_file = [name for name in (key, other) if name not in flags]
@@ -403,14 +420,15 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
     options |= _implied(options)
     rules = ("boxes", "masks", "points")
     annotations = [options[key] for key in rules if options.get(key, "") != ""]
-    if "fit" not in options and (annotations or options.get("labels", "auto") != "auto"):
+    is_stated = options.get("labels", "auto") != "auto" or bool(options.get("target_image"))
+    if "fit" not in options and (annotations or is_stated):
         options["fit"] = "crop" if all(rule == "none" for rule in annotations) else "pad"
     return options
 
 
 def _implied(options: Mapping[str, Any]) -> dict[str, Any]:
     implied = {}
-    if options.get("depth") in (16, "16"):
+    if options.get("depth") in (16, "16") and not options.get("target_image"):
         implied["format"] = "png"
     if str(options.get("labels")).startswith("text:"):
         implied["target"] = options.get("target", "text")

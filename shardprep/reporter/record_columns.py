@@ -17,7 +17,7 @@ from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.item_table import TARGET_COLUMNS, ItemFile, ItemView
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.dataset.schema import LABEL, LABELS, Schema
+from shardprep.dataset.schema import LABEL, LABELS, TARGET_IMAGE, Schema
 from shardprep.dataset.target_text import target_text, target_texts
 from shardprep.errors import DatasetError
 from shardprep.reader.records.records import Places
@@ -149,11 +149,12 @@ class Contents:
     def is_spared(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether each record is an unlabelled image outside train, which a submission needs."""
         schema, spared = self.schema, np.zeros(len(self), bool)
-        if schema.has_target or schema.annotations:
+        annotations = schema.annotations.keys() - {TARGET_IMAGE}
+        if schema.has_target or annotations:
             spared = np.array([name != _TRAIN for name in self.splits], bool)[self.split]
         if schema.has_target:
             spared &= self.target_codes < 0
-        if schema.annotations:
+        if annotations:
             spared &= _whole(self.written.read("num_objects"), 0) == 0
             masks = self.written.read("mask_pixels").combine_chunks()
             spared &= np.diff(masks.offsets.to_numpy()) == 0

@@ -29,6 +29,7 @@ from shardprep.dataset.schema import (
     POINTS,
     POINTS_VISIBLE,
     TARGET,
+    TARGET_IMAGE,
     TARGETS,
     TEXTS,
     UNLABELLED,
@@ -200,6 +201,10 @@ class ExampleCheck:
                     which = f"{name} {number}" if feature.repeated else name
                     return Fault("mask", f"{which} {what}")
             return None
+        if name == TARGET_IMAGE:
+            check = _pixel_fault if self._decode else _outer_fault
+            what = _outer_fault(values[0], feature, None) or check(values[0], feature, None)
+            return Fault("image", f"{name} {what}") if what else None
         fault = _value_fault(values, feature, self._num_classes)
         return fault and Fault(fault.kind, f"{name}: {fault.what}")
 
@@ -472,7 +477,7 @@ def _mask_header_fault(data: bytes, feature: Feature, size: _Size | None) -> str
     if not data.startswith(_PNG) or len(data) < _PNG_HEADER.size:
         return f"is not a PNG (it starts with {data[:8]!r})"
     _, chunk, width, height, bits, colours = _PNG_HEADER.unpack_from(data)
-    wanted = 8 if feature.mask_dtype == "uint8" else 16
+    wanted = 8 if feature.pixel_dtype == "uint8" else 16
     if chunk != b"IHDR" or colours != 0:
         return f"is a PNG of {_COLOUR_TYPES.get(colours, 'no known form')}, not of grey"
     if bits != wanted:

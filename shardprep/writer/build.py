@@ -159,7 +159,8 @@ class RecipeImages:
         watcher: Watcher,
     ) -> None:
         form = None if plan.annotations is None else plan.annotations.spec
-        encode_all = ChunkEncoder(plan.spec, plan.schema, plan.columns, form)
+        target = self.recipe.target_spec
+        encode_all = ChunkEncoder(plan.spec, plan.schema, plan.columns, form, target)
         encoder: Encode = encode_all
         if self.reuse is not None:
             encoder, shards, remark = self.reuse.applied(encode_all, shards)

@@ -41,6 +41,8 @@ class ChunkEncoder:
     columns: tuple[str, ...] = ()
     annotations: AnnotationSpec | None = None
     """How boxes and masks are stored, or None if the dataset has neither."""
+    target: ImageSpec | None = None
+    """How target images are stored, or None if the dataset has none."""
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         records: list[bytes] = []
@@ -95,6 +97,10 @@ def encode_item(
             image = placed
         else:
             objects, counts = placed, ImageObjectCounts.of(placed, encoder.annotations)
+    target: bytes | Rejection = b""
+    if isinstance(image, ProcessedImage) and encoder.target is not None:
+        target = _target_image(item, image, encoder.target)
+        image = target if isinstance(target, Rejection) else image
     if isinstance(image, Rejection):
         return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
     pictures: dict[str, Value] = {
@@ -102,6 +108,8 @@ def encode_item(
         names.HEIGHT: image.height,
         names.WIDTH: image.width,
     }
+    if isinstance(target, bytes):
+        pictures[names.TARGET_IMAGE] = target
     framed = _framed(item, pictures, objects, encoder)
     more = image.is_dark, counts, stored is not None
     return framed, Outcome("", image.damage, len(framed), *facts, sha256, *more)
@@ -119,16 +127,37 @@ def encode_stack(item: Item, stack: StackImages, encoder: ChunkEncoder) -> tuple
 
 
 def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
-    try:
-        files = [_read(member) for member in item.masks]
-    except MemberError as error:
-        return Rejection(UNREADABLE, f"its mask: {error}")
-    except MemoryError:
-        return Rejection("crashed", "its mask is larger than the memory a worker may use")
+    files = _files(item, "mask")
+    if isinstance(files, Rejection):
+        return files
     return _placed(item.annotation or Annotation(), files, image.placement, spec)
 
 
 _placed = stage("annotate")(place_objects)
+
+
+def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes | Rejection:
+    files = _files(item, "target image")
+    if isinstance(files, Rejection):
+        return files
+    target = process_image(files[0], spec)
+    if isinstance(target, Rejection):
+        kind = target.kind if target.kind == "crashed" else "bad_target"
+        return Rejection(kind, f"its target image: {target.reason}")
+    size, own = image.placement.upright, target.placement.upright
+    if spec.fit != "stretch" and image.placement.frame(own, "upright") is None:
+        sizes = f"{own[1]}x{own[0]}, and the image {size[1]}x{size[0]} pixels"
+        return Rejection("bad_target", f"its target image has another aspect ratio: {sizes}")
+    return target.data
+
+
+def _files(item: Item, noun: str) -> list[bytes] | Rejection:
+    try:
+        return [_read(member) for member in item.masks]
+    except MemberError as error:
+        return Rejection(UNREADABLE, f"its {noun}: {error}")
+    except MemoryError:
+        return Rejection("crashed", f"its {noun} is larger than the memory a worker may use")
 
 
 def read_item(item: Item | Member) -> bytes | Outcome:

@@ -319,7 +319,7 @@ class _ChunkCopy:
         """
         encoder = self._reuse.encoder
         spec, placement = encoder.spec, None
-        if encoder.annotations is not None:
+        if encoder.annotations is not None or encoder.target is not None:
             placement = None if stored.reason else ordinary_placement(data, spec)
             if placement is None:
                 return None

@@ -183,7 +183,7 @@ def _is_rescaled(annotation: Annotation | None, outcome: Outcome) -> bool:
 def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
     nothing = ImageObjectCounts(None, 0, {}, None)
     counts = [outcome.objects or nothing for outcome in outcomes]
-    written = [outcome.objects is not None for outcome in outcomes]
+    written = [not outcome.kind for outcome in outcomes]
 
     def of_written(values: Iterable[Any]) -> list[Any]:
         return [value if ok else None for value, ok in zip(values, written, strict=True)]

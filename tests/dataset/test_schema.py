@@ -166,7 +166,7 @@ def test_a_mask_has_16_bits_where_8_do_not_hold_its_classes(
     names = tuple(map(str, range(number)))
     schema = load_schema("segmentation").filled(None, "jpeg", (), {}, {"segmentation_mask": names})
     mask = schema.features["segmentation_mask"]
-    assert (mask.mask_dtype, mask.ignored) == (dtype, ignored)
+    assert (mask.pixel_dtype, mask.ignored) == (dtype, ignored)
 
 
 @pytest.mark.parametrize("name", shipped_schemas())

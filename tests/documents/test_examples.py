@@ -25,6 +25,7 @@ from tests.support.builders import (
     animals,
     build,
     jpeg,
+    png,
     tree,
     write,
     write_folder,
@@ -315,6 +316,20 @@ def test_targets_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(women) == 20
     with pytest.raises(DatasetError, match="have no class"):
         reader.load("tfrecords/faces", weights="balanced")
+
+
+@pytest.mark.thorough
+def test_image_targets_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = {f"{name}/{i}.png": png(seed=i) for name in ("low", "high") for i in range(4)}
+    write(tmp_path / "lol.zip", zip_bytes(members))
+    command, _ = re.findall(r"^\$ shardprep (.*)$", page("image_targets"), re.MULTILINE)
+    done = run(*shlex.split(command), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    found = executed(examples("image_targets"))
+    assert found["image"].shape == (48, 64, 3)
+    assert (found["image"] == found["target"]).all()
+    assert found["low"].shape == (2, 32, 32, 3)
 
 
 # --- docs/tasks.md ---

@@ -20,6 +20,7 @@ from shardprep.catalog.arrays.array_file import UNKNOWN, reading
 from shardprep.catalog.arrays.layout import Layout
 from shardprep.catalog.arrays.number_images import ValueRange, pictures
 from shardprep.catalog.arrays.opened_files import ArrayFiles, ChosenColumn, OpenedFile
+from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Rows, Table
 from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.image.spec import DepthRange
@@ -28,7 +29,7 @@ from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import RefusedExtent
 from shardprep.source.listing import Listing, in_order
 from shardprep.source.members import PLACE, PLAIN, Members, MembersBuilder
-from shardprep.source.names import clean_key, split_word
+from shardprep.source.names import clean_key, composed, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
@@ -74,15 +75,21 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
 
 def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
     """Return the images of some columns, and a table of the columns of cells."""
-    levels = _levels(files, taken)
     per_file = Counter(one.opened.key for one in taken)
+    names = [one.opened.key for one in taken]
+    names = [key if per_file[key] == 1 else f"{key}:{taken[i].name}" for i, key in enumerate(names)]
+    first = [_keys(name, one, 1)[0] for name, one in zip(names, taken, strict=True)]
+    are_targets = _are_targets(files.recipe, first)
+    images = [*itertools.compress(taken, map(operator.not_, are_targets))]
+    targets = [*itertools.compress(taken, are_targets)]
+    levels = [_levels(files, one, is_target=one is targets) for one in (images, targets)]
     files.used.update(per_file)
     packed = sum({one.opened.key: one.opened.place.num_bytes for one in taken}.values())
     builder, out = MembersBuilder(), list[UnpackedFile]()
-    others = _CellColumns(files, taken)
+    others = _CellColumns(files, images)
     tables: list[tuple[Texts, dict[str, Texts]]] = []
     with contextlib.ExitStack() as stack:
-        for one in taken:
+        for one, name, is_target in zip(taken, names, are_targets, strict=True):
             key, column = one.opened.key, one.column
             if column.placed is not None:
                 file, offsets, sizes = column.placed
@@ -91,21 +98,34 @@ def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Ta
                     new = files.unpacker.new_file(key, packed)
                     out.append(stack.enter_context(contextlib.closing(new)))
                 start = out[0].place.num_bytes
-                sizes = _write(one, levels, out[0], files.recipe.max_member_size)
+                depth = files.recipe.depth if is_target else 8
+                sizes = _write(one, levels[is_target], depth, out[0], files.recipe.max_member_size)
                 ends = start + np.cumsum(np.maximum(sizes, 0))
                 file, offsets = out[0].place.file, ends - np.maximum(sizes, 0)
-            keys = _keys(key if per_file[key] == 1 else f"{key}:{one.name}", one, len(sizes))
+            keys = _keys(name, one, len(sizes))
             files.unpacker.budget.add_members(len(sizes), key)
             _add(builder, (keys, file, offsets, sizes), one.title)
-            if one.layout.rows >= 0:
+            if one.layout.rows >= 0 and not is_target:
                 tables.append((keys, others.of(one, len(sizes))))
     return builder.members(), _table(tables, list(per_file))
 
 
-def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> DepthRange:
-    """Return black and white of all numbers that are scaled, of all files together."""
+def _are_targets(recipe: Recipe, keys: Sequence[str]) -> list[bool]:
+    """Return whether each key is the key of a target image."""
+    rule = recipe.rules.target_image
+    if rule is None:
+        return [False] * len(keys)
+    pattern = Pattern(rule.expression, rule.option, rule.text, 0, is_whole=True)
+    return [found is not None for found in pattern.search([*map(composed, keys)])]
+
+
+def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool) -> DepthRange:
+    """Return black and white of all numbers that are scaled, of all files together.
+
+    If it is unclear, black and white of target images are their smallest and largest number.
+    """
     scaled = [one for one in taken if one.is_scaled]
-    wanted = files.recipe.depth_range
+    wanted: DepthRange = "full" if is_target else files.recipe.depth_range
     if not scaled or wanted != "full":
         return wanted
     found = ValueRange()
@@ -116,7 +136,7 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> DepthRange:
                     found = found if values is None else found.with_values(values)
     names = some_of([one.flag for one in scaled], 2)
     types = f"{names}: {scaled[0].column.dtype} from {found.low:g} to {found.high:g}"
-    levels = found.levels()
+    levels = found.levels() or ((found.low, found.high) if is_target else None)
     if levels is None:
         option = OptionName("depth_range")
         if not files.proposes:
@@ -130,7 +150,7 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> DepthRange:
 
 
 def _write(
-    one: ChosenColumn, levels: DepthRange, out: UnpackedFile, most_bytes: int
+    one: ChosenColumn, levels: DepthRange, depth: int, out: UnpackedFile, most_bytes: int
 ) -> NDArray[np.int64]:
     """Write all rows as image files; return their sizes, −1 for rows without an image."""
     column, layout, key = one.column, one.layout, one.opened.key
@@ -142,7 +162,7 @@ def _write(
     sizes = [np.empty(0, np.int64)]
     with reading(key):
         for block in column.blocks(layout.rows):
-            for data, some in _parts(block, layout, levels):
+            for data, some in _parts(block, layout, levels, depth):
                 out.write(data)
                 sizes.append(some)
     return np.concatenate(sizes)
@@ -206,11 +226,11 @@ def _keys(prefix: str, one: ChosenColumn, number: int) -> Texts:
 
 
 def _parts(
-    block: Any, layout: Layout, levels: DepthRange
+    block: Any, layout: Layout, levels: DepthRange, depth: int
 ) -> Iterator[tuple[Any, NDArray[np.int64]]]:
     """Yield the bytes of some images, and their sizes; −1 for a row without an image."""
     if isinstance(block, np.ndarray):
-        files = pictures(block, layout, levels)
+        files = pictures(block, layout, levels, depth)
         yield files.reshape(-1).data, np.full(len(files), files.shape[1], np.int64)
     elif isinstance(block, list):
         for one in block:
@@ -219,7 +239,7 @@ def _parts(
             elif isinstance(one, bytes):
                 yield one, np.array([len(one)])
             else:
-                yield from _parts(one[np.newaxis], layout, levels)
+                yield from _parts(one[np.newaxis], layout, levels, depth)
     else:
         block = block.cast(pa.large_binary())
         offsets = np.frombuffer(block.buffers()[1], np.int64)[block.offset :][: len(block) + 1]

@@ -54,10 +54,11 @@ def _is_deep(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "u" and dtype.itemsize == np.uint16().itemsize
 
 
-def pictures(images: Array, layout: Layout, levels: DepthRange) -> NDArray[np.uint8]:
+def pictures(images: Array, layout: Layout, levels: DepthRange, depth: int = 8) -> Array:
     """Return uint8[n, m], a file of `m` bytes for each of `n` images, in the axes of `layout`.
 
     `levels` are black and white of numbers that `is_scaled`; "auto" takes them from each image.
+    They are scaled to `depth` bits if they are grey, otherwise to 8.
     """
     if layout.size == (0, 0):
         images = images.transpose(0, *(axis + 1 for axis in layout.order))
@@ -71,7 +72,8 @@ def pictures(images: Array, layout: Layout, levels: DepthRange) -> NDArray[np.ui
     elif _is_deep(images.dtype) and channels == 1:
         images, deepest = images.astype(">u2", copy=False), 65535
     elif images.dtype != np.uint8:
-        images = _scaled(images, levels)
+        deepest = 65535 if depth == 16 and channels == 1 else 255
+        images = _scaled(images, levels, deepest).astype(">u2" if deepest > 255 else np.uint8)
     start = netpbm_start(height, width, channels, deepest)
     rows = np.ascontiguousarray(images).view(np.uint8).reshape(num_images, -1)
     files = np.empty((num_images, len(start) + rows.shape[1]), np.uint8)
@@ -80,8 +82,8 @@ def pictures(images: Array, layout: Layout, levels: DepthRange) -> NDArray[np.ui
     return files
 
 
-def _scaled(images: Array, levels: DepthRange) -> NDArray[np.uint8]:
-    """Return uint8 values as `color.eight_bit_pixels` does: NaN is black, others are clipped."""
+def _scaled(images: Array, levels: DepthRange, white: int) -> Array:
+    """Return values from 0 to `white` as `color` does: NaN is black, others are clipped."""
     values = images.astype(np.float64)
     low, high = levels if isinstance(levels, tuple) else (np.empty(0), np.empty(0))
     if not isinstance(levels, tuple):
@@ -91,4 +93,4 @@ def _scaled(images: Array, levels: DepthRange) -> NDArray[np.uint8]:
         low, high = np.where(low > high, 0.0, low), np.where(low > high, 1.0, high)
     values = np.where(np.isnan(values), low, values.clip(low, high))
     span = np.subtract(high, low)
-    return np.rint((values - low) / np.where(span, span, 1.0) * 255.0).astype(np.uint8)
+    return np.rint((values - low) / np.where(span, span, 1.0) * white)

@@ -170,7 +170,7 @@ class ArrayFiles:
         wanted = [one for one in others if not one.key.startswith(tuple(self._datasets) or ("\0",))]
         rules = self.recipe.rules.images
         if rules:
-            named = [one.key for one in wanted if self._rule(one.key) is not None]
+            named = [one.key for one in wanted if any(self._rules(one.key))]
             if not named:
                 there = some_of([one.key for one in wanted], _MOST_SHOWN) or "none"
                 what = f"no file of arrays is called {some_of([rule.file for rule in rules])}"
@@ -181,7 +181,7 @@ class ArrayFiles:
             kind = _kind(member)
             if kind is None or not isinstance(member.extent, StoredExtent):
                 continue
-            is_named = self._rule(member.key) is not None
+            is_named = any(self._rules(member.key))
             if rules and not is_named and kind.rpartition(":")[2] not in _PARTNERS:
                 continue
             try:
@@ -203,45 +203,47 @@ class ArrayFiles:
                 return self.unpacker.in_place(extent, key)
             return self.unpacker.unpack(decompressed(stream, packed), extent.num_bytes, key)
 
-    def _rule(self, key: str) -> ArrayRule | None:
-        """Return the first rule that names a file, or the .npz that holds it."""
+    def _rules(self, key: str) -> Iterator[ArrayRule]:
+        """Yield the rules that name a file, or the .npz that holds it."""
         folder = key.rpartition("/")[0] or self._root
         for rule in self.recipe.rules.images:
             if _is_named(rule.file, key):
-                return rule
+                yield rule
+                continue
             stem = _ENDING.sub("", key.rpartition("/")[2])
             in_npz = folder.lower().endswith(".npz") and stem == (rule.column or stem)
             if in_npz and _is_named(rule.file, folder):
-                return rule._replace(column="")
-        return None
+                yield rule._replace(column="")
 
     def named(self) -> Iterator[ChosenColumn]:
-        """Yield the columns that the rules of the recipe name."""
+        """Yield the columns that the rules of the recipe name, each once."""
         for opened in self.files:
-            rule = self._rule(opened.key)
-            if rule is None:
+            rules = self._rules(opened.key)
+            found = {one.name: one for rule in rules for one in self._named(opened, rule)}
+            yield from found.values()
+
+    def _named(self, opened: OpenedFile, rule: ArrayRule) -> Iterator[ChosenColumn]:
+        columns = opened.candidates
+        if rule.column or rule.layout or not columns:
+            images = opened.arrays.images.items()
+            columns = [ChosenColumn(opened, name, one, _layouts(one)) for name, one in images]
+        chosen = [one for one in columns if one.name == rule.column]
+        if not rule.column:
+            chosen = columns if len(columns) < 2 else [*self.clear(columns)]
+        if not chosen:
+            there = some_of([one.name or "one" for one in columns], _MOST_SHOWN) or "none"
+            what = f"{opened.key} has no images in column {rule.column!r}"
+            what = what if rule.column else f"{opened.key} has no images"
+            raise OptionError(_OPTION, what, f"its columns of images are {there}")
+        for one in chosen:
+            if not rule.layout or one.column.dtype is None:
+                yield self._with_layout(one)
                 continue
-            columns = opened.candidates
-            if rule.column or rule.layout or not columns:
-                images = opened.arrays.images.items()
-                columns = [ChosenColumn(opened, name, one, _layouts(one)) for name, one in images]
-            chosen = [one for one in columns if one.name == rule.column]
-            if not rule.column:
-                chosen = columns if len(columns) < 2 else [*self.clear(columns)]
-            if not chosen:
-                there = some_of([one.name or "one" for one in columns], _MOST_SHOWN) or "none"
-                what = f"{opened.key} has no images in column {rule.column!r}"
-                what = what if rule.column else f"{opened.key} has no images"
-                raise OptionError(_OPTION, what, f"its columns of images are {there}")
-            for one in chosen:
-                if not rule.layout or one.column.dtype is None:
-                    yield self._with_layout(one)
-                    continue
-                shape = one.column.shape
-                layout = given_layout(rule.layout, shape, has_rows=one.column.has_rows)
-                if layout is None:
-                    raise OptionError(_OPTION, f"{rule.layout} does not fit {one.flag}, {shape}")
-                yield one._replace(layouts=[layout])
+            shape = one.column.shape
+            layout = given_layout(rule.layout, shape, has_rows=one.column.has_rows)
+            if layout is None:
+                raise OptionError(_OPTION, f"{rule.layout} does not fit {one.flag}, {shape}")
+            yield one._replace(layouts=[layout])
 
     def all(self) -> list[ChosenColumn]:
         return [column for opened in self.files for column in opened.candidates]

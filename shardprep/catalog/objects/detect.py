@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -42,6 +42,8 @@ _MOST_PIXELS = 1 << 26
 _COCO = re.compile(
     r"(^|/)(annotations/[^/]*|[^/]*coco[^/]*|(instances|panoptic)_[^/]*)\.json$", re.IGNORECASE
 )
+_TARGETS = re.compile("gt|ground_?truth|targets?|clean|clear|sharp|high|hr|depths?", re.IGNORECASE)
+"""Name of a folder that may have target images."""
 _BOXES = {
     ".xml": ("voc", "Pascal VOC", voc.is_voc),
     ".txt": ("yolo", "YOLO", yolo.is_yolo),
@@ -213,9 +215,25 @@ def _ending(keys: Sequence[str]) -> str:
     return endings.pop() if len(endings) == 1 else ".*"
 
 
+def _target_pattern(keys: Sequence[str]) -> str:
+    """Return a pattern for a folder of target images, or ""; a sibling has files of equal names."""
+    names: defaultdict[str, set[str]] = defaultdict(set)
+    for folder, _, name in (key.rpartition("/") for key in keys):
+        names[folder].add(name)
+    for folder, own in names.items():
+        above, _, last = folder.rpartition("/")
+        others = [there for other, there in names.items() if other.rpartition("/")[0] == above]
+        both = max((len(own & there) for there in others if there is not own), default=0)
+        if _TARGETS.fullmatch(last) and both >= ENOUGH * len(own):
+            return f"{last}/{{name}}"
+    return ""
+
+
 def annotation_findings(keys: Sequence[str], documents: Documents) -> list[str]:
     """Return a line about each kind of annotation that images or other files look like."""
     found = []
+    if pattern := _target_pattern(keys):
+        found.append(f"{OptionName('target_image')} '{pattern}' would store pairs of images")
     if masks := find_masks(keys).num_masks:
         globs = " ".join(f"{OptionName('exclude')} '{name}/*'" for name in masks)
         found.append(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from posixpath import commonprefix
 from typing import NamedTuple
 
 from shardprep.catalog.names import class_files, masks_by_folder, stem
@@ -14,14 +15,13 @@ from shardprep.catalog.objects.formats.panoptic import SegmentMasks, segment_mas
 from shardprep.catalog.patterns import Pattern, matched
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
-from shardprep.errors import OptionName, SourceError, shown
+from shardprep.errors import SourceError, shown, some_of
 from shardprep.recipe.object_rules import NAME_FIELDS, PATTERN_HINT, MaskPattern, PatternField
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Member, Members
 from shardprep.source.names import composed
 
-_MASKS = OptionName("masks")
 _MOST_SHOWN = 160
 
 
@@ -33,6 +33,8 @@ class MaskFiles:
     without_image: list[str]
     class_of: dict[str, str] = field(default_factory=dict)
     """Key of a mask → name of its class, if the pattern has `{class}`."""
+    noun: str = "mask"
+    """What the files are, for reasons."""
 
     @property
     def keys(self) -> set[str]:
@@ -65,36 +67,38 @@ class MasksBeside(NamedTuple):
         idle = [one for one in idle if one.key not in masks]
         of_image = {} if self.files is None else self.files.of_image
         lost = [key for image, keys in of_image.items() if image not in images for key in keys]
-        return idle + [skipped(self.members[key], "a mask of an image left out") for key in lost]
+        left = [self.members[key] for key in dict.fromkeys(lost) if key not in masks]
+        noun = "" if self.files is None else self.files.noun
+        return idle + [skipped(member, f"a {noun} of an image left out") for member in left]
 
 
 def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
     of_image = {image: [k for k in keys if k not in out] for image, keys in files.of_image.items()}
     rest = [key for key in files.without_image if key not in out]
-    return MaskFiles(
-        {image: keys for image, keys in of_image.items() if keys}, rest, files.class_of
-    )
+    of_image = {image: keys for image, keys in of_image.items() if keys}
+    return replace(files, of_image=of_image, without_image=rest)
 
 
 def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> MasksBeside:
-    """Return the images among the members, and the masks that the recipe names.
+    """Return the images among the members, and the masks or target images that the recipe names.
 
     Without a pattern, files in folders that look like masks are images, or are left out if the
     recipe stores boxes or masks. `--exclude` applies to masks, too.
     """
-    rule = recipe.rules.masks
+    rule, target = recipe.rules.masks, recipe.rules.target_image
     segments = segment_masks(recipe, members, documents)
-    if rule.kind != "pattern" and not recipe.is_annotated and not segments:
+    pattern = target or (rule.pattern if rule.kind == "pattern" else None)
+    if pattern is None and not recipe.is_annotated and not segments:
         return MasksBeside(members)
     colours = {member.key for masks in segments.values() for member in masks.members}
     by_key = {member.key: member for member in members if member.key not in colours}
     masks = masks_by_folder(list(by_key)) if recipe.is_annotated else {}
     others = {key for keys in masks.values() for key in keys}
-    if rule.kind != "pattern":
+    if pattern is None:
         idle = [skipped(by_key[key], "looks like a mask") for key in sorted(others)]
         images = [member for key, member in by_key.items() if key not in others]
         return MasksBeside(Members.of(images), skipped=idle, segments=segments)
-    files = pair_masks(list(by_key), rule.pattern, others)
+    files = pair_masks(list(by_key), pattern, others)
     used = files.keys
     classes = class_files(used, by_key) if recipe.instances else {}
     others.update(classes.values())
@@ -103,7 +107,8 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
     out = {key for key, is_out in zip(both, matches, strict=True) if is_out}
     files = _without(files, out)
     idle = [skipped(by_key[key], "matched by --exclude") for key in sorted(out)]
-    idle += [skipped(by_key[key], "a mask without its image") for key in files.without_image]
+    reason = f"a {files.noun} without its image"
+    idle += [skipped(by_key[key], reason) for key in files.without_image]
     idle += [skipped(by_key[key], "looks like a mask") for key in sorted(others - used - out)]
     images = [m for key, m in by_key.items() if key not in used and key not in others]
     by_mask = {key: by_key[key] for key in used}
@@ -123,33 +128,42 @@ def pair_masks(
 
     Every key whose end fits the pattern, regardless of case, is a mask and not an image. `{stem}`
     is the image name without its extension, `{name}` with it, `{id}` either, or the name of a
-    folder that holds only this image. `{dir}` is the path of the image's folder, `{class}` a class
-    name. `*` fits anything within a name, `**` also folders. `{stem[:-4]}` is the stem without its
-    last four letters, `{stem:(.+)_rgb}` the group of a regular expression in the stem. If several
-    images have the name, `Pairing` finds the nearest. `no_images` are keys of other masks.
+    folder that holds only this image. `{folder}` is the name of the image's folder, `{dir}` its
+    path, `{class}` a class name. `*` fits anything within a name, `**` also folders. `{stem[:-4]}`
+    is the stem without its last four letters, `{stem:(.+)_rgb}` the group of a regular expression
+    in the stem. If several images have the name, `Pairing` finds the nearest. `no_images` are keys
+    of other masks. Several images may have one target image, and an image has one.
     """
     masks = _matches(keys, pattern)
     if not masks:
         hint = f"a key looks like {shown(keys[0], _MOST_SHOWN)}"
-        raise SourceError(_MASKS, f"no file is called {pattern.text}", hint)
+        raise SourceError(pattern.option, f"no file is called {pattern.text}", hint)
     images = [key for key in keys if key not in masks and key not in no_images]
     if not images:
-        raise SourceError(_MASKS, f"{pattern.text} fits every image of the source", PATTERN_HINT)
+        what = f"{pattern.text} fits every image of the source"
+        raise SourceError(pattern.option, what, PATTERN_HINT)
     search = _Search(images, pattern)
     of_image: defaultdict[str, list[str]] = defaultdict(list)
     without: list[str] = []
     for key, values in masks.items():
-        found = search.image_of(key, values)
-        if found is None:
+        found = search.images_of(key, values)
+        for at in found:
+            of_image[images[at]].append(key)
+        if not found:
             without.append(key)
-        else:
-            of_image[images[found]].append(key)
     if not of_image:
         mask, image = shown(without[0], _MOST_SHOWN), shown(images[0], _MOST_SHOWN)
         what = f"no image belongs to {mask} or any other of {len(without):,} files {pattern.text}"
-        raise SourceError(_MASKS, what, f"an image looks like {image}")
+        raise SourceError(pattern.option, what, f"an image looks like {image}")
+    for image, several in of_image.items() if pattern.is_target else ():
+        of_image[image] = nearest = _nearest(several, image)
+        without += (key for key in several if key not in nearest)
+        if len(nearest) > 1:
+            what = f"{image} has several target images: {some_of(nearest)}"
+            raise SourceError(pattern.option, what, "give a pattern that fits one of them")
     classes = {key: values["class"] for key, values in masks.items() if "class" in values}
-    return MaskFiles(dict(of_image), without, classes)
+    noun = "target image" if pattern.is_target else "mask"
+    return MaskFiles(dict(of_image), without, classes, noun)
 
 
 def _matches(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, str]]:
@@ -170,6 +184,7 @@ class _Search:
     def __init__(self, images: Sequence[str], pattern: MaskPattern) -> None:
         """Index images by the fields of the pattern; images that lack a field are never found."""
         self._images, fields = images, pattern.fields
+        self._are_shared = pattern.is_target
         named = sorted(
             (group for group, field in fields.items() if field.name in NAME_FIELDS),
             key=lambda group: NAME_FIELDS.index(fields[group].name),
@@ -192,8 +207,18 @@ class _Search:
             keys = [f"{folder}{slash}{part}.image" for (folder, slash, _), part in pairs]
         self._pairing = Pairing(KeyIndex(keys))
 
-    def image_of(self, mask: str, values: Mapping[str, str]) -> int | None:
-        """Return the position of a mask's image, or None; SourceError if several images fit."""
+    def images_of(self, mask: str, values: Mapping[str, str]) -> Sequence[int]:
+        """Return positions: of the image of a mask (SourceError if several), or all of a target."""
+        try:
+            found = self._image_of(mask, values)
+        except AmbiguousIdError as error:
+            if not (self._are_shared and error.found):
+                raise
+            by_key = {self._images[self._numbers[i]]: self._numbers[i] for i in error.found}
+            return [by_key[key] for key in _nearest([*by_key], mask)]
+        return () if found is None else (found,)
+
+    def _image_of(self, mask: str, values: Mapping[str, str]) -> int | None:
         name = "|".join(values[group] for group in self._named)
         folder = values.get("dir")
         if not name:
@@ -202,6 +227,8 @@ class _Search:
         try:
             found = self._pairing.find(path, mask)
         except AmbiguousIdError:
+            if self._are_shared:
+                raise
             same = [i for i, part in zip(self._numbers, self._parts, strict=False) if part == name]
             if len(same) < 2:
                 raise
@@ -233,9 +260,15 @@ class _Search:
         return found[0] if found else None
 
 
+def _nearest(keys: Sequence[str], to: str) -> list[str]:
+    """Return the keys that share the most leading folders with another key."""
+    shared = [len(commonprefix([key.split("/"), to.split("/")])) for key in keys]
+    return [key for key, number in zip(keys, shared, strict=True) if number == max(shared)]
+
+
 def _parts(images: Sequence[str], field: PatternField, pattern: MaskPattern) -> list[str | None]:
-    is_whole = field.name == "name"
-    names = [composed(key.rpartition("/")[2]) if is_whole else stem(key) for key in images]
+    place = {"name": -1, "folder": -2}.get(field.name)
+    names = [f"/{composed(key)}".split("/")[place] if place else stem(key) for key in images]
     if field.letters is not None:
         return [name[field.letters] for name in names]
     if not field.expression:
@@ -247,4 +280,4 @@ def _parts(images: Sequence[str], field: PatternField, pattern: MaskPattern) -> 
 def _expression(
     text: str, pattern: MaskPattern, group: str | int, *, is_whole: bool = False
 ) -> Pattern:
-    return Pattern(text, _MASKS, pattern.text, group, is_whole)
+    return Pattern(text, pattern.option, pattern.text, group, is_whole)

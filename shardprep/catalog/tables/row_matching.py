@@ -31,6 +31,9 @@ _SAMPLE_ROWS = 500
 class AmbiguousIdError(SourceError):
     """An id of a table fits several images."""
 
+    found: Sequence[int] = ()
+    """Positions of these images, if `Pairing` raised the error."""
+
 
 class KeyIndex:
     """The keys of all images, searched for ids in time linear in the number of ids and keys."""

@@ -15,7 +15,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
 from shardprep.dataset.card import MOST_PICTURES, card
-from shardprep.dataset.schema import BOX, MASK, OBJECT_MASK
+from shardprep.dataset.schema import BOX, MASK, OBJECT_MASK, TARGET_IMAGE
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.arrays.batches import ArrayBatches
 from shardprep.reader.config import (
@@ -450,8 +450,8 @@ class Dataset:
             what, hint = "buckets resize single images, and the dataset has stacks", "leave it out"
         elif self.schema.image_size is not None:
             what, hint = "buckets, and all images have one size", "leave out buckets"
-        elif MASK in self.schema.features or OBJECT_MASK in self.schema.features:
-            what, hint = "buckets do not resize masks", "build with --size"
+        elif {MASK, OBJECT_MASK, TARGET_IMAGE} & self.schema.features.keys():
+            what, hint = "buckets do not resize masks and target images", "build with --size"
         elif options.weights is not None or options.ragged or not self._decode or options.crop:
             what = "buckets with weights, ragged, a transform, a crop or decode=False"
             hint = "give one of them"

@@ -34,7 +34,7 @@ class _Mix:
             raise DatasetError(where, "there are no labels to mix", "leave it out of the recipe")
         if spatial_labels(labels):
             raise DatasetError(
-                where, "boxes and masks cannot be mixed", "use augment.Mosaic, which joins them"
+                where, "targets such as boxes and masks cannot be mixed", "use augment.Mosaic"
             )
         if isinstance(labels, dict):
             raise DatasetError(where, "several targets cannot be mixed", "leave it out")

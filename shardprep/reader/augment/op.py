@@ -4,9 +4,10 @@ The draws of image `i` of a batch depend only on (seed, i). They are made from i
 which are the same on every device, with and without XLA, so neither the batch size nor the machine
 changes the result. (TensorFlow's random floats differ: XLA makes them from other bits.)
 
-Labels are those of `reader.load`. Ops move a single mask, or in a dict `segmentation_mask`,
-`points`, and the `boxes`, `labels`, `crowds`, `masks` and `keypoints` of objects. Boxes are ymin,
-xmin, ymax, xmax, 0 to 1. An object that is cut away becomes a padding row; padding rows come last.
+Labels are those of `reader.load`. Ops move a single mask or target image, or in a dict
+`segmentation_mask`, `target_image`, `points`, and the `boxes`, `labels`, `crowds`, `masks` and
+`keypoints` of objects. Boxes are ymin, xmin, ymax, xmax, 0 to 1. An object that is cut away becomes
+a padding row; padding rows come last.
 A keypoint that is cut away becomes 0, 0 with visibility 0.
 """
 
@@ -26,19 +27,21 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
     POINTS,
     POINTS_VISIBLE,
+    TARGET_IMAGE,
 )
 from shardprep.errors import DatasetError
 from shardprep.reader.decode.targets import KEYS, PADDING
 from shardprep.reader.tf.python_calls import as_written
 
 BOXES, MASKS, CLASSES = KEYS[BOX], KEYS[OBJECT_MASK], KEYS[MASK]
+_TARGET = KEYS[TARGET_IMAGE]
 ALL_POINTS = {
     KEYS[KEYPOINTS]: KEYS[KEYPOINTS_VISIBLE],
     KEYS[POINTS]: KEYS[POINTS_VISIBLE],
 }
 """Keys of keypoints → keys of their visibility."""
 _PADDING = {KEYS[name]: value for name, value in PADDING.items()}
-_SPATIAL = {*_PADDING, CLASSES, *ALL_POINTS, *ALL_POINTS.values()}
+_SPATIAL = {*_PADDING, CLASSES, _TARGET, *ALL_POINTS, *ALL_POINTS.values()}
 _LEAST_PIXELS = 0.999
 """Smallest side of a box in pixels: 1, minus the rounding error of a float."""
 _ROUNDING = 1e-6
@@ -65,7 +68,10 @@ class Move(ABC):
         is_single = images.shape.rank == 3
         if is_single:
             images, spatial = tf.nest.map_structure(lambda x: x[tf.newaxis], (images, spatial))
+        target = spatial.pop(_TARGET, None)
         images, spatial = self._moved(images, spatial, seed)
+        if target is not None:  # equal draws move both in the same way
+            spatial = {**spatial, _TARGET: self._moved(checked(target), {}, seed)[0]}
         moved = images, clip_points(spatial, _WHOLE)
         if is_single:
             moved = tf.nest.map_structure(lambda x: x[0], moved)
@@ -138,20 +144,26 @@ def centers(size: Any) -> Any:
 
 
 def spatial_labels(labels: Any) -> Labels:
-    """Return the labels that move with pixels, by key. A single mask gets the key `CLASSES`."""
+    """Return the labels that move with pixels, by key.
+
+    A single mask gets the key `CLASSES`; with three channels it is a target image.
+    """
     if labels is None:
         return {}
     if not isinstance(labels, dict):
         labels = tf.convert_to_tensor(labels)
-        is_mask = labels.shape.rank is not None and labels.shape.rank > 2
-        return {CLASSES: labels} if is_mask else {}
+        if labels.shape.rank is None or labels.shape.rank <= 2:
+            return {}
+        return {_TARGET if labels.shape[-1] == 3 else CLASSES: labels}
     spatial = {name: tf.convert_to_tensor(labels[name]) for name in labels if name in _SPATIAL}
-    return spatial if {BOXES, CLASSES, *ALL_POINTS} & spatial.keys() else {}
+    return spatial if {BOXES, CLASSES, _TARGET, *ALL_POINTS} & spatial.keys() else {}
 
 
 def join_labels(labels: Any, spatial: Labels) -> Any:
     """Return `labels` with the boxes and masks of `spatial`: the inverse of `spatial_labels`."""
-    return {**labels, **spatial} if isinstance(labels, dict) else spatial.get(CLASSES, labels)
+    if isinstance(labels, dict):
+        return {**labels, **spatial}
+    return spatial.get(CLASSES, spatial.get(_TARGET, labels))
 
 
 def map_labels(

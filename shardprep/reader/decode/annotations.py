@@ -24,12 +24,19 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
     POINTS,
     POINTS_VISIBLE,
+    TARGET_IMAGE,
     Schema,
 )
 from shardprep.dataset.stored_size import open_stored
 from shardprep.reader.array_types import Array
 from shardprep.reader.config import BoxFormat, Crop, CropWindow
-from shardprep.reader.decode.crop import clipped, moved_points, nearest, nearest_pixels
+from shardprep.reader.decode.crop import (
+    clipped,
+    moved_points,
+    nearest,
+    nearest_pixels,
+    same_part,
+)
 from shardprep.reader.decode.targets import PADDING, BoxLimit, formatted, formatted_points
 
 _MODES = {"uint8": "L", "uint16": "I;16"}
@@ -49,7 +56,8 @@ class AnnotationDecoder:
 
     Boxes are float32[n, 4], labels int64[n], crowds bool[n], object masks uint8[n, height, width].
     A class mask is uint8[height, width, 1], or uint16 with more than 254 classes. Keypoints are
-    float32[n, K, 2] of objects and float32[K, 2] of images, their visibility is int64.
+    float32[n, K, 2] of objects and float32[K, 2] of images, their visibility is int64. A target
+    image is uint8[height, width, 3], or uint16[height, width, 1] if it has 16 bits.
     """
 
     def __init__(
@@ -64,7 +72,8 @@ class AnnotationDecoder:
         """Decode the annotations among the features `names`; without `decode`, masks stay bytes."""
         self._features = {name: one for name, one in schema.annotations.items() if name in names}
         self.names = frozenset(self._features)
-        self._size = schema.image_size if crop is None else crop.size
+        self._stored = schema.image_size
+        self._size = self._stored if crop is None else crop.size
         self._decode = decode
         self._limit = limit
         self._crop = crop
@@ -72,8 +81,9 @@ class AnnotationDecoder:
     def columns(self, num_rows: int) -> dict[str, Array]:
         """Return uninitialized arrays by feature for a batch; object[rows] if shapes may differ."""
         columns: dict[str, Array] = {name: np.empty(num_rows, object) for name in self._features}
-        if MASK in columns and self._decode and self._size is not None:
-            columns[MASK] = np.empty((num_rows, *self._size, 1), self._features[MASK].mask_dtype)
+        for name in columns.keys() & {MASK, TARGET_IMAGE} if self._decode and self._size else ():
+            shape, dtype = self.shapes()[name]
+            columns[name] = np.empty((num_rows, *shape), dtype)
         for name in (POINTS, POINTS_VISIBLE):
             if name in columns:
                 shape, dtype = self._points_shape(name)
@@ -97,8 +107,9 @@ class AnnotationDecoder:
             CROWD: ((length,), np.bool_),
             OBJECT_MASK: ((length, *size), np.uint8),
         }
-        if MASK in self._features:
-            shapes[MASK] = ((*size, 1), self._features[MASK].mask_dtype)
+        for name in self._features.keys() & {MASK, TARGET_IMAGE}:
+            feature = self._features[name]
+            shapes[name] = ((*size, feature.shape[2]), feature.pixel_dtype)
         for name in self._features.keys() & {*itertools.chain(*_PAIRS)}:
             shape, dtype = self._points_shape(name)
             shapes[name] = ((length, *shape) if name in PADDING else shape, dtype)
@@ -111,12 +122,15 @@ class AnnotationDecoder:
         crop, the arrays still describe the whole image: call `cropped` next.
         """
         values = self._objects(raw, size) if BOX in self._features else {}
-        if MASK in self._features:
-            data = raw.get(MASK, [])
+        for name, own in ((MASK, size), (TARGET_IMAGE, self._stored)):
+            if name not in self._features:
+                continue
+            data = raw.get(name, [])
             if len(data) != 1:
-                raise ValueError(f"feature {MASK!r} holds {len(data)} values, not 1")
-            mask = self._mask(MASK, data[0], size)
-            values[MASK] = mask[..., np.newaxis] if self._decode else mask
+                raise ValueError(f"feature {name!r} holds {len(data)} values, not 1")
+            pixels = self._mask(name, data[0], own)
+            is_flat = self._decode and pixels.ndim == 2
+            values[name] = pixels[..., np.newaxis] if is_flat else pixels
         for name in (POINTS, POINTS_VISIBLE):
             if name in self._features:
                 (values[name],) = self._points(name, raw.get(name, []), 1)
@@ -182,6 +196,8 @@ class AnnotationDecoder:
         for name, axis in ((OBJECT_MASK, 1), (MASK, 0)):
             if name in values:
                 values[name] = nearest(values[name], window, self._crop.size, axis)
+        if TARGET_IMAGE in values:
+            values[TARGET_IMAGE] = same_part(values[TARGET_IMAGE], window, size, self._crop.size)
         return values
 
     def padded(self, columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,17 +222,20 @@ class AnnotationDecoder:
     def _mask(self, name: str, data: Any, size: tuple[int, ...] | None) -> Any:
         if not self._decode:
             return bytes(data)
-        dtype = self._features[name].mask_dtype
+        is_image = name == TARGET_IMAGE
+        noun = "the target image" if is_image else f"a mask of {name!r}"
+        is_rgb = is_image and not self._features[name].is_deep
+        wanted = "RGB" if is_rgb else _MODES[self._features[name].pixel_dtype]
         try:
             with open_stored(data, "PNG") as image:
                 mode, pixels = image.mode, np.array(image)
         except Exception as error:
-            raise ValueError(f"a mask of {name!r} cannot be decoded ({error})") from error
-        if mode != _MODES[dtype]:
-            raise ValueError(f"a mask of {name!r} is a PNG of mode {mode}, not {_MODES[dtype]}")
-        if size is not None and pixels.shape != size:
-            actual, expected = ("x".join(map(str, shape)) for shape in (pixels.shape, size))
-            raise ValueError(f"a mask of {name!r} is {actual} (height x width), not {expected}")
+            raise ValueError(f"{noun} cannot be decoded ({error})") from error
+        if mode != wanted:
+            raise ValueError(f"{noun} is a PNG of mode {mode}, not {wanted}")
+        if size is not None and pixels.shape[:2] != size:
+            actual, expected = ("x".join(map(str, shape[:2])) for shape in (pixels.shape, size))
+            raise ValueError(f"{noun} is {actual} (height x width), not {expected}")
         return pixels
 
 

@@ -90,13 +90,22 @@ def scale_of(window: CropWindow, size: Size) -> int:
     return next((scale for scale in _SCALES if scale <= fits), 1)
 
 
-def _fill(out: Pixels, pixels: Pixels, window: CropWindow, scale: int) -> None:
+def _fill(out: Any, pixels: Any, window: tuple[float, float, float, float], scale: int) -> None:
     top, left, height, width = window
     bottom = min((top + height) / scale, pixels.shape[0])  # decoders round sides up
     right = min((left + width) / scale, pixels.shape[1])
     box = left / scale, top / scale, right, bottom
     resized: Any = resize_deep if pixels.dtype == np.uint16 else resize
     resized(pixels, (out.shape[0], out.shape[1]), box, out)
+
+
+def same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> Any:
+    """Return the part of a target image in a window of its image, which has this size."""
+    out = np.empty((*wanted, pixels.shape[2]), pixels.dtype)
+    ratios = (pixels.shape[0] / size[0], pixels.shape[1] / size[1]) * 2
+    top, left, height, width = (side * ratio for side, ratio in zip(window, ratios, strict=True))
+    _fill(out, pixels, (top, left, height, width), 1)
+    return out
 
 
 def clipped(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:

@@ -26,6 +26,7 @@ from shardprep.dataset.schema import (
     POINTS,
     POINTS_VISIBLE,
     TARGET,
+    TARGET_IMAGE,
     TARGETS,
     TEXT,
     TEXTS,
@@ -46,6 +47,7 @@ KEYS = {
     MASK: "segmentation_mask",
     POINTS: "points",
     POINTS_VISIBLE: "points_visible",
+    TARGET_IMAGE: "target_image",
     LABEL: "label",
     LABELS: "label",
     TARGET: "target",
@@ -54,7 +56,7 @@ KEYS = {
     TEXTS: "texts",
 }
 """Feature → its key in the dict of the target."""
-_RESERVED = {KEYS[name] for name in (*ANNOTATIONS, TARGETS, TEXTS)}
+_RESERVED = {KEYS[name] for name in (*ANNOTATIONS, TARGET_IMAGE, TARGETS, TEXTS)}
 PADDING = {
     BOX: -1, BOX_LABEL: -1, CROWD: 0, OBJECT_MASK: 0, KEYPOINTS: -1, KEYPOINTS_VISIBLE: 0,
 }  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.remote_files import RemoteFiles
-from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, Schema
+from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, TARGET_IMAGE, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import ReadConfig, Request, check_request, seed_of
@@ -189,6 +189,12 @@ def open_request(request: Request) -> Subset:
     check_stacks("reader", subset.schema, request)
     if subset.schema.is_stack:
         _check_stack_request(subset, request)
+    if (target := subset.schema.features.get(TARGET_IMAGE)) is not None:
+        is_moved = type(request.augment).__module__.startswith("shardprep.") and target.is_deep
+        if config.image_size is not None or is_moved:
+            what = "ops of reader.augment take no target images of 16 bits"
+            what = what if is_moved else "image_size does not resize target images"
+            raise DatasetError(str(datasets), what, "give a crop, or build with --size")
     if config.service and request.max_boxes is None and BOX in subset.schema.features:
         what = "a service sends batches of one shape, and images differ in their number of boxes"
         raise DatasetError(str(datasets), what, "give max_boxes")

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from shardprep.dataset.example import ExampleDecoder
-from shardprep.dataset.schema import IMAGE, IMAGES, MASK, OBJECT_MASK
+from shardprep.dataset.schema import IMAGE, IMAGES, MASK, OBJECT_MASK, TARGET_IMAGE
 from shardprep.dataset.stored_size import TooLargeError, check_stored_png
 from shardprep.errors import RecordError
 from shardprep.reader.array_types import Ints
@@ -23,7 +23,7 @@ from shardprep.reader.config import BadRecord
 from shardprep.reader.records.records import Records
 
 _log = logging.getLogger("shardprep.reader")
-_PICTURES = frozenset({IMAGE, IMAGES, MASK, OBJECT_MASK})
+_PICTURES = frozenset({IMAGE, IMAGES, MASK, OBJECT_MASK, TARGET_IMAGE})
 
 
 class CheckedRecords:

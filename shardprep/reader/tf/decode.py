@@ -23,6 +23,7 @@ from shardprep.dataset.schema import (
     MASK,
     MISSING,
     OBJECT_MASK,
+    TARGET_IMAGE,
     TEXTS,
     Feature,
     Schema,
@@ -182,6 +183,8 @@ class Decoder:
             values[OBJECT_MASK] = self._masks(values[OBJECT_MASK], image)
         if MASK in values:
             values[MASK] = self._mask(MASK, values[MASK], image)
+        if TARGET_IMAGE in values:
+            values[TARGET_IMAGE] = self._mask(TARGET_IMAGE, values[TARGET_IMAGE], image)
         if self._max_boxes is not None:
             for name in PADDING.keys() & values.keys():
                 values[name] = pad_rows(values[name], self._max_boxes, PADDING[name])
@@ -238,9 +241,11 @@ class Decoder:
         return tf.ensure_shape(masks, shape)
 
     def _mask(self, name: str, encoded: Any, image: Any) -> Any:
-        """Return the pixels of a PNG, [height, width, 1], resized like the image."""
-        dtype = tf.as_dtype(self._annotations[name].mask_dtype)
-        pixels = tf.io.decode_png(encoded, channels=1, dtype=dtype)
+        """Return the pixels of a PNG, masks of [height, width, 1] resized like the image."""
+        feature = self._annotations[name]
+        pixels = tf.io.decode_png(encoded, feature.shape[2], tf.as_dtype(feature.pixel_dtype))
+        if name == TARGET_IMAGE:
+            return tf.ensure_shape(pixels, feature.shape)
         if self._resize is not None:
             pixels = nearest(pixels, tf.shape(image)[:2])
         else:

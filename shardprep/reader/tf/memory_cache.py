@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from shardprep.dataset.schema import MASK, OBJECT_MASK
+from shardprep.dataset.schema import MASK, OBJECT_MASK, TARGET_IMAGE
 from shardprep.machine import free_bytes
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import Request
@@ -56,7 +56,8 @@ def _bytes_per_pixel(subset: Subset, request: Request) -> float:
     names = Elements(subset.schema, as_supervised=request.as_supervised).names
     num_bytes = 3.0
     if MASK in names:
-        num_bytes += np.dtype(subset.schema.features[MASK].mask_dtype).itemsize
+        num_bytes += np.dtype(subset.schema.features[MASK].pixel_dtype).itemsize
+    num_bytes += 3 * (TARGET_IMAGE in names)
     if OBJECT_MASK in names:
         manifests = [one.manifest for one in subset.datasets.opened]
         counts = [one.objects for manifest in manifests for one in manifest.annotations.values()]

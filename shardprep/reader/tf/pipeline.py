@@ -387,7 +387,7 @@ class _Stages:
         can_fill = (
             self._size is not None
             and request.as_supervised
-            and all(target.dtype != "bytes" or target.kind == "mask" for target in targets)
+            and all(one.dtype != "bytes" or one.kind in ("mask", "image") for one in targets)
             and request.config.on_error == "raise"
         )
         if request.crop is not None or schema.is_stack:

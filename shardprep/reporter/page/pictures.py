@@ -25,6 +25,7 @@ from shardprep.dataset.schema import (
     MASK,
     OBJECT_MASK,
     OBJECTS,
+    TARGET_IMAGE,
     Schema,
 )
 from shardprep.errors import RecordError, counted
@@ -152,6 +153,8 @@ def _in_turn(lists: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _thumbnail(images: StoredImages, payload: Payload) -> Thumbnail:
+    if TARGET_IMAGE in images.schema.features:
+        return thumbnail(annotated_picture(bytes(payload), images.schema).pixels)
     return thumbnail(images.pixels(images.image(payload), SIDE))
 
 
@@ -246,6 +249,8 @@ def switch(schema: Schema, classes: frozenset[int] | None = None) -> Html:
         "keypoints": any(one.kind == "keypoints" for one in schema.annotations.values()),
     }
     what = " and ".join(word for word, is_there in words.items() if is_there)
+    if not what:
+        return joined()
     box = tag("input", type="checkbox", id="marks", checked="")
     lists = [one.labels for one in schema.annotations.values() if len(one.labels) > 1]
     names = max(lists, key=len, default=())

@@ -13,6 +13,7 @@ from shardprep.dataset.schema import (
     BOX_LABEL,
     CROWD,
     MASKS,
+    TARGET_IMAGE,
     Feature,
     Schema,
 )
@@ -172,7 +173,7 @@ def _features(schema: Schema, features: Features) -> Html:
 def _value(schema: Schema, name: str, feature: Feature | None, values: list[Any]) -> str:
     """Return the values of a feature as text; for encoded images, the number of bytes."""
     first = values[:_MOST_VALUES]
-    if name == schema.image_name or name in MASKS:
+    if name in {schema.image_name, *MASKS, TARGET_IMAGE}:
         texts = [f"{len(one):,} bytes" for one in first if isinstance(one, bytes)]
     elif feature is not None and feature.kind in ("label", "labels"):
         names = feature.labels or schema.labels

@@ -21,7 +21,7 @@ from PIL import Image
 from shardprep.dataset import example
 from shardprep.dataset.annotated_pictures import annotated_picture
 from shardprep.dataset.example import Features
-from shardprep.dataset.schema import MASK, Schema
+from shardprep.dataset.schema import MASK, TARGET_IMAGE, Schema
 from shardprep.errors import RecordError, ShardprepError
 from shardprep.image.drawing import AnnotatedPicture, Legend, draw_marked, thumbnail
 from shardprep.image.jpeg_header import is_common
@@ -100,6 +100,8 @@ class RecordPictures:
         """Return an image and its media type: as stored, or PNG if browsers cannot show that."""
         images, payload, record = self._payload(number)
         try:
+            if TARGET_IMAGE in images.schema.features:
+                return _png(annotated_picture(bytes(payload), images.schema).pixels), "image/png"
             data = images.image(payload)
             if images.schema.image.encoding == "raw":
                 return _png(images.pixels(data)), "image/png"

@@ -35,6 +35,7 @@ from shardprep.dataset.schema import (
     POINTS,
     POINTS_VISIBLE,
     TARGET_FEATURES,
+    TARGET_IMAGE,
     TARGETS,
     Encoding,
     Schema,
@@ -175,7 +176,11 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     labels = catalog.label_names if schema.target else ()
     columns = {column.name: column.dtype for column in catalog.columns}
     encoding: Encoding = "any" if spec.format == "keep" else spec.format
-    targets = catalog.target_features if wanted else {}
+    targets = {**catalog.target_features} if wanted else {}
+    if (form := recipe.target_spec) is not None:
+        is_deep, shape = form.depth == 16, spec.fixed_size or (None, None)
+        own = {"shape": (*shape, 1 if is_deep else 3), "is_deep": is_deep, "encoding": "png"}
+        targets[TARGET_IMAGE] = schema.image.model_copy(update={**own, "doc": "The target image."})
     rule = recipe.rules.stack
     if schema.is_stack and not rule.text:
         raise SchemaError(

@@ -81,7 +81,10 @@ class Pairing:
         if several:
             one, two = self._index.keys[several[0]], self._index.keys[several[1]]
             hint = f"leave out one of them, with {OptionName('exclude')} or {OptionName('root')}"
-            raise AmbiguousIdError(document, f"{path!r} fits several images: {one} and {two}", hint)
+            what = f"{path!r} fits several images: {one} and {two}"
+            error = AmbiguousIdError(document, what, hint)
+            error.found = several
+            raise error
         return None
 
     def _ways(self, folder: str, split: str | None) -> list[str]:
