@@ -155,9 +155,12 @@ def test_pages_are_readable_for_all(site: Path, browser: Browser, width: int, th
     page.on("pageerror", lambda one: said.append(str(one)))
     for name in LOOKED_AT:
         page.goto((site / f"{name}.html").as_uri())
-        assert said == [], name
         assert page.evaluate("document.documentElement.scrollWidth") == width, name
+    page.close()
+    assert said == []
+    page = context.new_page()  # axe asks for the style sheets, which the browser refuses
+    for name in LOOKED_AT:
+        page.goto((site / f"{name}.html").as_uri())
         is_first = name == LOOKED_AT[0]  # the tree is the same on all pages
         assert serious(page, None if is_first else "article") == [], name
-        said.clear()  # of axe, which asks for the style sheets
     context.close()
