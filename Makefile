@@ -5,6 +5,7 @@
 #- make bench  measure all that docs/performance.md says, half an hour; BENCH="--only build"
 #- make soak   build a million images under attack, and 8,000 mutated documents, an hour or two; SOAK="--images 20000 --attacks 8"
 #- make wheel  write a wheel for every Python from 3.11 on, and an sdist, into dist/
+#- make release  build the wheel and check what an index and its users need; it publishes nothing
 #- make clean  remove what the others made
 
 PYTHON ?= python3
@@ -61,6 +62,17 @@ wheel: .venv/bin/python
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/*-linux_*.whl
 	rm dist/*-linux_*.whl
 
+release: .venv/installed-test wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		abi3audit check-wheel-contents pyroma twine
+	$(BIN)/check-wheel-contents --toplevel shardprep dist/*.whl
+	$(BIN)/pyroma --min 8 . # of 10: an address and a home page are missing
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/abi3audit --strict dist/*.whl
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --all-extras --output-file /dev/null \
+		$${PIP_FIND_LINKS:+--find-links "$$PIP_FIND_LINKS"} pyproject.toml
+	$(BIN)/pytest tests/test_wheel.py tests/frozen
+
 clean:
 	rm -rf .venv build dist demo *.egg-info shardprep/image/*.so .mypy_cache .pytest_cache .ruff_cache
 
@@ -83,4 +95,4 @@ clean:
 # Half of the time that a process takes to start is spent on compiling what was not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test lint types tests-check tests-test docs bench soak wheel clean
+.PHONY: help demo check test lint types tests-check tests-test docs bench soak wheel release clean

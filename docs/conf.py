@@ -50,6 +50,7 @@ html_css_files = ["site.css"]
 html_show_search_summary = False  # a page from file:// must not fetch others
 html_search_scorer = str(ROOT / "docs" / "search_order.js")
 html_copy_source = False
+html_extra_path = ["llms.txt"]
 html_show_sourcelink = False
 html_use_index = False
 copybutton_prompt_text = "$ "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from shardprep.image.process import RejectionKind
 from shardprep.reporter.findings.finding import MEANINGS as FINDINGS
 from shardprep.verifier.problem import MEANINGS, Kind
 from tests.documents.cli_page import page_text
+from tests.documents.manual_pages import COMPLETIONS, MAN, completions, pages
 from tests.documents.report_picture import MOST_BYTES, PICTURE, SIZE, draw
 from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.command import run
@@ -44,6 +46,7 @@ OF_OTHERS = {
     "--job-name", "--array", "--cpus-per-task", "--mem", "--time", "--requeue", "--parsable",
     "--dependency", "--kill-on-invalid-dep", "--wrap", "--for",  # of sbatch and kubectl
     "--repo-type",  # of hf
+    "--tag", "--rm", "--volume", "--user", "--build-arg", "--cpus", "--memory",  # of docker
 }  # fmt: skip
 
 
@@ -126,6 +129,37 @@ def test_every_option_of_the_documents_exists() -> None:
         assert set(re.findall(r"`?(--[a-z][a-z-]+)", path.read_text())) <= known, path
 
 
+def test_man_pages_and_completions_are_those_of_the_commands() -> None:
+    again = "run python -m tests.documents.manual_pages"
+    assert {path.name: path.read_text() for path in MAN.iterdir()} == pages(), again
+    stored = {path.name: path.read_text() for path in COMPLETIONS.iterdir()}
+    assert stored == completions(), again
+    assert stored["_shardprep"].startswith("#compdef shardprep\n")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    write(tmp_path / "shardprep", f'#!/bin/sh\nexec {sys.executable} -m shardprep "$@"\n'.encode())
+    (tmp_path / "shardprep").chmod(0o755)
+    program = 'source "$0"; COMP_WORDS=(shardprep export --cro); COMP_CWORD=2;'
+    program += '_shardprep_completion shardprep; echo "${COMPREPLY[@]}"'
+    done = subprocess.run(
+        ["bash", "-c", program, str(COMPLETIONS / "shardprep")], text=True, check=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, capture_output=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["--croissant"]
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_man_pages_have_no_error_and_show_every_option() -> None:
+    form = ["groff", "-ww", "-Kutf8", "-man", "-Tutf8", "-P-cbou"]
+    for name, page in pages().items():
+        done = subprocess.run(form, input=page, capture_output=True, text=True, check=True)
+        assert done.stderr == "", name
+        shown = {*re.findall(r"--[a-z-]+[a-z]", done.stdout)}
+        assert {*re.findall(r"--[a-z-]+[a-z]", page.replace("\\-", "-"))} == shown, name
+
+
 def table(title: str) -> str:
     return FORMAT.split(f"## {title}\n")[1].split("\n## ")[0]
 
@@ -185,7 +219,9 @@ def test_the_top_level_has_only_known_entries() -> None:
     top = {line.split("/")[0] for line in listed.stdout.splitlines()}
     assert top <= {
         "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile",
-        ".ci", ".gitignore", "shardprep", "schemas", "tests", "benchmarks", "docs",
+        "SECURITY.md", "CITATION.cff", "Dockerfile", "action.yml", ".pre-commit-hooks.yaml",
+        ".ci", ".devcontainer", ".github", ".gitignore", "shardprep", "schemas", "tests",
+        "benchmarks", "docs",
     }  # fmt: skip
 
 
