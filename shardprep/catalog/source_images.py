@@ -20,7 +20,7 @@ from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
 from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside, skipped
 from shardprep.catalog.patterns import matched
-from shardprep.catalog.stacks import stacked
+from shardprep.catalog.stacks import check_stacks, stacked
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.catalog.tables.table import Table
@@ -87,6 +87,7 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
     beside = masks_beside(recipe, listing.images, documents)
     members, left_out = _select(beside.images, recipe, excluded)
+    check_stacks(recipe, members)
     index = KeyIndex(members.keys)
     candidates = listing.images
     if recipe.exclude:
@@ -101,7 +102,7 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         hint = f"use {OptionName('labels')} csv:FILE:ID:VALUE"
         raise SourceError(OptionName("pivot"), "is for a table of labels that is named", hint)
     labelling = label_keys(index, rule, tables)
-    if recipe.may_be_annotated and labelling.rule == "none":
+    if recipe.may_be_annotated and labelling.rule == "none" and not members.are_stacks.any():
         found = recognised(recipe, index, documents, candidates)
         if found is not recipe:
             return source_images(found, listing)

@@ -19,7 +19,7 @@ from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
-from shardprep.source.byte_range import MemberError
+from shardprep.source.byte_range import MemberError, RefusedExtent
 from shardprep.source.members import Member, StackExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.writer.chunk import (
@@ -127,7 +127,7 @@ def encode_stack(item: Item, stack: StackImages, encoder: ChunkEncoder) -> tuple
 
 
 def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
-    files = _files(item, "mask")
+    files = read_files(item, "mask")
     if isinstance(files, Rejection):
         return files
     return _placed(item.annotation or Annotation(), files, image.placement, spec)
@@ -137,7 +137,7 @@ _placed = stage("annotate")(place_objects)
 
 
 def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes | Rejection:
-    files = _files(item, "target image")
+    files = read_files(item, "target image")
     if isinstance(files, Rejection):
         return files
     target = process_image(files[0], spec)
@@ -151,7 +151,8 @@ def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes |
     return target.data
 
 
-def _files(item: Item, noun: str) -> list[bytes] | Rejection:
+def read_files(item: Item, noun: str) -> list[bytes] | Rejection:
+    """Return the bytes of an item's masks or target image; a rejection if one cannot be read."""
     try:
         return [_read(member) for member in item.masks]
     except MemberError as error:
@@ -165,7 +166,9 @@ def read_item(item: Item | Member) -> bytes | Outcome:
     try:
         return _read(item)
     except MemberError as error:
-        return Outcome.unread(item, UNREADABLE, str(error))
+        extent = item.extent
+        kind = extent.kind if isinstance(extent, RefusedExtent) else UNREADABLE
+        return Outcome.unread(item, kind, str(error))
     except MemoryError:
         return Outcome.unread(item, "crashed", "is larger than the memory a worker may use")
 

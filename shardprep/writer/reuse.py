@@ -65,8 +65,10 @@ _COLUMNS = (
     "key", "status", "reason", "shard", "offset", "length", "label", "labels", "target", "text",
     "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
 )  # fmt: skip
-_SHAPE_NO_IMAGE = frozenset({"pyarrow", "pycocotools", REPACKED, SPLIT_RATIOS})
-"""Versions that affect only tables, annotations and order, which are never copied."""
+_SHAPE_NO_IMAGE = frozenset(
+    {"pyarrow", "pycocotools", "tifffile", "imagecodecs", REPACKED, SPLIT_RATIOS}
+)
+"""Versions that affect only tables, annotations, order and originals (tiles), never copied."""
 
 
 @dataclass(frozen=True, slots=True)

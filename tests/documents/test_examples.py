@@ -26,6 +26,7 @@ from tests.support.builders import (
     animals,
     build,
     jpeg,
+    pixels,
     png,
     tree,
     write,
@@ -222,6 +223,20 @@ def test_stacks_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["volume"].shape[1:] == (48, 64, 3)
     assert found["images"].shape == (4, 8, 48, 64, 3)
     assert next(iter(found["train"]))[0].shape == (4, 8, 32, 32, 3)
+
+
+@pytest.mark.thorough
+def test_tiles_md(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "slides" / "a.png", png(100, 150))
+    (command,) = re.findall(r"^\$ shardprep (.*)$", page("tiles"), re.MULTILINE)
+    done = run(*shlex.split(command), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    stitched = executed(examples("tiles"))["stitched"]
+    assert f"This prints `{capsys.readouterr().out.strip()}`" in page("tiles")
+    assert np.allclose(stitched["a.png"], pixels(100, 150).mean(axis=-1) / 255)
 
 
 # --- docs/export.md ---

@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,6 +91,13 @@ def test_every_page_begins_with_its_use() -> None:
     for path in DOCS.glob("*.md"):
         if path.stem not in {"SKILL", "index", "changelog", "contributing"}:
             assert re.match(r"# .+\n\nThis page ", path.read_text()), path.name
+
+
+def test_every_extra_is_explained() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(declared["optional-dependencies"]) - {"browser", "docs", "test"}
+    rows = re.findall(r"^\| `(\w+)` \| ", (DOCS / "platforms.md").read_text(), re.MULTILINE)
+    assert set(rows) == extras
 
 
 def test_the_readme_is_short() -> None:

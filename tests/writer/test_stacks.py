@@ -359,8 +359,8 @@ def test_options_that_stacks_do_not_allow_are_errors(keys: dict[str, Any], messa
 
 
 def test_errors_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="16 bits are stored only with --stack"):
-        make_recipe({"source": "x.zip", "depth": 16}, "t")
+    with pytest.raises(RecipeError, match="16 bits are stored only with"):
+        build(write_folder(tmp_path / "single", slices("a", 2)), tmp_path / "out", depth=16)
     source = write_folder(tmp_path / "source", slices("a", 2))
     with pytest.raises(SourceError, match=r"a key looks like a/slice_0\.jpg"):
         build(source, tmp_path / "out", stack="{id}/*.dcm")
