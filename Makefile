@@ -1,6 +1,7 @@
 #- make demo   set up, write a sample archive, build its shards, look into them
 #- make check  format, lint, types, and tests of every kind at a lower density: while you work
 #- make test   all of that, at full density: what CI runs
+#- make docs   write the documents as a site with search, build/site/index.html
 #- make bench  measure all that docs/performance.md says, half an hour; BENCH="--only build"
 #- make soak   build a million images under attack, and 8,000 mutated documents, an hour or two; SOAK="--images 20000 --attacks 8"
 #- make wheel  write a wheel for every Python from 3.11 on, and an sdist, into dist/
@@ -39,6 +40,11 @@ tests-check:
 
 tests-test:
 	$(BIN)/pytest $(WORKERS) --durations 25
+
+docs: .venv/installed-test
+	$(BIN)/sphinx-build --nitpicky --fail-on-warning --keep-going --quiet \
+		--fresh-env --doctree-dir build/doctrees docs build/site
+	@echo build/site/index.html
 
 bench: .venv/installed-test
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -89,4 +95,4 @@ clean:
 # Half of the time that a process takes to start is spent on compiling what was not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test lint types tests-check tests-test bench soak wheel release clean
+.PHONY: help demo check test lint types tests-check tests-test docs bench soak wheel release clean

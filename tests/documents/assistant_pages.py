@@ -12,7 +12,7 @@ from tests.documents.cli_page import parser
 from tests.support.paths import DATA, README, ROOT
 
 DOCS = ROOT / "docs"
-_FIRST = ("cheatsheet", "cli", "python", "kaggle", "reading", "format", "json")
+_FIRST = ("cheatsheet", "cli", "python", "labels", "kaggle", "reading", "format", "json")
 """Pages that answer most questions."""
 
 

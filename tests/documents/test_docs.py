@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from PIL import Image
@@ -27,11 +27,13 @@ from shardprep.verifier.problem import MEANINGS, Kind
 from tests.documents.cli_page import page_text
 from tests.documents.manual_pages import COMPLETIONS, MAN, completions, pages
 from tests.documents.report_picture import MOST_BYTES, PICTURE, SIZE, draw
-from tests.support.browser import need_browser
 from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.command import run
 from tests.support.layouts import LAYOUTS
 from tests.support.paths import README, ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 FORMAT = (ROOT / "docs" / "format.md").read_text()
 OF_OTHERS = {
@@ -48,27 +50,54 @@ OF_OTHERS = {
 }  # fmt: skip
 
 
+MARK = "<!-- demo -->\n"
+DEMO = [README, *((ROOT / "docs" / f"{name}.md").read_text() for name in ("labels", "verify"))]
+"""Pages that show a part of one session, in its order."""
+
+
 def masked(text: str) -> str:
-    """Replace sizes, rates and times, which differ between machines."""
+    """Replace sizes, rates, times and hashes, which differ between machines."""
     text = re.sub(r"\d[\d.,]* (MB|kB|B|s|images/s|bytes)\b", r"# \1", text)
     text = re.sub(r"\(\d\.\d\dx\)", "(#x)", text)
+    text = re.sub(r"\d+,\d{3}|[0-9a-f]{12}…", "#", text)
     return "\n".join(re.sub(r" +", " ", line).rstrip() for line in text.splitlines())
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("drawn")
-def test_the_demo_of_the_readme_is_the_output_of_the_program(tmp_path: Path) -> None:
-    block = README.split("<!-- demo -->\n```console\n")[1].split("```")[0]
-    shown = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
+def test_the_demo_of_the_pages_is_the_output_of_the_program(tmp_path: Path) -> None:
+    blocks = [
+        part.split("```")[0] for page in DEMO for part in page.split(f"{MARK}```console\n")[1:]
+    ]
+    assert len(blocks) == 4
+    shown = re.split(r"^\$ (.*)\n", "".join(blocks), flags=re.MULTILINE)[1:]
     for command, output in zip(shown[::2], shown[1::2], strict=True):
-        done = run(*command.removeprefix("shardprep ").split(), cwd=tmp_path)
+        if command.startswith("shardprep "):
+            done = run(*command.removeprefix("shardprep ").split(), cwd=tmp_path)
+        else:
+            done = subprocess.run(
+                command.split(), cwd=tmp_path, capture_output=True, text=True, check=True
+            )
         assert masked(done.stderr + done.stdout) == masked(output), command
+
+
+@pytest.mark.thorough
+def test_the_model_of_the_readme_learns(shapes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keras = pytest.importorskip("keras")
+    keras.utils.set_random_seed(0)
+    monkeypatch.chdir(shapes)
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    found: dict[str, object] = {}
+    exec(compile(block, "README.md", "exec"), found)
+    history: Any = found["history"]
+    assert history.history["accuracy"][-1] > history.history["accuracy"][0]
 
 
 def test_make_demo_runs_the_commands_of_the_readme() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for command in re.findall(r"^\$ (shardprep .*)$", README.split("## Use it")[0], re.MULTILINE):
         assert f"$(BIN)/{command}\n" in makefile
+    assert "$(BIN)/shardprep inspect\n" in makefile
 
 
 def test_every_build_command_of_the_readme_is_understood(tmp_path: Path) -> None:
@@ -213,12 +242,12 @@ def test_the_picture_of_the_readme_is_small() -> None:
 
 
 @pytest.mark.thorough
-def test_the_picture_can_be_drawn_anew(tmp_path: Path) -> None:
+def test_the_picture_can_be_drawn_anew(tmp_path: Path, browser: Browser) -> None:
     """Fonts differ between machines, so only mean colours are compared."""
-    drawn = draw(need_browser(), tmp_path)
+    drawn = draw(browser, tmp_path)
     (tmp_path / "drawn.png").write_bytes(drawn)
     assert len(drawn) <= MOST_BYTES
-    colours = Image.open(tmp_path / "drawn.png").convert("RGB").resize((60, 75))
-    kept = Image.open(PICTURE).convert("RGB").resize((60, 75))
+    colours = Image.open(tmp_path / "drawn.png").convert("RGB").resize((60, 39))
+    kept = Image.open(PICTURE).convert("RGB").resize((60, 39))
     apart = [abs(a - b) for a, b in zip(colours.tobytes(), kept.tobytes(), strict=True)]
     assert sum(apart) / len(apart) < 8
