@@ -1,0 +1,41 @@
+"""The command line, run in this process without workers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import typer.main
+from click.testing import CliRunner
+
+from shardprep.cli.app import program
+from shardprep.writer.build import build_dataset
+from shardprep.writer.engine.job import Workers
+from tests.support.builders import by_chunks, in_process
+
+if TYPE_CHECKING:
+    import pytest
+
+    from shardprep.recipe.recipe import Recipe
+    from shardprep.writer.finalize import BuildResult
+
+_COMMAND: Any = typer.main.get_command(program(["build"]))
+
+
+def encode_here(monkeypatch: pytest.MonkeyPatch, *, cuts_tiles: bool = False) -> None:
+    """Let the command line encode in this process; worker processes cut tiles."""
+
+    def quick(recipe: Recipe, _: Workers, watcher: Any, **more: Any) -> BuildResult:
+        return build_dataset(recipe, Workers(by_chunks(in_process), 1), watcher, **more)
+
+    monkeypatch.setattr("shardprep.writer.build.build_dataset", quick)
+    if not cuts_tiles:
+        monkeypatch.setattr("shardprep.writer.engine.worker_process.start_server", lambda *_: None)
+
+
+def build_command(*arguments: str) -> dict[str, Any]:
+    """Run `shardprep build --json`; return the object that it prints."""
+    done = CliRunner().invoke(_COMMAND, ["build", *arguments, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
