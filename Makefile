@@ -1,10 +1,12 @@
 #- make demo   set up, write a sample archive, build its shards, look into them
 #- make check  format, lint, types, and tests of every kind at a lower density: while you work
 #- make test   all of that, at full density: what CI runs
+#- make docs   write the documents as a site with search, build/site/index.html
 #- make bench  measure all that docs/performance.md says, half an hour; BENCH="--only build"
 #- make soak   build a million images under attack, and 8,000 mutated documents, an hour or two; SOAK="--images 20000 --attacks 8"
 #- make notebooks  run notebooks/*.py; write their pages in docs/ and .ipynb files
 #- make wheel  write a wheel for every Python from 3.11 on, and an sdist, into dist/
+#- make release  build the wheel and check what an index and its users need; it publishes nothing
 #- make clean  remove what the others made
 
 PYTHON ?= python3
@@ -40,6 +42,11 @@ tests-check:
 tests-test:
 	$(BIN)/pytest $(WORKERS) --durations 25
 
+docs: .venv/installed-test
+	$(BIN)/sphinx-build --nitpicky --fail-on-warning --keep-going --quiet \
+		--fresh-env --doctree-dir build/doctrees docs build/site
+	@echo build/site/index.html
+
 bench: .venv/installed-test
 	$(BIN)/python -m benchmarks $(BENCH)
 
@@ -58,6 +65,17 @@ wheel: .venv/bin/python
 	$(BIN)/python -m build --outdir dist .
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/*-linux_*.whl
 	rm dist/*-linux_*.whl
+
+release: .venv/installed-test wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		abi3audit check-wheel-contents pyroma twine
+	$(BIN)/check-wheel-contents --toplevel shardprep dist/*.whl
+	$(BIN)/pyroma --min 8 . # of 10: an address and a home page are missing
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/abi3audit --strict dist/*.whl
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --all-extras --output-file /dev/null \
+		$${PIP_FIND_LINKS:+--find-links "$$PIP_FIND_LINKS"} pyproject.toml
+	$(BIN)/pytest tests/test_wheel.py tests/frozen
 
 clean:
 	rm -rf .venv build dist demo *.egg-info shardprep/image/*.so .mypy_cache .pytest_cache .ruff_cache
@@ -81,4 +99,4 @@ clean:
 # Half of the time that a process takes to start is spent on compiling what was not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test lint types tests-check tests-test bench soak notebooks wheel clean
+.PHONY: help demo check test lint types tests-check tests-test docs bench soak notebooks wheel release clean

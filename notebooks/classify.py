@@ -103,4 +103,4 @@ sheet
 # - [Find boxes](../docs/tutorial_detect.md) or [masks](../docs/tutorial_segment.md) with the same steps.
 # - [Go from Kaggle's data to a submission](../docs/notebook.md).
 # - [Choose a reader](../docs/which_loader.md) for Keras, PyTorch or JAX.
-# - [Choose where labels and splits come from](../docs/kaggle.md).
+# - Choose where [labels](../docs/labels.md) and [splits](../docs/splits.md) come from.

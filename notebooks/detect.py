@@ -145,5 +145,5 @@ print(f"best cell right in {share:.2f} of {len(right)} images")
 #
 # - [Train with boxes, masks and keypoints](../docs/tasks.md): detectors in Keras and of torchvision, all box formats.
 # - [Augment images with their boxes](../docs/augment.md).
-# - [Other forms of boxes](../docs/kaggle.md): Pascal VOC, YOLO, tables, LabelMe, VIA and CVAT.
+# - [Other forms of boxes](../docs/boxes.md): Pascal VOC, YOLO, tables, LabelMe, VIA and CVAT.
 # - [Segment images](../docs/tutorial_segment.md).

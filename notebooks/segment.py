@@ -123,5 +123,5 @@ sheet
 #
 # - [Train with boxes, masks and keypoints](../docs/tasks.md): larger models, in Keras and PyTorch.
 # - [Augment images with their masks](../docs/augment.md).
-# - [Other forms of masks](../docs/kaggle.md): run lengths, outlines, one file for each object.
+# - [Other forms of masks](../docs/masks.md): run lengths, outlines, one file for each object.
 # - [See a dataset in a browser](../docs/view.md).

@@ -25,7 +25,7 @@ from shardprep.storage import store
 from shardprep.writer.engine import worker_process
 from tests.source.ordeal import Ordeal, made
 from tests.support import builders
-from tests.support.browser import MISSING
+from tests.support.browser import MISSING, need_browser
 from tests.support.builders import build, sample
 from tests.support.examples import load_profile
 from tests.support.object_store import Bucket, ObjectStore, Proxy, environment
@@ -33,6 +33,7 @@ from tests.support.paths import shared_folder
 from tests.support.processes import share_servers, skip_fsync, use_servers
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from xdist.workermanage import WorkerController
 
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -141,6 +142,17 @@ def _drawn(monkeypatch: pytest.MonkeyPatch) -> None:
         return archive
 
     monkeypatch.setattr(sample_archive, "_archive", again)
+
+
+@pytest.fixture(name="browser", scope="session")
+def _browser() -> Iterator[Browser]:
+    program = need_browser()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(name="shapes", scope="session")

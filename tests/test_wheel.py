@@ -1,4 +1,4 @@
-"""A wheel holds all that a machine without a compiler needs, the C kernels as well."""
+"""A wheel holds all that a machine without a compiler needs, the C kernels and man pages too."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.paths import ROOT, WHEEL_SOURCES
 
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "schemas", "shardprep")
 PROGRAM = """
 import json, sys
 from shardprep.image import _boxes, _pixels, _resample, resample
@@ -29,7 +28,7 @@ print(json.dumps([resample.BACKEND, *kernels]))
 @pytest.mark.skipif(shutil.which("cc") is None, reason="a wheel is made where a compiler is")
 def test_a_wheel_brings_the_kernels_to_a_machine_without_a_compiler(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    for name in SOURCES:
+    for name in WHEEL_SOURCES:
         path = ROOT / name
         if path.is_dir():
             shutil.copytree(path, tree / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
@@ -43,6 +42,13 @@ def test_a_wheel_brings_the_kernels_to_a_machine_without_a_compiler(tmp_path: Pa
     (wheel,) = tmp_path.glob("*.whl")
     assert re.fullmatch(r"shardprep-[\d.]+-cp311-abi3-linux_\w+\.whl", wheel.name)
     names = zipfile.ZipFile(wheel).namelist()
+    shared = {name.partition(".data/data/share/")[2] for name in names if ".data/data/" in name}
+    assert shared == {
+        *(f"man/man1/{path.name}" for path in (ROOT / "docs" / "man").iterdir()),
+        "bash-completion/completions/shardprep",
+        "zsh/site-functions/_shardprep",
+        "fish/vendor_completions.d/shardprep.fish",
+    }
     assert {"shardprep/py.typed", "shardprep/schemas/detection.json"} <= {*names}
     shutil.rmtree(tree)
 
@@ -66,5 +72,6 @@ def test_a_wheel_brings_the_kernels_to_a_machine_without_a_compiler(tmp_path: Pa
     assert backend == "c"
     assert all(kernel.startswith(f"{packages}{os.sep}") for kernel in kernels)
     assert said("-m", "shardprep", "--version").strip()
+    assert (clean / "share/man/man1/shardprep-build.1").is_file()
     said("-m", "shardprep", "sample")
     assert "599 written" in said("-m", "shardprep", "build", "--shards", "20")

@@ -18,7 +18,7 @@ from shardprep.api.arguments import (
 from shardprep.api.display import watched
 from shardprep.api.progress import Show, Watch
 from shardprep.dataset.card import Card
-from shardprep.errors import DatasetError, some_of
+from shardprep.errors import DatasetError, OptionName, RecipeError, some_of
 from shardprep.recipe.options import ARGUMENTS, DATASET, RUN_OPTIONS, Option
 from shardprep.storage.url import ObjectUrl, is_url, local_path
 
@@ -71,6 +71,9 @@ OPTIONS: dict[str, dict[str, Option]] = {
     "export": {
         "dataset": DATASET,
         "to": Option("Layout: webdataset, parquet, folder, tfod, coco or yolo.", metavar="LAYOUT"),
+        "croissant": Option(
+            "Instead of an export, write croissant.json into the dataset's folder."
+        ),
         "out": Option("Folder of the export.", metavar="DIR", shown="exports/NAME-VERSION-LAYOUT"),
         "split": Option(
             "Records to write, such as train[:10%]+validation.", metavar="SPLIT", shown="all"
@@ -121,7 +124,8 @@ OPTIONS: dict[str, dict[str, Option]] = {
 def export(
     dataset: str | Path | None = None,
     *,
-    to: Literal["webdataset", "parquet", "folder", "tfod", "coco", "yolo"],
+    to: Literal["webdataset", "parquet", "folder", "tfod", "coco", "yolo"] | None = None,
+    croissant: bool = False,
     out: str | Path | None = None,
     split: AnySplit | None = None,
     overwrite: bool = False,
@@ -130,7 +134,8 @@ def export(
 ) -> Exported:
     """Write a dataset in the layout of another library; stored images are copied unchanged.
 
-    If an export is interrupted, the same call continues it.
+    If an export is interrupted, the same call continues it. `croissant` describes the dataset in
+    its own folder instead.
 
     Raises:
         DatasetError: the dataset or the split does not exist, or a file is missing or damaged.
@@ -138,17 +143,32 @@ def export(
         BuildError: the target folder contains something else, or another export writes to it.
         StorageError: object storage does not answer, or refuses a request.
     """
+    from shardprep.exporter.croissant import write_croissant
     from shardprep.exporter.export import Chosen, export_dataset
 
+    if croissant == (to is not None):
+        what = "a layout and a description at once" if croissant else "no layout is given"
+        hint = f"give either {OptionName('to')} or {OptionName('croissant')}"
+        raise RecipeError("shardprep export", what, hint)
+    if croissant and (out is not None or split is not None):
+        what = "describes the whole dataset, in its own folder"
+        raise RecipeError(
+            OptionName("croissant"),
+            what,
+            f"leave out {OptionName('out')} and {OptionName('split')}",
+        )
     start_s = time.monotonic()
     folder = None if out is None else local_path(out)
     with answering(store_timeout), watched(progress) as watch:
         opened = dataset_at(dataset)
-        wanted = selected(opened, split)
-        chosen = None if wanted is None else Chosen(wanted.name, wanted.numbers)
-        result = export_dataset(
-            opened, to, folder, watcher=watch, chosen=chosen, overwrite=overwrite
-        )
+        if to is None:
+            result = write_croissant(opened, overwrite=overwrite)
+        else:
+            wanted = selected(opened, split)
+            chosen = None if wanted is None else Chosen(wanted.name, wanted.numbers)
+            result = export_dataset(
+                opened, to, folder, watcher=watch, chosen=chosen, overwrite=overwrite
+            )
     return replace(result, elapsed_s=time.monotonic() - start_s)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -36,7 +36,7 @@ from shardprep.catalog.source_images import (
     source_images,
 )
 from shardprep.catalog.splits import given_splits, group_findings, group_keys
-from shardprep.catalog.stacks import stack_findings
+from shardprep.catalog.stacks import stack_columns, stack_findings
 from shardprep.catalog.tables.columns import (
     Column,
     RowColumns,
@@ -57,15 +57,18 @@ from shardprep.catalog.targets import (
     naming_of,
     words_in,
 )
-from shardprep.dataset.schema import IMAGES, NUM_IMAGES, Feature, TargetKind
+from shardprep.dataset.schema import IMAGES, Feature, TargetKind
 from shardprep.errors import OptionName, SourceError, concise, shown, some_of
 from shardprep.image.annotation_types import Annotation
+from shardprep.image.tiles import tile_spec
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded
 
 _NO_LABEL, _NO_TARGET = "no label", "no target image"
+TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
+"""First row and first column of a tile in its upright image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,15 @@ class Catalog:
     annotations: AnnotationFacts | None = None
     target_features: Mapping[str, Feature] = field(default_factory=dict)
     """The features of targets of several values."""
+
+    def in_tiles(self) -> Catalog:
+        """Return the catalog without items, with the features and annotations of tiles."""
+        columns = (*self.columns, *TILE_COLUMNS)
+        check_columns(columns)
+        facts = self.annotations
+        return replace(
+            self, columns=columns, annotations=facts and replace(facts, spec=tile_spec(facts.spec))
+        )
 
 
 def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> Catalog:
@@ -139,11 +151,9 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
     rows = _rows(wanted)
     columns, values = columns + rows.columns, values + rows.values
-    if recipe.stack:
-        columns, values = (
-            (*columns, Column(NUM_IMAGES, "int64")),
-            (*values, Coded.of(members.num_files.tolist())),
-        )
+    of_stacks = stack_columns(members)
+    columns, values = columns + tuple(of_stacks), values + tuple(of_stacks.values())
+    if of_stacks:
         check_columns((*columns, Column(IMAGES, "int64")))
     strata = targets.strata()
     annotation: Coded[Annotation | None] = Coded.constant(None, len(members))

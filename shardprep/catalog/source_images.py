@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing, with_arrays
+from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
 from shardprep.catalog.labels import Labelling, label_keys
 from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
 from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside, skipped
 from shardprep.catalog.patterns import matched
-from shardprep.catalog.stacks import stacked
+from shardprep.catalog.stacks import check_stacks, stack_masks, stacked
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.catalog.tables.table import Table
@@ -72,7 +73,9 @@ def list_images(
         leave_out=outputs(recipe),
         check=check,
     )
-    return stacked(recipe, with_arrays(listing, recipe, proposes=proposes))
+    rest, masks = masks_apart(listing, recipe)
+    found = stacked(recipe, with_arrays(rest, recipe, proposes=proposes))
+    return with_masks(found, masks, recipe)
 
 
 def files_by_key(listing: Listing) -> dict[str, StoredExtent | RefusedExtent]:
@@ -82,11 +85,16 @@ def files_by_key(listing: Listing) -> dict[str, StoredExtent | RefusedExtent]:
 
 def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
     """Return the wanted images, their labels, and the recipe with detected boxes or masks."""
+    are_stacks = listing.images.are_stacks
+    if recipe.rules.masks.kind == "auto" and are_stacks.any():
+        masks = listing.images.take(np.flatnonzero(~are_stacks)).keys
+        recipe = recipe.with_rules(masks=stack_masks(masks))
     documents = Documents(listing.others, recipe, listing.columns)
     recipe = with_panoptic(recipe, listing.images, documents)
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
     beside = masks_beside(recipe, listing.images, documents)
     members, left_out = _select(beside.images, recipe, excluded)
+    check_stacks(recipe, members)
     index = KeyIndex(members.keys)
     candidates = listing.images
     if recipe.exclude:
@@ -101,7 +109,7 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         hint = f"use {OptionName('labels')} csv:FILE:ID:VALUE"
         raise SourceError(OptionName("pivot"), "is for a table of labels that is named", hint)
     labelling = label_keys(index, rule, tables)
-    if recipe.may_be_annotated and labelling.rule == "none":
+    if recipe.may_be_annotated and labelling.rule == "none" and not members.are_stacks.any():
         found = recognised(recipe, index, documents, candidates)
         if found is not recipe:
             return source_images(found, listing)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import posixpath
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
 import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing
-from shardprep.catalog.names import MASK_ENDING, natural_order
+from shardprep.catalog.names import MASK_ENDING, given_split, masks_by_folder, natural_order
 from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.patterns import Pattern
+from shardprep.catalog.tables.columns import Column, Value
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import OptionName, SourceError, counted, shown
+from shardprep.dataset.schema import NUM_IMAGES
+from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member, Members, StackExtent
+from shardprep.source.string_column import Coded
 
 _OPTION = OptionName("stack")
 _NOT_MATCHED = "not matched by --stack"
 _LACKS = "a channel is missing"
 _TWICE = "a channel has several files"
+_DIFFER = "channels differ in their number of planes"
 _MOST_SHOWN = 160
 _MOST_OF_THEM = 0.9
 """Share of images or folders that a detected pattern must fit: some files may be missing."""
@@ -33,6 +38,9 @@ _MOST_LOOKED_AT = 10_000
 _LEAST_FOLDERS, _LEAST_IMAGES = 2, 2
 """Smallest numbers of samples, and of images per sample, of detected stacks."""
 _MOST_CHANNELS = 16
+_SPACING = ("spacing/t", "spacing/y", "spacing/x")
+"""Features of the distances between planes, rows and columns, in the unit of the file."""
+_UNKNOWN = (math.nan,) * 3
 _DICOM = (".dcm", ".dicom")
 _COLOURS = ("red", "green", "blue")
 
@@ -63,12 +71,17 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     for sample, rows in rows_of.items():
         rows.sort(key=lambda row: natural_order(names[row]))
         rows.sort(key=lambda row: order.index(channels[row]) if order else 0)
-        extent = StackExtent(images.take(np.array(rows)), has_channels=bool(order))
+        files = _single(images.take(np.array(rows)), order)
+        first = images[rows[0]].extent
+        spacing = first.spacing if isinstance(first, StackExtent) else ()
+        extent = StackExtent(files, has_channels=bool(order), spacing=spacing)
         there, member = (
             [channels[row] for row in rows] if order else [],
             Member(str(sample), extent),
         )
-        if there == order:
+        if not files:
+            lost.append(skipped(member, _DIFFER))
+        elif there == order:
             made.append(member)
         elif lacking := [name for name in rule.channels if name.lower() not in there]:
             lost.append(skipped(member, _LACKS, ", ".join(lacking)))
@@ -84,13 +97,71 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     return replace(listing, images=Members.of(made), skipped=every)
 
 
+def _single(members: Members, channels: Sequence[str]) -> Members:
+    """Return the members, with the images of each stack instead of the stack.
+
+    Of channels, the first images precede all second ones; empty if they differ in length.
+    """
+    if not members.are_stacks.any():
+        return members
+    parts = [
+        one.extent.members if isinstance(one.extent, StackExtent) else Members.of([one])
+        for one in members
+    ]
+    joined = Members.joined(parts)
+    is_even = len({*map(len, parts)}) == 1
+    rows = np.arange(len(joined) if is_even or not channels else 0)
+    return joined.take(rows.reshape(len(parts), -1).T.ravel() if channels else rows)
+
+
+def check_stacks(recipe: Recipe, members: Members) -> None:
+    """Raise an error if stacks are mixed with single images, or have annotations."""
+    if not members.are_stacks.any():
+        return
+    single = np.flatnonzero(~members.are_stacks & ~members.are_refused)
+    if len(single):
+        what = f"has stacks, and {counted(len(single), 'single image')}"
+        example = shown(members.keys[int(single[0])], _MOST_SHOWN)
+        hint = f"leave one kind out, as by {OptionName('exclude')} {example}"
+        raise SourceError(recipe.source, what, hint)
+    for key in ("boxes", "points", "target_image", "tile"):
+        if getattr(recipe, key) not in ("", "none", None):
+            raise RecipeError(OptionName(key), f"{key} of stacks are not supported", "leave it out")
+    option = OptionName("instances" if recipe.instances else "masks")
+    if recipe.instances or recipe.rules.masks.kind in ("rle", "format"):
+        what = f"{'objects' if recipe.instances else recipe.masks} of stacks are not supported"
+        raise RecipeError(option, what, "give files of class masks, such as '{id}/labels/*.png'")
+
+
+def stack_columns(members: Members) -> dict[Column, Coded[Value]]:
+    """Return the features of stacks besides their images, with the values of all members.
+
+    These are the number of images and, if any file states it, the spacing.
+    """
+    if not members.are_stacks.any():
+        return {}
+    found: dict[Column, Coded[Value]] = {}
+    found[Column(NUM_IMAGES, "int64")] = Coded.of(members.num_files.tolist())
+    extents = [one.extent for one in members]
+    spacing = [one.spacing if isinstance(one, StackExtent) else () for one in extents]
+    if any(spacing):
+        for name, along in zip(
+            _SPACING, zip(*(one or _UNKNOWN for one in spacing), strict=True), strict=True
+        ):
+            found[Column(name, "float32")] = Coded.of(along)
+    return found
+
+
 def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
     """Return the values of `--stack` that fit the names of images; [] for single images.
 
     Channels are files whose names differ in the same few endings. Series are DICOM files in several
-    folders, or other files in folders whose names are ids in a table.
+    folders, or other files in folders whose names are ids in a table, or numbered files in a folder
+    beside a folder of masks.
     """
-    paths = [PurePosixPath(key) for key in keys[:_MOST_LOOKED_AT]]
+    keys = keys[:_MOST_LOOKED_AT]
+    masks = set[str]().union(*masks_by_folder(keys).values())
+    paths = [PurePosixPath(key) for key in keys if key not in masks]
     suffixes = Counter(path.suffix for path in paths)
     suffix, number = suffixes.most_common(1)[0] if paths else ("", 0)
     if number < _MOST_OF_THEM * len(paths):
@@ -104,19 +175,33 @@ def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
     if len(folders) < _LEAST_FOLDERS or num_there < _MOST_OF_THEM * len(paths):
         return []
     names = {folder.name for folder in folders}
-    if suffix.lower() not in _DICOM and not any(_has_ids(table, names) for table in tables):
+    inner, is_split = "", any(given_split([folder.parent.name]) for folder in folders)
+    if masks and len(names) == 1 and not is_split and all(one.stem.isdigit() for one in paths):
+        inner, folders = names.pop(), [folder.parent for folder in folders]
+    elif suffix.lower() not in _DICOM and not any(_has_ids(table, names) for table in tables):
         return []
     common = PurePosixPath(posixpath.commonpath(folders))
     depths = {len(folder.parts) - len(common.parts) for folder in folders}
     fields = {1: "{id}", 2: "{study}/{series}"}.get(max(depths), "")
-    return [str(common / fields / f"*{suffix}")] if fields and len(depths) == 1 else []
+    return [str(common / fields / inner / f"*{suffix}")] if fields and len(depths) == 1 else []
+
+
+def stack_masks(masks: Iterable[str]) -> str:
+    """Return the pattern of masks in a folder of each sample; SourceError if there is not one."""
+    paths = [PurePosixPath(one) for one in masks]
+    found = {f"{{id}}/{path.parent.name}/*{path.suffix}" for path in paths}
+    if len(found) != 1:
+        option = OptionName("masks", "auto")
+        hint = f"say where: {replace(option, value='')} '{{id}}/masks/*.png'"
+        raise SourceError(option, "no masks of stacks are recognised", hint)
+    return found.pop()
 
 
 def stack_findings(
     recipe: Recipe, keys: Sequence[str], tables: Sequence[Table], members: Members
 ) -> list[str]:
     """Return remarks: the lengths of the stacks `members`, or that images look like stacks."""
-    if recipe.stack and members:
+    if members.are_stacks.any():
         numbers = members.num_files
         median = int(np.quantile(numbers, 0.5, method="inverted_cdf"))
         lengths = f"{numbers.min():,} to {numbers.max():,} images, median {median:,}"

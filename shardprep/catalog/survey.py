@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from shardprep.catalog.labels import auto_labels
 from shardprep.catalog.names import folder_splits
 from shardprep.catalog.objects.detect import annotation_findings, find_signs, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign
+from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.mask_files import masks_beside
 from shardprep.catalog.source_images import list_images, no_image
 from shardprep.catalog.stacks import stack_patterns
@@ -27,15 +29,17 @@ from shardprep.catalog.tables.table import Table
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.card import Card
 from shardprep.dataset.schema import TargetKind
-from shardprep.errors import SourceError, counted, printable
+from shardprep.errors import OptionName, SourceError, counted, printable
 from shardprep.recipe.document import key_lines, toml_value
 from shardprep.recipe.recipe import make_recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES
 from shardprep.source.byte_range import ZipExtent
-from shardprep.source.members import Member
+from shardprep.source.members import Member, Members
 from shardprep.storage.space import megabytes
 
 _MOST_COLUMNS = 12
+_LOOKED_AT, _LARGE = 8, 50_000_000
+"""Number of images whose size is read, and pixels of images to cut into tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,8 @@ def survey_source(
     ]
     if chosen.rule == "none":
         rules += part_candidates(keys, tables)
-    signs = find_signs(index, documents, listing.images)
+    has_stacks = bool(listing.images.are_stacks.any())
+    signs = [] if has_stacks else find_signs(index, documents, listing.images)
     recognised = [] if signs else annotation_findings(keys, documents)
     ordered = tuple(sorted(signs, key=lambda one: one not in usual(signs)))
     taken = {ordered[0].key: ordered[0].option} if signs and chosen.rule == "none" else {}
@@ -162,7 +167,7 @@ def survey_source(
         chosen=chosen.rule,
         annotations=ordered,
         stacks=tuple(stack_patterns(keys, tables)),
-        findings=(*listing.notes, *chosen.findings, *recognised),
+        findings=(*listing.notes, *chosen.findings, *recognised, *_large(listing.images)),
         proposals=listing.proposals,
         target=targets.kind,
         classes={name: counts[i] for i, name in enumerate(targets.names)},
@@ -190,6 +195,7 @@ def recipe_text(survey: Survey) -> str:
         *key_lines("fit", "crop" if survey.taken is None else "pad"),
         "",
         *(line for one in survey.stacks for line in key_lines("stack", one, is_set=False)),
+        *(['# With stack, masks = "auto".'] if survey.stacks and survey.annotations else []),
         *_annotation_lines(survey),
         *(_label_lines(survey) if survey.taken is None else []),
         "",
@@ -278,6 +284,15 @@ def _table(index: KeyIndex, table: Table) -> TableSurvey:
     except SourceError as error:
         return TableSurvey(*facts, "", 0, error.what)
     return TableSurvey(*facts, match.id_column, int((match.row_of >= 0).sum()))
+
+
+def _large(members: Members) -> list[str]:
+    """Return a remark if images are so large that they are usually cut into tiles."""
+    some = members[:: -(-len(members) // _LOOKED_AT)]
+    sizes = [size for one in some if (size := image_size(one.extent))]
+    height, width = max(sizes, key=math.prod, default=(0, 0))
+    large = f"an image has {width}x{height} pixels; {OptionName('tile')} 512 would cut it"
+    return [large] if height * width >= _LARGE else []
 
 
 def _suffixes(members: Sequence[Member]) -> dict[str, int]:

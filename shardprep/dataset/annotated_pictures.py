@@ -87,6 +87,7 @@ def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
     """
     dtypes = schema.dtypes
     values: dict[str, Any] = dict(ExampleDecoder(dtypes, dtypes).decode(payload))
+    masks = values.get(MASK) or (b"",)
     try:
         return AnnotatedPicture(
             title=values[FILENAME][0].decode(errors="replace") if FILENAME in values else "",
@@ -95,7 +96,7 @@ def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
             labels=values.get(BOX_LABEL, ()),
             crowds=values.get(CROWD, ()),
             masks=values.get(OBJECT_MASK, ()),
-            mask=next(iter(values.get(MASK, ())), b""),
+            mask=masks[len(masks) // 2],
             **_points(values, schema),
         )
     except Exception as error:  # decoders raise anything

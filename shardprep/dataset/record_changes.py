@@ -225,7 +225,8 @@ class _Comparison:
         common = {name: i for i, name in enumerate(dict.fromkeys((*names[0], *names[1])))}
         pixels = []
         for record, own in zip(values, names, strict=True):
-            mask = _mask_pixels(record[MASK][0]).astype(np.int64)
+            masks = [*map(_mask_pixels, record[MASK])]
+            mask = (np.concatenate(masks) if masks else np.empty(0)).astype(np.int64)
             places = np.array([common[name] for name in own] or [0], np.int64)
             is_class = mask < len(own)
             pixels.append(np.where(is_class, places[np.where(is_class, mask, 0)], -1))

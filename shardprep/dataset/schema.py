@@ -202,12 +202,13 @@ def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
         own = _allowed(name, pictures)
         is_of_object = name.partition("/")[0] == OBJECTS
         is_stack = name == IMAGES == pictures
+        may_repeat = name == MASK and pictures == IMAGES
         if (feature.kind, feature.dtype) not in own:
             kind, dtype = own[0]
             yield f"features.{name}: must be of kind {kind!r}, dtype {dtype!r}"
         elif is_of_object and name not in PROVIDED:
             yield f"features.{name}: objects have no such feature"
-        elif feature.repeated != (is_of_object or is_stack):
+        elif feature.repeated != (is_of_object or is_stack) and not may_repeat:
             yield f"features.{name}.repeated: must be {str(is_of_object or is_stack).lower()}"
         elif feature.labels and not (name in _NAMED or name.startswith(CLASS_PREFIX)):
             yield f"features.{name}.labels: only classes, masks and vectors have names of their own"
@@ -352,7 +353,9 @@ class Schema(Document):
             changed[name] = self.features[name].model_copy(update={"points": points, **more})
         return self.model_copy(update={"features": {**self.features, **changed}})
 
-    def with_stacks(self, channels: tuple[str, ...], *, is_deep: bool) -> Schema:
+    def with_stacks(
+        self, channels: tuple[str, ...], *, is_deep: bool, masks_repeat: bool = False
+    ) -> Schema:
         """Return a copy whose examples have the images of a stack; see `Feature` for arguments."""
         form = {
             "repeated": True,
@@ -364,8 +367,10 @@ class Schema(Document):
         known = {
             IMAGES if name == self.image_name else name: one for name, one in self.features.items()
         }
-        images = self.image.model_copy(update=form)
-        return self.model_copy(update={"features": {**known, IMAGES: images}})
+        known[IMAGES] = self.image.model_copy(update=form)
+        if masks_repeat:
+            known[MASK] = known[MASK].model_copy(update={"repeated": True})
+        return self.model_copy(update={"features": known})
 
     def with_images(self, size: tuple[int, int] | None, encoding: Encoding | None) -> Schema:
         """Return a copy for images of height and width `size`, or of any size, and their masks."""

@@ -79,7 +79,7 @@ def _features(schema: Schema) -> dict[str, Any]:
     features: dict[str, Any] = {}
     of_objects: dict[str, Any] = {}
     for name, feature in schema.features.items():
-        if name == IMAGES and schema.is_stack:
+        if feature.repeated and name in (IMAGES, MASK):
             features[name] = _sequence(_feature(feature, schema))
         elif feature.repeated:
             of_objects[name.removeprefix(f"{OBJECTS}/")] = _feature(feature, schema)

@@ -72,12 +72,12 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Exported(Card):
-    """A dataset in another layout."""
+    """A dataset in another layout, or its Croissant description."""
 
     path: Path
-    """Folder of the export."""
+    """Folder of the export, or the file croissant.json."""
     layout: str
-    """The layout: webdataset, parquet, folder, tfod, coco or yolo."""
+    """The layout: webdataset, parquet, folder, tfod, coco, yolo or croissant."""
     was_there: bool
     """True if the export was already complete."""
     splits: dict[str, int]

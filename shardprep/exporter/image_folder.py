@@ -43,6 +43,7 @@ from shardprep.exporter import coco
 from shardprep.exporter.file_names import folder_names
 from shardprep.exporter.samples import (
     PARTS,
+    Buffer,
     Export,
     ExportSample,
     Layout,
@@ -100,10 +101,10 @@ def _write(
             path = f"{folder}/{sample.name}.{sample.suffix}"
             if schema.is_stack:
                 path = f"{folder}/{sample.name}"
-                _write_stack(work / path, sample, schema.image.channels)
+                _write_stack(work / path, sample.images, schema.image.channels, sample.suffix)
             else:
                 (work / path).write_bytes(sample.image)
-            _write_masks(work, mask_folders, sample)
+            _write_masks(work, mask_folders, sample, schema)
             rows.writerow(map(to_cell, _row(sample, path, place.split, schema)))
             if folders.document is not None and BOX_LABEL in schema.features:
                 named = path if folders.by_class else path.rpartition("/")[2]
@@ -135,15 +136,21 @@ def _mask_folders(folders: FolderNames, schema: Schema, split: str) -> dict[str,
     }
 
 
-def _write_stack(folder: Path, sample: ExportSample, channels: Sequence[str]) -> None:
+def _write_stack(
+    folder: Path, images: Sequence[Buffer], channels: Sequence[str], suffix: str
+) -> None:
     folder.mkdir(exist_ok=True)
-    for number, data in enumerate(sample.images):
+    for number, data in enumerate(images):
         name = channels[number] if number < len(channels) else f"{number:05d}"
-        (folder / f"{name}.{sample.suffix}").write_bytes(data)
+        (folder / f"{name}.{suffix}").write_bytes(data)
 
 
-def _write_masks(work: Path, folders: Mapping[str, str], sample: ExportSample) -> None:
-    if MASK in folders and sample.mask is not None:
+def _write_masks(
+    work: Path, folders: Mapping[str, str], sample: ExportSample, schema: Schema
+) -> None:
+    if MASK in folders and schema.features[MASK].repeated:
+        _write_stack(work / folders[MASK] / sample.name, sample.class_masks, (), "png")
+    elif MASK in folders and sample.mask is not None:
         (work / folders[MASK] / f"{sample.name}.png").write_bytes(sample.mask)
     if sample.target_image is not None:
         name = f"{folders[TARGET_IMAGE]}/{sample.name}.png"

@@ -1,4 +1,4 @@
-"""Write Parquet files with the features of Hugging Face `datasets`, and a dataset card.
+"""Write Parquet files with the features of Hugging Face `datasets`, a card and a Croissant file.
 
 The schema's metadata has the features as JSON, as `datasets` writes them, so that readers know
 which bytes are images and which numbers are classes. The card is README.md with the YAML of the
@@ -31,6 +31,7 @@ from shardprep.dataset.schema import (
     Schema,
 )
 from shardprep.exporter.coco import pixel_boxes, pixel_points
+from shardprep.exporter.croissant import CROISSANT_FILE, IMAGE, parquet_croissant
 from shardprep.exporter.samples import (
     Buffer,
     Export,
@@ -48,7 +49,6 @@ _LARGEST = "1M<n<10M"
 _GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 1000
 """A row group ends at this many image bytes or rows. Viewers read groups of up to 300 MB."""
-_IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 _VALUES = {"int64": "int64", "float32": "float32", "bytes": "string"}
 """dtype of a feature → its name in Hugging Face `datasets`."""
 
@@ -89,6 +89,14 @@ def _features(schema: Schema) -> dict[str, Any]:
     return columns | {f"column/{n}" if n in columns else n: one for n, one in further.items()}
 
 
+def _columns(schema: Schema) -> pa.Schema:
+    columns = _features(schema)
+    info = json.dumps({"info": {"features": columns}}, ensure_ascii=False)
+    return pa.schema(
+        {name: _arrow(one) for name, one in columns.items()}, metadata={"huggingface": info}
+    )
+
+
 def _value(dtype: str) -> dict[str, str]:
     return {"dtype": _VALUES[dtype], "_type": "Value"}
 
@@ -104,18 +112,14 @@ def _arrow(feature: Any) -> pa.DataType:
     if kind is None:
         return pa.struct({name: _arrow(one) for name, one in feature.items()})
     if kind == "Image":
-        return _IMAGE
+        return IMAGE
     return pa.int64() if kind == "ClassLabel" else pa.type_for_alias(feature["dtype"])
 
 
 def _write(
     export: Export, place: ShardPlace, samples: Iterable[ExportSample]
 ) -> Callable[[], None]:
-    columns = _features(export.schema)
-    info = json.dumps({"info": {"features": columns}}, ensure_ascii=False)
-    schema = pa.schema(
-        {name: _arrow(one) for name, one in columns.items()}, metadata={"huggingface": info}
-    )
+    schema = _columns(export.schema)
     path = export.work / _name(export, place)
     path.parent.mkdir(exist_ok=True)
     leaves = _leaves(schema)
@@ -189,7 +193,7 @@ def _image(data: Buffer, path: str) -> dict[str, Any]:
     return {"bytes": bytes(data), "path": path}
 
 
-def _write_card(export: Export) -> None:
+def _write_documents(export: Export) -> None:
     manifest = export.manifest
     sizes = {
         split: sum((export.work / _name(export, one)).stat().st_size for one in shards)
@@ -229,6 +233,8 @@ def _write_card(export: Export) -> None:
         "Exported by shardprep; images are the bytes that its shards hold.\n"
     )
     write_durably(export.work / "README.md", text.encode())
+    croissant = parquet_croissant(manifest, export.schema, _columns(export.schema))
+    write_durably(export.work / CROISSANT_FILE, croissant)
 
 
 def _tasks(schema: Schema) -> list[str]:
@@ -257,4 +263,4 @@ def _plain(feature: Any) -> dict[str, Any]:
     return {"dtype": "image" if kind == "Image" else feature["dtype"]}
 
 
-WRITERS = {"parquet": Layout(_write, _name, _write_card, record_bytes=1024)}
+WRITERS = {"parquet": Layout(_write, _name, _write_documents, record_bytes=1024, version=2)}

@@ -99,8 +99,9 @@ class ExportSample(NamedTuple):
     None for a dataset without a target."""
     objects: Objects = Objects()
     """Objects of the image; empty lists if the dataset has no boxes."""
-    mask: Buffer | None = None
-    """Grey PNG of the class of each pixel; None if the dataset has no class masks."""
+    class_masks: Sequence[Buffer] = ()
+    """Grey PNG of the class of each pixel, or one for each image of a stack; () if the dataset has
+    no class masks."""
     points: Keypoints = ()
     """Keypoints of the image; () if the dataset has none."""
     columns: Mapping[str, int | float | str | None] = MappingProxyType({})
@@ -113,6 +114,10 @@ class ExportSample(NamedTuple):
     @property
     def image(self) -> Buffer:
         return self.images[0]
+
+    @property
+    def mask(self) -> Buffer | None:
+        return next(iter(self.class_masks), None)
 
     @property
     def suffix(self) -> str:
@@ -209,7 +214,7 @@ def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
                 sizes[0],
                 _target(values, target, len(schema.labels)),
                 _objects(values, schema),
-                values[MASK][0] if MASK in schema.features else None,
+                [values[MASK][0], *values[MASK][1:]] if MASK in schema.features else (),
                 next(iter(_keypoints(values, schema, POINTS, POINTS_VISIBLE)), ()),
                 _columns(values, columns),
                 {name: _class(values[name][0], schema.features[name]) for name in classes},

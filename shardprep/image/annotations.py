@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,9 @@ from shardprep.image.masks import (
 )
 from shardprep.image.placement import Labels, Placement
 from shardprep.image.process import Rejection
-from shardprep.image.rasterize import outline_mask
+from shardprep.image.rasterize import Columns, Drawable, columns_of, outline_mask
+
+_Made = TypeVar("_Made")
 
 _NONE = np.empty((0, 4), np.float32)
 _MAX_COPY = 16
@@ -92,22 +95,17 @@ def place_objects(
     the files unless the annotation has boxes. An image of a panoptic dataset has one mask file,
     with the segments of the annotation.
     """
-    if annotation.fault:
-        return Rejection("bad_annotation", annotation.fault)
-    frame = placement.frame(annotation.size, spec.frame)
-    if frame is None:
-        found = size_mismatch(annotation.size or (0, 0), placement)
-        return Rejection("bad_annotation", f"the annotation was made for an image {found}")
-    has_layers = bool(mask_files) and not spec.is_panoptic
-    if spec.masks == "instances" and has_layers and len(annotation.boxes):
-        reason = f"{len(mask_files)} masks beside {len(annotation.boxes)} boxes of unknown order"
-        return Rejection("bad_annotation", reason)
-    labels = () if len(annotation.boxes) else annotation.labels
-    files = MaskFiles(mask_files, labels, placement, spec)
+    scene = Scene.of(annotation, mask_files, placement, spec)
+    if isinstance(scene, Rejection):
+        return scene
+    return attempted(lambda: scene.place_plain() or scene.place())
+
+
+def attempted(make: Callable[[], _Made]) -> _Made | Rejection:
+    """Return the result of `make`, or a rejection if a mask is invalid or too large."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # boxes that overflow are dropped
-            scene = _Scene(annotation, files, placement, spec, frame)
-            return scene.place_plain() or scene.place()
+            return make()
     except (ValueError, OverflowError) as error:  # MaskError, and numbers too large for NumPy
         return Rejection("bad_mask", str(error))
     except MemoryError:
@@ -115,7 +113,9 @@ def place_objects(
 
 
 @dataclass(slots=True)
-class _Scene:
+class Scene:
+    """The annotation and the mask files of one image, while they are placed."""
+
     annotation: Annotation
     files: MaskFiles
     placement: Placement
@@ -125,6 +125,31 @@ class _Scene:
     masks: dict[int, bytes] = field(default_factory=dict)
     """Object index → stored mask; b"" if no pixel of the object is stored."""
     ids: tuple[NDArray[np.uint32], Frame] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        annotation: Annotation,
+        mask_files: Sequence[bytes],
+        placement: Placement,
+        spec: AnnotationSpec,
+    ) -> Scene | Rejection:
+        if annotation.fault:
+            return Rejection("bad_annotation", annotation.fault)
+        frame = placement.frame(annotation.size, spec.frame)
+        if frame is None:
+            found = size_mismatch(annotation.size or (0, 0), placement)
+            return Rejection("bad_annotation", f"the annotation was made for an image {found}")
+        has_layers = bool(mask_files) and not spec.is_panoptic
+        if spec.masks == "instances" and has_layers and len(annotation.boxes):
+            reason = (
+                f"{len(mask_files)} masks beside {len(annotation.boxes)} boxes of unknown order"
+            )
+            return Rejection("bad_annotation", reason)
+        labels = () if len(annotation.boxes) else annotation.labels
+        return cls(
+            annotation, MaskFiles(mask_files, labels, placement, spec), placement, spec, frame
+        )
 
     def place_plain(self) -> PlacedObjects | None:
         annotation, spec = self.annotation, self.spec
@@ -140,7 +165,7 @@ class _Scene:
         dropped = Counter(self.annotation.dropped)
         mask, pixels = b"", {}
         if spec.masks == "classes":
-            classes = self._class_mask(dropped)
+            classes = self.class_mask(dropped)
             counts = value_counts(classes)
             pixels = {label: int(counts[label]) for label in np.flatnonzero(counts).tolist()}
             mask = encode_mask(classes)
@@ -153,8 +178,8 @@ class _Scene:
             shares, labels = shares[kept], labels[kept]
             crowds = tuple(itertools.compress(crowds, kept.tolist()))
         if spec.ids_are_values and self.files.data:
-            dropped.update(self._unlisted())
-        keypoints, points = self._keypoints(kept), self._points()
+            dropped.update(self.unlisted())
+        keypoints, points = self.keypoints(kept), self.points()
         return PlacedObjects(
             boxes=shares,
             labels=tuple(labels.tolist()),
@@ -167,10 +192,10 @@ class _Scene:
             pixels=pixels,
             keypoints=keypoints,
             points=points,
-            lost_points=_lost_points(self.annotation, keypoints, points),
+            lost_points=lost_points(self.annotation, keypoints, points),
         )
 
-    def _keypoints(self, kept: NDArray[np.bool_]) -> PlacedPoints | None:
+    def keypoints(self, kept: NDArray[np.bool_]) -> PlacedPoints | None:
         annotation, skeleton = self.annotation, self.spec.keypoints
         if skeleton is None:
             return None
@@ -180,7 +205,7 @@ class _Scene:
         size = size_of_boxes(annotation, self.placement, self.frame)
         return place_points(keypoints[kept], size, self.frame, self.placement)
 
-    def _points(self) -> PlacedPoints | None:
+    def points(self) -> PlacedPoints | None:
         annotation, skeleton = self.annotation, self.spec.points
         if skeleton is None:
             return None
@@ -213,7 +238,7 @@ class _Scene:
             objects.drop(is_lost, "cut away" if self.placement.is_cropped else "too small")
         return objects, shares
 
-    def _unlisted(self) -> dict[str, int]:
+    def unlisted(self) -> dict[str, int]:
         """Return how many objects are in the mask of numbers but not in the annotation."""
         ids, _ = self.ids or self.files.ids()
         number = sum(one not in NO_NUMBERS for one in np.unique(ids).tolist())
@@ -257,10 +282,31 @@ class _Scene:
 
     def _shape(self, i: int) -> tuple[Labels, Frame]:
         """Return the mask of an annotated object, 0 and 1, and the frame of the mask."""
-        outline = self.annotation.outlines[i] or Polygons(())
+        outline = self.annotation.outlines[i]
         if isinstance(outline, Segment):
             ids, frame_of_ids = self._segments()
             return (ids == outline.id).view(np.uint8), frame_of_ids
+        return self._drawn(i, outline or Polygons(()), outline_mask)
+
+    def columns(self, i: int) -> Columns:
+        """Return the pixels of an annotated object in the whole upright image."""
+
+        def draw(outline: Drawable, size: tuple[int, int]) -> Columns | None:
+            return Columns.of(outline, size) if size == self.placement.upright else None
+
+        outline = self.annotation.outlines[i]
+        if not isinstance(outline, Segment):
+            columns, frame = self._drawn(i, outline or Polygons(()), draw)
+            if columns is not None and not self.placement.is_turned(frame):
+                return columns
+        return self.columns_of(*self._shape(i))
+
+    def columns_of(self, mask: Labels, frame: Frame) -> Columns:
+        return columns_of(self.placement.mask(mask, frame, 0))
+
+    def _drawn(
+        self, i: int, outline: Drawable, draw: Callable[[Drawable, tuple[int, int]], _Made]
+    ) -> tuple[_Made, Frame]:
         frame: Frame | None = self.frame
         size = annotated_size(self.annotation, self.placement, self.frame)
         if isinstance(outline, Counts):
@@ -275,7 +321,7 @@ class _Scene:
         with fault_of(f"the mask of object {i + 1}"):
             if frame is None or not is_near:
                 raise MaskError(f"is {size_mismatch(size, self.placement)}")
-            return outline_mask(outline, size), frame
+            return draw(outline, size), frame
 
     def _extent(self, mask: Labels, frame: Frame) -> Floats | None:
         """Return the placed box around the pixels of a mask; None if the mask is empty."""
@@ -291,7 +337,7 @@ class _Scene:
         stored = self.placement.mask(mask, frame, 0)
         self.masks[i] = encode_mask(stored) if stored.any() else b""
 
-    def _class_mask(self, dropped: Counter[str]) -> Labels:
+    def class_mask(self, dropped: Counter[str]) -> Labels:
         """Return the class of each stored pixel; where objects or files overlap, the last one."""
         spec, labels = self.spec, self.annotation.labels
         if spec.is_panoptic:
@@ -342,7 +388,8 @@ def _crowds(annotation: Annotation, number: int) -> tuple[bool, ...]:
     return crowds if len(crowds) == number else (False,) * number
 
 
-def _lost_points(annotation: Annotation, *several: PlacedPoints | None) -> dict[str, int]:
+def lost_points(annotation: Annotation, *several: PlacedPoints | None) -> dict[str, int]:
+    """Return the number of keypoints that are not stored, by reason."""
     lost = Counter(annotation.lost_points)
     for one in several:
         if one is not None:

@@ -177,14 +177,23 @@ class Boxes:
         shares = np.minimum(np.maximum(shares, 0.0), 1.0)
         if placement.is_cropped:
             left_over = (shares[:, 2:] - shares[:, :2]) * placement.size
-            area = left_over.prod(axis=1)
-            whole = (self.corners[:, 2:] - self.corners[:, :2]).prod(axis=1)
-            is_little = _any(left_over < _MIN_SIDE) | (area < min_visible * whole)
-            self.drop(is_little & ~(area >= _CUT * whole), "cut away")
+            self.drop(are_cut_away(left_over, self.corners, min_visible), "cut away")
         found = shares.astype(np.float32)
         if not _are_all(found[:, 2:] > found[:, :2]):
             self.drop(_any(found[:, 2:] <= found[:, :2]), "zero size")
         return found
+
+
+def are_cut_away(left_over: Floats, corners: Floats, min_visible: float) -> Flags:
+    """Return which boxes have less than a pixel of a side or `min_visible` of their area left.
+
+    `left_over` has width and height of what is left, or height and width; `corners` are the boxes.
+    """
+    area = left_over.prod(axis=1)
+    whole = (corners[:, 2:] - corners[:, :2]).prod(axis=1)
+    is_little = _any(left_over < _MIN_SIDE) | (area < min_visible * whole)
+    found: Flags = is_little & ~(area >= _CUT * whole)
+    return found
 
 
 def _are_all(flags: Flags) -> bool:

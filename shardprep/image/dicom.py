@@ -11,7 +11,7 @@ import functools
 import io
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,8 +19,9 @@ import pydicom
 from numpy.typing import NDArray
 from PIL import Image
 from pydicom import Dataset
-from pydicom.encaps import get_frame
+from pydicom.encaps import encapsulate, generate_frames, get_frame
 from pydicom.pixels import apply_color_lut, get_decoder
+from pydicom.pixels.utils import get_expected_length
 
 from shardprep.image.resample import Deep, Pixels
 from shardprep.image.signatures import NotAnImageError, is_dicom
@@ -118,6 +119,31 @@ def header_texts(head: bytes, keywords: Sequence[str]) -> list[str]:
             )
             return [_text(about.get(keyword)) for keyword in keywords]
     return [""] * len(keywords)
+
+
+def num_frames(head: bytes) -> int:
+    """Return the number of frames that a header states, from the first bytes of a file."""
+    (text,) = header_texts(head, ["NumberOfFrames"])
+    return int(text) if text.isdecimal() else 1
+
+
+def frame_files(data: bytes, number: int) -> Iterator[bytes]:
+    """Yield a file of one frame for each of the `number` frames of a file, without decoding."""
+    about = pydicom.dcmread(io.BytesIO(_inflated(data)))
+    pixels, groups = about.PixelData, about.get("PerFrameFunctionalGroupsSequence")
+    is_packed = about.file_meta.TransferSyntaxUID.is_encapsulated
+    frames = generate_frames(pixels, number_of_frames=number) if is_packed else None
+    num_bytes, rest = divmod(0 if is_packed else get_expected_length(about), number)
+    if rest or num_bytes * number > len(pixels):
+        raise ValueError("its frames are truncated, or do not end at a byte")
+    about.NumberOfFrames = 1
+    for place in range(number):
+        frame = pixels[num_bytes * place : num_bytes * (place + 1)] + b"\0" * (num_bytes % 2)
+        about.PixelData = frame if frames is None else encapsulate([next(frames)], has_bot=False)
+        if groups:
+            about.PerFrameFunctionalGroupsSequence = [groups[place]]
+        about.save_as(out := io.BytesIO())
+        yield out.getvalue()
 
 
 _PLACE_TAGS: Final = ("ImagePositionPatient", "ImageOrientationPatient", "InstanceNumber")

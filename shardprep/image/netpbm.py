@@ -12,6 +12,8 @@ import numpy as np
 
 from shardprep.image.resample import Pixels
 
+SCALED = b"P5\n# scaled\n"
+"""First bytes of grey images whose levels are final: `--depth-range` does not apply to them."""
 _HEADER = re.compile(rb"P([56])\n([1-9]\d{0,8}) ([1-9]\d{0,8})\n255\n")
 _MAGIC = {1: b"P5", 3: b"P6", 4: b"PyRGBA"}
 """Number of channels → first bytes. Only Pillow knows the last form."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -33,7 +33,7 @@ from shardprep.image.decode import (
     scalable_size,
 )
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
-from shardprep.image.netpbm import OrdinaryNetpbm, ordinary_netpbm
+from shardprep.image.netpbm import SCALED, OrdinaryNetpbm, ordinary_netpbm
 from shardprep.image.placement import UPRIGHT, Placement
 from shardprep.image.png import OrdinaryPng, ordinary_png
 from shardprep.image.resample import Deep, Pixels, resize, resize_deep
@@ -118,12 +118,14 @@ def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
             return _unopened(data, error)
         original = Original(image.height, image.width, (image.format or "").lower())
         process = _process if spec.depth == 8 else _process_deep
+        if data.startswith(SCALED):
+            spec = replace(spec, depth_range="full")
         try:
             return _refused(original, spec) or process(data, image, original, spec)
         except Exception as error:
             if _is_out_of_memory(error):
                 return Rejection("crashed", _MEMORY, original)
-            return Rejection("undecodable", _words(error), original)
+            return Rejection("undecodable", words_of(error), original)
 
 
 def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
@@ -181,7 +183,7 @@ def _unopened(data: bytes, error: Exception) -> Rejection:
         return Rejection("not_an_image", description(data))
     if is_cut(data, error):
         return Rejection("truncated", "the file ends before its image begins")
-    said = "" if isinstance(error, UnidentifiedImageError) else f": {_words(error)}"
+    said = "" if isinstance(error, UnidentifiedImageError) else f": {words_of(error)}"
     return Rejection(
         "undecodable", f"starts as an image, and its header is broken or of a kind not read{said}"
     )
@@ -214,7 +216,8 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or str(error).startswith("out of memory")
 
 
-def _words(error: Exception) -> str:
+def words_of(error: Exception) -> str:
+    """Return the error of a decoder as one short line."""
     text = " ".join(str(error).split())
     if not text or not isinstance(error, OSError | SyntaxError):  # others do not say what is broken
         text = f"{type(error).__name__} {text}".strip()

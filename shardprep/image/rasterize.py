@@ -8,6 +8,8 @@ invalid coordinates and counts, so coordinates are checked first, and run length
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from shardprep.image.annotation_types import Counts, Floats, Polygons, Runs
 from shardprep.image.masks import MaskError
 
 Ints = NDArray[np.int64]
+Drawable = Polygons | Runs | Counts
 
 _MAX_SIDES = 10
 """Maximum coordinate of a corner, positive or negative, in sides of the image."""
@@ -33,7 +36,7 @@ _FEW = 64
 """With more pixels per run than this, it is faster to paint the runs one by one."""
 
 
-def outline_mask(outline: Polygons | Runs | Counts, size: tuple[int, int]) -> NDArray[np.uint8]:
+def outline_mask(outline: Drawable, size: tuple[int, int]) -> NDArray[np.uint8]:
     """Return the mask of an outline, uint8[height, width] of 0 and 1. `size` is height and width.
 
     Polygons give the mask of pycocotools' `annToMask`; parts with less than three corners are
@@ -41,20 +44,81 @@ def outline_mask(outline: Polygons | Runs | Counts, size: tuple[int, int]) -> ND
     """
     height, width = size
     flat = np.zeros(height * width, np.uint8)
+    for starts, stops in _parts(outline, size):
+        _paint(flat, starts, stops)
+    return flat.reshape(size) if _is_by_row(outline) else flat.reshape(width, height).T
+
+
+def _is_by_row(outline: Drawable) -> bool:
+    return isinstance(outline, Runs) and outline.order == "row"
+
+
+def _parts(outline: Drawable, size: tuple[int, int]) -> Iterator[tuple[Ints, Ints]]:
+    """Yield starts and stops of runs of pixels, down the columns unless `_is_by_row`."""
+    height, width = size
     if isinstance(outline, Runs):
-        _paint(flat, *_runs(outline, flat.size))
-        if outline.order == "row":
-            return flat.reshape(size)
+        yield _runs(outline, height * width)
     elif isinstance(outline, Counts):
         if tuple(outline.size) != size:
             sides = "{1}x{0}".format(*outline.size)
             raise MaskError(f"has run lengths of {sides} pixels, and the image {width}x{height}")
-        _paint_counts(flat, _counts(outline.counts, flat.size))
+        yield _inside(_counts(outline.counts, height * width))
     else:
         for ring in _rings(outline, size):
             (found,) = coco.frPyObjects([ring.ravel()], height, width)
-            _paint_counts(flat, _counts(found["counts"].decode(), flat.size))
-    return flat.reshape(width, height).T
+            yield _inside(_counts(found["counts"].decode(), height * width))
+
+
+class Columns(NamedTuple):
+    """The pixels of an object, counted down the columns. A part of them can be drawn alone."""
+
+    height: int
+    starts: Ints
+    stops: Ints
+    """First pixel of each run, and the pixel after its last; runs may overlap."""
+
+    @classmethod
+    def of(cls, outline: Drawable, size: tuple[int, int]) -> Columns | None:
+        """Return an outline's pixels, or None for runs along rows; errors as in `outline_mask`."""
+        if _is_by_row(outline):
+            return None
+        parts = [np.empty((2, 0), np.int64), *map(np.stack, _parts(outline, size))]
+        starts, stops = np.concatenate(parts, axis=1)
+        return cls(size[0], starts[starts < stops], stops[starts < stops])
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom of the pixels; zeros if the object has none."""
+        if not len(self.starts):
+            return 0, 0, 0, 0
+        (left, top), (right, bottom) = (
+            divmod(edges, self.height) for edges in (self.starts, self.stops - 1)
+        )
+        if (left < right).any():  # a run that continues in the next column
+            return int(left.min()), 0, int(right.max()) + 1, self.height
+        return int(left.min()), int(top.min()), int(right.max()) + 1, int(bottom.max()) + 1
+
+    def mask(self, top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:
+        """Return a part of the mask, uint8[height, width] of 0 and 1."""
+        first, last = left * self.height, (left + width) * self.height
+        starts, stops = (edges.clip(first, last) - first for edges in (self.starts, self.stops))
+        flat = np.zeros(last - first, np.uint8)
+        _paint(flat, starts[starts < stops], stops[starts < stops])
+        return flat.reshape(width, self.height).T[top : top + height]
+
+
+def runs_of(mask: NDArray[np.uint8]) -> Runs:
+    """Return a mask of 0 and 1 as run lengths down its columns."""
+    _, starts, stops = columns_of(mask)
+    numbers = np.stack((starts + 1, stops - starts), axis=1)
+    return Runs(" ".join(map(str, numbers.ravel().tolist())), "column")
+
+
+def columns_of(mask: NDArray[Any]) -> Columns:
+    """Return the pixels of a mask that are not 0."""
+    flat = (mask != 0).T.ravel()
+    edges = np.flatnonzero(np.diff(flat, prepend=False, append=False))
+    return Columns(len(mask), edges[::2], edges[1::2])
 
 
 def _rings(polygons: Polygons, size: tuple[int, int]) -> list[Floats]:
@@ -159,9 +223,9 @@ def _decompressed(text: str) -> Ints:
     return numbers
 
 
-def _paint_counts(flat: NDArray[np.uint8], counts: Ints) -> None:
+def _inside(counts: Ints) -> tuple[Ints, Ints]:
     edges = np.cumsum(counts)
-    _paint(flat, edges[: len(edges) // 2 * 2 : 2], edges[1::2])
+    return edges[: len(edges) // 2 * 2 : 2], edges[1::2]
 
 
 def _paint(flat: NDArray[np.uint8], starts: Ints, stops: Ints) -> None:

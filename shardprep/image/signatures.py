@@ -19,7 +19,7 @@ _IMAGES = {
     ".gif": rb"GIF8[79]a",
     ".bmp": rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0",  # size of its second header
     ".webp": rb"RIFF.{4}WEBP",
-    ".tif .tiff": rb"II\*\0|MM\0\*",
+    ".tif .tiff": rb"II[*+]\0|MM\0[*+]",
     ".avif .heic .heif": rb".{4}ftyp(avi[fs]|he[iv][cx]|hei[ms]|m[is]f1)",
     ".jp2 .j2k": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
     ".qoi": rb"qoif",
@@ -53,6 +53,7 @@ _ARRAYS = {
     "hdf5": rb"\x89HDF\r\n\x1a\n",
     "npy": rb"\x93NUMPY",
     "idx": rb"\0\0[\x08\x09\x0b-\x0e][\1-\4]",  # type, number of axes
+    "nifti": rb"(?:\x5c\x01\0\0|\0\0\x01\x5c).{340}n\+1\0|(?:\x1c\x02\0\0|\0\0\x02\x1c)n\+2\0",
     "tfrecord": rb".{4}\0{4}.{4}\x0a",  # length, its CRC, first tag of an Example
 }
 _ARRAY_START = re.compile(
@@ -118,7 +119,7 @@ def archive_type(head: bytes) -> str | None:
 
 
 def array_type(head: bytes) -> str | None:
-    """Return "parquet", "hdf5", "npy", "idx" or "tfrecord"; None if it is not a file of arrays.
+    """Return a name in `_ARRAYS`, such as "npy"; None if it is not a file of arrays.
 
     The signatures of "idx" and "tfrecord" are weak: their readers must check more.
     """

@@ -130,7 +130,7 @@ def _typed(name: str, value: Any, size: tuple[int, int]) -> Any:
     if name in {IMAGE, TARGET_IMAGE}:
         return tv_tensors.Image(tensor.permute(2, 0, 1))
     if name in {MASK, OBJECT_MASK}:
-        return tv_tensors.Mask(tensor.permute(2, 0, 1) if name == MASK else tensor)
+        return tv_tensors.Mask(tensor.movedim(-1, -3) if name == MASK else tensor)
     return tensor
 
 

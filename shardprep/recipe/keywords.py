@@ -59,6 +59,8 @@ class RecipeKeywords(TypedDict, total=False):
     dedup: bool | Literal["near"]
     images: Texts
     stack: str
+    tile: str | int | tuple[int, int] | None
+    overlap: str | int | tuple[int, int]
     root: str
     include: Texts
     exclude: Texts

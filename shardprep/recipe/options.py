@@ -237,15 +237,23 @@ class BuildOptions:
         "over the pixels before the build.", _SPLITS, "[near]",
         wanted="true, false or near")
     images: tuple[str, ...] = _option((),
-        "Images in a file of arrays: Parquet, HDF5, .npy, .npz, IDX, TFRecord or a CSV of pixels. "
-        "FILE can be a glob; COLUMN is a column, array or feature; LAYOUT is a letter of NHWC for "
-        "each axis, or WIDTHxHEIGHT. Can be repeated.", _USED, "FILE[:COLUMN[:LAYOUT]]",
+        "Images in a file of arrays: Parquet, HDF5, .npy, .npz, IDX, TFRecord, NIfTI, zarr or a "
+        "CSV of pixels, or all pages or frames of a TIFF or DICOM file. FILE can be a glob; COLUMN "
+        "is a column, array or feature; LAYOUT is a letter of NTHWC for each axis, T for the "
+        "images of a stack, or WIDTHxHEIGHT. Can be repeated.", _USED, "FILE[:COLUMN[:LAYOUT]]",
         shown="array files are read if the source has no other images", is_repeated=True,
         is_newer=True)
     stack: str = _option("",
         "Store the images of a sample as one example. PATTERN names its files, such as "
         "train/{id}/*.dcm for a series, in natural order or by the position of DICOM slices, or "
         "{id}_{red,green,blue}.png for channels.", _USED, "PATTERN", is_newer=True)
+    tile: tuple[int, int] | None = _option(None,
+        "Cut images that are larger than this into tiles; boxes, masks and keypoints too. The "
+        "tiles of an image stay in one split. --size is the size of a tile by default.", _USED,
+        "WxH", read=read_size, wanted="WIDTHxHEIGHT, such as 512x512, or N", is_newer=True)
+    overlap: tuple[int, int] = _option((0, 0),
+        "Pixels that neighbouring tiles share.", _USED, "WxH", shown="0", read=read_size,
+        wanted="WIDTHxHEIGHT, such as 64x64, or N", is_newer=True)
     root: str = _option("", "Use only images below this folder of the source.", _USED, "FOLDER")
     include: tuple[str, ...] = _option((),
         "Use only images that match, such as *.png. Can be repeated.", _USED, "GLOB",

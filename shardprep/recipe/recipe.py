@@ -95,6 +95,7 @@ _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda size: size is None or all(1 <= side <= MAX_SIDE for side in size),
         f"must have sides of 1 to {MAX_SIDE:,} pixels",
     ),
+    "overlap": (bool, "must be a number of pixels; 0 means that tiles do not overlap"),
     "depth": (lambda depth: depth in (8, 16), "must be 8 or 16"),
     "max_aspect": (
         lambda ratio: not 0 < ratio < 1,
@@ -144,11 +145,12 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
     ),
     *(
         (
-            key, other, lambda rule, value: bool(value) and rule not in ("", "none"),
+            key, other, lambda rule, value: bool(value) and rule not in ("", "none", None),
             f"{key} {noun} are not supported", "leave one of them out",
         )
         for other, noun in (("stack", "of stacks"), ("target_image", "with target images"))
-        for key in ("points", "boxes", "masks", "target_image") if key != other
+        for key in ("points", "boxes", "masks", "target_image", "tile")
+        if key != other and (key, other) != ("masks", "stack")
     ),
     (
         "depth", "format", lambda depth, form: depth in (16, "16") and form != "png",
@@ -210,7 +212,7 @@ class Recipe(BuildOptions):
         if self.fit == "auto":
             return self.settled(annotated=False).image_spec
         stored = self._part(ImageSpec)
-        return stored if self.stack else replace(stored, depth=8)
+        return replace(stored, depth=8) if self.target_image else stored
 
     @property
     def target_spec(self) -> ImageSpec | None:
@@ -254,7 +256,7 @@ class Recipe(BuildOptions):
             files.append(self.mask_values)
         return files
 
-    def with_rules(self, **texts: str) -> Recipe:
+    def with_rules(self, **texts: str | tuple[str, ...]) -> Recipe:
         """Return a copy with other rules, such as `boxes="voc"`."""
         rules = {key: _PARSERS[key](text) for key, text in texts.items()}
         options: dict[str, Any] = {**texts, "rules": replace(self.rules, **rules)}
@@ -375,9 +377,10 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
         problems.append(("source", "is needed"))
     if problems:
         raise _unusable(problems, place)
-    if values.get("depth") == 16 and not (values.get("stack") or values.get("target_image")):
-        what = f"16 bits are stored only with {OptionName('stack')} or {_TARGET}"
-        raise _unusable([("depth", what)], place)
+    tile, overlap = values.get("tile") or (1, 1), values.get("overlap", (0, 0))
+    if not all(shared < side for shared, side in zip(overlap, tile, strict=True)):
+        what = f"must be smaller than the tiles of {OptionName('tile')}"
+        raise _unusable([("overlap", what)], place)
     for key, parse in _PARSERS.items():
         try:
             rules[key] = parse(values.get(key, BUILD_DEFAULTS[key]))
@@ -427,7 +430,10 @@ def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place)
 
 
 def _implied(options: Mapping[str, Any]) -> dict[str, Any]:
-    implied = {}
+    implied: dict[str, Any] = {}
+    tile, size, fit = (options.get(key) for key in ("tile", "size", "fit"))
+    if tile not in (None, "none") and "none" not in (size, fit):
+        implied |= {"size": size or tile, "fit": fit or "pad"}
     if options.get("depth") in (16, "16") and not options.get("target_image"):
         implied["format"] = "png"
     if str(options.get("labels")).startswith("text:"):
@@ -442,7 +448,7 @@ def _check(key: str, value: Any, given: object) -> None:
     """Raise ValueError with the reason if a converted value is unusable; quote `given` in it."""
     if isinstance(value, str) and key in _NAMES and len(value) > _MAX_TEXT:
         raise ValueError(f"is longer than {_MAX_TEXT:,} characters")
-    is_valid, what = _VALID.get(key, (None, ""))
+    is_valid, what = _VALID.get("size" if key == "tile" else key, (None, ""))
     if is_valid and not is_valid(value):
         raise ValueError(f"{value_shown(given)} {what}")
     if key == "out" or (key == "source" and not is_ref(value)):

@@ -17,7 +17,9 @@ WHOLE_NAME, TEXT = "key", "text"
 """Columns of text files that a pattern names: the path up to the last name, and the text."""
 SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
 _SLACK = 1e-6
-_LAYOUT = re.compile(r"[1-9]\d{0,5}x[1-9]\d{0,5}|(?!.*(.).*\1)N|(?=.*H)(?=.*W)(?!.*(.).*\2)[NHWC]+")
+_LAYOUT = re.compile(
+    r"[1-9]\d{0,5}x[1-9]\d{0,5}|(?!.*(.).*\1)N|(?=.*H)(?=.*W)(?!.*([^T]).*\2)[NTHWC]+"
+)
 """Size of flat images, "N" for flat squares, or a letter for each axis."""
 
 
@@ -29,7 +31,7 @@ class ArrayRule(NamedTuple):
     column: str = ""
     """"" for the only column of images."""
     layout: str = ""
-    """Axes such as NHWC, or WIDTHxHEIGHT of flat images; "" to detect the axes."""
+    """Axes such as NHWC or THW, or WIDTHxHEIGHT of flat images; "" to detect the axes."""
 
 
 class CsvRule(NamedTuple):
@@ -121,7 +123,7 @@ def parse_array_rule(text: str) -> ArrayRule:
         what = f"{shown(text)!r} names no file"
         raise OptionError(OptionName("images"), what, "use FILE, FILE:COLUMN or FILE:COLUMN:LAYOUT")
     if layout and not _LAYOUT.fullmatch(layout):
-        hint = "use one letter of NHWC for each axis, or WIDTHxHEIGHT for rows of pixels"
+        hint = "use one letter of NTHWC for each axis, or WIDTHxHEIGHT for rows of pixels"
         raise OptionError(OptionName("images"), f"{shown(layout)!r} is not a layout", hint)
     return ArrayRule(file, column, layout)
 

@@ -154,6 +154,8 @@ class RefusedExtent(NamedTuple):
     num_bytes: int
     """Size stated in the archive, at most `MOST_BYTES`."""
     reason: str
+    kind: str = "unreadable"
+    """Kind of the rejection."""
 
     @property
     def span(self) -> PlainExtent:

@@ -53,6 +53,7 @@ _DAMAGE = (
 _AT_ONCE = 1 << 12
 _SHOWN_ERROR = 100
 _ZIP_SUFFIXES = (".zip", ".exe")
+_ZARR = re.compile(r"\.zarr(\.zip)?/", re.IGNORECASE)
 _VOLUME = re.compile(r"(?P<whole>.*[^/])\.(?P<number>\d{3})", re.DOTALL)
 
 
@@ -97,8 +98,8 @@ def list_source(  # noqa: PLR0913 - options of the walk and callbacks
     with the `others` found so far, before the slow unpacking of inner archives; it may raise.
     """
     walk = _Walk(Unpacker(work_dir, notice, Budget(limits)), zip_encoding)
-    root = str(source) if is_url(str(source)) else Path(source).name
-    walk.files(find_files(source, leave_out, follow_links=limits.follow_links), root)
+    walk.root = str(source) if is_url(str(source)) else Path(source).name
+    walk.files(find_files(source, leave_out, follow_links=limits.follow_links), walk.root)
     if walk.packed or walk.volumes:
         check(walk.others)
     walk.open_packed()
@@ -116,6 +117,7 @@ class _Walk:
         self.images = MembersBuilder()
         self.others: list[Member] = []
         self.skipped: list[Skipped] = []
+        self.root = ""
 
     def listing(self) -> Listing:
         self.others.sort(key=attrgetter("key"))
@@ -190,6 +192,8 @@ class _Walk:
         name = key.rpartition("/")[2]
         if is_junk(key, name):
             self.skip(key, "junk", extent.num_bytes)
+        elif _ZARR.search(f"{self.root}/{key}"):  # many chunks, which may look like anything
+            self.others.append(Member(key, self.budget.readable(extent, key)))
         elif name[name.rfind(".") :].lower() in IMAGE_SUFFIXES:
             self.image(key, extent)
         elif not self.volume(key, extent, depth):

@@ -47,6 +47,8 @@ class StackExtent:
     members: Members
     has_channels: bool = False
     """Whether each file is a channel, so that their order is fixed."""
+    spacing: tuple[float, ...] = ()
+    """Distance between images, rows and columns, in the unit of the source; () if unknown."""
 
     @property
     def num_bytes(self) -> int:
@@ -163,10 +165,17 @@ class Members(Sequence[Member]):
 
     @property
     def are_refused(self) -> NDArray[np.bool_]:
-        refused = [isinstance(one, RefusedExtent) for one in self.odd]
-        is_refused: NDArray[np.bool_] = self.places["kind"] == ODD
-        is_refused[is_refused] = np.array(refused, bool)[self.places["file"][is_refused]]
-        return is_refused
+        return self._are(RefusedExtent)
+
+    @property
+    def are_stacks(self) -> NDArray[np.bool_]:
+        return self._are(StackExtent)
+
+    def _are(self, kind: type) -> NDArray[np.bool_]:
+        fits = [isinstance(one, kind) for one in self.odd]
+        found: NDArray[np.bool_] = self.places["kind"] == ODD
+        found[found] = np.array(fits, bool)[self.places["file"][found]]
+        return found
 
     def take(self, rows: NDArray[Any]) -> Members:
         return Members(self.keys.take(rows), self.places[rows], self.files, self.odd)

@@ -15,7 +15,7 @@ _PLAIN_PATH = re.compile(r"(?!\.?/|.*//|.*/\.(/|$)).*[^/]", re.DOTALL)
 """A path in its shortest form. Other paths are rare, so `clean_key` may be slow for them."""
 _ARCHIVES = r"zip|7z|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|7z)"
 _ARCHIVE_NAME = re.compile(rf".+\.({_ARCHIVES})(\.001)?", re.IGNORECASE)
-_ARRAYS = r"npy|npz|parquet|h5|hdf5|tfrec|tfrecords?"
+_ARRAYS = r"npy|npz|parquet|h5|hdf5|tfrec|tfrecords?|nii(\.gz)?|zarr"
 _ARCHIVE_SUFFIX = re.compile(
     rf"\.({_ARCHIVES}|{_ARRAYS}|gz|bz2|xz)(\.\d{{3}})?(?=/|$)", re.IGNORECASE | re.ASCII
 )

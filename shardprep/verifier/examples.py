@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -168,7 +169,9 @@ class ExampleCheck:
             yield from _row_faults(sound, self.targets, rows, record)
         if self._annotated:
             yield from self._feature_faults(self._annotated, features, size or self._size, sound)
-            yield from _count_faults(self._annotated, features, "objects")
+            images = {name: one for name, one in self._plain.items() if name == IMAGES}
+            of = "stacks" if images else "objects"
+            yield from _count_faults({**images, **self._annotated}, features, of)
             yield from _unseen_faults(sound)
             if rows is not None and rows.annotations:
                 yield from self._annotation_faults(sound, rows.annotations[record])
@@ -215,7 +218,7 @@ class ExampleCheck:
             values = _pixel_counts(data)
         except Exception as error:
             return _not_decoded(error)
-        if feature.repeated:
+        if not feature.labels:  # a mask of one object
             return _first(
                 [one for one in values if one > 1], "is neither 0 nor 1", "has pixels of "
             )
@@ -256,9 +259,9 @@ class ExampleCheck:
             what = f"labelled keypoints are {_some(labelled)}, items.parquet says {_some(there)}"
             yield Fault("items", what)
         if MASK in sound and self._decode:
-            pixels = _pixel_counts(sound[MASK][0])
+            pixels = sum((Counter(_pixel_counts(one)) for one in sound[MASK]), Counter[int]())
             if pixels != said:
-                what = f"{MASK}: has pixels {_some(pixels)}, items.parquet says {_some(said)}"
+                what = f"{MASK}: has pixels {_some(dict(pixels))}, items.parquet says {_some(said)}"
                 yield Fault("items", what)
 
     def _labelled(self, sound: Mapping[str, Sequence[Any]]) -> list[int] | None:

@@ -74,7 +74,7 @@ class Outcome(NamedTuple):
     is_copied: bool = False
 
     @classmethod
-    def unread(cls, item: Item | Member, kind: RejectionKind, reason: str) -> Outcome:
+    def unread(cls, item: Item | Member, kind: str, reason: str) -> Outcome:
         return cls(kind, reason, 0, 0, 0, "", item.extent.num_bytes, "")
 
 

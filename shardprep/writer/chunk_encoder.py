@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from shardprep.catalog.items import Item
 from shardprep.catalog.target_values import TargetValues
@@ -16,10 +18,11 @@ from shardprep.dataset import tfrecord
 from shardprep.dataset.schema import Schema, Value
 from shardprep.image.annotation_types import Annotation, AnnotationSpec
 from shardprep.image.annotations import PlacedObjects, place_objects
+from shardprep.image.placement import Placement
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
-from shardprep.source.byte_range import MemberError
+from shardprep.source.byte_range import MemberError, RefusedExtent
 from shardprep.source.members import Member, StackExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.writer.chunk import (
@@ -29,7 +32,7 @@ from shardprep.writer.chunk import (
     ImageObjectCounts,
     Outcome,
 )
-from shardprep.writer.stack_encoder import StackImages, read_stack
+from shardprep.writer.stack_encoder import MOST_BYTES, StackImages, order_fault, read_stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class ChunkEncoder:
         read = read_stack(item, stack, self.spec, before_item)
         if isinstance(read, Outcome):
             return b"", read
-        return encode_stack(item, read, self)
+        return encode_stack(item, read, self, before_item)
 
 
 wait_for = stage("read")(next)
@@ -92,7 +95,7 @@ def encode_item(
     facts = (original.height, original.width, original.format, len(data))
     objects = counts = None
     if isinstance(image, ProcessedImage) and encoder.annotations is not None:
-        placed = _objects(item, image, encoder.annotations)
+        placed = _objects(item, image.placement, encoder.annotations)
         if isinstance(placed, Rejection):
             image = placed
         else:
@@ -115,29 +118,64 @@ def encode_item(
     return framed, Outcome("", image.damage, len(framed), *facts, sha256, *more)
 
 
-def encode_stack(item: Item, stack: StackImages, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
-    """Return the framed record of a stack, and the outcome."""
+def encode_stack(
+    item: Item, stack: StackImages, encoder: ChunkEncoder, before_item: Callable[[], None]
+) -> tuple[bytes, Outcome]:
+    """Return the framed record of a stack, or b"" if a mask is bad, and the outcome."""
     pictures: dict[str, Value] = {
         names.IMAGES: stack.images,
         names.HEIGHT: stack.height,
         names.WIDTH: stack.width,
     }
+    outcome = stack.outcome
+    if encoder.annotations is not None:
+        placed = _stack_masks(item, stack, encoder, before_item)
+        if isinstance(placed, Rejection):
+            return b"", outcome._replace(kind=placed.kind, reason=placed.reason, is_dark=False)
+        pictures[names.MASK] = tuple(one.segmentation_mask for one in placed)
+        total = sum((Counter(one.pixels) for one in placed), Counter[int]())
+        every = replace(placed[0], pixels=total, num_ignored=sum(one.num_ignored for one in placed))
+        outcome = outcome._replace(objects=ImageObjectCounts.of(every, encoder.annotations))
     framed = _framed(item, pictures, None, encoder)
-    return framed, stack.outcome._replace(length=len(framed))
+    return framed, outcome._replace(length=len(framed))
 
 
-def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
-    files = _files(item, "mask")
+def _stack_masks(
+    item: Item, stack: StackImages, encoder: ChunkEncoder, before_item: Callable[[], None]
+) -> list[PlacedObjects] | Rejection:
+    """Return the mask of each image of a stack, or one of all images. Files are read in turn."""
+    spec = encoder.annotations or AnnotationSpec()
+    is_each = encoder.schema.features[names.MASK].repeated
+    placed: list[PlacedObjects] = []
+    num_bytes = sum(map(len, stack.images))
+    if is_each and item.masks and (fault := order_fault(item)):
+        return Rejection("bad_mask", fault)
+    for number, placement in stack.files if is_each else stack.files[:1]:
+        before_item()
+        masks = item.masks[number : number + 1] if is_each else item.masks
+        one = _objects(item._replace(masks=masks), placement, spec)
+        if isinstance(one, Rejection):
+            name = PurePosixPath(masks[0].key).name if masks else ""
+            return replace(one, reason=f"{name}: {one.reason}".removeprefix(": "))
+        placed.append(one)
+        num_bytes += len(one.segmentation_mask)
+        if num_bytes > MOST_BYTES:
+            return Rejection("bad_stack", f"with its masks, it has more than {MOST_BYTES:,} bytes")
+    return placed
+
+
+def _objects(item: Item, placement: Placement, spec: AnnotationSpec) -> PlacedObjects | Rejection:
+    files = read_files(item, "mask")
     if isinstance(files, Rejection):
         return files
-    return _placed(item.annotation or Annotation(), files, image.placement, spec)
+    return _placed(item.annotation or Annotation(), files, placement, spec)
 
 
 _placed = stage("annotate")(place_objects)
 
 
 def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes | Rejection:
-    files = _files(item, "target image")
+    files = read_files(item, "target image")
     if isinstance(files, Rejection):
         return files
     target = process_image(files[0], spec)
@@ -151,7 +189,8 @@ def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes |
     return target.data
 
 
-def _files(item: Item, noun: str) -> list[bytes] | Rejection:
+def read_files(item: Item, noun: str) -> list[bytes] | Rejection:
+    """Return the bytes of an item's masks or target image; a rejection if one cannot be read."""
     try:
         return [_read(member) for member in item.masks]
     except MemberError as error:
@@ -165,7 +204,9 @@ def read_item(item: Item | Member) -> bytes | Outcome:
     try:
         return _read(item)
     except MemberError as error:
-        return Outcome.unread(item, UNREADABLE, str(error))
+        extent = item.extent
+        kind = extent.kind if isinstance(extent, RefusedExtent) else UNREADABLE
+        return Outcome.unread(item, kind, str(error))
     except MemoryError:
         return Outcome.unread(item, "crashed", "is larger than the memory a worker may use")
 

@@ -51,6 +51,13 @@ def hash_originals(
     """
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         members = _members(recipe, items, Path(work), watcher, is_annotated=is_annotated)
+        if recipe.tile is not None:
+            from shardprep.catalog.items import Item, Items
+            from shardprep.writer.plan.tiles import cut_tiles
+
+            whole = Items.of(Item(*member, split="") for member in members)
+            cut, _ = cut_tiles(whole, recipe, None, Path(work), num_threads, watcher)
+            members = sorted(cut.members)
         watcher.start("hashing the source", len(members), "images")
         by_key: dict[str, _Original] = {}
         with contextlib.closing(_hashed(members, num_threads)) as hashed:

@@ -65,8 +65,10 @@ _COLUMNS = (
     "key", "status", "reason", "shard", "offset", "length", "label", "labels", "target", "text",
     "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
 )  # fmt: skip
-_SHAPE_NO_IMAGE = frozenset({"pyarrow", "pycocotools", REPACKED, SPLIT_RATIOS})
-"""Versions that affect only tables, annotations and order, which are never copied."""
+_SHAPE_NO_IMAGE = frozenset(
+    {"pyarrow", "pycocotools", "tifffile", "imagecodecs", REPACKED, SPLIT_RATIOS}
+)
+"""Versions that affect only tables, annotations, order and originals (tiles), never copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,13 +293,16 @@ class _ChunkCopy:
         item = self._others.get(place) or self._items[place]
         images: Sequence[bytes] = ()
         size: tuple[int, ...] = ()
-        if place in self._sound and self._reuse.channels == encoder.schema.image.channels:
+        # Masks need the placement of each image, which only decoding tells.
+        is_alike = self._reuse.channels == encoder.schema.image.channels
+        if place in self._sound and is_alike and encoder.annotations is None:
             data = read_item(self._members[place])
             if not isinstance(data, Outcome) and sha256_of(data) == stored.sha256:
                 images, size = self._stored(bytes(self._sound[place]), IMAGES)
         if len(images) != len(extent.members) or len(size) != 2:
             return encoder.stack(item, extent, before_item)
-        return encode_stack(item, StackImages(tuple(images), size[0], size[1], stored), encoder)
+        copied = StackImages(tuple(images), size[0], size[1], (), stored)
+        return encode_stack(item, copied, encoder, before_item)
 
     def _stored(self, record: bytes, name: str) -> tuple[Sequence[bytes], tuple[int, ...]]:
         """Return the images of a record, and their height and width; empty if unknown."""

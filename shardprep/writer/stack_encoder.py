@@ -7,11 +7,14 @@ the reason begins with the name of the file.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shardprep.catalog.items import Item
+from shardprep.errors import counted
+from shardprep.image.placement import Placement
 from shardprep.image.process import Original, ProcessedImage, Rejection, process_image
 from shardprep.image.signatures import is_dicom
 from shardprep.image.spec import MAX_STACK_PIXELS, ImageSpec
@@ -23,7 +26,8 @@ from shardprep.writer.chunk import UNREADABLE, Outcome
 if TYPE_CHECKING:
     from shardprep.image.dicom import SlicePlace
 
-_MOST_BYTES: Final = 1 << 30
+_DIGITS = re.compile(r"[0-9]{1,18}")
+MOST_BYTES: Final = 1 << 30
 """Maximum bytes of the stored images of a stack: a serialized Example has less than 2 GiB."""
 
 
@@ -33,6 +37,8 @@ class StackImages(NamedTuple):
     images: tuple[bytes, ...]
     height: int
     width: int
+    files: tuple[tuple[int, Placement], ...]
+    """For each image, the number of its file and its place in it; () for copied images."""
     outcome: Outcome
     """The outcome without the length of the record. Size and format are of the first file; the
     SHA-256 is of all files, joined in the order of `StackExtent`."""
@@ -59,6 +65,22 @@ def read_stack(
         what = "needs more memory than a worker may use"
         return _rejected(item, member, Rejection("crashed", what))
     return reader.images()
+
+
+def order_fault(item: Item) -> str:
+    """Return why the masks of an item do not belong to the images of its stack, or "" if they do.
+
+    There must be as many, and numbers in their names may only differ by a constant.
+    """
+    files = item.extent.members if isinstance(item.extent, StackExtent) else ()
+    if len(item.masks) != len(files):
+        return f"it has {counted(len(item.masks), 'mask')}, and {counted(len(files), 'image')}"
+    pairs = [
+        [_DIGITS.findall(PurePosixPath(one.key).stem) for one in s] for s in (files, item.masks)
+    ]
+    steps = [int(two[-1]) - int(one[-1]) for one, two in zip(*pairs, strict=True) if one and two]
+    what = "the numbers in the names of its masks are not those of its images"
+    return what if len({*steps}) > 1 else ""
 
 
 class _StackReader:
@@ -89,23 +111,25 @@ class _StackReader:
         if len(self._images) * image.height * image.width > MAX_STACK_PIXELS:
             what = f"with this image, the stack has more than {MAX_STACK_PIXELS:,} pixels"
             return Rejection("too_many_pixels", what)
-        if self._num_stored > _MOST_BYTES:
-            what = f"with this image, the stack has more than {_MOST_BYTES:,} bytes of images"
+        if self._num_stored > MOST_BYTES:
+            what = f"with this image, the stack has more than {MOST_BYTES:,} bytes of images"
             return Rejection("bad_stack", what)
         return None
 
     def images(self) -> StackImages:
         first, images = self._images[0], self._images
         damaged = [one.damage for one in images if one.damage]
-        stored = tuple(one.data for one in images)
+        order: Sequence[int] = range(len(images))
         if len(self._places) == len(images):
             from shardprep.image.dicom import series_order
 
-            stored = tuple(stored[row] for row in series_order(self._places))
+            order = series_order(self._places)
+        stored = tuple(images[row].data for row in order)
+        files = tuple((row, images[row].placement) for row in order)
         facts = *_facts(first.original), self._num_bytes, self._digest.hexdigest()
         is_dark = all(one.is_dark for one in images)
         outcome = Outcome("", damaged[0] if damaged else "", 0, *facts, is_dark)
-        return StackImages(stored, first.height, first.width, outcome)
+        return StackImages(stored, first.height, first.width, files, outcome)
 
 
 def _rejected(item: Item, member: Member, rejection: Rejection) -> Outcome:

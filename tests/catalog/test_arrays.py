@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import json
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,8 +12,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
@@ -27,6 +24,7 @@ from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.errors import RecipeError, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.finalize import BuildResult
+from tests.support.arrays import hdf5, npy, parquet
 from tests.support.builders import SHARED_DATA, build, jpeg, tree, write, write_folder, zip_bytes
 from tests.writer.records import records
 
@@ -61,37 +59,14 @@ def statuses(made: BuildResult) -> dict[str, tuple[str, str]]:
     return {row["key"]: (row["status"], row["reason"] or "") for row in rows.to_pylist()}
 
 
-def npy(array: Array) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
-
-
 def npz(**arrays: Array) -> bytes:
     out = io.BytesIO()
     np.savez_compressed(out, **arrays)  # type: ignore[arg-type] # typeshed's keyword
     return out.getvalue()
 
 
-def hdf5(arrays: dict[str, Any], **options: Any) -> bytes:
-    out = io.BytesIO()
-    with h5py.File(out, "w") as file:
-        for name, array in arrays.items():
-            file.create_dataset(name, data=array, **options)
-    return out.getvalue()
-
-
 def idx(array: Array) -> bytes:
     return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
-
-
-def parquet(columns: dict[str, Any], metadata: Any = None, **options: Any) -> bytes:
-    table = pa.table(columns)
-    if metadata is not None:
-        table = table.replace_schema_metadata({"huggingface": json.dumps(metadata)})
-    out = io.BytesIO()
-    pq.write_table(table, out, **options)
-    return out.getvalue()
 
 
 def csv(rows: Sequence[Any]) -> bytes:

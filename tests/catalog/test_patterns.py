@@ -153,6 +153,6 @@ def test_a_slice_with_a_very_long_number_is_not_a_field() -> None:
 
 
 def test_the_document_states_the_limits() -> None:
-    text = " ".join((ROOT / "docs" / "kaggle.md").read_text().split())
+    text = " ".join((ROOT / "docs" / "splits.md").read_text().split())
     free, more = patterns.FREE_S, patterns.S_PER_NAME * 1e6
     assert f"{free:g} s of a processor and {more:g} µs more for each image" in text

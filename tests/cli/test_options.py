@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from shardprep.cli.app import program
-from tests.documents.cli_page import PAGE, page_text
+from tests.documents import cli_page, recipe_page
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.command import error_of, run
 
@@ -30,10 +30,10 @@ def shardprep(*arguments: str, cwd: Path, **variables: str) -> str:
     return done.stdout
 
 
-def test_the_page_is_made_of_the_commands() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page_text(), (
-        "run: python -m tests.documents.cli_page"
-    )
+@pytest.mark.parametrize("page", [cli_page, recipe_page])
+def test_the_pages_are_made_of_the_options(page: Any) -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert text == page.page_text(), f"run: python -m {page.__name__}"
 
 
 def test_every_option_has_a_help_that_is_a_sentence() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from typing import Any
@@ -16,29 +17,54 @@ _HEAD = (DATA / "cli_head.md").read_text(encoding="utf-8")
 
 
 def page_text() -> str:
-    root: Any = typer.main.get_command(program())
+    root = parser()
     parts = [_HEAD, "## shardprep\n", *_tables(root)]
     for name, command in root.commands.items():
-        arguments = [_name(one) for one in command.params if one.param_type_name == "argument"]
         parts += [
             f"## shardprep {name}\n",
-            f"`{' '.join(['shardprep', name, '[OPTIONS]', *arguments])}`\n",
+            f"`{usage(name, command)}`\n",
             f"{inspect.cleandoc(command.help)}\n",
             *_tables(command),
-            f"```console\n{_examples(command.epilog)}\n```\n",
+            "\n".join(("```console", *(f"$ {line}" for line in examples(command)), "```\n")),
         ]
     return "\n".join(parts)
 
 
-def _tables(command: Any) -> list[str]:
-    panels: dict[str, list[str]] = {}
+@functools.cache
+def parser() -> Any:
+    """Return the command line's own parser, with its commands in `commands`."""
+    return typer.main.get_command(program())
+
+
+def usage(name: str, command: Any) -> str:
+    arguments = [_name(one) for one in command.params if one.param_type_name == "argument"]
+    return " ".join(("shardprep", name, "[OPTIONS]", *arguments))
+
+
+def examples(command: Any) -> list[str]:
+    return command.epilog.split("\n\n")[1:]  # type: ignore[no-any-return]
+
+
+def panels(command: Any) -> dict[str, list[tuple[str, str]]]:
+    """Return the parameters of a command by panel: names with the value, and the help."""
+    found: dict[str, list[tuple[str, str]]] = {}
     for one in command.params:
         is_argument = one.param_type_name == "argument"
         panel = "Arguments" if is_argument else getattr(one, "rich_help_panel", None) or "Options"
         names = _name(one) if is_argument else ", ".join((*one.opts, *one.secondary_opts))
         value = "" if is_argument or not one.metavar else f" {one.metavar}"
-        panels.setdefault(panel, []).append(f"| {_code(names + value)} | {_plain(one.help)} |")
-    return ["\n".join((f"| {panel} | |", "|---|---|", *rows, "")) for panel, rows in panels.items()]
+        text = re.sub(r"\[/?dim\]", "", one.help.replace("\\[", "["))
+        text = re.sub(r"\[default: (.*)\]$", r"Default: \1.", text)
+        found.setdefault(panel, []).append((names + value, text))
+    return found
+
+
+def _tables(command: Any) -> list[str]:
+    tables = []
+    for panel, parameters in panels(command).items():
+        rows = [f"| {_code(name)} | {_plain(text)} |" for name, text in parameters]
+        tables.append("\n".join((f"| {panel} | |", "|---|---|", *rows, "")))
+    return tables
 
 
 def _name(argument: Any) -> str:
@@ -51,13 +77,7 @@ def _code(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    text = re.sub(r"\[/?dim\]", "", text.replace("\\[", "["))
-    text = re.sub(r"\[default: (.*)\]$", r"Default: \1.", text)
     return re.sub(r"([<>|*_])", r"\\\1", text)
-
-
-def _examples(epilog: str) -> str:
-    return "\n".join(f"$ {line}" for line in epilog.split("\n\n")[1:])
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from PIL import Image
@@ -24,12 +25,15 @@ from shardprep.image.process import RejectionKind
 from shardprep.reporter.findings.finding import MEANINGS as FINDINGS
 from shardprep.verifier.problem import MEANINGS, Kind
 from tests.documents.cli_page import page_text
+from tests.documents.manual_pages import COMPLETIONS, MAN, completions, pages
 from tests.documents.report_picture import MOST_BYTES, PICTURE, SIZE, draw
-from tests.support.browser import need_browser
 from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.command import run
 from tests.support.layouts import LAYOUTS
 from tests.support.paths import README, ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 FORMAT = (ROOT / "docs" / "format.md").read_text()
 OF_OTHERS = {
@@ -42,30 +46,58 @@ OF_OTHERS = {
     "--job-name", "--array", "--cpus-per-task", "--mem", "--time", "--requeue", "--parsable",
     "--dependency", "--kill-on-invalid-dep", "--wrap", "--for",  # of sbatch and kubectl
     "--repo-type",  # of hf
+    "--tag", "--rm", "--volume", "--user", "--build-arg", "--cpus", "--memory",  # of docker
 }  # fmt: skip
 
 
+MARK = "<!-- demo -->\n"
+DEMO = [README, *((ROOT / "docs" / f"{name}.md").read_text() for name in ("labels", "verify"))]
+"""Pages that show a part of one session, in its order."""
+
+
 def masked(text: str) -> str:
-    """Replace sizes, rates and times, which differ between machines."""
+    """Replace sizes, rates, times and hashes, which differ between machines."""
     text = re.sub(r"\d[\d.,]* (MB|kB|B|s|images/s|bytes)\b", r"# \1", text)
     text = re.sub(r"\(\d\.\d\dx\)", "(#x)", text)
+    text = re.sub(r"\d+,\d{3}|[0-9a-f]{12}…", "#", text)
     return "\n".join(re.sub(r" +", " ", line).rstrip() for line in text.splitlines())
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("drawn")
-def test_the_demo_of_the_readme_is_the_output_of_the_program(tmp_path: Path) -> None:
-    block = README.split("<!-- demo -->\n```console\n")[1].split("```")[0]
-    shown = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
+def test_the_demo_of_the_pages_is_the_output_of_the_program(tmp_path: Path) -> None:
+    blocks = [
+        part.split("```")[0] for page in DEMO for part in page.split(f"{MARK}```console\n")[1:]
+    ]
+    assert len(blocks) == 4
+    shown = re.split(r"^\$ (.*)\n", "".join(blocks), flags=re.MULTILINE)[1:]
     for command, output in zip(shown[::2], shown[1::2], strict=True):
-        done = run(*command.removeprefix("shardprep ").split(), cwd=tmp_path)
+        if command.startswith("shardprep "):
+            done = run(*command.removeprefix("shardprep ").split(), cwd=tmp_path)
+        else:
+            done = subprocess.run(
+                command.split(), cwd=tmp_path, capture_output=True, text=True, check=True
+            )
         assert masked(done.stderr + done.stdout) == masked(output), command
+
+
+@pytest.mark.thorough
+def test_the_model_of_the_readme_learns(shapes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keras = pytest.importorskip("keras")
+    keras.utils.set_random_seed(0)
+    monkeypatch.chdir(shapes)
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    found: dict[str, object] = {}
+    exec(compile(block, "README.md", "exec"), found)
+    history: Any = found["history"]
+    assert history.history["accuracy"][-1] > history.history["accuracy"][0]
 
 
 def test_make_demo_runs_the_commands_of_the_readme() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for command in re.findall(r"^\$ (shardprep .*)$", README.split("## Use it")[0], re.MULTILINE):
         assert f"$(BIN)/{command}\n" in makefile
+    assert "$(BIN)/shardprep inspect\n" in makefile
 
 
 def test_every_build_command_of_the_readme_is_understood(tmp_path: Path) -> None:
@@ -95,6 +127,37 @@ def test_every_option_of_the_documents_exists() -> None:
     known = set(re.findall(r"--[a-z-]+", page_text() + benchmarks)) | OF_OTHERS
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         assert set(re.findall(r"`?(--[a-z][a-z-]+)", path.read_text())) <= known, path
+
+
+def test_man_pages_and_completions_are_those_of_the_commands() -> None:
+    again = "run python -m tests.documents.manual_pages"
+    assert {path.name: path.read_text() for path in MAN.iterdir()} == pages(), again
+    stored = {path.name: path.read_text() for path in COMPLETIONS.iterdir()}
+    assert stored == completions(), again
+    assert stored["_shardprep"].startswith("#compdef shardprep\n")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    write(tmp_path / "shardprep", f'#!/bin/sh\nexec {sys.executable} -m shardprep "$@"\n'.encode())
+    (tmp_path / "shardprep").chmod(0o755)
+    program = 'source "$0"; COMP_WORDS=(shardprep export --cro); COMP_CWORD=2;'
+    program += '_shardprep_completion shardprep; echo "${COMPREPLY[@]}"'
+    done = subprocess.run(
+        ["bash", "-c", program, str(COMPLETIONS / "shardprep")], text=True, check=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, capture_output=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["--croissant"]
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_man_pages_have_no_error_and_show_every_option() -> None:
+    form = ["groff", "-ww", "-Kutf8", "-man", "-Tutf8", "-P-cbou"]
+    for name, page in pages().items():
+        done = subprocess.run(form, input=page, capture_output=True, text=True, check=True)
+        assert done.stderr == "", name
+        shown = {*re.findall(r"--[a-z-]+[a-z]", done.stdout)}
+        assert {*re.findall(r"--[a-z-]+[a-z]", page.replace("\\-", "-"))} == shown, name
 
 
 def table(title: str) -> str:
@@ -156,7 +219,9 @@ def test_the_top_level_has_only_known_entries() -> None:
     top = {line.split("/")[0] for line in listed.stdout.splitlines()}
     assert top <= {
         "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile",
-        ".ci", ".gitignore", "shardprep", "schemas", "tests", "benchmarks", "docs", "notebooks",
+        "SECURITY.md", "CITATION.cff", "Dockerfile", "action.yml", ".pre-commit-hooks.yaml",
+        ".ci", ".devcontainer", ".github", ".gitignore", "shardprep", "schemas", "tests",
+        "benchmarks", "docs", "notebooks",
     }  # fmt: skip
 
 
@@ -177,12 +242,12 @@ def test_the_picture_of_the_readme_is_small() -> None:
 
 
 @pytest.mark.thorough
-def test_the_picture_can_be_drawn_anew(tmp_path: Path) -> None:
+def test_the_picture_can_be_drawn_anew(tmp_path: Path, browser: Browser) -> None:
     """Fonts differ between machines, so only mean colours are compared."""
-    drawn = draw(need_browser(), tmp_path)
+    drawn = draw(browser, tmp_path)
     (tmp_path / "drawn.png").write_bytes(drawn)
     assert len(drawn) <= MOST_BYTES
-    colours = Image.open(tmp_path / "drawn.png").convert("RGB").resize((60, 75))
-    kept = Image.open(PICTURE).convert("RGB").resize((60, 75))
+    colours = Image.open(tmp_path / "drawn.png").convert("RGB").resize((60, 39))
+    kept = Image.open(PICTURE).convert("RGB").resize((60, 39))
     apart = [abs(a - b) for a, b in zip(colours.tobytes(), kept.tobytes(), strict=True)]
     assert sum(apart) / len(apart) < 8

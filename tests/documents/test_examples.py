@@ -7,6 +7,7 @@ import csv
 import importlib.util
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.support.builders import (
     animals,
     build,
     jpeg,
+    pixels,
     png,
     write,
     zip_bytes,
@@ -167,14 +169,29 @@ def test_stacks_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     table = b"tomo_id,motors\n" + b"".join(b"tomo_%d,%d\n" % (i, i % 2) for i in range(4))
     write(tmp_path / "byu.zip", zip_bytes({**slices, "labels.csv": table}))
-    (command,) = re.findall(r"^\$ shardprep (.*)$", page("stacks"), re.MULTILINE)
+    command, *_ = re.findall(r"^\$ shardprep (.*)$", page("stacks"), re.MULTILINE)
     done = run(*shlex.split(command), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     monkeypatch.chdir(tmp_path)
     found = executed(examples("stacks"))
     assert found["volume"].shape[1:] == (48, 64, 3)
+    assert found["masks"].shape == (2, 8, 32, 48, 1)
     assert found["images"].shape == (4, 8, 48, 64, 3)
     assert next(iter(found["train"]))[0].shape == (4, 8, 32, 32, 3)
+
+
+@pytest.mark.thorough
+def test_tiles_md(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "slides" / "a.png", png(100, 150))
+    (command,) = re.findall(r"^\$ shardprep (.*)$", page("tiles"), re.MULTILINE)
+    done = run(*shlex.split(command), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    stitched = executed(examples("tiles"))["stitched"]
+    assert f"This prints `{capsys.readouterr().out.strip()}`" in page("tiles")
+    assert np.allclose(stitched["a.png"], pixels(100, 150).mean(axis=-1) / 255)
 
 
 # --- docs/export.md ---
@@ -183,7 +200,7 @@ def test_stacks_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(name="here", scope="module")
 def _here(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = tmp_path_factory.mktemp("export_docs")
-    (here / "tfrecords").symlink_to(shapes / "tfrecords")
+    shutil.copytree(shapes / "tfrecords", here / "tfrecords")  # a command writes into it
     boxes = annotated(tmp_path_factory.mktemp("boxes"), BOX, BOX_LABEL)
     (here / "sets").mkdir()
     (here / "sets" / "bccd").symlink_to(boxes.parent)
@@ -198,7 +215,7 @@ def _here(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_export_md_has_a_command_a_row_and_a_section_for_each_layout() -> None:
     assert re.findall(r"--to (\w+)", page("export").split("```")[1]) == list(LAYOUTS)
     assert re.findall(r"^\| `(\w+)` \|", page("export"), re.MULTILINE) == list(LAYOUTS)
-    assert len(re.findall(r"^## ", page("export"), re.MULTILINE)) == len(LAYOUTS) + 1
+    assert len(re.findall(r"^## ", page("export"), re.MULTILINE)) == len(LAYOUTS) + 2
 
 
 @pytest.mark.thorough
@@ -207,7 +224,7 @@ def test_export_md(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(here / "home"))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(here / "cache"))
     blocks = examples("export")
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     with contextlib.chdir(here):
         for block in blocks:
             found = executed([block])

@@ -24,9 +24,9 @@ from shardprep.image.process import (
     Rejection,
     RejectionKind,
     _dct_scale,
-    _words,
     encode,
     process_image,
+    words_of,
 )
 from shardprep.image.spec import Fit, Format, ImageSpec, estimated_bytes, fitted_size
 from tests.image.policy import (
@@ -526,7 +526,7 @@ def test_a_truncated_image_is_rejected_with_the_facts_of_its_header(
 
 def test_an_error_without_a_message_still_gives_a_reason() -> None:
     for error in (OSError(), SyntaxError(), EOFError(), ValueError("two\nlines")):
-        reason = _words(error)
+        reason = words_of(error)
         assert reason.strip(" :")
         assert "\n" not in reason
 

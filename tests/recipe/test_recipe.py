@@ -21,7 +21,7 @@ from shardprep.recipe.recipe import Recipe, make_recipe
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.command import error_of, run
 from tests.support.examples import examples, texts
-from tests.support.paths import README, data_rows
+from tests.support.paths import ROOT, data_rows
 
 KEYS = sorted(BUILD_OPTIONS)
 MOST = 400
@@ -100,7 +100,7 @@ def test_options_of_one_run_are_no_keys_and_say_so() -> None:
         assert said_of({key: 1}) == (
             f"shardprep.toml: {key}: unknown key; is for one run: give {flag} on the command line"
         ).replace("unknown key; ", "")
-    text = " ".join(README.split())
+    text = " ".join((ROOT / "docs" / "recipe.md").read_text().split())
     assert "Options that decide what the dataset contains are also keys of `shardprep.toml`" in text
 
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
 
 from shardprep.reporter.report import Report
 from tests.reporter.pages import reported
-from tests.support.browser import need_browser
 from tests.support.paths import shared_folder
 from tests.support.planted import planted_set
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 
 @pytest.fixture(name="passes", scope="session")
@@ -44,14 +38,3 @@ def _path(planted: Path) -> Path:
 def _report(path: Path, passes: Path) -> Report:
     with mock.patch.dict(os.environ, SHARDPREP_CACHE=str(passes)):
         return reported(path)
-
-
-@pytest.fixture(name="browser", scope="session")
-def _browser() -> Iterator[Browser]:
-    program = need_browser()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()

@@ -201,14 +201,3 @@ def opened(
         assert said == []
     finally:
         context.close()
-
-
-def serious(page: Tab) -> list[tuple[str, str]]:
-    from axe_playwright_python.sync_playwright import Axe
-
-    found = Axe().run(page).response["violations"]
-    return [
-        (one["id"], one["nodes"][0]["html"])
-        for one in found
-        if one["impact"] in ("serious", "critical")
-    ]

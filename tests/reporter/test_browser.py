@@ -16,9 +16,9 @@ from tests.reporter.pages import (
     WIDTHS,
     opened,
     page_file,
-    serious,
 )
 from tests.support.annotated import annotated
+from tests.support.browser import serious
 from tests.support.builders import SHARED_DATA, build, write
 
 if TYPE_CHECKING:

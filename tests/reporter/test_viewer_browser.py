@@ -11,8 +11,9 @@ import pytest
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.reporter.report import Report
-from tests.reporter.pages import CONTROLS, LUMINANCE, UNSEEN, WIDTHS, opened, serious
+from tests.reporter.pages import CONTROLS, LUMINANCE, UNSEEN, WIDTHS, opened
 from tests.support.annotated import annotated
+from tests.support.browser import serious
 from tests.support.viewing import Served, served
 
 if TYPE_CHECKING:

@@ -9,8 +9,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page as Tab
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
 _NAMED, _NEEDED = "SHARDPREP_BROWSER", "SHARDPREP_NEEDS_BROWSER"
@@ -32,3 +36,15 @@ def need_browser() -> str:
             pytest.fail(MISSING)
         pytest.skip(MISSING)
     return program
+
+
+def serious(page: Tab, within: str | None = None) -> list[tuple[str, str]]:
+    """Return the serious findings of axe in a page, or in a part of it: rule and HTML."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page, within).response["violations"]
+    return [
+        (one["id"], one["nodes"][0]["html"])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]

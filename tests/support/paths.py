@@ -13,6 +13,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
+WHEEL_SOURCES = (
+    *("pyproject.toml", "README.md", "LICENSE", "schemas", "shardprep"),
+    *("docs/man", "docs/completions"),
+)
+"""What a wheel is built of."""
 README = (ROOT / "README.md").read_text()
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from shardprep.catalog.arrays.layout import Layout
 from shardprep.errors import SourceError, shown
 from shardprep.source.byte_range import UNPACK_ERRORS, MemberError, PlainExtent
 from shardprep.source.string_column import Texts
@@ -24,8 +25,10 @@ UNKNOWN = -1
 _SHOWN_ERROR = 140
 _DAMAGE = (
     *UNPACK_ERRORS, MemberError, pa.ArrowException, KeyError, TypeError, IndexError, RuntimeError,
-    SyntaxError, tokenize.TokenError,
+    SyntaxError, tokenize.TokenError, AttributeError, AssertionError, ArithmeticError,
 )  # fmt: skip
+_EXTRAS = {"h5py": "hdf5", "pydicom": "dicom", "tifffile": "tiff", "zarr": "zarr"}
+"""Module → the extra that installs it."""
 Block = Any
 """Some rows: an Arrow array of files, an array of numbers with the rows first, or a list whose
 elements are files, arrays of single images, or None."""
@@ -45,6 +48,10 @@ class ImageColumn:
     """Whether the first axis is known to count images."""
     names: Sequence[str] = ()
     """Names of the rows; () to number them."""
+    layouts: tuple[Layout, ...] = ()
+    """Layouts that the format states; () to take them from the shape."""
+    spacing: tuple[float, ...] = ()
+    """Distance between neighbours along each axis, in the unit of the file; () if unknown."""
     placed: tuple[str, NDArray[np.int64], NDArray[np.int64]] | None = None
     """File, offsets and sizes of images that need no copy."""
 
@@ -59,6 +66,8 @@ class ArrayFile:
     read_cells: Callable[[Sequence[str]], list[Texts]]
     left_out: tuple[str, ...] = ()
     """Columns that are neither, each with the reason."""
+    matrix: ImageColumn | None = None
+    """All columns of numbers as one image, if the file is a table."""
 
 
 @contextlib.contextmanager
@@ -66,6 +75,9 @@ def reading(name: str) -> Iterator[None]:
     """Convert exceptions of the libraries that read array files to a SourceError."""
     try:
         yield
+    except ModuleNotFoundError as error:
+        hint = f"pip install 'shardprep[{_EXTRAS.get(error.name or '', 'test')}]'"
+        raise SourceError(name, f"needs {error.name}", hint) from error
     except _DAMAGE as error:
         why = shown(" ".join(str(error).split()) or type(error).__name__, _SHOWN_ERROR)
         raise SourceError(name, f"cannot be read ({why})", "download or write it again") from error

@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from shardprep.catalog.arrays.array_file import UNKNOWN, reading
-from shardprep.catalog.arrays.layout import Layout
-from shardprep.catalog.arrays.number_images import ValueRange, pictures
+from shardprep.catalog.arrays.array_file import UNKNOWN, reading, rows_at_once
+from shardprep.catalog.arrays.number_images import ValueRange, is_scaled, pictures
 from shardprep.catalog.arrays.opened_files import ArrayFiles, ChosenColumn, OpenedFile
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Rows, Table
@@ -28,12 +27,13 @@ from shardprep.machine import limited_memory
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import RefusedExtent
 from shardprep.source.listing import Listing, in_order
-from shardprep.source.members import PLACE, PLAIN, Members, MembersBuilder
+from shardprep.source.members import PLACE, PLAIN, Members, MembersBuilder, StackExtent
 from shardprep.source.names import clean_key, composed, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
-_WORK_BYTES = 1 << 30
+_MANY = 4  # fewer .npy files may be splits
+WORK_BYTES = 1 << 30
 """Memory for blocks, keys and cells, in addition to one member."""
 
 
@@ -51,30 +51,46 @@ class ImageListing(Listing):
 def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> ImageListing:
     """Return the listing with the images of array files that the recipe names, or of all.
 
-    Without `--images`, files are opened only if the source has no other image. With `proposes`,
-    unclear columns and ranges are decided and returned as proposals instead of being an error.
+    Without `--images`, files of arrays are opened only if the source has no image, and TIFF and
+    DICOM files are stacks only if all images are. With `proposes`, unclear columns and ranges are
+    decided and returned as proposals instead of being an error.
     """
     parts = listing.images, listing.others, listing.skipped, listing.unpacker
     rules = recipe.rules.images
-    if listing.unpacker is None or (not rules and listing.images):
+    if listing.unpacker is None:
         return ImageListing(*parts)
     files = ArrayFiles(recipe, listing.unpacker, proposes=proposes)
-    with limited_memory(_WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
-        files.open(listing.others)
+    with limited_memory(WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
+        if listing.images:
+            files.open_volumes(listing.images)
+        if rules or not listing.images:
+            files.open(listing.others)
         taken = [*files.named()] if rules else [*files.clear(files.all())]
         if not taken:
             return ImageListing(*parts, notes=files.looked_into())
-        images, columns = _read(files, taken)
+        images, columns = read_columns(files, taken)
     if listing.images:
-        images = Members.joined([listing.images, images])
+        left = [row for row, key in enumerate(listing.images.keys) if key not in files.used]
+        images = Members.joined([listing.images.take(np.array(left, np.int64)), images])
     others = [member for member in listing.others if member.key not in files.used]
     notes = tuple(dict.fromkeys(files.notes))
     parts = in_order(images), others, listing.skipped, listing.unpacker
     return ImageListing(*parts, columns, files.proposals, notes)
 
 
-def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
+def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
     """Return the images of some columns, and a table of the columns of cells."""
+    for one in taken:
+        if one.column.dtype is not None:
+            num_bytes = math.prod(one.column.shape) * one.column.dtype.itemsize
+            stored = one.opened.place.num_bytes
+            files.unpacker.budget.check_ratio(stored, num_bytes, one.opened.key)
+    loose = [one for one in taken if one.layout.axes == "NHW" and one.opened.key.endswith(".npy")]
+    if len(loose) >= _MANY:
+        option = OptionName("images")
+        files.notes.append(
+            f"{option} '*.npy::THW' would store each of {len(loose)} arrays as a stack"
+        )
     per_file = Counter(one.opened.key for one in taken)
     names = [one.opened.key for one in taken]
     names = [key if per_file[key] == 1 else f"{key}:{taken[i].name}" for i, key in enumerate(names)]
@@ -83,7 +99,7 @@ def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Ta
     images = [*itertools.compress(taken, map(operator.not_, are_targets))]
     targets = [*itertools.compress(taken, are_targets)]
     levels = [_levels(files, one, is_target=one is targets) for one in (images, targets)]
-    files.used.update(per_file)
+    files.use(per_file)
     packed = sum({one.opened.key: one.opened.place.num_bytes for one in taken}.values())
     builder, out = MembersBuilder(), list[UnpackedFile]()
     others = _CellColumns(files, images)
@@ -98,15 +114,15 @@ def _read(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Ta
                     new = files.unpacker.new_file(key, packed)
                     out.append(stack.enter_context(contextlib.closing(new)))
                 start = out[0].place.num_bytes
-                depth = files.recipe.depth if is_target else 8
+                depth = files.recipe.depth if is_target or "T" in one.layout.axes else 8
                 sizes = _write(one, levels[is_target], depth, out[0], files.recipe.max_member_size)
                 ends = start + np.cumsum(np.maximum(sizes, 0))
                 file, offsets = out[0].place.file, ends - np.maximum(sizes, 0)
-            keys = _keys(name, one, len(sizes))
+            keys = _keys(name, one, len(sizes) // one.images_per_item)
             files.unpacker.budget.add_members(len(sizes), key)
-            _add(builder, (keys, file, offsets, sizes), one.title)
-            if one.layout.rows >= 0 and not is_target:
-                tables.append((keys, others.of(one, len(sizes))))
+            _add(builder, (keys, file, offsets, sizes), one)
+            if one.layout.has_samples and not is_target:
+                tables.append((keys, others.of(one, len(keys))))
     return builder.members(), _table(tables, list(per_file))
 
 
@@ -130,10 +146,7 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool
         return wanted
     found = ValueRange()
     for one in scaled:
-        with reading(one.opened.key):
-            for block in one.column.blocks(one.layout.rows):
-                for values in block if isinstance(block, list) else [block]:
-                    found = found if values is None else found.with_values(values)
+        found = _range(one, found)
     names = some_of([one.flag for one in scaled], 2)
     types = f"{names}: {scaled[0].column.dtype} from {found.low:g} to {found.high:g}"
     levels = found.levels() or ((found.low, found.high) if is_target else None)
@@ -149,12 +162,28 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool
     return levels
 
 
+def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
+    with reading(one.opened.key):
+        for block in one.column.blocks(one.layout.rows):
+            for values in _pieces(block):
+                found = found if values is None else found.with_values(values)
+    return found
+
+
 def _write(
     one: ChosenColumn, levels: DepthRange, depth: int, out: UnpackedFile, most_bytes: int
 ) -> NDArray[np.int64]:
-    """Write all rows as image files; return their sizes, −1 for rows without an image."""
+    """Write all rows as image files; return the size of each image, −1 for one without an image.
+
+    `levels` "auto" are those of a sample: a stack has the same in all its images.
+    """
     column, layout, key = one.column, one.layout, one.opened.key
     if column.dtype is not None:
+        is_own = "T" in layout.axes and levels == "auto" and is_scaled(column.dtype, 3)
+        levels = levels if one.is_scaled or is_own else "full"
+        if is_own and not layout.has_samples:
+            low, high, _ = _range(one, ValueRange())
+            levels = (low, high) if low <= high else (0.0, 1.0)
         size = math.prod(layout.row_shape(column.shape)) * column.dtype.itemsize
         if size > most_bytes:
             hint = f"raise {OptionName('max_member_size')} if this is intended"
@@ -162,7 +191,7 @@ def _write(
     sizes = [np.empty(0, np.int64)]
     with reading(key):
         for block in column.blocks(layout.rows):
-            for data, some in _parts(block, layout, levels, depth):
+            for data, some in _parts(block, one, levels, depth):
                 out.write(data)
                 sizes.append(some)
     return np.concatenate(sizes)
@@ -216,30 +245,44 @@ def _plain(title: str) -> str:
 
 
 def _keys(prefix: str, one: ChosenColumn, number: int) -> Texts:
-    if one.layout.rows < 0:
+    if not one.layout.has_samples:
         return Texts.of([prefix])
     if one.column.names:
         return Texts.of(f"{prefix}/{clean_key(name)}" for name in one.column.names)
+    return _numbered(prefix, number)
+
+
+def _numbered(prefix: str, number: int) -> Texts:
     numbers = pa.py_buffer(np.arange(number, dtype=np.int64))
     texts = pa.Array.from_buffers(pa.int64(), number, [None, numbers]).cast(pa.string())
     return Texts(pc.utf8_lpad(texts, max(6, len(str(number - 1))), "0")).after(f"{prefix}/")
 
 
+def _pieces(block: Any) -> Iterator[Any]:
+    """Yield the elements of a list, or parts of an array: scaling takes several times its bytes."""
+    step = 1 if isinstance(block, list) else rows_at_once(block.nbytes // max(1, len(block)))
+    for at in range(0, len(block), step):
+        yield block[at] if isinstance(block, list) else block[at : at + step]
+
+
 def _parts(
-    block: Any, layout: Layout, levels: DepthRange, depth: int
+    block: Any, column: ChosenColumn, levels: DepthRange, depth: int
 ) -> Iterator[tuple[Any, NDArray[np.int64]]]:
-    """Yield the bytes of some images, and their sizes; −1 for a row without an image."""
+    """Yield the bytes of some images, and their sizes; −1 for each image of a row without one."""
+    layout = column.layout
     if isinstance(block, np.ndarray):
-        files = pictures(block, layout, levels, depth)
-        yield files.reshape(-1).data, np.full(len(files), files.shape[1], np.int64)
+        for rows in _pieces(block):
+            files = pictures(rows, layout, levels, depth)
+            yield files.reshape(-1).data, np.full(len(files), files.shape[1], np.int64)
     elif isinstance(block, list):
         for one in block:
             if one is None or (isinstance(one, np.ndarray) and not layout.fits(one.shape)):
-                yield b"", np.array([-1])
+                num_rows = 1 if layout.has_samples else column.num_rows
+                yield b"", np.full(column.images_per_item // num_rows, -1)
             elif isinstance(one, bytes):
                 yield one, np.array([len(one)])
             else:
-                yield from _parts(one[np.newaxis], layout, levels, depth)
+                yield from _parts(one[np.newaxis], column, levels, depth)
     else:
         block = block.cast(pa.large_binary())
         offsets = np.frombuffer(block.buffers()[1], np.int64)[block.offset :][: len(block) + 1]
@@ -251,15 +294,24 @@ def _parts(
 def _add(
     builder: MembersBuilder,
     rows: tuple[Texts, str, NDArray[np.int64], NDArray[np.int64]],
-    title: str,
+    one: ChosenColumn,
 ) -> None:
+    """Add images, or stacks of equal numbers of images, one for each key."""
     keys, file, offsets, sizes = rows
-    good = np.flatnonzero(sizes >= 0)
-    places = np.zeros(len(good), PLACE)
-    places["kind"], places["offset"], places["num_bytes"] = PLAIN, offsets[good], sizes[good]
-    builder.add_all(keys.take(good), places, file)
-    for row in np.flatnonzero(sizes < 0).tolist():
-        reason = f"has no image: {title!r} is empty in this row, or of another shape"
+    places = np.zeros((len(keys), one.images_per_item), PLACE)
+    places["kind"], places["offset"] = PLAIN, offsets.reshape(places.shape)
+    places["num_bytes"] = sizes.reshape(places.shape)
+    lacks = (places["num_bytes"] < 0).any(axis=1)
+    good = np.flatnonzero(~lacks)
+    if "T" not in one.layout.axes:
+        builder.add_all(keys.take(good), places[good, 0], file)
+    along = one.column.spacing
+    spacing = tuple(along[one.layout.axes.index(axis)] for axis in "THW") if along else ()
+    for row in good.tolist() if "T" in one.layout.axes else ():
+        members = Members(_numbered(keys[row], places.shape[1]), places[row], (file,))
+        builder.add(keys[row], StackExtent(members, spacing=spacing))
+    for row in np.flatnonzero(lacks).tolist():
+        reason = f"has no image: {one.title!r} is empty in this row, or of another shape"
         builder.add(keys[row], RefusedExtent(0, reason))
 
 

@@ -46,6 +46,8 @@ _PIXELS = re.compile(
 )
 """Text of the numbers of one image."""
 _NO_NUMBER = r"[\[\],;\s]+"
+_INDEXES = ("time", "index", "__index_level_0__")
+"""Columns of numbers that are not pixels of a matrix."""
 _Batches = Callable[[Sequence[str], int], Iterator[Any]]
 """Yields batches of some columns; the second argument is the maximum number of rows."""
 
@@ -171,7 +173,10 @@ class _Rows:
             else:
                 left_out.append(f"{title} ({kind})")
         rows = dict.fromkeys(cells, self.num_rows)
-        return ArrayFile(images, rows, self._read_cells, tuple(left_out))
+        numbers = [one for one in kinds if _is_number(kinds[one]) and one.lower() not in _INDEXES]
+        shape = self.num_rows, len(numbers)
+        matrix = ImageColumn(shape, np.dtype(np.float64), partial(self._matrix, numbers))
+        return ArrayFile(images, rows, self._read_cells, tuple(left_out), matrix)
 
     def _some(self, title: str) -> list[Any]:
         """Return some values of a column that are not null; [] if all are null."""
@@ -195,6 +200,13 @@ class _Rows:
                     lacks |= ~booleans(column.is_valid())
             pairs = zip(values, lacks.tolist(), strict=True)
             yield [None if no else row for row, no in pairs] if lacks.any() else values
+
+    def _matrix(self, titles: Sequence[str], _: int) -> Iterator[Block]:
+        rows = []
+        for batch in self.batches(titles, _MOST_ROWS):
+            columns = [one.cast(pa.float64(), safe=False) for one in batch.columns]
+            rows.append(np.stack([_values(one.fill_null(np.nan)) for one in columns], axis=1))
+        yield np.concatenate(rows)[np.newaxis]
 
     def _nested(self, title: str, most_rows: int, _: int) -> Iterator[Block]:
         for batch in self.batches([title], min(_MOST_ROWS, most_rows)):

@@ -1,4 +1,4 @@
-"""NumPy's .npy and the IDX format of MNIST: a header, then the numbers of one array."""
+"""NumPy's .npy, IDX of MNIST, and NIfTI: a header, then the numbers of one array."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from shardprep.catalog.arrays.array_file import (
     reading,
     rows_at_once,
 )
+from shardprep.catalog.arrays.layout import Layout
 from shardprep.errors import SourceError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.string_column import Texts
@@ -34,13 +35,21 @@ class _Array(NamedTuple):
     shape: tuple[int, ...]
     order: Literal["C", "F"]
     """As in NumPy: "C", or "F" if the first axis is the fastest."""
+    scale: tuple[float, float] | None = None
+    """Factor and summand of the stored numbers, or None."""
 
     def rows(self, start: int, stop: int, axis: int) -> NDArray[Any]:
         """Return rows of an axis, which becomes the first one."""
-        if axis == 0 and self.order == "C":
-            row_bytes = self.place.num_bytes // self.shape[0]
+        stored = self._stored(start, stop, axis)
+        return stored if self.scale is None else stored * self.scale[0] + self.scale[1]
+
+    def _stored(self, start: int, stop: int, axis: int) -> NDArray[Any]:
+        if axis == (0 if self.order == "C" else len(self.shape) - 1):
+            row_bytes = self.place.num_bytes // self.shape[axis]
             data = self.place.read_range(start * row_bytes, (stop - start) * row_bytes)
-            return np.frombuffer(data, self.dtype).reshape(stop - start, *self.shape[1:])
+            shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
+            found = np.frombuffer(data, self.dtype).reshape(shape, order=self.order)
+            return np.moveaxis(found, axis, 0)
         # The rows are scattered. A new map for each block lets the system drop pages of the last.
         mapped = np.memmap(
             self.place.file, self.dtype, "r", self.place.offset, self.shape, self.order
@@ -69,7 +78,9 @@ def open_npy(place: PlainExtent, name: str) -> ArrayFile:
     if dtype.hasobject:
         what = "holds pickled Python objects, which are never read"
         raise SourceError(name, what, "save it with a type of numbers: array.astype(numpy.uint8)")
-    return _array_file(place, name, at, dtype, (shape, "F" if is_fortran else "C"))
+    extent = PlainExtent(place.file, place.offset + at, place.num_bytes - at)
+    array = _Array(extent, dtype, shape, "F" if is_fortran else "C")
+    return _array_file(array, name)
 
 
 def open_idx(place: PlainExtent, name: str) -> ArrayFile:
@@ -79,26 +90,54 @@ def open_idx(place: PlainExtent, name: str) -> ArrayFile:
         at = 4 + 4 * head[3]
         shape = struct.unpack(f">{head[3]}I", place.read_range(4, at - 4))
         dtype = np.dtype(IDX_TYPES[head[2]])
-    return _array_file(place, name, at, dtype, (shape, "C"), is_idx=True)
+    extent = PlainExtent(place.file, place.offset + at, place.num_bytes - at)
+    return _array_file(_Array(extent, dtype, shape, "C"), name, has_rows=len(shape) > 2)
 
 
-def _array_file(
-    place: PlainExtent,
-    name: str,
-    at: int,
-    dtype: np.dtype[Any],
-    layout: tuple[tuple[int, ...], Literal["C", "F"]],
-    *,
-    is_idx: bool = False,
-) -> ArrayFile:
-    """Return the array behind a header of `at` bytes; `layout` is its shape and order."""
-    shape, order = layout
-    num_bytes, there = math.prod(shape) * dtype.itemsize, place.num_bytes - at
+_NIFTI_TYPES = {
+    2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8",
+    1280: "u8",
+}  # fmt: skip
+_NIFTI_FACTS = {
+    348: (("8h", 40), ("h", 70), ("f", 108), ("2f", 112), ("8f", 76)),
+    540: (("8q", 16), ("h", 12), ("q", 168), ("2d", 176), ("8d", 104)),
+}
+"""Bytes of the header of NIfTI-1 and NIfTI-2 → forms and offsets of the number of axes and their
+sizes, the type, the offset of the numbers, slope and intercept, and the spacing of the axes."""
+
+
+def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
+    """Return the array of a .nii: x, y, z, and perhaps further axes.
+
+    The images are planes of equal z, whose rows have equal y. The further axes are the inner ones.
+    """
+    with reading(name):
+        head = place.read_range(0, max(_NIFTI_FACTS))
+        order = "<" if head[0] else ">"
+        (size,) = struct.unpack_from(f"{order}i", head)
+        facts = [struct.unpack_from(order + form, head, at) for form, at in _NIFTI_FACTS[size]]
+        (num_axes, *sides), (kind,), (start,), (slope, summand), (_, *spacing) = facts
+        shape = tuple(sides[:num_axes])
+        scale = (slope, summand) if slope and math.isfinite(slope) else (1, 0)
+        is_known = kind in _NIFTI_TYPES and math.isfinite(scale[1])
+        if not (2 <= num_axes <= 7 and min(shape) > 0 and is_known):
+            raise ValueError(f"its header states the shape {shape} and the type {kind}")
+        dtype = np.dtype(f"{order}{_NIFTI_TYPES[kind]}")
+        start = max(int(start), size)
+    extent = PlainExtent(place.file, place.offset + start, place.num_bytes - start)
+    array = _Array(extent, dtype, shape, "F", None if scale == (1, 0) else scale)
+    more = {"layouts": (Layout("WHTTTTT"[:num_axes]),), "spacing": tuple(spacing[:num_axes])}
+    return _array_file(array, name, **more)
+
+
+def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:
+    """Return the array, which may be followed by other bytes; `column` are facts of its images."""
+    shape, dtype = array.shape, array.dtype
+    num_bytes, there = math.prod(shape) * dtype.itemsize, array.place.num_bytes
     if num_bytes > there:
         what = f"is truncated: its header states {num_bytes:,} bytes of numbers, it has {there:,}"
         raise SourceError(name, what, "download or write it again")
-    extent = PlainExtent(place.file, place.offset + at, num_bytes)
-    array = _Array(extent, dtype, tuple(shape), order)
+    array = array._replace(place=array.place._replace(num_bytes=num_bytes))
 
     def read_cells(titles: Sequence[str]) -> list[Texts]:
         with reading(name):
@@ -109,5 +148,6 @@ def _array_file(
         return ArrayFile({}, {}, read_cells, (f"{name}: {dtype} is not a type of numbers",))
     if math.prod(shape[1:]) == 1 and shape:
         return ArrayFile({}, {"": shape[0]}, read_cells)
-    column = ImageColumn(array.shape, dtype, array.blocks, has_rows=is_idx and len(shape) > 2)
-    return ArrayFile({"": column}, {}, read_cells)
+    kind = dtype if array.scale is None else np.dtype(np.float64)
+    images = ImageColumn(shape, kind, array.blocks, **{"has_rows": False, **column})
+    return ArrayFile({"": images}, {}, read_cells)

@@ -22,34 +22,26 @@ from shardprep.catalog.arrays.array_file import (
     rows_at_once,
 )
 from shardprep.catalog.arrays.layout import possible_layouts
-from shardprep.errors import SourceError
 from shardprep.image.signatures import HEAD_BYTES, is_image
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.string_column import Texts
 from shardprep.storage.space import megabytes
 
-_MOST_BLOCKS = 8
-"""Largest block of whole chunks, and cache for chunks, in units of `BLOCK_BYTES`."""
+_CACHE_BYTES = 8 * BLOCK_BYTES
+"""Largest block of whole chunks, and cache for chunks."""
 _FILES_AT_ONCE = 16
 _MIN_ALIKE = 3
 """Minimum number of datasets of one image each in a group, so that the group is a column."""
-_Open = Callable[[], "contextlib.AbstractContextManager[Any]"]
+Open = Callable[[], "contextlib.AbstractContextManager[Any]"]
 
 
 @contextlib.contextmanager
 def _opened(place: PlainExtent, name: str) -> Iterator[Any]:
-    try:
+    with reading(name), opened_file(place) as whole:
         import h5py  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        what = "is an HDF5 file, which needs h5py"
-        raise SourceError(name, what, "pip install 'shardprep[hdf5]'") from error
-    cache = _MOST_BLOCKS * BLOCK_BYTES
-    with (
-        reading(name),
-        opened_file(place) as whole,
-        h5py.File(whole, "r", rdcc_nbytes=cache) as file,
-    ):
-        yield file
+
+        with h5py.File(whole, "r", rdcc_nbytes=_CACHE_BYTES) as file:
+            yield file
 
 
 def open_hdf5(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
@@ -57,7 +49,11 @@ def open_hdf5(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
 
     SourceError if h5py is not installed.
     """
-    opened = partial(_opened, place, name)
+    return open_datasets(partial(_opened, place, name), most_bytes, _CACHE_BYTES)
+
+
+def open_datasets(opened: Open, most_bytes: int, most_at_once: int) -> ArrayFile:
+    """Return the datasets of a file; chunks of `most_at_once` bytes together are read once."""
     images: dict[str, ImageColumn] = {}
     singles: dict[str, list[str]] = defaultdict(list)
     cells: dict[str, int] = {}
@@ -74,12 +70,12 @@ def open_hdf5(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
             singles[key.rpartition("/")[0]].append(key)
         elif role in ("files", "numbers"):
             dtype = found.dtype if role == "numbers" else None
-            blocks = partial(_rows, opened, key)
+            blocks = partial(_rows, opened, key, most_at_once)
             images[key] = ImageColumn(found.shape, dtype, blocks, has_rows=role == "files")
         elif role == "cells":
             cells[key] = found.shape[0]
         elif role:
-            left_out.append(f"{key} ({role})")
+            left_out.append(f"{key or 'array'} ({role})")
 
     with opened() as file:
         file.visititems(visit)
@@ -94,7 +90,7 @@ def open_hdf5(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
     return ArrayFile(images, cells, read_cells, tuple(left_out))
 
 
-def _by_group(images: dict[str, ImageColumn], opened: _Open) -> dict[str, ImageColumn]:
+def _by_group(images: dict[str, ImageColumn], opened: Open) -> dict[str, ImageColumn]:
     """Return the columns, with groups of datasets of one image each as one column."""
     groups: dict[str, list[str]] = defaultdict(list)
     for key in filter(None, images):
@@ -114,7 +110,7 @@ def _role(found: Any, most_bytes: int) -> str:
     large = math.prod(found.chunks or (1,)) * dtype.itemsize
     if len(shape) < 2 and not found.chunks:
         large = found.nbytes
-    if found.is_virtual or found.external:
+    if getattr(found, "is_virtual", False) or getattr(found, "external", None):
         return "its data are in another file"
     if large > most_bytes:
         return f"its parts have {megabytes(large)}"
@@ -133,9 +129,7 @@ def _is_single(column: ImageColumn) -> bool:
     return column.dtype is not None and len(layouts) == 1 and layouts[0].rows < 0
 
 
-def _together(
-    opened: _Open, keys: Sequence[str], shape: tuple[int, ...], dtype: Any
-) -> ImageColumn:
+def _together(opened: Open, keys: Sequence[str], shape: tuple[int, ...], dtype: Any) -> ImageColumn:
     def blocks(_: int) -> Iterator[Block]:
         with opened() as file:
             for at in range(0, len(keys), _FILES_AT_ONCE):
@@ -146,7 +140,7 @@ def _together(
     return ImageColumn((len(keys), *shape), dtype, blocks, names=names)
 
 
-def _rows(opened: _Open, key: str, axis: int) -> Iterator[Block]:
+def _rows(opened: Open, key: str, most_bytes: int, axis: int) -> Iterator[Block]:
     with opened() as file:
         found = file[key]
         if axis < 0:
@@ -155,7 +149,7 @@ def _rows(opened: _Open, key: str, axis: int) -> Iterator[Block]:
         length, chunk = found.shape[axis], (found.chunks or found.shape)[axis]
         row_bytes = max(1, math.prod(found.shape) // length) * found.dtype.itemsize
         step = rows_at_once(row_bytes)
-        if found.chunks and chunk * row_bytes <= _MOST_BLOCKS * BLOCK_BYTES:
+        if found.chunks and chunk * row_bytes <= most_bytes:
             step = -(-step // chunk) * chunk  # each chunk is decompressed once
         is_number = found.dtype.kind in "buif"
         for start in range(0, length, step if is_number else min(step, _FILES_AT_ONCE)):

@@ -1,4 +1,4 @@
-"""Layouts of arrays: the axis of the images, and height, width and channels of each image."""
+"""Layouts of arrays: the axes of samples, of the images of a stack, and of the pixels."""
 
 from __future__ import annotations
 
@@ -12,38 +12,51 @@ MIN_FLAT = 64
 """Minimum number of values of a flat image: 8x8 pixels."""
 _MAX_ASPECT = 4
 _MIN_SIDE = 8
-_ORDER = "NHWC"
+_ORDER = "NTHWC"
 
 
 class Layout(NamedTuple):
     """The meaning of the axes of an array of numbers."""
 
     axes: str
-    """One letter of NHWC for each axis; "N" alone if each row is a flat image."""
+    """A letter of NTHWC for each axis; "N" alone if each row is a flat image.
+
+    T has the images of a stack in order. Of several T, the first is the outermost.
+    """
     size: tuple[int, int] = (0, 0)
     """Height and width of flat images; the channels are interleaved."""
 
     @property
     def rows(self) -> int:
-        """Axis of the images, or −1 if the array is one image."""
-        return self.axes.find("N")
+        """Axis of the samples, or of the images of a single stack; −1 if the array is one image."""
+        return self.axes.find("N" if self.has_samples else "T")
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether the array has several samples."""
+        return "N" in self.axes
+
+    @property
+    def row_axes(self) -> str:
+        """Letters of the axes of one row."""
+        return self.axes[: self.rows] + self.axes[self.rows + 1 :] if self.rows >= 0 else self.axes
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Axes of one image, without N, in the order height, width, channel."""
-        own = self.axes.replace("N", "")
+        """Axes of one row in the order images, height, width, channel."""
+        own = self.row_axes
         return tuple(sorted(range(len(own)), key=lambda axis: _ORDER.index(own[axis])))
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Return whether an array of this shape may be one image."""
-        own = self.axes.replace("N", "")
+        """Return whether an array of this shape may be one row."""
+        own = self.row_axes
         if not own:
             channels, rest = divmod(shape[0], self.size[0] * self.size[1])
             return len(shape) == 1 and not rest and channels in CHANNELS
         return len(shape) == len(own) and ("C" not in own or shape[own.index("C")] in CHANNELS)
 
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of one image in an array of this shape."""
+        """Return the shape of one row in an array of this shape."""
         return tuple(n for axis, n in enumerate(shape) if axis != self.rows)
 
 
@@ -52,8 +65,10 @@ def possible_layouts(shape: Sequence[int], *, has_rows: bool) -> list[Layout]:
 
     With `has_rows`, each element of the first axis is an image.
     """
-    if len(shape) == 4 or (has_rows and len(shape) > 1):
-        return [one._replace(axes="N" + one.axes) for one in _of_image(shape[1:])]
+    if len(shape) in (4, 5) or (has_rows and len(shape) > 1):
+        is_large = min(shape[2:4], default=0) >= _MIN_SIDE
+        stacks = [Layout(f"T{one.axes}") for one in _of_image(shape[2:]) if is_large]
+        return [one._replace(axes=f"N{one.axes}") for one in _of_image(shape[1:]) or stacks]
     if len(shape) == 3:
         if shape[2] in CHANNELS and shape[0] not in CHANNELS:
             return [Layout("HWC")]
@@ -93,6 +108,10 @@ def given_layout(text: str, shape: Sequence[int], *, has_rows: bool) -> Layout |
     if text == "N":
         sizes = _flat(shape[-1])
         return Layout("N", sizes[0]) if len(shape) == 2 and sizes else None
-    if len(text) != len(shape) or ("C" in text and shape[text.index("C")] not in CHANNELS):
+    if (
+        len(text) != len(shape)
+        or 0 in shape
+        or ("C" in text and shape[text.index("C")] not in CHANNELS)
+    ):
         return None
     return Layout(text)

@@ -1,6 +1,6 @@
 """Write numbers of arrays as Netpbm images.
 
-uint8 and booleans are kept, uint16 in one channel as well. Other numbers are scaled to 8 bits.
+uint8 and booleans are kept, uint16 in one channel as well. Others are scaled to 8 or 16 bits.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.arrays.layout import Layout
-from shardprep.image.netpbm import netpbm_start
+from shardprep.image.netpbm import SCALED, netpbm_start
 from shardprep.image.spec import DepthRange
 
 Array = NDArray[Any]
 _MIN_WHITE = 128
 """Whole numbers of a smaller maximum may have another range than 0 to 255."""
+_WHITE = 65535
 _BYTE_RANGE = (0.0, 255.0)
 _UNIT_RANGE = (0.0, 1.0)
 
@@ -54,37 +55,44 @@ def _is_deep(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "u" and dtype.itemsize == np.uint16().itemsize
 
 
-def pictures(images: Array, layout: Layout, levels: DepthRange, depth: int = 8) -> Array:
-    """Return uint8[n, m], a file of `m` bytes for each of `n` images, in the axes of `layout`.
+def pictures(rows: Array, layout: Layout, levels: DepthRange, depth: int = 8) -> Array:
+    """Return uint8[n, m], a file of `m` bytes for each of `n` images, from rows of `layout`.
 
-    `levels` are black and white of numbers that `is_scaled`; "auto" takes them from each image.
-    They are scaled to `depth` bits if they are grey, otherwise to 8.
+    `levels` are black and white of the numbers. "auto" takes them from each row, and "full" keeps
+    uint16 of one channel. Others are scaled to `depth` bits if they are grey, otherwise to 8.
     """
-    if layout.size == (0, 0):
-        images = images.transpose(0, *(axis + 1 for axis in layout.order))
+    if layout.size != (0, 0):
+        rows = rows.reshape(len(rows), *layout.size, -1)
     else:
-        images = images.reshape(len(images), *layout.size, -1)
-    images = images.reshape(*images.shape[:3], -1)
-    num_images, height, width, channels = images.shape
-    deepest = 255
-    if images.dtype.kind == "b":
-        images = images.astype(np.uint8) * np.uint8(255)
-    elif _is_deep(images.dtype) and channels == 1:
-        images, deepest = images.astype(">u2", copy=False), 65535
-    elif images.dtype != np.uint8:
-        deepest = 65535 if depth == 16 and channels == 1 else 255
-        images = _scaled(images, levels, deepest).astype(">u2" if deepest > 255 else np.uint8)
-    start = netpbm_start(height, width, channels, deepest)
-    rows = np.ascontiguousarray(images).view(np.uint8).reshape(num_images, -1)
-    files = np.empty((num_images, len(start) + rows.shape[1]), np.uint8)
+        rows = rows.transpose(0, *(axis + 1 for axis in layout.order))
+        rows = rows if "C" in layout.axes else rows[..., np.newaxis]
+    height, width, channels = rows.shape[-3:]
+    start = netpbm_start(height, width, channels, 255)
+    if rows.dtype.kind == "b":
+        images = rows.astype(np.uint8) * np.uint8(255)
+    elif _is_deep(rows.dtype) and channels == 1 and levels == "full":
+        images = rows.astype(">u2", copy=False)
+        start = netpbm_start(height, width, channels, _WHITE)
+    elif rows.dtype != np.uint8:
+        images = _scaled(rows, levels, _WHITE if depth == 16 and channels == 1 else 255)
+        if images.dtype != np.uint8:
+            start = SCALED + netpbm_start(height, width, channels, _WHITE)[3:]
+    else:
+        images = rows
+    num_images = images.size // (height * width * channels)
+    data = np.ascontiguousarray(images).view(np.uint8).reshape(num_images, -1)
+    files = np.empty((num_images, len(start) + data.shape[1]), np.uint8)
     files[:, : len(start)] = np.frombuffer(start, np.uint8)
-    files[:, len(start) :] = rows
+    files[:, len(start) :] = data
     return files
 
 
-def _scaled(images: Array, levels: DepthRange, white: int) -> Array:
-    """Return values from 0 to `white` as `color` does: NaN is black, others are clipped."""
-    values = images.astype(np.float64)
+def _scaled(rows: Array, levels: DepthRange, white: int) -> Array:
+    """Return levels from 0 to `white`, uint8 or big-endian uint16, as `color.eight_bit_pixels`.
+
+    NaN is black, and others are clipped.
+    """
+    values = rows.astype(np.float64)
     low, high = levels if isinstance(levels, tuple) else (np.empty(0), np.empty(0))
     if not isinstance(levels, tuple):
         finite, axes = np.isfinite(values), tuple(range(1, values.ndim))
@@ -93,4 +101,5 @@ def _scaled(images: Array, levels: DepthRange, white: int) -> Array:
         low, high = np.where(low > high, 0.0, low), np.where(low > high, 1.0, high)
     values = np.where(np.isnan(values), low, values.clip(low, high))
     span = np.subtract(high, low)
-    return np.rint((values - low) / np.where(span, span, 1.0) * white)
+    shares = (values - low) / np.where(span, span, 1.0)
+    return np.rint(shares * white).astype(np.uint8 if white == _BYTE_RANGE[1] else ">u2")

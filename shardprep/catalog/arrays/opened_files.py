@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from shardprep.catalog.arrays.array_file import ArrayFile, ImageColumn, reading
 from shardprep.catalog.arrays.arrow_file import open_parquet, open_pixel_csv
-from shardprep.catalog.arrays.flat_array import IDX_TYPES, open_idx, open_npy
+from shardprep.catalog.arrays.flat_array import IDX_TYPES, open_idx, open_nifti, open_npy
 from shardprep.catalog.arrays.hdf5_file import open_hdf5
 from shardprep.catalog.arrays.layout import Layout, given_layout, possible_layouts
 from shardprep.catalog.arrays.number_images import is_scaled
+from shardprep.catalog.arrays.paged_file import open_frames, open_tiff, single_image
 from shardprep.catalog.arrays.tfrecord_file import open_tfrecord
+from shardprep.catalog.arrays.zarr_file import ZarrFiles, open_zarr, zarr_folders
 from shardprep.dataset.tfrecord import HEADER_BYTES, payload_bytes
 from shardprep.errors import OptionError, OptionName, SourceError, some_of
 from shardprep.image.signatures import array_type
@@ -23,13 +26,14 @@ from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES, ArrayRule
 from shardprep.source.byte_range import PlainExtent, StoredExtent
 from shardprep.source.listing import inner_head
-from shardprep.source.members import Member
+from shardprep.source.members import Member, Members
 from shardprep.source.names import split_word
 from shardprep.source.unpack import Unpacker, decompressed, member_stream
 
 _OPTION = OptionName("images")
 _DIGITS = re.compile(r"\d+")
 _ENDING = re.compile(r"([-_.]idx\d-ubyte|\.npy)?(\.gz)?$")
+PAGED = re.compile(r"\.((?P<tiff>tiff?)|dcm|dicom)$", re.IGNORECASE)
 _MOST_SHOWN = 8
 _PARTNERS = ("npy", "idx", "hdf5")
 """Kinds of files that may have the labels of another file, row by row."""
@@ -68,12 +72,13 @@ class OpenedFile(NamedTuple):
         return column or _ENDING.sub("", self.key.rpartition("/")[2])
 
     @property
+    def columns(self) -> list[ChosenColumn]:
+        images = self.arrays.images.items()
+        return [ChosenColumn(self, name, column, _layouts(column)) for name, column in images]
+
+    @property
     def candidates(self) -> list[ChosenColumn]:
-        return [
-            ChosenColumn(self, name, column, layouts)
-            for name, column in self.arrays.images.items()
-            if (layouts := _layouts(column))
-        ]
+        return [one for one in self.columns if one.layouts]
 
 
 class ChosenColumn(NamedTuple):
@@ -103,12 +108,17 @@ class ChosenColumn(NamedTuple):
         return self.column.shape[self.layout.rows] if self.layout.rows >= 0 else 0
 
     @property
+    def images_per_item(self) -> int:
+        pairs = zip(self.layout.axes, self.column.shape, strict=False)
+        return math.prod(number for letter, number in pairs if letter == "T")
+
+    @property
     def is_scaled(self) -> bool:
         dtype, axes = self.column.dtype, self.layout.axes
         if dtype is None:
             return False
         row = self.layout.row_shape(self.column.shape)
-        channels = row[axes.replace("N", "").index("C")] if "C" in axes else 1
+        channels = row[self.layout.row_axes.index("C")] if "C" in axes else 1
         if axes == "N":
             channels = row[0] // (self.layout.size[0] * self.layout.size[1])
         return is_scaled(dtype, channels)
@@ -116,10 +126,10 @@ class ChosenColumn(NamedTuple):
 
 def _layouts(column: ImageColumn) -> list[Layout]:
     if column.dtype is None:
-        return [Layout("N")]
+        return [*column.layouts] or [Layout("N")]
     if 0 in column.shape:
         return []
-    return possible_layouts(column.shape, has_rows=column.has_rows)
+    return [*column.layouts] or possible_layouts(column.shape, has_rows=column.has_rows)
 
 
 def _kind(member: Member) -> str | None:
@@ -150,19 +160,23 @@ class ArrayFiles:
         self.notes: list[str] = []
         self.proposals: dict[str, tuple[str, ...]] = {}
         self._datasets: list[str] = []
+        self._zarrs: dict[str, ZarrFiles] = {}
         self._root = recipe.source.rpartition("/")[2]
         most_bytes = recipe.max_member_size
         self._open: dict[str, Callable[[PlainExtent, str], ArrayFile | None]] = {
             "npy": open_npy,
             "idx": open_idx,
+            "nifti": open_nifti,
             "hdf5": partial(open_hdf5, most_bytes=most_bytes),
             "tfrecord": partial(open_tfrecord, most_bytes=most_bytes),
             "parquet": open_parquet,
             "csv": open_pixel_csv,
+            "zarr": lambda _, name: open_zarr(self._zarrs[name], name, most_bytes),
         }
 
     def open(self, others: Sequence[Member]) -> None:
         """Open all array files; with rules, the named ones and arrays in the same folders."""
+        others, self._zarrs = zarr_folders(others, self._root)
         keys = {member.key for member in others}
         manifests = [key for key in keys if key.rpartition("/")[2] == "manifest.json"]
         folders = [key.removesuffix("manifest.json") for key in manifests]
@@ -170,18 +184,18 @@ class ArrayFiles:
         wanted = [one for one in others if not one.key.startswith(tuple(self._datasets) or ("\0",))]
         rules = self.recipe.rules.images
         if rules:
-            named = [one.key for one in wanted if any(self._rules(one.key))]
-            if not named:
+            named = [one.key for one in wanted if any(self.rules(one.key))]
+            if not (named or self.files):
                 there = some_of([one.key for one in wanted], _MOST_SHOWN) or "none"
                 what = f"no file of arrays is called {some_of([rule.file for rule in rules])}"
                 raise OptionError(_OPTION, what, f"the source has {there}{self._own()}")
             near = {key.rpartition("/")[0] for key in named}
             wanted = [one for one in wanted if one.key.rpartition("/")[0] in near]
         for member in wanted:
-            kind = _kind(member)
+            kind = "zarr" if member.key in self._zarrs else _kind(member)
             if kind is None or not isinstance(member.extent, StoredExtent):
                 continue
-            is_named = any(self._rules(member.key))
+            is_named = any(self.rules(member.key))
             if rules and not is_named and kind.rpartition(":")[2] not in _PARTNERS:
                 continue
             try:
@@ -196,14 +210,41 @@ class ArrayFiles:
             if arrays is not None:
                 self.files.append(OpenedFile(member, place, arrays, self._root))
 
+    def open_volumes(self, images: Members) -> None:
+        """Open the TIFF and DICOM files that rules name; without rules, all if each is a volume."""
+        is_named, opened = bool(self.recipe.rules.images), list[OpenedFile]()
+        has_objects = self.recipe.is_annotated and self.recipe.rules.masks.kind != "pattern"
+        if not is_named and (has_objects or not PAGED.search(images.keys[0])):
+            return
+        for member in images:
+            suffix = PAGED.search(member.key)
+            is_wanted = not is_named or (suffix and any(self.rules(member.key)))
+            if not is_wanted or not isinstance(member.extent, StoredExtent):
+                continue
+            try:
+                place = self._place(member.key, member.extent, "")
+                open_pages = open_tiff if suffix and suffix["tiff"] else open_frames
+                arrays = open_pages(place, member.key) if suffix else None
+            except SourceError:
+                if is_named:
+                    raise
+                return
+            if arrays is None and not is_named:
+                return
+            opened.append(OpenedFile(member, place, arrays or single_image(place), self._root))
+        if is_named or any(one.arrays.images[""].shape != (1,) for one in opened):
+            self.files += opened
+
     def _place(self, key: str, extent: StoredExtent, kind: str) -> PlainExtent:
+        if kind == "zarr":
+            return cast("PlainExtent", extent)
         packed = kind.rpartition(":")[0]
         with reading(key), member_stream(extent) as stream:
             if not packed:
                 return self.unpacker.in_place(extent, key)
             return self.unpacker.unpack(decompressed(stream, packed), extent.num_bytes, key)
 
-    def _rules(self, key: str) -> Iterator[ArrayRule]:
+    def rules(self, key: str) -> Iterator[ArrayRule]:
         """Yield the rules that name a file, or the .npz that holds it."""
         folder = key.rpartition("/")[0] or self._root
         for rule in self.recipe.rules.images:
@@ -218,15 +259,18 @@ class ArrayFiles:
     def named(self) -> Iterator[ChosenColumn]:
         """Yield the columns that the rules of the recipe name, each once."""
         for opened in self.files:
-            rules = self._rules(opened.key)
+            rules = self.rules(opened.key)
             found = {one.name: one for rule in rules for one in self._named(opened, rule)}
             yield from found.values()
 
     def _named(self, opened: OpenedFile, rule: ArrayRule) -> Iterator[ChosenColumn]:
+        matrix = opened.arrays.matrix
+        if matrix is not None and not rule.column and sorted(rule.layout) == ["H", "W"]:
+            yield ChosenColumn(opened, "", matrix, [Layout(rule.layout)])
+            return
         columns = opened.candidates
         if rule.column or rule.layout or not columns:
-            images = opened.arrays.images.items()
-            columns = [ChosenColumn(opened, name, one, _layouts(one)) for name, one in images]
+            columns = opened.columns
         chosen = [one for one in columns if one.name == rule.column]
         if not rule.column:
             chosen = columns if len(columns) < 2 else [*self.clear(columns)]
@@ -257,7 +301,7 @@ class ArrayFiles:
         alike: dict[Any, list[ChosenColumn]] = defaultdict(list)
         for one in columns:
             opened = one.opened
-            is_loose = opened.file == opened.key and not one.name and one.layout.rows >= 0
+            is_loose = opened.file == opened.key and not one.name and one.layout.has_samples
             group = (opened.folder, one.num_rows) if is_loose else opened.file
             alike[group, split_word(one.title)[0]].append(one)
         for several in alike.values():
@@ -289,6 +333,11 @@ class ArrayFiles:
             return one._replace(layouts=one.layouts[:1])
         what = f"{one.flag} has the shape {shape}, which may be {' or '.join(axes)}"
         raise OptionError(_OPTION, what, f"give {_OPTION} {flag}:{axes[0]}")
+
+    def use(self, keys: Iterable[str]) -> None:
+        """Mark files as used, and the members of zarr folders."""
+        for key in keys:
+            self.used.update((key, *(one.key for one in self._zarrs.get(key, {}).values())))
 
     def looked_into(self) -> tuple[str, ...]:
         found = [

@@ -134,14 +134,13 @@ def pair_masks(
     in the stem. If several images have the name, `Pairing` finds the nearest. `no_images` are keys
     of other masks. Several images may have one target image, and an image has one.
     """
-    masks = _matches(keys, pattern)
+    masks = matching(keys, pattern)
     if not masks:
         hint = f"a key looks like {shown(keys[0], _MOST_SHOWN)}"
         raise SourceError(pattern.option, f"no file is called {pattern.text}", hint)
     images = [key for key in keys if key not in masks and key not in no_images]
     if not images:
-        what = f"{pattern.text} fits every image of the source"
-        raise SourceError(pattern.option, what, PATTERN_HINT)
+        raise fits_all(pattern)
     search = _Search(images, pattern)
     of_image: defaultdict[str, list[str]] = defaultdict(list)
     without: list[str] = []
@@ -166,7 +165,14 @@ def pair_masks(
     return MaskFiles(dict(of_image), without, classes, noun)
 
 
-def _matches(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, str]]:
+def fits_all(pattern: MaskPattern) -> SourceError:
+    """Return the error for a pattern that leaves no image."""
+    what = f"{pattern.text} fits every image of the source"
+    return SourceError(pattern.option, what, PATTERN_HINT)
+
+
+def matching(keys: Sequence[str], pattern: MaskPattern) -> dict[str, dict[str, str]]:
+    """Return the keys whose end fits the pattern, each with the values of its fields."""
     plain = [composed(key) for key in keys]
     found: dict[str, dict[str, str]] = {}
     for name in pattern.fields:

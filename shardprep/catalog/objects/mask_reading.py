@@ -47,7 +47,7 @@ from shardprep.image.placement import Labels
 from shardprep.recipe.object_rules import FormatRule
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import MemberError
-from shardprep.source.members import Member
+from shardprep.source.members import Member, StackExtent
 
 _NUM_THREADS = 2
 _MASKS, _CLASSES = OptionName("masks"), OptionName("classes")
@@ -73,7 +73,10 @@ class FileMasks(NamedTuple):
 def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> FileMasks:
     """Return the mask files of all images, with their classes and the meaning of their values."""
     keys, beside = images.index.keys, images.beside
-    of_image = [beside.of(key) for key in keys]
+    channels, members = len(recipe.rules.stack.channels) or 1, images.members
+    times = np.where(members.num_files > channels, channels, 1).tolist()  # of volumes by channel
+    each = zip(keys, members.are_stacks.tolist(), times, strict=True)
+    of_image = [_planes(beside.of(key), one, number) for key, one, number in each]
     used = [member for members in of_image for member in members]
     if not used:
         what = f"no image that is used has a mask {recipe.masks}"
@@ -100,6 +103,15 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     how = f"{len(used):,} masks {recipe.masks}, {values.how}"
     files = [tuple(members) for members in of_image]
     return FileMasks(files, labels, present, values, raw, how, is_read=True)
+
+
+def _planes(members: Sequence[Member], is_stack: bool, times: int) -> list[Member]:  # noqa: FBT001
+    """Return the masks of an image or stack in its files, each of them several `times`."""
+    if is_stack:
+        members = sorted(members, key=lambda one: natural_order(one.key))
+    extents = ((one, one.extent) for one in members)
+    planes = (of.members if isinstance(of, StackExtent) else [one] for one, of in extents)
+    return [plane for several in planes for plane in several for _ in range(times)]
 
 
 def _values(
@@ -141,10 +153,13 @@ def _by_file(
     names = ordered if instances else tuple(dict.fromkeys((BACKGROUND, *ordered)))
     number = {name: names.index(new) for name, new in zip(raw, called, strict=True)}
     classes = images.beside.class_of
+
+    def of_mask(key: str) -> int:
+        file = key if key in classes else key.rpartition("/")[0]  # of a file of several masks
+        return number[classes.get(file, ONE_CLASS)]
+
     labels = [
-        Annotation(labels=tuple(number[classes.get(m.key, ONE_CLASS)] for m in members))
-        if members
-        else None
+        Annotation(labels=tuple(of_mask(m.key) for m in members)) if members else None
         for members in of_image
     ]
     return replace(values, names=names), labels

@@ -69,8 +69,8 @@ class Dataset:
     * `objects/bbox` float32[n, 4] of n objects as ymin, xmin, ymax, xmax in 0 to 1;
       `objects/label` int64[n]; `objects/is_crowd` bool[n]; `objects/mask` uint8[n, height, width]
       of 0 and 1;
-    * `segmentation_mask` uint8[height, width, 1], 255 for pixels without a class (uint16 and 65535
-      with more than 254 classes).
+    * `segmentation_mask` uint8[height, width, 1], or [length, height, width, 1] of the images of a
+      stack; 255 for pixels without a class (uint16 and 65535 with more than 254 classes).
 
     It is a map-style dataset for `torch.utils.data.DataLoader` and a data source for Grain. It can
     be pickled, used in forked processes, and read by many threads.

@@ -18,6 +18,7 @@ from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
     CROWD,
+    IMAGES,
     KEYPOINTS,
     KEYPOINTS_VISIBLE,
     MASK,
@@ -29,7 +30,7 @@ from shardprep.dataset.schema import (
 )
 from shardprep.dataset.stored_size import open_stored
 from shardprep.reader.array_types import Array
-from shardprep.reader.config import BoxFormat, Crop, CropWindow
+from shardprep.reader.config import BoxFormat, Crop, CropWindow, StackPart
 from shardprep.reader.decode.crop import (
     clipped,
     moved_points,
@@ -57,7 +58,8 @@ class AnnotationDecoder:
     Boxes are float32[n, 4], labels int64[n], crowds bool[n], object masks uint8[n, height, width].
     A class mask is uint8[height, width, 1], or uint16 with more than 254 classes. Keypoints are
     float32[n, K, 2] of objects and float32[K, 2] of images, their visibility is int64. A target
-    image is uint8[height, width, 3], or uint16[height, width, 1] if it has 16 bits.
+    image is uint8[height, width, 3], or uint16[height, width, 1] if it has 16 bits. Masks of the
+    images of a stack are uint8[length, height, width, 1], padded with ignored pixels.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class AnnotationDecoder:
         decode: bool,
         limit: BoxLimit | None,
         crop: Crop | None,
+        part: StackPart,
     ) -> None:
         """Decode the annotations among the features `names`; without `decode`, masks stay bytes."""
         self._features = {name: one for name, one in schema.annotations.items() if name in names}
@@ -77,13 +80,16 @@ class AnnotationDecoder:
         self._decode = decode
         self._limit = limit
         self._crop = crop
+        self._part = part
+        self._has_masks = MASK in self._features and self._features[MASK].repeated
 
     def columns(self, num_rows: int) -> dict[str, Array]:
         """Return uninitialized arrays by feature for a batch; object[rows] if shapes may differ."""
         columns: dict[str, Array] = {name: np.empty(num_rows, object) for name in self._features}
-        for name in columns.keys() & {MASK, TARGET_IMAGE} if self._decode and self._size else ():
+        for name in columns.keys() & {MASK, TARGET_IMAGE} if self._decode else ():
             shape, dtype = self.shapes()[name]
-            columns[name] = np.empty((num_rows, *shape), dtype)
+            if None not in shape:
+                columns[name] = np.empty((num_rows, *shape), dtype)
         for name in (POINTS, POINTS_VISIBLE):
             if name in columns:
                 shape, dtype = self._points_shape(name)
@@ -109,7 +115,8 @@ class AnnotationDecoder:
         }
         for name in self._features.keys() & {MASK, TARGET_IMAGE}:
             feature = self._features[name]
-            shapes[name] = ((*size, feature.shape[2]), feature.pixel_dtype)
+            part = (self._part.max_length,) if feature.repeated else ()
+            shapes[name] = ((*part, *size, feature.shape[2]), feature.pixel_dtype)
         for name in self._features.keys() & {*itertools.chain(*_PAIRS)}:
             shape, dtype = self._points_shape(name)
             shapes[name] = ((length, *shape) if name in PADDING else shape, dtype)
@@ -125,12 +132,17 @@ class AnnotationDecoder:
         for name, own in ((MASK, size), (TARGET_IMAGE, self._stored)):
             if name not in self._features:
                 continue
-            data = raw.get(name, [])
-            if len(data) != 1:
-                raise ValueError(f"feature {name!r} holds {len(data)} values, not 1")
-            pixels = self._mask(name, data[0], own)
-            is_flat = self._decode and pixels.ndim == 2
-            values[name] = pixels[..., np.newaxis] if is_flat else pixels
+            feature, data = self._features[name], raw.get(name, [])
+            number = len(raw.get(IMAGES, ())) if feature.repeated else 1
+            if len(data) != number:
+                raise ValueError(f"feature {name!r} holds {len(data)} values, not {number}")
+            pixels = [self._mask(name, one, own) for one in self._part.of(data)]
+            if self._decode and pixels[0].ndim == 2:
+                pixels = [one[..., np.newaxis] for one in pixels]
+            values[name] = pixels if feature.repeated else pixels[0]
+            if feature.repeated and self._decode:
+                rows = np.array(pixels)
+                (values[name],) = stacked([rows], feature.ignored, self._part.max_length)
         for name in (POINTS, POINTS_VISIBLE):
             if name in self._features:
                 (values[name],) = self._points(name, raw.get(name, []), 1)
@@ -193,7 +205,7 @@ class AnnotationDecoder:
             if places in values and visible in values:
                 moved = moved_points(values[places], values[visible], window, size)
                 values[places], values[visible] = moved
-        for name, axis in ((OBJECT_MASK, 1), (MASK, 0)):
+        for name, axis in ((OBJECT_MASK, 1), (MASK, int(self._has_masks))):
             if name in values:
                 values[name] = nearest(values[name], window, self._crop.size, axis)
         if TARGET_IMAGE in values:
@@ -203,12 +215,15 @@ class AnnotationDecoder:
     def padded(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return a batch with objects padded to `max_boxes`, or to the longest row."""
         length = self._limit.max_boxes if self._limit else None
-        return {
+        padded = {
             name: stacked(column, PADDING[name], length)
             if name in _DTYPES or (name == OBJECT_MASK and self._decode)
             else column
             for name, column in columns.items()
         }
+        if self._has_masks and self._decode and columns[MASK].dtype == object:
+            padded[MASK] = stacked(columns[MASK], self._features[MASK].ignored)
+        return padded
 
     def _largest(self, boxes: Array) -> Array | None:
         """Return the sorted indices of the largest boxes, or None if there are not too many."""

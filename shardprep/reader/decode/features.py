@@ -61,7 +61,9 @@ class FeatureDecoder:
         self._part = StackPart() if options is None else options.part
         self.image_size = schema.image_size if crop is None else crop.size
         """Height and width of the decoded or cropped images, or None if they differ."""
-        self.annotations = AnnotationDecoder(schema, names, decode=decode, limit=limit, crop=crop)
+        self.annotations = AnnotationDecoder(
+            schema, names, decode=decode, limit=limit, crop=crop, part=self._part
+        )
         self._is_annotated = bool(self.annotations.names)
         self.encoding = schema.image.encoding
         self._image_features = [name for name in names if name not in self.annotations.names]
@@ -127,7 +129,8 @@ class FeatureDecoder:
             if name != self.image_name:
                 columns[name][row] = self._value(name, raw)
             elif self._is_stack:
-                self._fill_images(raw, columns[name], row, key)
+                self._fill_images(self._crop, raw, columns, row, key)
+                image = columns[name][row]
             elif self._crop is not None:
                 self._fill_crop(self._crop, raw, columns, row, key)
             elif self.image_shape is not None:
@@ -155,19 +158,16 @@ class FeatureDecoder:
         if self._crop is None:
             raise ValueError("no crop is given")
         image, rows = values.pop(self.image_name), columns[self.image_name]
+        pairs = [(image, rows[row])]
         if self._is_stack:
             out = self._stack_row(rows, row, (len(image), *self._crop.size))
-            for pixels, into in zip(image, out, strict=True):
-                crop_pixels(pixels, self._crop, key, into)
-            for name, value in values.items():
-                columns[name][row] = value
-            return
-        window, size = crop_pixels(image, self._crop, key, rows[row])
+            pairs = list(zip(image, out, strict=True))
+        (window, size), *_ = [crop_pixels(one, self._crop, key, into) for one, into in pairs]
         for name, value in self.annotations.cropped(values, window, size).items():
             columns[name][row] = value
 
     def _annotated(self, raw: dict[str, Any], image: Any) -> dict[str, Any]:
-        return self.annotations.values(raw, image.shape[:2] if self._decode else None)
+        return self.annotations.values(raw, image.shape[-3:-1] if self._decode else None)
 
     def _column(self, name: str, num_rows: int) -> np.ndarray[Any, Any]:
         feature = self._features[name]
@@ -217,8 +217,11 @@ class FeatureDecoder:
             values[self.image_name] = stacked(images, 0)
         return values
 
-    def _fill_images(self, raw: dict[str, Any], rows: Array, row: int, key: int) -> None:
-        """Write the selected images of a stack to a row; `key` decides one window for all."""
+    def _fill_images(
+        self, crop: Crop | None, raw: dict[str, Any], columns: Columns, row: int, key: int
+    ) -> None:
+        """Write the images of a stack to a row, with a crop also the masks, in one window."""
+        rows = columns[IMAGES]
         stored = self._part.of(raw.get(IMAGES, []))
         if not self._decode:
             rows[row] = [bytes(data) for data in stored]
@@ -226,9 +229,9 @@ class FeatureDecoder:
         if not stored:
             raise ValueError(f"feature {IMAGES!r} holds no image")
         sizes: set[tuple[int, ...]] = set()
+        window, size = CropWindow(0, 0, 0, 0), (0, 0)
         out = np.empty(0, self.dtype)
         for number, data in enumerate(stored):
-            crop = self._crop
             pixels = self._pixels(data) if crop is None else np.empty((*crop.size, 0))
             if not number:
                 check_stack_size(len(stored), *pixels.shape[:2])
@@ -236,11 +239,16 @@ class FeatureDecoder:
             if crop is None:
                 sizes.add(pixels.shape[:2])
             else:
-                sizes.add(self._cropped(data, crop, key, out[number])[1])
+                window, size = self._cropped(data, crop, key, out[number])
+                sizes.add(size)
             if len(sizes) > 1:
                 raise ValueError("the images of the stack differ in size")
             if crop is None:
                 out[number] = pixels
+        if self._is_annotated and crop is not None:
+            values = self.annotations.values(raw, size)
+            for name, value in self.annotations.cropped(values, window, size).items():
+                columns[name][row] = value
 
     def _stack_row(self, rows: Array, row: int, shape: tuple[int, ...]) -> Array:
         """Return the memory of a row for images of this shape, without channels; pad with zeros."""
@@ -263,7 +271,7 @@ class FeatureDecoder:
     def _image(self, raw: dict[str, Any], out: Pixels | None = None) -> Any:
         if self._is_stack:
             rows = np.empty(1, object)
-            self._fill_images(raw, rows, 0, 0)
+            self._fill_images(None, raw, {IMAGES: rows}, 0, 0)
             return rows[0]
         data = _only(IMAGE, self._features[IMAGE], raw)
         if not self._decode:

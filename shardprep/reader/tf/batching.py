@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import ROWS
+from shardprep.dataset.schema import MASK, ROWS
 from shardprep.reader.config import Request
 from shardprep.reader.decode.targets import padding
 from shardprep.reader.records.open import Subset
@@ -74,24 +74,28 @@ def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> An
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(more))
 
 
-def padding_values(spec: Any, value: float = 0) -> Any:
-    """Return the padding value of each component, in the structure of `spec`."""
+def padding_values(spec: Any, value: float = 0, ignored: int = 0) -> Any:
+    """Return the padding value of each component of `spec`; `ignored` is that of class masks."""
     if isinstance(spec, dict):
         rows = (name for name in spec if name.startswith(ROWS))
         known = padding(spec) | {n: math.nan if spec[n].dtype.is_floating else -1 for n in rows}
+        known[MASK] = ignored
         return {name: padding_values(one, known.get(name, 0)) for name, one in spec.items()}
     if isinstance(spec, tuple):
-        return tuple(padding_values(one) for one in spec)
+        targets = (padding_values(one, ignored, ignored) for one in spec[1:])
+        return (padding_values(spec[0]), *targets)
     return "" if spec.dtype == tf.string else spec.dtype.as_numpy_dtype(value)
 
 
-def batched(dataset: Any, size: int, num_calls: int, *, drop: bool, keep_order: bool | None) -> Any:
-    """Return batches of elements; boxes are padded to the most boxes of an image in the batch."""
+def batched(
+    dataset: Any, ignored: int, size: int, num_calls: int, *, drop: bool, keep_order: bool | None
+) -> Any:
+    """Return batches of elements; objects and stacks are padded to the longest of the batch."""
     spec = dataset.element_spec
     shapes = tf.nest.map_structure(lambda one: one.shape, spec)
     if all(shape.is_fully_defined() for shape in tf.nest.flatten(shapes)):
         return dataset.batch(size, drop, num_calls, deterministic=keep_order)
-    return dataset.padded_batch(size, shapes, padding_values(spec), drop)
+    return dataset.padded_batch(size, shapes, padding_values(spec, 0, ignored), drop)
 
 
 def count_steps(distributed: Any, replicas: int) -> Any:

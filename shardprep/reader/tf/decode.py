@@ -54,6 +54,7 @@ class Elements:
         self._as_supervised = as_supervised
         self.image_name = name = schema.image_name
         self.names = (name, *self.target.names) if as_supervised else tuple(schema.features)
+        self.ignored = schema.features[MASK].ignored if MASK in schema.features else 0
 
     def pack(self, features: dict[str, Any]) -> Any:
         """Return (image, target) or only the image, or without `as_supervised` all features."""

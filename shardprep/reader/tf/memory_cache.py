@@ -79,10 +79,10 @@ def rows_a_turn(height: int, width: int) -> int:
 class DecodedRows:
     """Decoded elements in memory, as one array for each component of an element."""
 
-    def __init__(self, spec: Any, num_records: int) -> None:
+    def __init__(self, spec: Any, ignored: int, num_records: int) -> None:
         self._spec = spec
         self._flat = tf.nest.flatten(spec)
-        self._padding = tf.nest.flatten(padding_values(spec))
+        self._padding = tf.nest.flatten(padding_values(spec, 0, ignored))
         self.arrays: list[Any] = []
         for one in self._flat:
             is_object = one.dtype == tf.string or not one.shape.is_fully_defined()
@@ -107,13 +107,16 @@ class DecodedRows:
         return columns
 
 
-def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> DecodedRows:
+def memory_cache(
+    decoded: Any, subset: Subset, request: Request, batch_size: int | None
+) -> DecodedRows:
     """Return all elements of the dataset `decoded`, not batched if `batch_size` is None."""
     spec = decoded.element_spec
     if batch_size is not None:
         spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), spec)
-    rows = DecodedRows(spec, num_records)
-    progress = CacheProgress(num_records, "memory")
+    elements = Elements(subset.schema, as_supervised=request.as_supervised)
+    rows = DecodedRows(spec, elements.ignored, subset.num_records)
+    progress = CacheProgress(subset.num_records, "memory")
     start = 0
     for element in decoded.as_numpy_iterator():
         values = tf.nest.flatten(element)

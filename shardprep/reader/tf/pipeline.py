@@ -152,7 +152,7 @@ def opened(request: Request) -> Source:
     is_ragged |= bool(subset.schema.rows) or TEXTS in subset.schema.features
     batch_size = None if size is None or is_ragged else rows_a_turn(*size)
     decoded = _all_elements(subset, request, batch_size)
-    return Source(subset, rows=memory_cache(decoded, subset.num_records, batch_size))
+    return Source(subset, rows=memory_cache(decoded, subset, request, batch_size))
 
 
 def cached_sample(request: Request, folder: Path) -> Source:
@@ -456,8 +456,8 @@ class _Stages:
     def _batched(self, dataset: Any) -> Any:
         if self._size is None:
             return dataset
-        calls, keep_order = self.calls.finish, self._keep_order
-        return batched(dataset, self._size, calls, drop=self._drop, keep_order=keep_order)
+        rows = self._elements.ignored, self._size, self.calls.finish
+        return batched(dataset, *rows, drop=self._drop, keep_order=self._keep_order)
 
     def _mapped(self, dataset: Any, function: Callable[..., Any], num_calls: int) -> Any:
         return dataset.map(function, num_calls, deterministic=self._keep_order)

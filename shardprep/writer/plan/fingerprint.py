@@ -62,6 +62,8 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
     used = versions() | fit_version(recipe.fit)
     if recipe.rules.masks.kind == "format":
         used["pycocotools"] = version("pycocotools")
+    if recipe.tile is not None:
+        used |= {name: _version(name) for name in ("tifffile", "imagecodecs")}
     if recipe.rules.split.kind == "ratio":
         used[SPLIT_RATIOS] = _SPLIT_RATIOS_VERSION
     return Fingerprint(inputs=inputs, options=recipe.fingerprint_options(), versions=used)

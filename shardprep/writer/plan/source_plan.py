@@ -52,6 +52,7 @@ from shardprep.source.string_column import Coded
 from shardprep.writer.plan.near_copies import NearCopies, hash_images
 from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.shard_plan import plan_shards, shuffled
+from shardprep.writer.plan.tiles import cut_tiles
 
 _NO_LABEL = "no label, and --split makes this split of labelled images"
 _RECORD_OVERHEAD_BYTES = 200
@@ -89,6 +90,11 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     left_out += more
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
+    form = None if catalog.annotations is None else catalog.annotations.spec
+    if recipe.tile is not None:
+        items, remarks = cut_tiles(items, recipe, form, work_dir, num_workers, watcher)
+        findings = findings + remarks
+        catalog = catalog.in_tiles()
     spoilers = [Skipped(item.key, _NO_LABEL, item.extent.num_bytes) for item in left_out]
     estimate = _records_bytes(items, spec)
     found_by, without_image = [catalog.labels_from], catalog.rows_without_image
@@ -182,13 +188,24 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
         own = {"shape": (*shape, 1 if is_deep else 3), "is_deep": is_deep, "encoding": "png"}
         targets[TARGET_IMAGE] = schema.image.model_copy(update={**own, "doc": "The target image."})
     rule = recipe.rules.stack
-    if schema.is_stack and not rule.text:
+    members = catalog.items.members
+    has_stacks = bool(rule.text or members.are_stacks.any())
+    if schema.is_stack and not has_stacks:
         raise SchemaError(
             f"{OptionName('schema')} {name}", "is a schema of stacks", f"give {OptionName('stack')}"
         )
+    if spec.depth == 16 and not has_stacks:
+        what = f"16 bits are stored only with {OptionName('stack')} or {OptionName('target_image')}"
+        raise RecipeError(OptionName("depth"), what)
     filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
-    if rule.text:
-        return filled.with_stacks(rule.channels, is_deep=spec.depth == 16)
+    if has_stacks:
+        is_named = (members.num_files <= len(rule.channels)).all()  # a channel may be a volume
+        has_layers = (
+            bool(rule.channels and is_named) or "class" in recipe.rules.masks.pattern.fields
+        )
+        most = max(map(len, catalog.items.masks.firsts().values()), default=0)
+        channels, repeat = rule.channels if is_named else (), most > 1 and not has_layers
+        return filled.with_stacks(channels, is_deep=spec.depth == 16, masks_repeat=repeat)
     return filled.with_keypoints(_skeletons(catalog.annotations))
 
 

@@ -1,0 +1,1 @@
+complete --command shardprep --no-files --arguments "(env _SHARDPREP_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) shardprep)" --condition "env _SHARDPREP_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) shardprep"

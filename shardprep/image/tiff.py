@@ -1,0 +1,109 @@
+"""Read a TIFF in bands of rows: whole slides are larger than memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from shardprep.image.color import eight_bit_pixels, srgb_transform
+from shardprep.image.resample import Pixels
+from shardprep.image.signatures import NotAnImageError
+from shardprep.image.spec import ImageSpec
+
+TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_TILE_WIDTH, _ORIENTATION, _ICC_PROFILE = 322, 274, 34675
+_COLOURS = {1: (1,), 2: (3, 4), 6: (3,)}
+"""PhotometricInterpretation (grey, RGB, YCbCr) → numbers of channels of a page."""
+_TYPES = {("u1", 1), ("u1", 3), ("u1", 4), ("u2", 1)}
+"""Types and numbers of channels of an image."""
+
+
+def needs_bands(file: BinaryIO, max_pixels: int) -> bool:
+    """Return whether a file is a TIFF of tiles, or one with more than `max_pixels` pixels."""
+    try:
+        with Image.open(file, formats=("TIFF",)) as image:
+            is_large = image.width * image.height > max_pixels
+            return is_large or _TILE_WIDTH in image.tag_v2  # type: ignore[attr-defined]
+    except Exception:  # decoders raise anything
+        return False
+
+
+class TiffBands:
+    """The largest image of a TIFF. Three grey pages that are channels are one image."""
+
+    def __init__(self, file: BinaryIO, spec: ImageSpec) -> None:
+        """Read the header; NotAnImageError for pixels that are not read, any error if broken."""
+        try:
+            from tifffile import TiffFile  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            what = "a TIFF that is read in parts: pip install 'shardprep[tiff]'"
+            raise NotAnImageError(what) from error
+        self._file, self._spec = file, spec
+        file.seek(0)
+        level = TiffFile(file).series[0].levels[0]
+        pages: list[Any] = [page.aspage() for page in level.pages if page is not None]
+        page, are_channels = pages[0], level.axes.endswith("CYX") or level.ndim == 5
+        self._pages = pages if are_channels and len(pages) == 3 else pages[:1]
+        self._channels = page.samplesperpixel if len(self._pages) == 1 else 3
+        self._dtype, self._profile = page.dtype, page.tags.valueof(_ICC_PROFILE)
+        self.size: tuple[int, int] = page.imagelength, page.imagewidth
+        rows, columns = page.rowsperstrip, page.imagewidth
+        if page.is_tiled:
+            rows, columns = page.tilelength, page.tilewidth
+        self._segment: tuple[int, int] = rows, columns
+        channels = page.samplesperpixel in _COLOURS.get(int(page.photometric), ())
+        is_known = channels and (page.dtype.str[1:], self._channels) in _TYPES
+        is_scaled = page.dtype == np.uint16 and spec.depth_range == "auto"
+        num_parts = self._per_plane, self._per_plane * self._channels
+        kind = f"{self._channels} channels of {page.dtype}, {page.photometric.name}"
+        faults = {
+            kind: not is_known,
+            "--depth-range auto needs the whole image, give MIN,MAX": is_scaled,
+            "it is turned by its orientation": page.tags.valueof(_ORIENTATION, 1) != 1,
+            f"it has parts of {columns}x{rows} pixels": rows * columns > spec.max_pixels,
+            "parts of it are missing": len(page.dataoffsets) not in num_parts,
+        }
+        if reason := next((text for text, is_wrong in faults.items() if is_wrong), ""):
+            raise NotAnImageError(f"a TIFF that cannot be read in parts: {reason}")
+
+    @property
+    def _per_plane(self) -> int:
+        (height, width), (rows, columns) = self.size, self._segment
+        return -(-height // rows) * -(-width // columns)
+
+    def rows(self, top: int, height: int) -> Pixels:
+        """Return rows of the image, uint8[height, width, 3], or [height, width, 1] for grey.
+
+        Raises any Exception for broken parts.
+        """
+        band = np.zeros((height, self.size[1], self._channels), self._dtype)
+        for plane, page in enumerate(self._pages):
+            for index in self._segments(page, top, top + height):
+                self._file.seek(page.dataoffsets[index])
+                data = self._file.read(page.databytecounts[index])
+                pixels, (sample, _, row, column, _), _ = page.decode(
+                    data or None, index, jpegtables=page.jpegtables
+                )
+                if pixels is None:  # a part that is left out is black
+                    continue
+                first, last = max(top, row), min(top + height, row + pixels.shape[1])
+                part = pixels[0, first - row : last - row, : self.size[1] - column]
+                channel = plane + sample
+                band[
+                    first - top : last - top,
+                    column : column + part.shape[1],
+                    channel : channel + part.shape[2],
+                ] = part
+        image = Image.fromarray(band[..., 0] if self._channels == 1 else band)
+        image.info["icc_profile"] = self._profile
+        return eight_bit_pixels(image, self._spec, srgb_transform(image))
+
+    def _segments(self, page: Any, top: int, bottom: int) -> Iterator[int]:
+        rows, columns = self._segment
+        in_row = -(-self.size[1] // columns)
+        for start in range(0, len(page.dataoffsets), self._per_plane):
+            last = -(-bottom // rows)
+            yield from range(start + top // rows * in_row, start + last * in_row)
