@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Classify images in five minutes
 #
-# At the end you will have a dataset of TFRecord shards, a Keras model trained on it, and its predictions
-# for the test images. The data is drawn on your machine, so nothing is downloaded.
+# This page shows how to go from an archive of images to predictions. At the end you will have a dataset of
+# TFRecord shards, a Keras model trained on it, and its predictions for the test images. The data is drawn on
+# your machine, so nothing is downloaded.
 #
 # ```console
 # $ pip install 'shardprep[reader]' keras

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Build on several machines, and read on several hosts
 #
-# At the end you will have built one dataset in parts, in object storage, and read it on two hosts that share
-# each batch. Both machines of this notebook are processes on yours: the commands are the same elsewhere.
+# This page shows how several machines build one dataset in object storage and read it. At the end you will
+# have a dataset that was built in two parts, and batches that two hosts share. Both machines of this notebook are processes on yours: the commands are the same elsewhere.
 #
 # ```console
 # $ pip install 'shardprep[cloud]'

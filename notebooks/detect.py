@@ -1,7 +1,8 @@
 # %% [markdown]
 # # Train a detector
 #
-# At the end you will have a dataset of images with boxes, and a PyTorch model that finds the objects.
+# This page shows how to train a detector on your boxes. At the end you will have a dataset of images with
+# boxes, and a PyTorch model that finds the objects.
 #
 # ```console
 # $ pip install shardprep torch

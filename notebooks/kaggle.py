@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Go from Kaggle's data to a submission in a notebook
 #
-# This page builds a dataset in a Kaggle notebook, trains on it and writes a submission. Kaggle mounts the
-# inputs of a notebook in the read-only folder `/kaggle/input`:
+# This page shows how to build a dataset in a Kaggle notebook and train on it. At the end you will have a model
+# and its `submission.csv`. Kaggle mounts the inputs of a notebook in the read-only folder `/kaggle/input`:
 #
 # | input | folder | SOURCE for shardprep |
 # |---|---|---|

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Segment images with a U-Net
 #
-# At the end you will have a dataset of images with class masks, and a small U-Net in Keras that colours
-# each pixel.
+# This page shows how to train a U-Net on your masks. At the end you will have a dataset of images with class
+# masks, and a small model in Keras that finds the class of each pixel.
 #
 # ```console
 # $ pip install 'shardprep[reader]' keras

@@ -108,17 +108,19 @@ def test_notebooks_say_what_one_will_have_and_what_to_read_next() -> None:
     for name in PAGES:
         cells = jupytext.read(NOTEBOOKS / f"{name}.py").cells
         first, last = cells[0].source, cells[-1].source
-        assert re.match(r"# .*\n\n(At the end you will|This page) ", first), name
+        assert re.match(r"# .*\n\nThis page [^#]* At the end you will\s", first), name
         assert "$ pip install " in first
         assert last.startswith("## Next\n\n- [")
 
 
-def test_code_and_links_of_notebooks_equal_those_of_their_pages() -> None:
+def test_pages_have_the_cells_of_their_notebooks_and_links_that_lead_somewhere() -> None:
     """Without running them: a change of a cell needs `make notebooks`."""
     for name in PAGES:
         cells = jupytext.read(NOTEBOOKS / f"{name}.py").cells
         code = [cell.source for cell in cells if cell.cell_type == "code"]
         assert re.findall(r"```python\n(.*?)\n```", shown(name), re.DOTALL) == code, name
+        prose = [cell.source for cell in cells if cell.cell_type == "markdown"]
+        assert all(text.replace("../docs/", "") in shown(name) for text in prose), name
         links = re.findall(r"\]\(([^)#]+)", shown(name))
         assert all((DOCS / link).exists() for link in links), links
         assert {link for link in links if link.endswith("png")} == {
