@@ -232,7 +232,7 @@ def built(layout: Layout, folder: Path, objects: Objects | None = None) -> Path:
         patch.setattr(layouts, "image", draw)
         source = write_source(layout, folder)
         done = build_command(source, *shlex.split(layout.flags), "--size", "none")
-    return folder / done["path"]
+    return folder / str(done["path"])
 
 
 def _boxes(path: Path) -> Objects:

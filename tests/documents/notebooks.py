@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import os
 import random
 import re
@@ -84,10 +85,11 @@ def executed(
 
 def page_text(name: str, notebook: Any) -> str:
     """Return the page of an executed notebook. Its pictures are in `pictures`."""
-    parts, numbers = [], iter(range(1, 100))
+    parts, numbers, heading = [], itertools.count(1), ""
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             parts.append(cell.source.replace("../docs/", ""))
+            heading = re.findall(r"^#+ (.*)", f"# {heading}\n{cell.source}", re.MULTILINE)[-1]
             continue
         parts.append(f"```python\n{cell.source}\n```")
         printed = "".join(one.text for one in cell.outputs if one.get("name") == "stdout")
@@ -96,7 +98,7 @@ def page_text(name: str, notebook: Any) -> str:
         for data in _shown(cell):
             if "image/png" in data:
                 link = f"tutorials/{name}_{next(numbers)}.png"
-                parts.append(f"![What the cell shows]({link})")
+                parts.append(f"![{heading}: the output]({link})")
             else:
                 parts.append(_table(data["text/plain"]))
     source = f"`make notebooks` runs `notebooks/{name}.py` and writes this page."
@@ -128,7 +130,7 @@ def _table(text: str) -> str:
     if not pairs:
         return f"```text\n{text}\n```"
     rows = [f"| {key} | {value} |" for key, value in zip(pairs[::2], pairs[1::2], strict=True)]
-    return "\n".join([f"| {name} | |", "|---|---|", *rows])
+    return "\n".join([f"| {name} | value |", "|---|---|", *rows])
 
 
 def steady(text: str) -> str:
