@@ -225,7 +225,10 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
     if rule.kind not in ("auto", "none") and not labelling.names.are_there.any():
         example = shown(keys[0], MOST_SHOWN)
         what = f"finds no label for any of {len(keys):,} images, such as {example}"
-        raise SourceError(OptionName("labels", rule.kind), what, f"try {OptionName('labels')} auto")
+        hint = f"try {OptionName('labels')} auto"
+        if rule.kind == "csv":
+            hint = "name the column of ids, or a path of columns such as {study}/{series}"
+        raise SourceError(OptionName("labels", rule.kind), what, hint)
     class_map, classes = naming.class_map, naming.classes
     if recipe.is_annotated:
         words = words_in(labelling.names)

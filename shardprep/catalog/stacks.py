@@ -217,6 +217,8 @@ def stack_findings(
         numbers = members.num_files
         median = int(np.quantile(numbers, 0.5, method="inverted_cdf"))
         lengths = f"{numbers.min():,} to {numbers.max():,} images, median {median:,}"
+        if numbers.min() == numbers.max():
+            lengths = counted(median, "image")
         return [f"{counted(len(members), 'stack')} of {lengths}"]
     if recipe.is_annotated or recipe.labels != "auto":
         return []

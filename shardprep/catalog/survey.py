@@ -256,7 +256,9 @@ def _annotation_lines(survey: Survey) -> list[str]:
 
 def _label_lines(survey: Survey) -> list[str]:
     lines = ["# Where labels are found."]
-    if survey.chosen == "none":
+    if survey.chosen == "none" and survey.rules:
+        lines = ["# No rule was certain. Choose one of the others below, if one is right."]
+    elif survey.chosen == "none":
         lines = [
             "# No labels were found: folder, prefix, regex:PATTERN or csv:FILE:ID:LABEL would",
             "# say where they are.",

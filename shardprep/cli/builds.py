@@ -169,7 +169,8 @@ def _print_classes(terminal: Terminal, survey: Survey) -> None:
         more = f", … {len(survey.classes):,} classes" if len(survey.classes) > 6 else ""
         terminal.entry("classes", ", ".join(shown) + more)
     elif survey.target == "none" and survey.taken is None:
-        terminal.entry("classes", "none found: set labels in shardprep.toml")
+        found = "none chosen" if survey.rules else "none found"
+        terminal.entry("classes", f"{found}: set labels in shardprep.toml")
     for line in survey.findings:
         terminal.entry("note", line)
 

@@ -61,7 +61,7 @@ class Terminal(Console):
         """Print a title in the first column, and a text wrapped within the second."""
         width = max(20, self.width - _TITLE_CELLS)
         for line in textwrap.wrap(printable(text), width, break_on_hyphens=False) or [""]:
-            head = f"{title:<{_TITLE_CELLS}}"
+            head = f"{title:<{_TITLE_CELLS - 1}} "
             self.print(Text.assemble((head, "bold"), (line, style)), soft_wrap=True)
             title = ""
 

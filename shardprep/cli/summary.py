@@ -163,11 +163,11 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
     terminal.entry("images", image_line(facts.schema))
     if facts.original_width and facts.original_height:
         width, height = facts.original_width, facts.original_height
-        terminal.entry(
-            "originals",
-            f"{width.smallest}x{height.smallest} to {width.largest}x{height.largest} pixels, "
-            f"median {width.median}x{height.median} ({counts_line(facts.formats)})",
-        )
+        least = f"{width.smallest}x{height.smallest}"
+        largest = f"{width.largest}x{height.largest}"
+        sizes = f"{least} to {largest} pixels, median {width.median}x{height.median}"
+        sizes = f"{least} pixels" if least == largest else sizes
+        terminal.entry("originals", f"{sizes} ({counts_line(facts.formats)})")
     examples = LeftOutExamples(rejections=facts.rejections, skipped=facts.skipped)
     _print_inputs(terminal, manifest, examples)
     _print_sizes(terminal, manifest)
@@ -406,7 +406,8 @@ def _print_object_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFa
         text = f"{counted(number, 'object')} in {counted(num_written, 'image')}"
         if boxes:
             per = boxes.boxes_per_image
-            text += f", {per.smallest:,} to {per.largest:,} an image, median {per.median:,}"
+            spread = f"{per.smallest:,} to {per.largest:,} an image, median {per.median:,}"
+            text += f", {per.median:,} an image" if per.smallest == per.largest else f", {spread}"
         num_background = sum(one.num_background for one in objects.values())
         terminal.entry("objects", f"{text}; {counted(num_background, 'image')} without any")
         if boxes:
@@ -465,8 +466,10 @@ def _print_boxes(terminal: Terminal, boxes: ObjectFacts, number: int) -> None:
     side = boxes.shorter_side
     if side is None:
         return
-    text = f"shorter side {side.smallest:,.3g} to {side.largest:,.3g} pixels"
-    terminal.entry("boxes", f"{text}, median {side.median:,.3g}")
+    text = f"{side.smallest:,.3g} to {side.largest:,.3g} pixels, median {side.median:,.3g}"
+    if side.smallest == side.largest:
+        text = f"{side.median:,.3g} pixels"
+    terminal.entry("boxes", f"shorter side {text}")
     is_tiny = boxes.num_below_8 > number // 20
     terminal.entry(
         "small",

@@ -85,7 +85,7 @@ class AnnotationTally:
     def counts(self, schema: Schema) -> AnnotationCounts:
         features = schema.annotations
         objects, masks = None, None
-        if any(one.repeated for one in features.values()):
+        if any(one.repeated for name, one in features.items() if name != MASK):
             names = features[BOX_LABEL].labels if BOX_LABEL in features else ()
             objects = ObjectCounts(
                 num_objects=self.objects.total(),

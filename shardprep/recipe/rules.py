@@ -261,6 +261,7 @@ def parse_stack_rule(text: str, option: OptionName = _STACK) -> StackRule:
             key = pattern
     pattern += _plain_pattern(text[at:])
     hint = "use a pattern such as train/{id}/slice_*.jpg or {id}_{red,green,blue}.png"
+    hint = hint if option == _STACK else "add a name in braces, as in {stem}.txt"
     if not key:
         raise OptionError(option, f"{wrong} does not say which files belong together", hint)
     if _BRACES.sub("", text).strip("{}") != _BRACES.sub("", text) or "channel" in key:

@@ -19,7 +19,7 @@ from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.dataset.tally import Tally
-from shardprep.errors import BuildError, DatasetError, OptionName, some_of
+from shardprep.errors import BuildError, DatasetError, OptionName, counted, some_of
 from shardprep.image.boxes import SHORTFALLS
 from shardprep.profiling import stage
 from shardprep.writer.engine.job import NOTHING_DONE, ItemCounts
@@ -86,7 +86,7 @@ class BuildResult(Card):
 def images_done(num_items: int, num_copied: int) -> str:
     """Return text such as "90 images" or "90 images (60 copied, 30 encoded)"."""
     how = f" ({num_copied:,} copied, {num_items - num_copied:,} encoded)" if num_copied else ""
-    return f"{num_items:,} images{how}"
+    return f"{counted(num_items, 'image')}{how}"
 
 
 def finalize_dataset(

@@ -169,9 +169,9 @@ def make_shards(
 def _notices(plan: BuildPlan, num_shards: int, num_items: int, num_done: int) -> list[str]:
     num_all = len(plan.shards)
     labels = f"labels{' by' if plan.schema.target else ':'} {plan.labels_from}"
-    lines = [f"{plan.num_items:,} images to {counted(num_all, 'shard')}, {labels}"]
+    lines = [f"{counted(plan.num_items, 'image')} to {counted(num_all, 'shard')}, {labels}"]
     if num_shards < num_all:
-        lines.append(f"this part: {num_items:,} images, {num_shards:,} of the shards")
+        lines.append(f"this part: {counted(num_items, 'image')}, {num_shards:,} of the shards")
     lines += plan.findings
     if num_done:
         lines.append(f"going on with an unfinished build: {num_done:,} images are done")

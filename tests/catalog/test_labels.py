@@ -296,7 +296,7 @@ def test_a_source_without_images_is_an_error_that_says_what_it_holds(tmp_path: P
 def test_a_rule_that_finds_no_label_at_all_is_an_error(tmp_path: Path, rule: str) -> None:
     members = images("a/a.jpg", "b/b.jpg") | {"labels.csv": b"id,label\n9,cat\n"}
     with pytest.raises(
-        SourceError, match=r"^--labels .* finds no label for any of 2 images.* auto"
+        SourceError, match=r"^--labels .* finds no label for any of 2 images.*( auto|column of ids)"
     ):
         catalog(tmp_path, members, rule)
 

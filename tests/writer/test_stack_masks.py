@@ -110,6 +110,7 @@ def test_each_image_of_a_stack_has_its_mask(kidneys: Path) -> None:
     of_split = dataset.manifest.annotations["train"].masks
     assert of_split
     assert of_split.pixels == {"background": counts[0], "object": counts[1]}
+    assert dataset.manifest.annotations["train"].objects is None
     assert not shardprep.verify(kidneys, decode=True).problems
 
 

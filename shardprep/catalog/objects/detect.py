@@ -257,7 +257,12 @@ def annotation_findings(keys: Sequence[str], documents: Documents) -> list[str]:
             pattern = "{stem}.txt" if is_beside else f"{folder.rpartition('/')[2]}/{{stem}}.txt"
             line = f"{suffix} files for {len(named):,} images are texts"
             found.append(f"{line}; {OptionName('labels')} text:{pattern} stores them")
-    coco = [member.key for member in documents.members("") if _COCO.search(member.key)]
+    images = set(map(stem, keys))
+    coco = [
+        member.key
+        for member in documents.members("")
+        if _COCO.search(member.key) and stem(member.key) not in images
+    ]
     if coco:
         look, its = ("looks", "its") if len(coco) == 1 else ("look", "their")
         line = f"{some_of(coco, 1)} {look} like annotations of COCO"

@@ -420,7 +420,7 @@ class Dataset:
         if self._decode and not options.ragged and options.buckets is None:
             raise DatasetError(
                 str(self.path),
-                "its images differ in size, so they cannot be batched as they are",
+                "its images may differ in size, so they cannot be batched as they are",
                 "build with --size, or give random_resized_crop, center_crop, "
                 "buckets=reader.buckets(…), ragged=True for lists, or decode=False for bytes; or "
                 "take single items",

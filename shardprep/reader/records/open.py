@@ -181,7 +181,7 @@ def open_request(request: Request) -> Subset:
     if request.batch_size is not None and subset.image_size(request) is None and not has_crop:
         raise DatasetError(
             str(datasets),
-            "its images differ in size, so they cannot be batched as they are",
+            "its images may differ in size, so they cannot be batched as they are",
             "give random_resized_crop, center_crop or ReadConfig(image_size=(height, width)), "
             "leave out batch_size, or build with --size",
         )

@@ -246,7 +246,7 @@ def _dropped(contents: Contents) -> Iterator[Finding]:
     numbers = np.flatnonzero(contents.written["num_dropped"].fill_null(0).to_numpy())
     if number := len(numbers):
         reasons = dropped_objects(contents)
-        listed = ", ".join(f"{count:,} for {reason}" for reason, count in sorted(reasons.items()))
+        listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
         objects = counted(reasons.total(), "object")
         what = f"{counted(number, 'image')} lost {objects} in the build: {listed}"
         keys = contents.keys_of(numbers.tolist())
@@ -260,7 +260,7 @@ def _lost_points(contents: Contents) -> Iterator[Finding]:
         reasons = Counter[str]()
         for counts in lost:
             reasons.update(dict(counts or ()))
-        listed = ", ".join(f"{count:,} for {reason}" for reason, count in sorted(reasons.items()))
+        listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
         points = counted(reasons.total(), "keypoint")
         what = f"{counted(len(numbers), 'image')} lost {points} in the build: {listed}"
         keys = contents.keys_of(numbers)

@@ -8,6 +8,7 @@ the image or have negative sizes.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -112,9 +113,11 @@ def image_size(extent: Extent) -> tuple[int, int] | None:
     from PIL import Image  # noqa: PLC0415 - most sources never need it
 
     try:
-        with Image.open(io.BytesIO(extent.read_head(_HEAD_BYTES))) as image:
-            width, height = image.size
-            turned = image.getexif().get(_ORIENTATION) in _TURNED
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of metadata after the first bytes
+            with Image.open(io.BytesIO(extent.read_head(_HEAD_BYTES))) as image:
+                width, height = image.size
+                turned = image.getexif().get(_ORIENTATION) in _TURNED
     except Exception:  # decoders can raise any exception
         return None
     return (width, height) if turned else (height, width)
