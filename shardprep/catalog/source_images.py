@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ from shardprep.source.byte_range import MemberError, RefusedExtent, StoredExtent
 from shardprep.source.file_listing import LEADS_OUTSIDE
 from shardprep.source.listing import Listing, Skipped, list_source
 from shardprep.source.members import Member, Members, StackExtent
-from shardprep.source.names import composed
+from shardprep.source.names import composed, is_array_name
 
 _KEPT_FIRST = ("test", "validation", "train")
 MOST_SHOWN = 160
@@ -73,9 +73,21 @@ def list_images(
         leave_out=outputs(recipe),
         check=check,
     )
-    rest, masks = masks_apart(listing, recipe)
+    rest, masks = masks_apart(_without_arrays(listing, recipe), recipe)
     found = stacked(recipe, with_arrays(rest, recipe, proposes=proposes))
     return with_masks(found, masks, recipe)
+
+
+def _without_arrays(listing: Listing, recipe: Recipe) -> Listing:
+    """Return the listing without excluded files of arrays: one may be damaged."""
+    arrays = [one for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
+    if not (arrays and recipe.exclude):
+        return listing
+    fits = matched([one.key for one in arrays], recipe.exclude, "exclude")
+    out = {one.key: one for one, is_out in zip(arrays, fits, strict=True) if is_out}
+    lost = [skipped(one, "matched by --exclude") for one in out.values()]
+    others = [one for one in listing.others if one.key not in out]
+    return replace(listing, others=others, skipped=[*listing.skipped, *lost])
 
 
 def files_by_key(listing: Listing) -> dict[str, StoredExtent | RefusedExtent]:

@@ -77,10 +77,8 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
         first = images[rows[0]].extent
         spacing = first.spacing if isinstance(first, StackExtent) else ()
         extent = StackExtent(files, has_channels=bool(order), spacing=spacing)
-        there, member = (
-            [channels[row] for row in rows] if order else [],
-            Member(str(sample), extent),
-        )
+        member = Member(str(sample), extent)
+        there = [channels[row] for row in rows] if order else []
         if not files:
             lost.append(skipped(member, _DIFFER))
         elif there == order:
@@ -117,8 +115,11 @@ def _single(members: Members, channels: Sequence[str]) -> Members:
 
 
 def check_stacks(recipe: Recipe, members: Members) -> None:
-    """Raise an error if stacks are mixed with single images, or have annotations."""
+    """Raise an error if options do not fit the images, or if stacks and others are mixed."""
     if not members.are_stacks.any():
+        if recipe.image_spec.depth == 16:
+            what = "16 bits are stored only for stacks and target images"
+            raise RecipeError(OptionName("depth"), what, "leave it out")
         return
     single = np.flatnonzero(~members.are_stacks & ~members.are_refused)
     if len(single):
@@ -128,10 +129,10 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
         raise SourceError(recipe.source, what, hint)
     for key in ("boxes", "points", "target_image", "tile"):
         if getattr(recipe, key) not in ("", "none", None):
-            raise RecipeError(OptionName(key), f"{key} of stacks are not supported", "leave it out")
+            raise RecipeError(OptionName(key), "is not supported for stacks", "leave it out")
     option = OptionName("instances" if recipe.instances else "masks")
     if recipe.instances or recipe.rules.masks.kind in ("rle", "format"):
-        what = f"{'objects' if recipe.instances else recipe.masks} of stacks are not supported"
+        what = "masks of objects are not supported for stacks"
         raise RecipeError(option, what, "give files of class masks, such as '{id}/labels/*.png'")
 
 

@@ -8,8 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
+from shardprep.cli.annotation_summary import (
+    MOST_CLASSES,
+    NAMED_CLASSES,
+    bar,
+    classes_text,
+    mask_table,
+    masks_of,
+    objects_of,
+    print_counts,
+    print_planned,
+    sums,
+)
 from shardprep.cli.console import Terminal, counts_line, plain_table
 from shardprep.cli.streams import console, picked, print_json
 from shardprep.dataset.describe import (
@@ -33,13 +43,8 @@ from shardprep.writer.finalize import TooManyRejectedError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shardprep.api.json_types import AnnotationFacts, BuildPlan, BuildResult, PartResult
-    from shardprep.dataset.describe import ObjectFacts
-    from shardprep.dataset.manifest import MaskCounts, ObjectCounts, PointCounts, Unmatched
+    from shardprep.api.json_types import BuildPlan, BuildResult, PartResult
 
-_BAR_CELLS = 24
-_MOST_CLASSES = 20
-_NAMED_CLASSES = 6
 _IS_THERE = " already exists: nothing to do."
 ANNOTATE = "annotate"
 WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", ANNOTATE, "frame", "store", "other")
@@ -58,7 +63,7 @@ def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
         table.add_row(split, f"{number:,}", f"{len(shards):,}", f"{labelled:,}")
     terminal.print(table)
     if plan.annotations is not None:
-        _print_annotations(terminal, plan.annotations)
+        print_planned(terminal, plan.annotations)
     if plan.annotations is None or plan.schema.has_target:
         _print_labels(terminal, plan.schema, plan.schema.labels, plan.labels_from)
     for line in plan.findings:
@@ -96,7 +101,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     if manifest.annotations:
         is_here = not is_url(result.location)
         boxes = measure_objects(result.path, manifest, schema) if is_here else None
-        _print_object_counts(terminal, manifest, boxes)
+        print_counts(terminal, manifest, boxes)
     terminal.entry("images", image_line(schema))
     _print_own_sizes(terminal, schema)
     _print_inputs(terminal, manifest, read_examples(result.path))
@@ -145,14 +150,14 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
     elif facts.schema.has_target:
         _print_target(terminal, facts)
     if manifest.annotations:
-        objects, masks = _objects(manifest), _masks(manifest)
+        objects, masks = objects_of(manifest), masks_of(manifest)
         if any(one.objects for one in objects.values()):
             counts = {split: one.objects for split, one in objects.items()}
-            images = _sums(one.images for one in objects.values())
+            images = sums(one.images for one in objects.values())
             terminal.print(_class_table("object", counts, images))
         if masks:
-            terminal.print(_mask_table(masks))
-        _print_object_counts(terminal, manifest, facts.boxes)
+            terminal.print(mask_table(masks))
+        print_counts(terminal, manifest, facts.boxes)
         if facts.boxes is None and BOX in facts.schema.features:
             text = "sizes need a local copy of the dataset; use shardprep fetch"
             terminal.entry("boxes", text, style="dim")
@@ -212,10 +217,10 @@ def image_line(schema: Schema) -> str:
     encoding = {"any": "original bytes, JPEG or PNG", "raw": "raw uint8"}
     image = schema.image
     values = "16-bit grey" if image.is_deep else "RGB"
-    stack = f", stacks of {', '.join(image.channels) or 'images'}" if schema.is_stack else ""
+    more = f", stacks of {', '.join(image.channels) or 'images'}" if schema.is_stack else ""
     if (target := schema.features.get(TARGET_IMAGE)) is not None:
-        stack = f", target images of {'16-bit grey' if target.is_deep else 'RGB'}"
-    return f"{shape}, {values}, {encoding.get(image.encoding or '', image.encoding)}{stack}"
+        more = f", target images of {'16-bit grey' if target.is_deep else 'RGB'}"
+    return f"{shape}, {values}, {encoding.get(image.encoding or '', image.encoding)}{more}"
 
 
 def _print_own_sizes(terminal: Terminal, schema: Schema) -> None:
@@ -256,14 +261,14 @@ def _print_target(terminal: Terminal, facts: Facts) -> None:
 
 
 def _counted_classes(counts: Mapping[str, int]) -> str:
-    shown = [f"{name}: {count:,}" for name, count in list(counts.items())[:_NAMED_CLASSES]]
-    more = [f"… {len(counts):,} classes"] if len(counts) > _NAMED_CLASSES else []
+    shown = [f"{name}: {count:,}" for name, count in list(counts.items())[:NAMED_CLASSES]]
+    more = [f"… {len(counts):,} classes"] if len(counts) > NAMED_CLASSES else []
     return ", ".join(shown + more)
 
 
 def _component_table(components: Mapping[str, ComponentFacts]) -> Table:
     table = plain_table("target", "least", "median", "largest", "missing", "", left=("target", ""))
-    for name, one in list(components.items())[:_MOST_CLASSES]:
+    for name, one in list(components.items())[:MOST_CLASSES]:
         spread, more = ("", "", ""), _counted_classes(one.classes)
         if one.numbers is not None:
             low, middle, high = one.numbers.smallest, one.numbers.median, one.numbers.largest
@@ -281,17 +286,17 @@ def _class_table(
     others = [] if images is None else ["images"]
     table = plain_table("label", title, *splits, *others, "", left=(title, ""))
     table.columns[1].overflow = "ellipsis"
-    totals = _sums(splits.values())
+    totals = sums(splits.values())
     most = max(totals.values(), default=0)
     for label, (name, total) in enumerate(totals.items()):
-        if label == _MOST_CLASSES:
+        if label == MOST_CLASSES:
             rest = list(totals.values())[label:]
             numbers = f"{min(rest):,} to {max(rest):,}{unit} each"
             table.add_row("", f"… {len(rest):,} more classes, {numbers}")
             break
         row = [f"{counts[name]:,}" for counts in splits.values()]
         row += [] if images is None else [f"{images[name]:,}"]
-        table.add_row(str(label), name, *row, _bar(total, most))
+        table.add_row(str(label), name, *row, bar(total, most))
     return table
 
 
@@ -326,37 +331,7 @@ def _print_labels(terminal: Terminal, schema: Schema, names: Sequence[str], foun
         terminal.entry("labels", kinds.get(target or "", words) + found_by)
         return
     several = ", any number an image" if target == "labels" else ""
-    terminal.entry("labels", f"{_classes(names)}{several} (by {found_by})")
-
-
-def _classes(names: Sequence[str], what: str = "class") -> str:
-    """Return the first classes with their labels, or a range if all names are numbers."""
-    if len(names) > 1 and all(name == str(i) for i, name in enumerate(names)):
-        return f"{counted(len(names), what)}, 0 to {len(names) - 1:,}"
-    shown = [f"{i} {name}" for i, name in enumerate(names[:_NAMED_CLASSES])]
-    more = [f"… {counted(len(names), what)}"] if len(names) > _NAMED_CLASSES else []
-    return ", ".join(shown + more)
-
-
-def _print_annotations(terminal: Terminal, facts: AnnotationFacts) -> None:
-    spec = facts.spec
-    stored = ["boxes"] if spec.boxes else []
-    stored += {"none": [], "classes": ["masks"], "instances": []}[spec.masks]
-    title = "instances" if spec.masks == "instances" else " and ".join(stored)
-    if stored or spec.masks == "instances":
-        terminal.entry(title, f"{_classes(facts.names)} (by {facts.how})")
-    for skeleton, of in ((spec.keypoints, "each object"), (spec.points, "each image")):
-        if skeleton is not None:
-            by = "" if stored else f" (by {facts.how})"
-            terminal.entry("keypoints", f"{_classes(skeleton.names, 'keypoint')} of {of}{by}")
-    if total := sum(facts.num_objects.values()):
-        counts = {name: f"{count:,} {name}" for name, count in facts.num_objects.items()}
-        some = ", ".join(list(counts.values())[:_NAMED_CLASSES])
-        more = f"; {facts.num_background:,} images without any" if facts.num_background else ""
-        terminal.entry("objects", f"{total:,}: {some}{more}")
-    if facts.dropped:
-        terminal.entry("dropped", counts_line(facts.dropped))
-    _print_unmatched(terminal, facts.unmatched)
+    terminal.entry("labels", f"{classes_text(names)}{several} (by {found_by})")
 
 
 def _print_missing(terminal: Terminal, number: int, ids: Sequence[str]) -> None:
@@ -396,121 +371,3 @@ def _print_profile(
     for name, value in {**spent, "other": elapsed_s - sum(spent.values())}.items():
         table.add_row(name, f"{value:.2f}", f"{value / elapsed_s:.0%}")
     terminal.print(table)
-
-
-def _print_object_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts | None) -> None:
-    objects, masks = _objects(manifest), _masks(manifest)
-    if objects:
-        number = sum(one.num_objects for one in objects.values())
-        num_written = manifest.totals.num_written
-        text = f"{counted(number, 'object')} in {counted(num_written, 'image')}"
-        if boxes:
-            per = boxes.boxes_per_image
-            spread = f"{per.smallest:,} to {per.largest:,} an image, median {per.median:,}"
-            text += f", {per.median:,} an image" if per.smallest == per.largest else f", {spread}"
-        num_background = sum(one.num_background for one in objects.values())
-        terminal.entry("objects", f"{text}; {counted(num_background, 'image')} without any")
-        if boxes:
-            _print_boxes(terminal, boxes, number)
-    counts = manifest.annotations.values()
-    if dropped := _sums(one.dropped for one in counts):
-        text = f"{counted(sum(dropped.values()), 'object')}: {counts_line(dropped)}"
-        terminal.entry("dropped", text, style="yellow")
-    _print_unmatched(terminal, manifest.unmatched)
-    if number := manifest.num_rescaled:
-        text = f"annotations of {counted(number, 'image')} state another size than the image has"
-        terminal.entry("rescaled", text, style="yellow")
-    if num_clipped := sum(one.num_clipped for one in counts):
-        terminal.entry("clipped", f"{counted(num_clipped, 'object')} at the edge of the image")
-    _print_points(terminal, [one.points for one in counts if one.points])
-    if masks:
-        num_ignored = sum(one.num_ignored for one in masks.values())
-        total = sum(sum(one.pixels.values()) for one in masks.values()) + num_ignored
-        if num_ignored:
-            terminal.entry("ignored", f"{_share(num_ignored, total)} of the pixels of masks")
-        if num_uniform := sum(one.num_uniform for one in masks.values()):
-            text = f"{counted(num_uniform, 'mask')} with one value in all pixels"
-            terminal.entry("one value", text)
-
-
-def _print_points(terminal: Terminal, counts: Sequence[PointCounts]) -> None:
-    if not counts:
-        return
-    number = sum(one.num_labelled for one in counts)
-    without = sum(one.num_without for one in counts)
-    lacking = f"; {without:,} objects or images without any" if without else ""
-    terminal.entry("keypoints", f"{number:,} labelled{lacking}")
-    if lost := _sums(one.lost for one in counts):
-        terminal.entry("lost", f"keypoints: {counts_line(lost)}", style="yellow")
-
-
-def _print_unmatched(terminal: Terminal, unmatched: Unmatched | None) -> None:
-    if unmatched is not None and unmatched.objects:
-        text = f"{counted(sum(unmatched.objects.values()), 'object')}: "
-        terminal.entry("unmatched", text + counts_line(unmatched.objects), style="yellow")
-    if unmatched is not None and unmatched.num_unlisted:
-        text = f"{counted(unmatched.num_unlisted, 'image')} that no annotation lists"
-        terminal.entry("unlisted", f"{text}, taken as images without objects")
-
-
-def _objects(manifest: Manifest) -> dict[str, ObjectCounts]:
-    counts = manifest.annotations.items()
-    return {split: one.objects for split, one in counts if one.objects}
-
-
-def _masks(manifest: Manifest) -> dict[str, MaskCounts]:
-    return {split: one.masks for split, one in manifest.annotations.items() if one.masks}
-
-
-def _print_boxes(terminal: Terminal, boxes: ObjectFacts, number: int) -> None:
-    side = boxes.shorter_side
-    if side is None:
-        return
-    text = f"{side.smallest:,.3g} to {side.largest:,.3g} pixels, median {side.median:,.3g}"
-    if side.smallest == side.largest:
-        text = f"{side.median:,.3g} pixels"
-    terminal.entry("boxes", f"shorter side {text}")
-    is_tiny = boxes.num_below_8 > number // 20
-    terminal.entry(
-        "small",
-        f"{_share(boxes.num_below_8, number)} below 8x8 pixels, "
-        f"{_share(boxes.num_below_32, number)} below 32x32, in the stored image"
-        + ("; a larger --size keeps more of them" if is_tiny else ""),
-        style="yellow" if is_tiny else "",
-    )
-    terminal.entry("at edge", f"{_share(boxes.num_at_edge, number)} touch the edge of the image")
-    if boxes.num_near_duplicates:
-        pairs = counted(boxes.num_near_duplicates, "pair")
-        text = f"{pairs} of boxes of one class have more than 90% in common"
-        terminal.entry("doubles", text, style="yellow")
-
-
-def _mask_table(masks: Mapping[str, MaskCounts]) -> Table:
-    pixels = _sums(one.pixels for one in masks.values())
-    total = sum(pixels.values()) + sum(one.num_ignored for one in masks.values())
-    table = plain_table("label", "mask", "pixels", "share", "images", "", left=("mask", ""))
-    table.columns[1].overflow = "ellipsis"
-    images, most = _sums(one.images for one in masks.values()), max(pixels.values(), default=0)
-    for label, (name, count) in enumerate(pixels.items()):
-        if label == _MOST_CLASSES:
-            table.add_row("", f"… {len(pixels) - label:,} more classes")
-            break
-        share = f"{count / max(total, 1):.2%}"
-        table.add_row(str(label), name, f"{count:,}", share, f"{images[name]:,}", _bar(count, most))
-    return table
-
-
-def _bar(count: int, most: int) -> Text:
-    return Text("█" * round(_BAR_CELLS * count / max(most, 1)), style="cyan")
-
-
-def _sums(splits: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    totals: dict[str, int] = {}
-    for counts in splits:
-        for name, count in counts.items():
-            totals[name] = totals.get(name, 0) + count
-    return totals
-
-
-def _share(count: int, total: int) -> str:
-    return f"{count:,} ({count / max(total, 1):.1%})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from shardprep.errors import OptionError, OptionName, shown
-from shardprep.recipe.rules import SLICE, checked_expression, letters_of
+from shardprep.recipe.rules import SLICE, checked_expression, letters_of, wildcard_pattern
 from shardprep.source.names import composed
 
 BOX_FORMATS = {
@@ -50,7 +50,7 @@ _COLON = re.compile(r":(?![^{}]*\})")
 _FIELDS = dict.fromkeys(("stem", "name", "id", "folder", "class"), "[^/]+") | {"dir": ".*"}
 """Field of a mask pattern → regular expression of its value."""
 NAME_FIELDS = ("name", "stem", "id", "folder")
-_PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)|(\*\*/?)|(\*)")
+_PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)")
 _FIELD = re.compile(rf"(?P<name>\w*)(?:\[{SLICE}\]|:(?P<expression>.+))?", re.DOTALL)
 PATTERN_HINT = "a pattern is such as masks/{stem}_mask.png, {dir}annot/{name} or {id}/masks/*.png"
 _MASKS = OptionName("masks")
@@ -346,7 +346,7 @@ def parse_mask_pattern(text: str, option: OptionName = _MASKS) -> MaskPattern:
     """Return the parsed pattern; OptionError if its fields are invalid or do not name an image."""
     plain = composed(text)
     matches = list(_PARTS.finditer(plain))
-    parts = [_field(match[1], text, option) for match in matches if match[1] is not None]
+    parts = [_field(match[1], text, option) for match in matches]
     names = [part.name for part in parts]
     if not {"dir", *NAME_FIELDS}.intersection(names):
         what = f"{shown(text)!r} does not say which image a file belongs to"
@@ -355,21 +355,16 @@ def parse_mask_pattern(text: str, option: OptionName = _MASKS) -> MaskPattern:
     if len(set(whole)) < len(whole):
         raise OptionError(option, f"{shown(text)!r} has a field twice")
     expression, at, fields = "", 0, dict[str, PatternField]()
-    rest = iter(parts)
-    for match in matches:
-        expression += re.escape(plain[at : match.start()])
+    for match, part in zip(matches, parts, strict=True):
+        expression += wildcard_pattern(plain[at : match.start()])
         at = match.end()
-        if match[1] is None:
-            expression += {"**": ".*", "**/": "(?:.*/)?"}.get(match[0], "[^/]*")
-            continue
-        part = next(rest)
         group = part.name if part.name not in fields else f"{part.name}{len(fields)}"
         fields[group] = part
         if part.name == "dir" and match[2]:
             expression += "(?:(?P<dir>.*)/)?"  # the folder is optional
         else:
             expression += f"(?P<{group}>{part.group}){match[2]}"
-    expression += re.escape(plain[at:])
+    expression += wildcard_pattern(plain[at:])
     start = "" if plain.startswith("{dir}") else "(?:.*/)?"
     return MaskPattern(text, f"(?is){start}{expression}", fields, option)
 

@@ -146,9 +146,9 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
     *(
         (
             key, other, lambda rule, value: bool(value) and rule not in ("", "none", None),
-            f"{key} {noun} are not supported", "leave one of them out",
+            f"is not supported {noun}", "leave one of them out",
         )
-        for other, noun in (("stack", "of stacks"), ("target_image", "with target images"))
+        for other, noun in (("stack", "for stacks"), ("target_image", "with target images"))
         for key in ("points", "boxes", "masks", "target_image", "tile")
         if key != other and (key, other) != ("masks", "stack")
     ),

@@ -239,7 +239,7 @@ def parse_stack_rule(text: str, option: OptionName = _STACK) -> StackRule:
     channels: tuple[str, ...] = ()
     pattern, key, at = "", "", 0
     for match in _BRACES.finditer(text):
-        pattern += _plain_pattern(text[at : match.start()])
+        pattern += wildcard_pattern(text[at : match.start()])
         at = match.end()
         inner = match["inner"]
         if "," in inner:
@@ -259,7 +259,7 @@ def parse_stack_rule(text: str, option: OptionName = _STACK) -> StackRule:
             names.append(inner)
             pattern += f"(?P<field_{inner}>[^/]+)"
             key = pattern
-    pattern += _plain_pattern(text[at:])
+    pattern += wildcard_pattern(text[at:])
     hint = "use a pattern such as train/{id}/slice_*.jpg or {id}_{red,green,blue}.png"
     hint = hint if option == _STACK else "add a name in braces, as in {stem}.txt"
     if not key:
@@ -270,7 +270,8 @@ def parse_stack_rule(text: str, option: OptionName = _STACK) -> StackRule:
     return StackRule(text, whole, channels, tuple(names))
 
 
-def _plain_pattern(text: str) -> str:
+def wildcard_pattern(text: str) -> str:
+    """Return a regular expression for a text with the wildcards `*`, `**`, `**/` and `?`."""
     pattern, at = "", 0
     for match in _WILDCARDS.finditer(text):
         pattern += re.escape(text[at : match.start()]) + _WILD[match.group()]

@@ -29,8 +29,9 @@ from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
 from shardprep.errors import DatasetError, OptionName
 from shardprep.progress import Watcher
 from shardprep.verifier.documents import CheckedDocuments, index_problem, read_document
-from shardprep.verifier.examples import ExampleCheck, index_rows
+from shardprep.verifier.examples import ExampleCheck
 from shardprep.verifier.problem import Problem, Verification
+from shardprep.verifier.record_rows import index_rows
 from shardprep.verifier.shard import (
     ShardReport,
     ShardTask,

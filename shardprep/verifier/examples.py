@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import simplejpeg
 
 from shardprep.dataset.example import ExampleDecoder, Features
-from shardprep.dataset.item_table import WRITTEN, ShardRows, with_status
 from shardprep.dataset.schema import (
     BOX_LABEL,
-    CLASS_PREFIX,
     FILENAME,
     HEIGHT,
     IMAGE,
     IMAGES,
     KEYPOINTS,
     KEYPOINTS_VISIBLE,
-    LABEL,
     LABELS,
     MASK,
     NUM_IMAGES,
     POINTS,
     POINTS_VISIBLE,
-    TARGET,
     TARGET_IMAGE,
     TARGETS,
     TEXTS,
@@ -42,9 +36,7 @@ from shardprep.dataset.schema import (
 from shardprep.dataset.stored_size import check_stored_size, open_stored
 from shardprep.errors import RecordError
 from shardprep.verifier.problem import Fault
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from shardprep.verifier.record_rows import RecordRows
 
 _JPEG, _PNG, _PNG_END = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _PNG_HEADER = struct.Struct(">8xI4sIIBB")
@@ -52,78 +44,9 @@ _PNG_HEADER = struct.Struct(">8xI4sIIBB")
 _COLOUR_TYPES = {0: "grey", 2: "colours", 3: "a palette", 4: "grey and alpha", 6: "colours"}
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 _SIDES = 4
-_ANNOTATIONS = ("object_labels", "mask_pixels", "labelled_points")
 _TYPES = {"bytes": bytes, "int64": int, "float32": float}
 _Size = tuple[int, int]
 """Height and width in pixels."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordRows(ShardRows):
-    """The expected records of a shard, from the item table or an index."""
-
-    targets: Mapping[str, Sequence[object]] = field(default_factory=dict)
-    """Feature of the target → its value in each record: class index, float32 or UTF-8 bytes, or a
-    list of these."""
-    annotations: Sequence[Mapping[str, Any]] = ()
-    """The columns `_ANNOTATIONS` of each record that there are."""
-
-
-def written_rows(table: pa.Table, targets: Mapping[str, Feature]) -> RecordRows:
-    """Return the rows of a shard's written items, with the values of the `targets`."""
-    table = with_status(table, WRITTEN)
-    rows = ShardRows.of(table)
-    annotations = [name for name in _ANNOTATIONS if name in table.column_names]
-    return RecordRows(
-        rows.offsets,
-        rows.lengths,
-        rows.keys,
-        {name: _targets(table, name, targets) for name in targets if _is_known(table, name)},
-        table.select(annotations).to_pylist() if annotations else (),
-    )
-
-
-def index_rows(text: bytes) -> RecordRows | None:
-    """Return the offsets and lengths in the text of an index, or None if the text is damaged."""
-    try:
-        places = [tuple(map(int, line.split(b" "))) for line in text.splitlines()]
-        return RecordRows([offset for offset, _ in places], [length for _, length in places])
-    except ValueError:
-        return None
-
-
-def _is_known(table: pa.Table, name: str) -> bool:
-    return ("classes" if name.startswith(CLASS_PREFIX) else name) in table.column_names
-
-
-def _targets(table: pa.Table, target: str, features: Mapping[str, Feature]) -> Sequence[object]:
-    if target.startswith(CLASS_PREFIX) or target in (TARGETS, TEXTS):
-        return _lists(table, target, features)
-    values = table[target].to_pylist()
-    if target == LABEL:
-        return [UNLABELLED if value is None else value for value in values]
-    if target == LABELS:
-        return [value or [] for value in values]
-    if target == TARGET:
-        return _float32(values)
-    return [(value or "").encode() for value in values]
-
-
-def _lists(table: pa.Table, target: str, features: Mapping[str, Feature]) -> Sequence[object]:
-    if target == TARGETS:
-        nothing = [None] * features[target].num_values
-        return [_float32(value or nothing) for value in table[target].to_pylist()]
-    if target == TEXTS:
-        return [[text.encode() for text in one or ()] for one in table[target].to_pylist()]
-    place = sorted(name for name in features if name.startswith(CLASS_PREFIX)).index(target)
-    rows = table["classes"].to_pylist()
-    return [one[place] if one and place < len(one) else UNLABELLED for one in rows]
-
-
-def _float32(values: Sequence[float | None]) -> list[float]:
-    whole = [math.nan if value is None else value for value in values]
-    numbers: list[float] = np.array(whole, np.float32).tolist()
-    return numbers
 
 
 class ExampleCheck:

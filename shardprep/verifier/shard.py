@@ -28,8 +28,9 @@ from shardprep.errors import RecordError
 from shardprep.storage import objects
 from shardprep.storage.regular_file import open_regular, regular_size
 from shardprep.storage.url import ObjectUrl
-from shardprep.verifier.examples import ExampleCheck, RecordRows, key_of, written_rows
+from shardprep.verifier.examples import ExampleCheck, key_of
 from shardprep.verifier.problem import Fault, Kind, Problem, hash_problem
+from shardprep.verifier.record_rows import RecordRows, written_rows
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized

@@ -12,9 +12,11 @@ import pytest
 
 from shardprep.catalog.tables.columns import make_columns
 from shardprep.catalog.tables.row_matching import KeyIndex, match_table
+from shardprep.catalog.tables.table import table_of
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.example import encode, is_beyond_float32
 from shardprep.dataset.local_files import LocalFiles
+from shardprep.dataset.schema import IMAGES, PROVIDED
 from shardprep.errors import RecipeError, SourceError
 from shardprep.reader import Dataset
 from shardprep.verifier.dataset import verify_dataset
@@ -77,6 +79,13 @@ def test_a_column_may_not_be_called_as_the_feature_beside_another(tmp_path: Path
     source = write_folder(tmp_path / "in", animals(6) | {"t.csv": text.encode()})
     with pytest.raises(RecipeError, match=r"^--columns: 'x/present' is the name of two features"):
         build(source, tmp_path / "out", labels="csv:t.csv:id:label", columns="x,x/present")
+
+
+@pytest.mark.parametrize("name", [*sorted(PROVIDED.keys() - {IMAGES}), "rows/x", "label/x"])
+def test_a_column_may_not_be_called_as_another_feature(name: str) -> None:
+    match = match_table(KeyIndex(["a.jpg"]), table_of("t.csv", [{"id": "a", name: "1"}]))
+    with pytest.raises(RecipeError, match=f"{name}' is the name of another feature; rename the"):
+        make_columns([name], match, [True])
 
 
 @pytest.mark.parametrize("cell", ["1e39", "-3.5e38", "1e300"])

@@ -567,3 +567,17 @@ def test_a_flipped_bit_never_gives_a_traceback(form: str, tmp_path: Path) -> Non
             made = make_recipe({"source": str(source), **recipe}, "test")
             listed = list_images(made, tmp_path, print)
             assert listed.images or listed.others  # its first bytes say what it is
+
+
+def test_a_damaged_file_of_an_array_can_be_excluded(tmp_path: Path) -> None:
+    good = npy(np.zeros((3, 8, 8), np.uint8))
+    source = write_folder(tmp_path / "source", {"a.npy": good, "bad.npy": good[:150]})
+    options: dict[str, Any] = {"images": ["*.npy::THW"], "exclude": ["bad.npy"]}
+    recipe = make_recipe({"source": str(source), **options}, "t")
+    found = list_images(recipe, tmp_path, lambda _: None)
+    assert list(found.images.keys) == ["a.npy"]
+    assert [(one.key, one.reason) for one in found.skipped] == [("bad.npy", "matched by --exclude")]
+    with pytest.raises(SourceError, match=r"^bad\.npy: is truncated"):
+        list_images(
+            make_recipe({"source": str(source), **options, "exclude": []}, "t"), tmp_path, print
+        )

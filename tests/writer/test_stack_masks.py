@@ -375,8 +375,8 @@ def test_a_folder_of_masks_beside_the_images_is_recognised(kidneys: Path, tmp_pa
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"masks": "rle:train.csv:id:rle"}, "rle:train.csv:id:rle of stacks are not supported"),
-        ({"instances": True}, "objects of stacks are not supported"),
+        ({"masks": "rle:train.csv:id:rle"}, "masks of objects are not supported for stacks"),
+        ({"instances": True}, "masks of objects are not supported for stacks"),
         ({"masks": "{id}/*/*.tif"}, "fits every image of the source"),
     ],
 )

@@ -346,8 +346,8 @@ def test_a_pattern_that_is_not_one_of_stacks_is_an_error(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"boxes": "coco"}, "boxes of stacks are not supported"),
-        ({"points": "csv:points.csv"}, "points of stacks are not supported"),
+        ({"boxes": "coco"}, "boxes: is not supported for stacks"),
+        ({"points": "csv:points.csv"}, "points: is not supported for stacks"),
         ({"depth": 16, "format": "jpeg"}, "16 bits are stored as PNG"),
         ({"depth": 12}, "must be 8 or 16"),
     ],
@@ -358,7 +358,7 @@ def test_options_that_stacks_do_not_allow_are_errors(keys: dict[str, Any], messa
 
 
 def test_errors_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="16 bits are stored only with"):
+    with pytest.raises(RecipeError, match="16 bits are stored only for stacks"):
         build(write_folder(tmp_path / "single", slices("a", 2)), tmp_path / "out", depth=16)
     source = write_folder(tmp_path / "source", slices("a", 2))
     with pytest.raises(SourceError, match=r"a key looks like a/slice_0\.jpg"):

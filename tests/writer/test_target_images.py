@@ -324,8 +324,8 @@ def test_folders_of_pairs_are_proposed_and_not_decided(tmp_path: Path) -> None:
 
 def test_options_that_do_not_go_with_target_images_are_errors() -> None:
     for keys, message in (
-        ({"masks": "masks/{name}"}, "masks with target images are not supported"),
-        ({"stack": "{id}/*.png"}, "target_image of stacks are not supported"),
+        ({"masks": "masks/{name}"}, "masks: is not supported with target images"),
+        ({"stack": "{id}/*.png"}, "target_image: is not supported for stacks"),
         ({"target_image": "GT"}, "does not say which image a file belongs to"),
     ):
         with pytest.raises(RecipeError, match=message):

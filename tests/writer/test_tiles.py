@@ -467,10 +467,10 @@ def test_an_image_that_cannot_be_cut_is_one_rejection_with_its_key(tmp_path: Pat
         ({"overlap": "4x4"}, "must be smaller than the tiles of --tile"),
         ({"tile": 64, "overlap": "none"}, "must be a number of pixels"),
         ({"tile": "0x5"}, "must have sides of 1"),
-        ({"tile": 64, "stack": "{id}/*.png"}, "tile of stacks are not supported"),
+        ({"tile": 64, "stack": "{id}/*.png"}, "tile: is not supported for stacks"),
         (
             {"tile": 64, "target_image": "b/{stem}.png"},
-            "tile with target images are not supported",
+            "tile: is not supported with target images",
         ),
     ],
 )
@@ -490,5 +490,5 @@ def test_volumes_are_not_cut_into_tiles(tmp_path: Path) -> None:
     source = tmp_path / "volumes"
     source.mkdir()
     np.save(source / "a.npy", np.zeros((3, 32, 32), np.uint8))
-    with pytest.raises(RecipeError, match="tile of stacks are not supported"):
+    with pytest.raises(RecipeError, match="tile: is not supported for stacks"):
         build(source, tmp_path / "out", images=["*.npy::THW"], tile=16)

@@ -217,15 +217,16 @@ def _ending(keys: Sequence[str]) -> str:
 
 def _target_pattern(keys: Sequence[str]) -> str:
     """Return a pattern for a folder of target images, or ""; a sibling has files of equal names."""
-    names: defaultdict[str, set[str]] = defaultdict(set)
-    for folder, _, name in (key.rpartition("/") for key in keys):
-        names[folder].add(name)
-    for folder, own in names.items():
-        above, _, last = folder.rpartition("/")
-        others = [there for other, there in names.items() if other.rpartition("/")[0] == above]
-        both = max((len(own & there) for there in others if there is not own), default=0)
-        if _TARGETS.fullmatch(last) and both >= ENOUGH * len(own):
-            return f"{last}/{{name}}"
+    above: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for path, _, name in (key.rpartition("/") for key in keys):
+        parent, _, folder = path.rpartition("/")
+        above[parent][folder].add(name)
+    for siblings in above.values():
+        for folder in filter(_TARGETS.fullmatch, siblings):
+            own = siblings[folder]
+            both = max((len(own & one) for one in siblings.values() if one is not own), default=0)
+            if both >= ENOUGH * len(own):
+                return f"{folder}/{{name}}"
     return ""
 
 

@@ -132,10 +132,11 @@ def pair_masks(
     Every key whose end fits the pattern, regardless of case, is a mask and not an image. `{stem}`
     is the image name without its extension, `{name}` with it, `{id}` either, or the name of a
     folder that holds only this image. `{folder}` is the name of the image's folder, `{dir}` its
-    path, `{class}` a class name. `*` fits anything within a name, `**` also folders. `{stem[:-4]}`
-    is the stem without its last four letters, `{stem:(.+)_rgb}` the group of a regular expression
-    in the stem. If several images have the name, `Pairing` finds the nearest. `no_images` are keys
-    of other masks. Several images may have one target image, and an image has one.
+    path, `{class}` a class name. `*` fits anything within a name, `?` one letter, `**` also
+    folders. `{stem[:-4]}` is the stem without its last four letters,
+    `{stem:(.+)_rgb}` the group of a regular expression in the stem. If several images have the
+    name, `Pairing` finds the nearest. `no_images` are keys of other masks. Several images may have
+    one target image, and an image has one.
     """
     masks = matching(keys, pattern)
     if not masks:

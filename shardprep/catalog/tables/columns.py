@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
 from shardprep.dataset.example import is_beyond_float32
-from shardprep.dataset.schema import MISSING, ROWS
+from shardprep.dataset.schema import IMAGES, MISSING, PROVIDED, ROWS
 from shardprep.errors import OptionName, RecipeError, SourceError, counted
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
@@ -42,8 +42,8 @@ _HEAD_BYTES = 256 << 10
 _PRESENT = "/present"
 """Suffix of the feature that is 0 for empty cells of a whole-number column, otherwise 1."""
 _COLUMNS = OptionName("columns")
-_RESERVED = ("image", "label", "labels", "target", "targets", "text", "texts", "rows")
-"""First parts of the names of other features."""
+_RESERVED = {name.partition("/")[0] for name in (*PROVIDED, ROWS)} - {IMAGES}
+"""First parts of the names of other features, without those of stacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ def make_columns(
     values: list[Coded[Value]] = []
     for name in names:
         if name.split("/")[0] in _RESERVED:
-            raise RecipeError(_COLUMNS, f"{name!r} is the name of another feature")
+            what = f"{name!r} is the name of another feature"
+            raise RecipeError(_COLUMNS, what, "rename the column in its table")
         cells = match.cells(name)
         dtype, read = _reader(cells.firsts().values(), name, match.table.name)
         columns.append(Column(name, dtype))

@@ -149,9 +149,7 @@ class FeatureDecoder:
         data = _only(IMAGE, self._features[IMAGE], raw)
         window, size = self._cropped(data, crop, key, columns[IMAGE][row])
         if self._is_annotated:
-            values = self.annotations.values(raw, size)
-            for name, value in self.annotations.cropped(values, window, size).items():
-                columns[name][row] = value
+            self._fill_annotations(self.annotations.values(raw, size), window, size, columns, row)
 
     def fill_crop(self, values: dict[str, Any], columns: Columns, row: int, key: int) -> None:
         """Write the crop of decoded values to a row of each column; remove the image of them."""
@@ -163,6 +161,11 @@ class FeatureDecoder:
             out = self._stack_row(rows, row, (len(image), *self._crop.size))
             pairs = list(zip(image, out, strict=True))
         (window, size), *_ = [crop_pixels(one, self._crop, key, into) for one, into in pairs]
+        self._fill_annotations(values, window, size, columns, row)
+
+    def _fill_annotations(
+        self, values: dict[str, Any], window: CropWindow, size: Size, columns: Columns, row: int
+    ) -> None:
         for name, value in self.annotations.cropped(values, window, size).items():
             columns[name][row] = value
 
@@ -246,9 +249,7 @@ class FeatureDecoder:
             if crop is None:
                 out[number] = pixels
         if self._is_annotated and crop is not None:
-            values = self.annotations.values(raw, size)
-            for name, value in self.annotations.cropped(values, window, size).items():
-                columns[name][row] = value
+            self._fill_annotations(self.annotations.values(raw, size), window, size, columns, row)
 
     def _stack_row(self, rows: Array, row: int, shape: tuple[int, ...]) -> Array:
         """Return the memory of a row for images of this shape, without channels; pad with zeros."""

@@ -9,11 +9,6 @@ The stages, in order:
 3. `augment`, `dtype` and `box_format` change batches (`finish`): one call for many images, after
    the cache, so that nothing random is cached.
 4. The last batch is dropped or padded (`batching`), and batches are prepared ahead.
-
-The numbers of parallel calls are computed from the cores and memory of this machine. Autotuning of
-tf.data finds similar numbers, but the deletion of an iterator then waits for the autotuning thread,
-sometimes up to a minute. (TensorFlow wakes that thread before it sets the flag that ends it.)
-Workers of a tf.data service have other cores, so there autotuning stays on.
 """
 
 from __future__ import annotations
@@ -32,8 +27,7 @@ import tensorflow as tf
 
 from shardprep.dataset.schema import BOX, LABEL, LABELS, TARGET, TARGETS, TEXT, TEXTS
 from shardprep.errors import DatasetError, RecordError
-from shardprep.machine import free_bytes, usable_cores
-from shardprep.reader.config import ReadConfig, Request, warn
+from shardprep.reader.config import Request, warn
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import BoxLimit
 from shardprep.reader.records.open import Subset, open_request
@@ -53,6 +47,7 @@ from shardprep.reader.tf.folder_cache import small_twin, twins
 from shardprep.reader.tf.memory_cache import DecodedRows, cache_of, memory_cache, rows_a_turn
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
 from shardprep.reader.tf.records import Cursor, EpochTags, Read, served, served_records
+from shardprep.reader.tf.tuning import ahead, options_of, parallel_calls, untuned
 
 # `fit` of Keras has shuffle=True by default, and warns that it ignores this for a tf.data.Dataset,
 # even if the dataset is shuffled already.
@@ -66,11 +61,6 @@ _TOO_LARGE = 4
 """Smallest ratio of stored to requested pixels at which a smaller dataset is advised."""
 _MISSING = {LABELS: "all 0", TARGET: "NaN", TARGETS: "NaN", TEXT: "''", TEXTS: "''"}
 """The value that stands for a missing target, by feature; −1 for classes."""
-_SHARE = 1 / 16
-"""Largest share of free memory for the results of all parallel calls of one stage."""
-_LEAST_CALLS = 2
-"""Smallest number of parallel calls, for large batches: one batch is made while another is used."""
-_BATCHES_AHEAD, _IMAGES_AHEAD = 2, 64
 
 
 class Source(NamedTuple):
@@ -193,7 +183,7 @@ def make_dataset(
     if config.pad_batches:
         dataset = padded(dataset, subset, request, stages.calls.finish)
     # Prefetching comes last, so that all stages work while the accelerator does.
-    dataset = dataset.with_options(_options(request))
+    dataset = dataset.with_options(options_of(request))
     return ahead(dataset, is_batched=request.batch_size is not None)
 
 
@@ -235,37 +225,6 @@ def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, in
         for name, split in dataset.manifest.splits.items():
             if any(dataset.files.location(one.name) in paths for one in split.shards):
                 yield name, split.num_unlabelled, split.num_records
-
-
-class Calls(NamedTuple):
-    """Numbers of parallel calls that decode images, decode batches, or change batches."""
-
-    images: int
-    batches: int
-    finish: int
-
-
-def parallel_calls(config: ReadConfig, batch_bytes: int | None) -> Calls:
-    """Return the numbers of parallel calls of a pipeline; a number in `config` has priority.
-
-    tf.data keeps a result for each call, so fewer calls make batches if memory is small.
-    `batch_bytes` is the size of the images of a batch, 0 if unknown, or None for single images.
-    """
-    finish = usable_cores()
-    if batch_bytes is None:
-        finish = config.threads
-    elif batch_bytes and (free := free_bytes()):
-        finish = min(finish, max(_LEAST_CALLS, int(free * _SHARE / batch_bytes)))
-    images = config.threads
-    if config.service:
-        images = finish = tf.data.AUTOTUNE
-    given = config.num_parallel_calls_for_decode
-    return Calls(given or images, given or finish, finish)
-
-
-def ahead(dataset: Any, *, is_batched: bool) -> Any:
-    """Return a dataset that prepares elements of `dataset` ahead, while the accelerator works."""
-    return dataset.prefetch(_BATCHES_AHEAD if is_batched else _IMAGES_AHEAD)
 
 
 class _Stages:
@@ -485,7 +444,7 @@ def _all_elements(subset: Subset, request: Request, batch_size: int | None) -> A
     most = request.max_boxes if request.crop is None else None
     plain = _plain(request, batch_size=batch_size, max_boxes=most)
     stages = _Stages(Source(subset.alone(subset.records, batch_size or 1)), plain, Cursor)
-    return stages.dataset(None).with_options(_options(plain))
+    return stages.dataset(None).with_options(options_of(plain))
 
 
 def _plain(request: Request, *, batch_size: int | None, max_boxes: int | None) -> Request:
@@ -510,29 +469,3 @@ def _next_epochs(request: Request) -> Callable[[], Cursor]:
     """Return a `cursor` for `make_dataset` that begins each iteration after the previous one."""
     numbers = itertools.count(0, max(1, int(request.repeat)))
     return lambda: Cursor(next(numbers), 0)
-
-
-def untuned() -> Any:
-    """Return `tf.data.Options` without autotuning; maps of the user still run in parallel."""
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.autotune.initial_parallelism = usable_cores()
-    return options
-
-
-def _options(request: Request) -> Any:
-    config = request.config
-    options = untuned()
-    # If the order need not be fixed, no result waits for a slower call before it.
-    options.deterministic = (
-        not request.is_shuffled
-        or request.seed is not None
-        or not config.shuffle_reshuffle_each_iteration
-    )
-    # Separate threads do not wait behind the model's ops. The map runs many images at once, and
-    # threads inside the ops of one image would only compete.
-    options.threading.private_threadpool_size = config.threads
-    options.threading.max_intra_op_parallelism = 1
-    # Each host reads only its share of the records already.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return options.merge(config.options) if config.options is not None else options

@@ -194,9 +194,6 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
         raise SchemaError(
             f"{OptionName('schema')} {name}", "is a schema of stacks", f"give {OptionName('stack')}"
         )
-    if spec.depth == 16 and not has_stacks:
-        what = f"16 bits are stored only with {OptionName('stack')} or {OptionName('target_image')}"
-        raise RecipeError(OptionName("depth"), what)
     filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
     if has_stacks:
         is_named = (members.num_files <= len(rule.channels)).all()  # a channel may be a volume
