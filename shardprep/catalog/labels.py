@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, cast
@@ -45,6 +45,8 @@ _LABEL_COLUMNS = (
     "classid", "category_id", "label_id", "dx", "level",
 )  # fmt: skip
 _NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
+_SAMPLES = re.compile(r"patient|subject|stud(y|ies)|series|case|tomo|scan|slide", re.IGNORECASE)
+"""Titles of columns whose cells are ids of samples, and not classes."""
 _SET = frozenset(("1", "1.0", "true", "yes"))
 _SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
 _MOST_CANDIDATES = 40
@@ -92,7 +94,7 @@ def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Lab
             return auto_labels(index, tables)
 
 
-def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
+def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
     """Return the labels by the first rule that fits: table, folder or prefix; or no labels.
 
     Rules that often fit by accident come last. A rule fits if it labels nine tenths of the images
@@ -121,7 +123,10 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
     names = _folder_names(keys, 1, no_classes)
     how = "name of the folder that holds the image"
     rule = "folder"
-    if not _fits(names, considered):
+    is_fit = _fits(names, considered)
+    if is_fit and (ids := _ids_of_samples(names, tables)):
+        is_fit, passed_over = False, f"{passed_over}; the folders are ids in {ids}"
+    if not is_fit:
         prefixes = Coded.of(map(_prefix, keys))
         names = prefixes.map(
             lambda name: name if name and _WORDS.match(name) and not given_split([name]) else None
@@ -136,6 +141,19 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
     names, findings = _without_test_names(names, considered, rule)
     # The rule alone would label the test split as well.
     return Labelling(names, how + passed_over, rule="auto" if findings else rule, findings=findings)
+
+
+def _ids_of_samples(names: Coded[Cell | None], tables: Sequence[Table]) -> str:
+    """Return the column that has most names as ids of patients or the like; "" without one."""
+    known = {str(name) for name in names.counts()}
+    for table in tables:
+        for place, title in enumerate(table.header):
+            if not _SAMPLES.search(title):
+                continue
+            cells = set(table.cells(place).coded().values)
+            if len(known & cells) >= ENOUGH * len(known):
+                return f"{table.name}, column {title!r}"
+    return ""
 
 
 def _without_test_names(

@@ -21,6 +21,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.dataset.tally import Tally
 from shardprep.errors import BuildError, DatasetError, OptionName, counted, some_of
 from shardprep.image.boxes import SHORTFALLS
+from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
 from shardprep.writer.engine.job import NOTHING_DONE, ItemCounts
 from shardprep.writer.plan.plan import Outline, read_outline
@@ -210,7 +211,7 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
         unmatched=outline.unmatched,
         num_rescaled=outline.num_rescaled + num_rescaled.total(),
     )
-    _warn_of_darkness(manifest, num_dark, is_full=outline.spec.depth_range == "full")
+    _warn_of_darkness(manifest, num_dark, outline.spec)
     _warn_of_sizes(manifest)
     _write(folders, SCHEMA_FILE, schema.dumps())
     for name, text in tfds_metadata.tfds_files(manifest, schema).items():
@@ -219,10 +220,12 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     return manifest.model_copy(update={"files": hashes})
 
 
-def _warn_of_darkness(manifest: Manifest, num_dark: Mapping[str, int], *, is_full: bool) -> None:
-    hint = (
-        "; if grey files of 16 bits hold values of 12, add --depth-range 0,4095" if is_full else ""
-    )
+def _warn_of_darkness(manifest: Manifest, num_dark: Mapping[str, int], spec: ImageSpec) -> None:
+    hint = ""
+    if spec.window not in ("auto", "full"):
+        hint = "; for DICOM, another --window may show more"
+    elif spec.depth_range == "full":
+        hint = "; if grey files of 16 bits hold values of 12, add --depth-range 0,4095"
     for name, split in manifest.splits.items():
         if num_dark[name] > _MANY * split.num_records:
             line = "%s: %s of %s images are nearly black%s"

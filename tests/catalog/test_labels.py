@@ -384,3 +384,12 @@ def test_a_coco_document_and_a_list_of_json_objects_are_tables(
 def test_json_without_a_table_is_an_error(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(SourceError, match=r"t\.json: is neither a list of JSON objects nor"):
         catalog(tmp_path, images("0.jpg") | {"t.json": data}, "csv:t.json:name:sick")
+
+
+def test_folders_that_are_ids_of_patients_are_not_classes() -> None:
+    keys = [f"train/{patient}/{i}.dcm" for patient in (17, 23) for i in range(4)]
+    rows = table_of("train.csv", ["patient_id,image_id,cancer", "17,0,1", "23,1,0"])
+    assert labels_of(keys, "auto").rule == "folder"
+    found = labels_of(keys, "auto", rows)
+    assert found.rule == "none"
+    assert "the folders are ids in train.csv, column 'patient_id'" in found.how

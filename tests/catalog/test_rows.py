@@ -399,3 +399,9 @@ def test_a_huge_document_needs_no_memory_for_each_pair_of_values() -> None:
     data = document({**fields, "p": [{"x": i} for i in range(3_000)], "q": [{"x": 1}] * 3_000})
     rows = json_rows(data, "a.json", ("p.x", "f7"), is_of_image=True)
     assert rows == [{"f7": "7", "p.x": str(i)} for i in range(3_000)]
+
+
+def test_points_of_two_numbers_are_rows_with_numbered_columns() -> None:
+    data = b'{"class": "a", "points": [[1, 2], [3, 4.5]]}'
+    rows = json_rows(data, "0.json", ("points.0", "points.1"), is_of_image=True)
+    assert [(row["points.0"], row["points.1"]) for row in rows] == [("1", "2"), ("3", "4.5")]

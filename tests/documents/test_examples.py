@@ -264,7 +264,7 @@ def test_targets_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     faces = {f"{i}.jpg": jpeg(seed=i) for i in range(40)}
     table = f"file,age,gender\n{rows}".encode()
     write(tmp_path / "faces.zip", zip_bytes({**faces, "faces.csv": table}))
-    (command,) = re.findall(r"^\$ shardprep (.*)$", page("targets"), re.MULTILINE)
+    (command,) = re.findall(r"^\$ shardprep (build faces.*)$", page("targets"), re.MULTILINE)
     done = run(*shlex.split(command), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     texts = "".join(f"{i % 4}.jpg,a face {i}\n" for i in range(10))

@@ -208,7 +208,8 @@ def _rows_of(
             what = f"the columns are of two lists, {other[0]!r} and {path!r}"
             raise SourceError(name, what, "name columns of one list")
         lists.add(path)
-        return [row for one in value for row in _rows_of(one, name, columns, lists, path)]
+        rows = [_numbered(one) if path else one for one in value]
+        return [row for one in rows for row in _rows_of(one, name, columns, lists, path)]
     if not isinstance(value, dict):
         if not path:
             raise TypeError
@@ -224,6 +225,12 @@ def _rows_of(
     if len(rows) != 1:  # all values of a document in each of its rows need much memory
         own = {column: own[column] for column in columns if column in own}
     return [own | row for row in rows]
+
+
+def _numbered(value: Any) -> Any:
+    """Return a list of numbers or texts, as x, y of a point, as an object with keys 0, 1, …."""
+    is_point = isinstance(value, list) and not any(isinstance(one, dict | list) for one in value)
+    return {str(i): one for i, one in enumerate(value)} if is_point else value
 
 
 def table_of(name: str, rows: Sequence[dict[str, str]], null: Collection[str] = ()) -> Table:
