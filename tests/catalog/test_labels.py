@@ -388,7 +388,7 @@ def test_json_without_a_table_is_an_error(tmp_path: Path, data: bytes) -> None:
 
 def test_folders_that_are_ids_of_patients_are_not_classes() -> None:
     keys = [f"train/{patient}/{i}.dcm" for patient in (17, 23) for i in range(4)]
-    rows = table_of("train.csv", ["patient_id,image_id,cancer", "17,0,1", "23,1,0"])
+    rows = table("patient_id,image_id,cancer\n17,0,1\n23,1,0", "train.csv")
     assert labels_of(keys, "auto").rule == "folder"
     found = labels_of(keys, "auto", rows)
     assert found.rule == "none"
