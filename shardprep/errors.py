@@ -82,7 +82,7 @@ def is_short_of_memory(error: BaseException) -> bool:
     return (
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-        or str(error).endswith(_NO_MEMORY)
+        or str(error).rstrip(")").endswith(_NO_MEMORY)  # pyarrow adds it in parentheses
     )
 
 

@@ -23,6 +23,7 @@ from shardprep.errors import (
     SourceError,
     StorageError,
     concise,
+    is_short_of_memory,
     name_options_as_flags,
     some_of,
 )
@@ -167,3 +168,10 @@ def test_an_option_is_named_as_the_user_wrote_it() -> None:
         name_options_as_flags()
     assert str(OptionName("SOURCE")) == "SOURCE"
     assert error.where == "shardprep.toml: mask_values auto"
+
+
+def test_a_library_that_does_not_fit_into_memory_is_a_lack_of_memory() -> None:
+    loader = "libparquet.so: failed to map segment from shared object"
+    assert is_short_of_memory(ImportError(loader))
+    assert is_short_of_memory(ImportError(f"not built with support for Parquet ({loader})"))
+    assert not is_short_of_memory(ImportError("not built with support for Parquet (no such file)"))
