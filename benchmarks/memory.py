@@ -27,14 +27,15 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     peaks = {}
     for number in (100, 300) if quick else (1000, 100_000):
         source = photos.write_tiny_zip(folder / f"{number}.zip", number)
-        peaks[number] = _peak_bytes(source, folder / str(number)) / 1e6
+        options = ("--labels", "none", "--size", "8x8", "--workers", 2)
+        peaks[number] = peak_bytes("build", source, "--out", folder / str(number), *options) / 1e6
     few, many = peaks.values()
     return [GROWTH.came_to(many - few, f"{many:,.0f} − {few:,.0f} MB, parent and 2 workers")]
 
 
-def _peak_bytes(source: Path, out: Path) -> int:
-    options = ("--labels", "none", "--size", "8x8", "--workers", "2")
-    command = [sys.executable, "-m", "shardprep", "build", str(source), "--out", str(out), *options]
+def peak_bytes(*arguments: object) -> int:
+    """Return the sum of the peaks of a command and of all processes below it."""
+    command = [sys.executable, "-m", "shardprep", *map(str, arguments)]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
