@@ -45,7 +45,9 @@ _LABEL_COLUMNS = (
     "classid", "category_id", "label_id", "dx", "level",
 )  # fmt: skip
 _NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
-_SAMPLES = re.compile(r"patient|subject|stud(y|ies)|series|case|tomo|scan|slide", re.IGNORECASE)
+_SAMPLES = re.compile(
+    r"(patient|subject|study|series|case|tomo|scan|slide)(_?(instance)?_?u?id)?", re.IGNORECASE
+)
 """Titles of columns whose cells are ids of samples, and not classes."""
 _SET = frozenset(("1", "1.0", "true", "yes"))
 _SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
@@ -148,7 +150,7 @@ def _ids_of_samples(names: Coded[Cell | None], tables: Sequence[Table]) -> str:
     known = {str(name) for name in names.counts()}
     for table in tables:
         for place, title in enumerate(table.header):
-            if not _SAMPLES.search(title):
+            if not _SAMPLES.fullmatch(title):
                 continue
             cells = set(table.cells(place).coded().values)
             if len(known & cells) >= ENOUGH * len(known):
