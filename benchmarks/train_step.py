@@ -62,6 +62,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     times: dict[Measure, list[tuple[float, ...]]] = {measure: [] for measure in MEASURES[1:]}
     for _ in range(rounds):
         for measure, way in ways.items():
+            os.sync()  # as in `interleaved`
             times[measure].append(_wait_and_step(iter(way()), step, epoch, steps))
     step_s = statistics.median(one for each in times.values() for _, one in each)
     found = [STEP.came_to(step_s * 1e3, f"{what}, {usable_cores()} cores")]
