@@ -10,6 +10,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define HAVE_VECTORS 1
@@ -63,6 +66,7 @@ undo_row(
 
 typedef int16_t Lanes __attribute__((vector_size(16)));
 typedef uint64_t Halves __attribute__((vector_size(16)));
+typedef uint8_t Octets __attribute__((vector_size(16)));
 typedef uint8_t Bytes __attribute__((vector_size(8)));
 
 /* Return 3 or 4 bytes; a pixel of 3 bytes may be loaded with a byte of the next. */
@@ -78,6 +82,31 @@ load(const uint8_t *from, size_t num)
 }
 
 static inline Lanes
+chosen(Lanes mask, Lanes x, Lanes y)
+{
+    return (mask & x) | (~mask & y);
+}
+
+#if defined(__SSE2__) /* has instructions that compilers do not find */
+static inline Lanes
+lanes(uint64_t word)
+{
+    return (Lanes)_mm_unpacklo_epi8(_mm_set_epi64x(0, (int64_t)word), _mm_setzero_si128());
+}
+
+static inline Lanes
+smaller(Lanes x, Lanes y)
+{
+    return (Lanes)_mm_min_epi16((__m128i)x, (__m128i)y);
+}
+
+static inline Lanes
+larger(Lanes x, Lanes y)
+{
+    return (Lanes)_mm_max_epi16((__m128i)x, (__m128i)y);
+}
+#else
+static inline Lanes
 lanes(uint64_t word)
 {
     Bytes bytes;
@@ -86,10 +115,17 @@ lanes(uint64_t word)
 }
 
 static inline Lanes
-chosen(Lanes mask, Lanes x, Lanes y)
+smaller(Lanes x, Lanes y)
 {
-    return (mask & x) | (~mask & y);
+    return chosen(x < y, x, y);
 }
+
+static inline Lanes
+larger(Lanes x, Lanes y)
+{
+    return chosen(x < y, y, x);
+}
+#endif
 
 /* Undo the filter of a row of pixels of 3 or 4 bytes, and of the next row if `both`.
 
@@ -115,11 +151,10 @@ undo_pixels(
         if (filter == AVERAGE)
             guess = (a + b) >> 1;
         else if (filter == PAETH) {
-            const Lanes limit = c + c + c - b - a, change = (a ^ b) & (a > b);
-            const Lanes low = a ^ change, high = b ^ change;
+            const Lanes limit = c + c + c - b - a, low = smaller(a, b), high = larger(a, b);
             guess = chosen(limit > low, chosen(high > limit, c, low), high);
         }
-        a = (lanes(word) + guess) & 255;
+        a = (Lanes)((Octets)lanes(word) + (Octets)guess);
         c = b;
         const Bytes bytes = __builtin_convertvector(a, Bytes);
         memcpy(&word, &bytes, 8);
