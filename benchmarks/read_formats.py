@@ -51,11 +51,12 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     source = photos.write_folder(folder / "webp photos", number, data=_webp())
     webp = built(folder / "webp", source, "--shards", 8, "--format", "keep", "--size", SIDE)
     _write_records(folder / "own-train.tfrecord", source)
-    rules = ("--masks", "masks/{stem}.png", "--instances", "--labels", "none")
-    masks = built(folder / "masks", _with_masks(folder / "objects", number), "--shards", 8, *rules)
-    rules = ("--stack", "{id}/*.png", "--depth", 16, "--labels", "none", "--size", SIDE)
+    source = _with_masks(folder / "objects", number)
+    objects = ("--masks", "masks/{stem}.png", "--instances")
+    masks = built(folder / "masks", source, "--shards", 8, "--labels", "none", *objects)
     source = _write_stacks(folder / "volumes", number // LENGTH)
-    stacks = built(folder / "stacks", source, "--shards", 8, *rules)
+    deep = ("--stack", "{id}/*.png", "--depth", "16")
+    stacks = built(folder / "stacks", source, "--shards", 8, "--labels", "none", *deep)
     ways = {
         "png": partial(_batches, png),
         "png, load": partial(load, png),
@@ -122,8 +123,7 @@ def _write_records(path: Path, source: Path) -> None:
 
     with tf.io.TFRecordWriter(str(path)) as writer:
         for number, file in enumerate(sorted(source.glob("*/*"))):
-            values = {"image": [file.read_bytes()], "label": [number % 2]}
-            writer.write(encode(values))
+            writer.write(encode({"image": [file.read_bytes()], "label": [number % 2]}))
 
 
 def _with_masks(folder: Path, number: int) -> Path:

@@ -27,7 +27,6 @@ from shardprep.dataset.schema import (
 from shardprep.errors import DatasetError, RecordError
 from shardprep.image.resample import BACKEND
 from shardprep.reader.config import BoxFormat
-from shardprep.reader.decode import annotations, features
 from shardprep.reader.tf import decode, pipeline
 from tests.reader.datasets import keys_of, refused
 from tests.support import annotated as support
@@ -171,8 +170,9 @@ def test_pillow_decodes_no_image_or_mask_that_a_build_stores(
     sets: Sets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = by_dataset(sets["all"], 4, seed=3)
-    for module in (features, annotations):
-        monkeypatch.setattr(module, "open_stored", lambda *_: pytest.fail("Pillow decodes"))
+    for module in ("features", "annotations"):
+        place = f"shardprep.reader.decode.{module}.open_stored"
+        monkeypatch.setattr(place, lambda *_: pytest.fail("Pillow decodes"))
     assert all_same(by_dataset(sets["all"], 4, seed=3), expected)
 
 
