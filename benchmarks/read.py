@@ -116,14 +116,25 @@ def features() -> Any:
     }
 
 
-def hand_tuned(folder: Path, *, repeat: bool = True) -> Any:
-    """Return the pipeline that a careful user writes in tf.data."""
+def decoded(record: Any, form: str = "jpeg") -> Any:
+    """Return the image and the label of a record, in a graph."""
     import tensorflow as tf
 
-    def decode(record: Any) -> Any:
-        found = tf.io.parse_single_example(record, features())
-        image = tf.io.decode_jpeg(found["image"], channels=3)
-        return tf.ensure_shape(image, (224, 224, 3)), found["label"]
+    found = tf.io.parse_single_example(record, features())
+    image = getattr(tf.io, f"decode_{form}")(found["image"], channels=3)
+    return tf.reshape(image, (SIDE, SIDE, 3)), found["label"]  # of WebP it is a list of frames
+
+
+def hand_tuned(
+    folder: Path,
+    decode: Callable[[Any], Any] = decoded,
+    *,
+    batch: str = "batch",
+    size: int = BATCH,
+    repeat: bool = True,
+) -> Any:
+    """Return the pipeline that a careful user writes in tf.data; `batch` is the method to call."""
+    import tensorflow as tf
 
     files = tf.data.Dataset.from_tensor_slices(shards(folder)).shuffle(1000)
     dataset = files.interleave(
@@ -136,9 +147,8 @@ def hand_tuned(folder: Path, *, repeat: bool = True) -> Any:
     options = tf.data.Options()
     options.deterministic = False
     options.threading.max_intra_op_parallelism = 1
-    return (
-        dataset.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE).with_options(options)
-    )
+    batches = getattr(dataset, batch)(size, drop_remainder=True)
+    return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
 
 
 def tutorial(folder: Path) -> Any:

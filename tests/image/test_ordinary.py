@@ -23,7 +23,7 @@ from shardprep.image import png as png_module
 from shardprep.image.decode import stored_pixels
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
 from shardprep.image.netpbm import ordinary_netpbm
-from shardprep.image.png import OrdinaryPng, ordinary_png
+from shardprep.image.png import OrdinaryPng, ordinary_png, stored_png
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.resample import BACKEND, Pixels
 from shardprep.image.spec import ImageSpec
@@ -466,6 +466,48 @@ def test_rows_of_any_filter_give_pillows_pixels(
     assert image is not None
     expected = seen(Image.open(io.BytesIO(data)), background)
     assert (image.pixels(background) == expected).all()
+
+
+@built
+@given(
+    size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    mode=st.sampled_from(["L", "I;16", "RGB"]),
+    seed=st.integers(0, 2**32 - 1),
+    filters=st.sampled_from([(1,), (3,), (4,), (0, 1, 2, 3, 4)]),
+)
+@examples(150)
+def test_a_png_is_decoded_into_given_memory_with_pillows_values(
+    size: tuple[int, int], mode: str, seed: int, filters: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(seed)
+    height, width = size
+    bits, colour, row_bytes = {"L": (8, 0, 1), "I;16": (16, 0, 2), "RGB": (8, 2, 3)}[mode]
+    rows = rng.integers(0, 256, (height, 1 + width * row_bytes), np.uint8)
+    rows[:, 0] = rng.choice(np.array(filters, np.uint8), height)
+    data = png_by_hand(width, height, bits, colour, rows.tobytes())
+    expected = np.atleast_3d(np.array(Image.open(io.BytesIO(data))))
+    out = np.zeros_like(expected)
+    assert stored_png(memoryview(data), mode, out) is out
+    assert (out == expected).all()
+    found = stored_png(data, mode, out[1:])
+    assert found is not None
+    assert (found == expected).all()
+    assert all(stored_png(data, other) is None for other in {"L", "I;16", "RGB"} - {mode})
+
+
+@built
+def test_the_reader_leaves_any_other_png_to_pillow() -> None:
+    decoded = []
+    for name, data in (ODD_PNGS | FAULTY_PNGS).items():
+        for mode in ("L", "I;16", "RGB"):
+            found = stored_png(data, mode)
+            if found is not None:
+                assert (found[..., 0] == np.asarray(Image.open(io.BytesIO(data)))).all()
+                decoded.append((name, mode))
+    assert decoded == [("of 16 bits", "I;16")]
+    with patch.object(OrdinaryPng, "values", side_effect=AssertionError) as decode:
+        assert stored_png(png_by_hand(60_000, 60_000, 8, 2, b""), "RGB") is None
+    assert not decode.called
 
 
 @built
