@@ -265,7 +265,8 @@ def build(
 
     run = RunOptions(**{name: recipe.pop(name) for name in RunOptions._fields if name in recipe})
     if run.engine == "local" and not dry_run:
-        start_server()  # the server imports its modules while this process imports and plans
+        # The server imports its modules while this process imports and plans.
+        start_server(*([] if run.reuse is None else ["shardprep.writer.reuse"]))
     from shardprep.writer.build import build_dataset, build_part
     from shardprep.writer.reuse import open_old_dataset
 
