@@ -19,7 +19,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -56,6 +55,8 @@ _DCT = np.rint(_ONE * np.cos(_ANGLES))
 
 def tile(pixels: Pixels) -> Pixels:
     """Reduce an image, uint8[height, width, 3], to a tile of area means, uint8[56, 56, 3]."""
+    from PIL import Image
+
     image = Image.fromarray(pixels)
     if image.width % TILE == image.height % TILE == 0:  # takes a third of the time
         return np.asarray(image.reduce((image.width // TILE, image.height // TILE)))

@@ -7,10 +7,12 @@ at installation. Without the extension, Pillow resizes, with the same result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
-from PIL import Image
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _fill: Callable[..., None] | None
 try:
@@ -67,6 +69,8 @@ def resize(
 
 def resize_by_pillow(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
     """Return the same pixels as `resize`, computed by Pillow instead of the extension."""
+    from PIL import Image
+
     down = down_first(pixels, size)
     if pixels.shape[2] == 3:
         return np.array(_by_pillow(Image.fromarray(pixels), size, box, down=down))
@@ -80,6 +84,8 @@ def resize_deep(
     pixels: Deep, size: tuple[int, int], box: Box | None = None, out: Deep | None = None
 ) -> Deep:
     """Return grey pixels of 16 bits in a box, scaled by Pillow's bicubic filter for floats."""
+    from PIL import Image
+
     grey = Image.fromarray(pixels[:, :, 0].astype(np.float32))
     scaled = np.asarray(grey.resize((size[1], size[0]), Image.Resampling.BICUBIC, box=box))
     out = np.empty((*size, 1), np.uint16) if out is None else out
@@ -97,6 +103,8 @@ def down_first(pixels: Pixels, size: tuple[int, int]) -> bool:
 
 
 def _by_pillow(image: Image.Image, size: tuple[int, int], box: Box, *, down: bool) -> Image.Image:
+    from PIL import Image
+
     left, top, right, bottom = box
     height, width = size
     if down:  # in a call of its own, because Pillow 12 begins with the other

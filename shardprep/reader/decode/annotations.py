@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from shardprep.dataset.schema import (
     BOX,
@@ -267,6 +266,8 @@ def stacked(rows: Sequence[Array], value: float | str, length: int | None = None
 
 def resized_mask(data: bytes, size: tuple[int, int] | None) -> bytes:
     """Return the PNG of a mask, resized to a (height, width) by the nearest pixel centers."""
+    from PIL import Image
+
     with open_stored(data, "PNG") as image:
         if size is None or (image.height, image.width) == size:
             return data
