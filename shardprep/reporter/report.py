@@ -91,16 +91,19 @@ def _report(
         num_measured = int(measured.measures["decoded"].sum())
         copy_groups += copies.near_copies(contents, measured)
         qualities = (*quality.pixel_qualities(contents, measured), *qualities)
+    predicted = options.predictions
+    wrong = () if predicted is None else tuple(labels.wrong_labels(contents, predicted))
     findings = [
         *copies.copy_findings(contents, copy_groups, num_measured),
         *_damaged_records(contents, measured),
         *labels.input_findings(contents),
         *labels.class_findings(contents),
+        *labels.wrong_label_findings(contents, predicted, wrong),
         *labels.property_findings(contents, measured),
         *labels.annotation_findings(contents, measured),
         *quality.quality_findings(contents, qualities, num_measured),
     ]
-    results = ranked(map(of_the_set, findings)), copy_groups, qualities, measured
+    results = ranked(map(of_the_set, findings)), copy_groups, qualities, wrong, measured
     return Report(contents, options, *results, _pictured(contents), shown)
 
 

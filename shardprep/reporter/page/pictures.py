@@ -110,6 +110,7 @@ def draw_pictures(report: ReportData) -> Pictures:
     gallery = _gallery(report)
     groups = [one.numbers[:MOST_OF_GROUP] for one in report.copies[:MOST_GROUPS]]
     wanted = [number for group in groups for number in group]
+    wanted += [one.number for one in report.wrong_labels[:MOST_GROUPS]]
     wanted += _in_turn([one.nearest for one in report.qualities])
     wanted += _in_turn(list(gallery.values()))
     wanted = list(dict.fromkeys(wanted))
