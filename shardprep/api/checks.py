@@ -41,6 +41,10 @@ OPTIONS: dict[str, dict[str, Option]] = {
             "Compare the original images with this source, byte for byte, without decoding.",
             metavar="SOURCE",
         ),
+        "leaks": Option(
+            "Search for copies of an image in different splits, and check the certificate of the "
+            "build."
+        ),
         "workers": replace(RUN_OPTIONS["workers"], help="Number of processes.", panel=""),
         "store_timeout": RUN_OPTIONS["store_timeout"],
     },
@@ -60,13 +64,15 @@ def verify(
     repair: bool = False,
     source: str | Path | None = None,
     against: str | Path | None = None,
+    leaks: bool = False,
     workers: int | None = None,
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> Verification:
     """Check every byte, record, label and document of a dataset, and return its problems.
 
-    With `repair`, also rebuild damaged files, and return the problems that remain.
+    With `repair`, also rebuild damaged files, and return the problems that remain. With `leaks`,
+    also search a dataset without problems for copies of images in different splits.
 
     Raises:
         DatasetError: the dataset does not exist, or its build is not finished.
@@ -86,15 +92,19 @@ def verify(
             other = local_source(str(against), watch, refresh=False)
             next(iter(find_files(other)), None)  # raises SourceError if it does not exist
         result = _checked(place, origin, watch, decode=decode, num_workers=num)
-        if other is None:
-            return result
-        from shardprep.verifier.dataset import compare_source
+        if other is not None:
+            from shardprep.verifier.dataset import compare_source
 
-        difference = compare_source(
-            dataset_at(result.location), other, num_threads=num, watcher=watch
-        )
-        watch.finish()
-        return replace(result, against=difference)
+            checked = dataset_at(result.location)
+            difference = compare_source(checked, other, num_threads=num, watcher=watch)
+            watch.finish()
+            result = replace(result, against=difference)
+        if leaks and not result.problems:
+            from shardprep.reporter.leaks import find_leaks
+
+            result = replace(result, leaks=find_leaks(dataset_at(result.location), watch))
+            watch.finish()
+        return result
 
 
 def repair(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
 from shardprep.dataset.diff import SourceDifference
+from shardprep.dataset.leak_check import LeakSearch
 from shardprep.dataset.manifest import Manifest, Totals, Unmatched
 from shardprep.reporter.findings.finding import Finding
 from shardprep.reporter.findings.quality import Histogram
@@ -136,6 +137,8 @@ class VerifyJson(TypedDict):
     it."""
     against: NotRequired[SourceDifference]
     """With `--against`: the differences from that source. They are not problems of the dataset."""
+    leaks: NotRequired[LeakSearch]
+    """With `--leaks`, if there is no problem: copies of images in different splits."""
 
 
 class RecordJson(TypedDict):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shardprep.cli.console import Terminal
     from shardprep.cli.options import Call
     from shardprep.dataset.diff import Difference, ItemChange, SourceChange, SourceDifference
+    from shardprep.dataset.leak_check import LeakSearch
 
 _SHOWN = 5
 
@@ -22,12 +23,13 @@ _SHOWN = 5
 def verify(call: Call, *, as_json: bool) -> None:
     """Check every byte, record, label and document of a dataset.
 
-    Exits with 3 if problems are found or remain after --repair, or if the source of --against
-    differs.
+    Exits with 3 if problems are found or remain after --repair, if the source
+    of --against differs, or if --leaks finds copies in different splits.
 
     Examples:
         shardprep verify
         shardprep verify tfrecords/dogs_vs_cats --decode
+        shardprep verify tfrecords/dogs_vs_cats --leaks
         shardprep verify tfrecords/dogs_vs_cats --repair --source dogs-vs-cats.zip
         shardprep verify tfrecords/dogs_vs_cats --against dogs-vs-cats.zip
     """
@@ -38,17 +40,23 @@ def verify(call: Call, *, as_json: bool) -> None:
         _print_checked(console(), found)
         if found.against is not None:
             _print_source_changes(console(), found.against)
+        if found.leaks is not None:
+            _print_leaks(console(), found.leaks)
+        elif call.keywords.get("leaks"):
+            console().entry("leaks", "not searched, because of these problems")
         decode, repair = (bool(call.keywords.get(name)) for name in ("decode", "repair"))
         _print_next(console(), found, decode=decode, repair=repair)
     else:
         from shardprep.api.json_types import VerifyJson
 
         summary = picked(VerifyJson, found, path=found.location)
-        for name in ("repaired", "against"):
+        for name in ("repaired", "against", "leaks"):
             if summary[name] is None:
                 del summary[name]
         print_json(summary)
-    if found.problems or (found.against is not None and not found.against.is_equal):
+    is_equal = found.against is None or found.against.is_equal
+    is_clean = found.leaks is None or found.leaks.is_clean
+    if found.problems or not (is_equal and is_clean):
         raise typer.Exit(EXIT_PROBLEMS)
 
 
@@ -84,6 +92,9 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
     elif found.against is not None and not found.against.is_equal:
         command = f"shardprep build {found.against.source} --reuse {found.location}"
         terminal.entry("next", f"{command} with another --version builds from the current source")
+    elif found.leaks is not None and not found.leaks.is_clean:
+        text = "build again with --group near, or --dedup near; shardprep report shows the pictures"
+        terminal.entry("next", text)
     elif not found.problems and not decode:
         command = f"shardprep verify {shlex.quote(found.location)} --decode"
         terminal.entry("next", f"{command} also checks the pixels of every image")
@@ -99,6 +110,30 @@ def _print_source_changes(terminal: Terminal, found: SourceDifference) -> None:
     which = f"all {images}" if found.is_equal else f"{found.num_same:,} of {images}"
     style = "green" if found.is_equal else "red"
     terminal.notice(f"{which} are equal to the source, byte for byte", style=style)
+
+
+def _print_leaks(terminal: Terminal, found: LeakSearch) -> None:
+    for i, leak in enumerate(found.leaks[:_SHOWN]):
+        pairs = zip(leak.splits, leak.keys, strict=True)
+        images = some_of([f"{key} ({split})" for split, key in pairs])
+        terminal.entry("" if i else "leaks", f"{leak.kind}: {images}")
+    if found.leaks[_SHOWN:]:
+        more = f"and {len(found.leaks) - _SHOWN:,} more; --json lists them all"
+        terminal.entry("", more, style="dim")
+    for what in found.contradictions:
+        terminal.entry("certified", f"no: it {what}", style="red")
+    if not found.has_certificate:
+        text = "no: a build with --group near or --dedup near records its search"
+        terminal.entry("certified", text, style="dim")
+    elif not found.contradictions:
+        terminal.entry("certified", "yes: what the build recorded still holds")
+    unread = f" ({found.num_unread:,} cannot be decoded)" if found.num_unread else ""
+    leaks = counted(len(found.leaks), "group") if found.leaks else "no"
+    terminal.notice(
+        f"{counted(found.num_images, 'image')} compared{unread}: {leaks} of copies in different "
+        "splits",
+        style="green" if found.is_clean else "red",
+    )
 
 
 def _source_line(change: SourceChange) -> str:

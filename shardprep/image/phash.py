@@ -100,6 +100,8 @@ def _hashes(grey: Floats) -> Hashes:
 
 NEAR_BITS = 4
 """Maximum number of bits in which the hashes of near copies differ."""
+METHOD = f"perceptual hashes 1: {NEAR_BITS} of 64 bits, and coarse colours"
+"""The search for near copies with its version, as datasets record it."""
 _EDGES = (0, 13, 26, 39, 52, 64)
 """First bit of each of the `NEAR_BITS` + 1 bands, and the end of the last band."""
 _LEAST_CONTRAST = 2.0

@@ -21,7 +21,7 @@ from shardprep.reporter.findings.finding import Finding, of_the_set, ranked
 from shardprep.reporter.page.page import render
 from shardprep.reporter.pixels import PassPlan, ScanResult, StoredImages
 from shardprep.reporter.record_columns import Contents, read_contents
-from shardprep.reporter.report_data import MOST_PICTURED, ReportData, ReportOptions
+from shardprep.reporter.report_data import MOST_MEASURED, MOST_PICTURED, ReportData, ReportOptions
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,6 +64,12 @@ def known_report(contents: Contents) -> Report:
     options = ReportOptions()
     measured = pixels.kept(_plan(contents, options)) if len(contents) else None
     return _report(contents, options, measured, None)
+
+
+def measure_contents(contents: Contents, watcher: Watcher) -> ScanResult:
+    """Return the measures of all images; with up to `MOST_MEASURED`, they are those of a report."""
+    plan = _plan(contents, ReportOptions(sample=max(MOST_MEASURED, len(contents))))
+    return pixels.measure(plan, lambda: pixels.open_images(contents.dataset), watcher)
 
 
 def _plan(contents: Contents, options: ReportOptions) -> PassPlan:

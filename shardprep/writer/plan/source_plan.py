@@ -79,7 +79,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
     ratios = recipe.rules.split.ratios
     items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
-    near = None
+    near = leaks = None
     if recipe.finds_near:
         items, unlabelled = without_spoilers(items, ratios)
         left_out += unlabelled
@@ -90,6 +90,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     left_out += more
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
+        leaks = near.leak_check(items, recipe)
     form = None if catalog.annotations is None else catalog.annotations.spec
     if recipe.tile is not None:
         items, remarks = cut_tiles(items, recipe, form, work_dir, num_workers, watcher)
@@ -114,6 +115,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
         annotations=catalog.annotations,
         estimated_bytes=estimate,
         near_copies="" if near is None else near.digest,
+        leaks=leaks,
     )
 
 
