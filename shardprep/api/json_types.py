@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.survey import Survey
     from shardprep.exporter.export import Exported
     from shardprep.reporter.findings.copies import Copies
+    from shardprep.reporter.overlap import Overlap
     from shardprep.reporter.report import Report
     from shardprep.writer.build import PartResult
     from shardprep.writer.finalize import BuildResult
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AnnotationFacts", "Benchmark", "BuildJson", "BuildPlan", "BuildResult",
     "ChannelsJson", "Copies", "CopiesJson", "ErrorJson", "Exported",
-    "FetchJson", "LeftOutJson", "PartJson", "PartResult", "PlanJson", "Problem", "QualityJson",
-    "RecordJson", "Report", "ReportJson", "Survey", "Verification", "VerifyJson",
+    "FetchJson", "LeftOutJson", "Overlap", "PartJson", "PartResult", "PlanJson", "Problem",
+    "QualityJson", "RecordJson", "Report", "ReportJson", "Survey", "Verification", "VerifyJson",
     "ViewJson",
 ]  # fmt: skip
 

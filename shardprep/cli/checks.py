@@ -1,4 +1,4 @@
-"""The commands that check or compare datasets: verify and diff."""
+"""The commands that check or compare datasets: verify, leaks and diff."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
 from shardprep.errors import counted, some_of
 
 if TYPE_CHECKING:
-    from shardprep.api.json_types import Problem, Verification
+    from shardprep.api.json_types import Overlap, Problem, Verification
     from shardprep.cli.console import Terminal
     from shardprep.cli.options import Call
     from shardprep.dataset.diff import Difference, ItemChange, SourceChange, SourceDifference
@@ -174,6 +174,46 @@ def _problem_line(problem: Problem) -> str:
     if problem.key:
         where.append(problem.key)
     return f"{', '.join(where)}: {problem.what}"
+
+
+def leaks(call: Call, *, as_json: bool) -> None:
+    """Show which images of a dataset have a copy in another one.
+
+    Finds equal files, and pictures of other size, encoding, brightness or
+    orientation; between two datasets also cropped ones. Exits with 3 if there
+    are any.
+
+    Examples:
+        shardprep leaks tfrecords/mine tfrecords/public
+        shardprep leaks tfrecords/public --save public.parquet
+        shardprep leaks tfrecords/mine public.parquet --json
+    """
+    found = call()
+    if (save := call.keywords.get("save")) is not None and not as_json:
+        console().entry("hashes", str(save))
+    if found is None:
+        return
+    if as_json:
+        print_json(found)
+    else:
+        _print_overlap(console(), found)
+    if found.shared:
+        raise typer.Exit(EXIT_PROBLEMS)
+
+
+def _print_overlap(terminal: Terminal, found: Overlap) -> None:
+    terminal.heading(found.first, f" in {found.second}")
+    for one in found.shared[:_SHOWN]:
+        text = f"{one.key} ({one.split}) is {one.copy} ({one.copy_split})"
+        terminal.entry(one.kind, text)
+    if found.shared[_SHOWN:]:
+        more = f"and {len(found.shared) - _SHOWN:,} more; --json lists them all"
+        terminal.entry("", more, style="dim")
+    images = counted(found.num_first, "image")
+    terminal.notice(
+        f"{len(found.shared):,} of {images} have a copy among {found.num_second:,}",
+        style="red" if found.shared else "green",
+    )
 
 
 def diff(call: Call, *, as_json: bool) -> None:
