@@ -158,14 +158,14 @@ class RecordJson(TypedDict):
 class CopiesJson(TypedDict):
     """Images that are copies of each other."""
 
-    kind: Literal["exact", "near"]
-    """`exact`: equal byte for byte; `near`: perceptual hashes differ in a few bits."""
+    kind: Literal["exact", "near", "scene"]
+    """`exact`: equal byte for byte; `near`: one picture; `scene`: one scene, with changes."""
     is_leak: bool
     """True if the images are in more than one split."""
     is_conflict: bool
     """True if the targets of the images differ."""
-    bits: tuple[int, ...]
-    """Number of bits in which each hash differs from the first; 0 for exact copies."""
+    changes: tuple[str, ...]
+    """How each image differs from the first, such as `mirrored, cropped to 82%`."""
     records: list[RecordJson]
     """The copies; first the copy to keep if the others are left out."""
 

@@ -114,12 +114,16 @@ def _print_source_changes(terminal: Terminal, found: SourceDifference) -> None:
 
 def _print_leaks(terminal: Terminal, found: LeakSearch) -> None:
     for i, leak in enumerate(found.leaks[:_SHOWN]):
-        pairs = zip(leak.splits, leak.keys, strict=True)
-        images = some_of([f"{key} ({split})" for split, key in pairs])
+        facts = zip(leak.keys, leak.splits, leak.changes, strict=True)
+        images = some_of([f"{key} ({', '.join(filter(None, more))})" for key, *more in facts])
         terminal.entry("" if i else "leaks", f"{leak.kind}: {images}")
     if found.leaks[_SHOWN:]:
         more = f"and {len(found.leaks) - _SHOWN:,} more; --json lists them all"
         terminal.entry("", more, style="dim")
+    if found.num_scenes:
+        groups = counted(found.num_scenes, "group")
+        text = f"{groups} of images of one scene in several splits; they are not copies"
+        terminal.entry("scenes", text, style="dim")
     for what in found.contradictions:
         terminal.entry("certified", f"no: it {what}", style="red")
     if not found.has_certificate:

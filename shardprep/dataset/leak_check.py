@@ -91,6 +91,8 @@ class Leak(NamedTuple):
     """Keys of the images; first the one that `--dedup` keeps."""
     splits: tuple[str, ...]
     """Split of each image."""
+    changes: tuple[str, ...]
+    """How each image differs from the first, in words; "" for the first and for exact copies."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,6 +105,8 @@ class LeakSearch(Card):
     """Number of images that could not be decoded."""
     leaks: tuple[Leak, ...]
     """All leaks: exact copies, then near copies."""
+    num_scenes: int
+    """Number of groups of images in several splits that show one scene; they are not copies."""
     has_certificate: bool
     """Whether the build searched for near copies and recorded it in the manifest."""
     contradictions: tuple[str, ...]

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from shardprep.dataset.leak_check import Leak, LeakSearch, RecordsSum
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.image.phash import METHOD
+from shardprep.image.near_pairs import METHOD
 from shardprep.progress import Watcher
 from shardprep.reporter.findings.copies import exact_copies, near_copies
 from shardprep.reporter.record_columns import Contents, read_contents
@@ -18,10 +18,11 @@ def find_leaks(dataset: OpenDataset, watcher: Watcher) -> LeakSearch:
     contents = read_contents(dataset)
     measured = measure_contents(contents, watcher)
     groups = (*exact_copies(contents), *near_copies(contents, measured))
+    divided = [one for one in groups if one.is_leak]
     leaks = tuple(
-        Leak(one.kind, contents.keys_of(one.numbers), _splits(contents, one.numbers))
-        for one in groups
-        if one.is_leak
+        Leak(one.kind, contents.keys_of(one.numbers), _splits(contents, one.numbers), one.changes)
+        for one in divided
+        if one.kind != "scene"
     )
     certificate, found = dataset.manifest.leaks, list[str]()
     if certificate is not None:
@@ -31,8 +32,14 @@ def find_leaks(dataset: OpenDataset, watcher: Watcher) -> LeakSearch:
         num_near = sum(one.kind == "near" for one in leaks)
         found += certificate.contradictions(METHOD, records.text, num_near)
     num_images = int(measured.measures["decoded"].sum())
-    num_unread = len(contents) - num_images
-    return LeakSearch(num_images, num_unread, leaks, certificate is not None, tuple(found))
+    return LeakSearch(
+        num_images,
+        len(contents) - num_images,
+        leaks,
+        len(divided) - len(leaks),
+        certificate is not None,
+        tuple(found),
+    )
 
 
 def _splits(contents: Contents, numbers: tuple[int, ...]) -> tuple[str, ...]:

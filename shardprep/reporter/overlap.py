@@ -114,10 +114,11 @@ def read_hashes(path: Path) -> ComparedImages:
     """Return the images in a file of hashes; DatasetError if it is not one."""
     try:
         data = read_regular(path, _MOST_FILE_BYTES)
-        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
-        table = bounded_table(file, len(data)).select(_COLUMNS.names).cast(_COLUMNS)
     except OSError as error:
         raise DatasetError(str(path), f"cannot be read ({error.strerror or error})") from error
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+        table = bounded_table(file, len(data), _COLUMNS.names).cast(_COLUMNS)
     except (*UNREADABLE, KeyError, ValueError) as error:
         raise DatasetError(str(path), "is not a file of hashes", _HINT) from error
     if any(column.null_count for column in table.columns):

@@ -88,7 +88,7 @@ def _report(
     num_measured = 0
     if measured is not None:
         num_measured = int(measured.measures["decoded"].sum())
-        copy_groups += copies.near_copies(contents, measured)
+        copy_groups += tuple(copies.near_copies(contents, measured))
         qualities = (*quality.pixel_qualities(contents, measured), *qualities)
     findings = [
         *copies.copy_findings(contents, copy_groups, num_measured),

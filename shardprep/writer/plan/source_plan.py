@@ -49,7 +49,7 @@ from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.string_column import Coded
-from shardprep.writer.plan.near_copies import NearCopies, hash_images
+from shardprep.writer.plan.near_copies import NearCopies, make_thumbnails
 from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.shard_plan import plan_shards, shuffled
 from shardprep.writer.plan.tiles import cut_tiles
@@ -83,8 +83,10 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     if recipe.finds_near:
         items, unlabelled = without_spoilers(items, ratios)
         left_out += unlabelled
-        near = NearCopies.among(items, hash_images(items, spec, recipe, num_workers, watcher))
-        items, copies = near.without() if recipe.dedup == "near" else (near.together(), [])
+        thumbnails = make_thumbnails(items, spec, recipe, num_workers, watcher)
+        are_left_out = recipe.dedup == "near"
+        near = NearCopies.among(items, thumbnails, has_scenes=not are_left_out)
+        items, copies = near.without() if are_left_out else (near.together(), [])
     findings = catalog.findings + _recut(items, ratios)
     items, more = _cut(items, ratios, recipe.seed)
     left_out += more
