@@ -202,6 +202,8 @@ def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples
         )
         text = f"{totals.num_copies:,} images are copies{leaks}; --dedup leaves them out"
         terminal.entry("copies", text, style="yellow" if totals.num_leaks else "")
+    if manifest.leaks is not None:
+        terminal.entry("near", str(manifest.leaks))
     labels = manifest.labels
     _print_missing(terminal, labels.num_rows_without_image, labels.rows_without_image)
 

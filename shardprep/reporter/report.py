@@ -17,7 +17,7 @@ from shardprep.progress import Watcher
 from shardprep.reporter.findings import copies, labels, quality
 from shardprep.reporter.findings.finding import Finding, of_the_set, ranked
 from shardprep.reporter.record_columns import Contents, read_contents
-from shardprep.reporter.report_data import MOST_PICTURED, ReportData, ReportOptions
+from shardprep.reporter.report_data import MOST_MEASURED, MOST_PICTURED, ReportData, ReportOptions
 
 if TYPE_CHECKING:
     from shardprep.reader.selection.split_argument import AnySplit
@@ -71,6 +71,12 @@ def known_report(contents: Contents) -> Report:
     return _report(contents, options, measured, None)
 
 
+def measure_contents(contents: Contents, watcher: Watcher) -> ScanResult:
+    """Return the measures of all images; with up to `MOST_MEASURED`, they are those of a report."""
+    plan = _plan(contents, ReportOptions(sample=max(MOST_MEASURED, len(contents))))
+    return pixels.measure(plan, lambda: pixels.open_images(contents.dataset), watcher)
+
+
 def _plan(contents: Contents, options: ReportOptions) -> PassPlan:
     from shardprep.reporter import pixels
 
@@ -89,7 +95,7 @@ def _report(
     num_measured = 0
     if measured is not None:
         num_measured = int(measured.measures["decoded"].sum())
-        copy_groups += copies.near_copies(contents, measured)
+        copy_groups += tuple(copies.near_copies(contents, measured))
         qualities = (*quality.pixel_qualities(contents, measured), *qualities)
     predicted = options.predictions
     wrong = () if predicted is None else tuple(labels.wrong_labels(contents, predicted))

@@ -13,6 +13,7 @@ from shardprep.storage.url import ObjectUrl
 
 if TYPE_CHECKING:
     from shardprep.dataset.diff import SourceDifference
+    from shardprep.dataset.leak_check import LeakSearch
     from shardprep.writer.workspace.repair_input import IntactShard
 
 _FileKind = Literal["unreadable", "missing", "extra", "misplaced", "size", "hash", "count"]
@@ -97,6 +98,8 @@ class Verification(Card):
     """The check before a repair; None if nothing was repaired."""
     against: SourceDifference | None = None
     """Differences from a source; None if no source was compared."""
+    leaks: LeakSearch | None = None
+    """Copies in different splits; None if they were not searched."""
 
     @property
     def repaired(self) -> tuple[Problem, ...] | None:
@@ -126,6 +129,8 @@ class Verification(Card):
             lines["repaired"] = f"{len(self.repaired):,} problems before"
         if self.against is not None:
             lines["against"] = self.against.facts()
+        if self.leaks is not None:
+            lines["leaks"] = self.leaks.facts()
         if self.unknown:
             lines["other files"] = self.unknown
         records = f"{self.num_shards:,} shards, {self.num_records:,} records"

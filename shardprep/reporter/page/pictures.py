@@ -318,10 +318,10 @@ def facts(
 
 
 def copy_facts(contents: Contents, group: Copies, i: int) -> Html:
-    """Return the split, target and hash distance of the image `i` of a group of copies as HTML."""
+    """Return the split, target and changes of the image `i` of a group of copies as HTML."""
     place = contents.place(group.numbers[i])
     label = f" · {place.label}" if place.label else ""
-    return joined(tag("span", place.split, class_="split"), label, group.distance(i))
+    return joined(tag("span", place.split, class_="split"), label, group.change(i))
 
 
 def copy_group(group: Copies, shown: Html, most: int) -> Html:
