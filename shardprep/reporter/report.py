@@ -73,6 +73,8 @@ def known_report(contents: Contents) -> Report:
 
 def measure_contents(contents: Contents, watcher: Watcher) -> ScanResult:
     """Return the measures of all images; with up to `MOST_MEASURED`, they are those of a report."""
+    from shardprep.reporter import pixels
+
     plan = _plan(contents, ReportOptions(sample=max(MOST_MEASURED, len(contents))))
     return pixels.measure(plan, lambda: pixels.open_images(contents.dataset), watcher)
 
