@@ -13,14 +13,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from PIL import Image, ImageCms
 
+from shardprep.image.png import _pixels
 from shardprep.image.resample import Deep, Pixels
 from shardprep.image.spec import DepthRange, ImageSpec
-
-_pixels: Any
-try:
-    from shardprep.image import _pixels
-except ImportError:  # no compiler at installation, or its result does not load here
-    _pixels = None
 
 _TILE_PIXELS: Final = 1 << 18
 _MODES = {
