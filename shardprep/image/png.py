@@ -20,13 +20,9 @@ from numpy.typing import NDArray
 
 from shardprep.image.resample import Pixels
 from shardprep.image.spec import MAX_STORED_PIXELS
+from shardprep.image.transparency import _pixels, flattened
 from shardprep.profiling import stage
 
-_pixels: Any
-try:
-    from shardprep.image import _pixels
-except ImportError:  # no compiler at installation, or its result does not load here
-    _pixels = None
 _inflater: Any
 try:
     from isal import isal_zlib as _inflater
@@ -95,8 +91,6 @@ class OrdinaryPng(NamedTuple):
         if self.colour_type in (_GREY, _RGB):
             return stored
         if self.colour_type != _PALETTE:
-            from shardprep.image.color import flattened
-
             return flattened(stored, background)
         if int(stored.max()) * 3 >= len(self.palette):
             raise ValueError("a colour that is not in the palette")
@@ -121,8 +115,6 @@ class OrdinaryPng(NamedTuple):
         found = np.frombuffer(self.palette, np.uint8).reshape(-1, 3)
         colours[0, : len(found), :3] = found
         colours[0, : len(self.alphas), 3] = np.frombuffer(self.alphas, np.uint8)
-        from shardprep.image.color import flattened
-
         return flattened(colours, background).tobytes()
 
 
