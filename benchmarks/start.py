@@ -17,6 +17,7 @@ from benchmarks.measure import Cost, Measure, Row, built, interleaved, run, shar
 from benchmarks.table import alone
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 BUILD = Measure("small build / `import numpy`", "<= 7.0")
@@ -53,7 +54,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
         DATASET: partial(python, _BATCH.format(dataset)),
         LOAD: partial(python, _BATCH.format(load)),
     }
-    named = {measure.name: way for measure, way in ways.items()}
+    named: dict[str, Callable[[], Cost]] = {measure.name: way for measure, way in ways.items()}
     named |= {one: partial(python, f"import {one}") for one in ("numpy", "tensorflow")}
     cost = interleaved(named, rounds)
     base = cost["numpy"].wall_s
