@@ -46,7 +46,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
         return shardprep(folder, "build", few, "--out", folder / "out")
 
     dataset, load = f"Dataset({str(large)!r}).batches(64)", f"load({str(large)!r}, batch_size=64)"
-    ways = {
+    ways: dict[Measure, Callable[[], Cost]] = {
         BUILD: build,
         INSPECT: partial(shardprep, folder, "inspect", large),
         VERIFY: partial(shardprep, folder, "verify", small),
@@ -54,7 +54,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
         DATASET: partial(python, _BATCH.format(dataset)),
         LOAD: partial(python, _BATCH.format(load)),
     }
-    named: dict[str, Callable[[], Cost]] = {measure.name: way for measure, way in ways.items()}
+    named = {measure.name: way for measure, way in ways.items()}
     named |= {one: partial(python, f"import {one}") for one in ("numpy", "tensorflow")}
     cost = interleaved(named, rounds)
     base = cost["numpy"].wall_s
