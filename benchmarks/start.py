@@ -17,6 +17,7 @@ from benchmarks.measure import Cost, Measure, Row, built, interleaved, run, shar
 from benchmarks.table import alone
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 BUILD = Measure("small build / `import numpy`", "<= 7.0")
@@ -45,7 +46,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
         return shardprep(folder, "build", few, "--out", folder / "out")
 
     dataset, load = f"Dataset({str(large)!r}).batches(64)", f"load({str(large)!r}, batch_size=64)"
-    ways = {
+    ways: dict[Measure, Callable[[], Cost]] = {
         BUILD: build,
         INSPECT: partial(shardprep, folder, "inspect", large),
         VERIFY: partial(shardprep, folder, "verify", small),
