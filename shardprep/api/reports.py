@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardprep.api.arguments import answering, dataset_at, local_source, number
 from shardprep.api.display import watched
@@ -234,9 +233,8 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     """Return options with the predictions in a table, and a sentence on those that are not used."""
     import numpy as np
 
-    from shardprep.catalog.labels import label_by_table
     from shardprep.catalog.tables.metadata_files import Documents
-    from shardprep.catalog.tables.row_matching import WholeKeyIndex
+    from shardprep.catalog.tables.row_matching import WholeKeyIndex, match_table
     from shardprep.dataset.schema import LABEL
     from shardprep.recipe.recipe import make_recipe
     from shardprep.recipe.rules import parse_table_rule
@@ -247,21 +245,23 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
         raise RecipeError(option, f"{contents.dataset} does not have one class for each image")
     table = Documents([], make_recipe({"source": "."}, "")).table(rule.files)
     index = WholeKeyIndex(contents.keys_of(range(len(contents))))
-    rule = rule._replace(label_columns=rule.label_columns or classes, target="vector")
-    found = label_by_table(index, table, rule)
-    if len(found.cells) != len(classes):
-        what = f"has {len(found.cells):,} columns of probabilities for {len(classes):,} classes"
+    match = match_table(index, table, rule.id_column)
+    titles = rule.label_columns or classes
+    if titles == ("*",):
+        titles = tuple(title for title in table.header if title != match.id_column)
+    if len(titles) != len(classes):
+        what = f"has {len(titles):,} columns of probabilities for {len(classes):,} classes"
         raise SourceError(table.name, what, "name a column for each class, in label order")
-    columns = found.cells.values()
-    rows = [np.array([*map(_probability, one.values), np.nan])[one.codes] for one in columns]
-    values = np.stack(rows, axis=1)
-    # Numbers in tables may be rounded.
-    is_valid = (values >= 0).all(axis=1) & (np.abs(values.sum(axis=1) - 1) <= 0.02)
-    is_labelled = contents.label >= 0
+    columns = (map(_probability, table.cells(table.column(title))) for title in titles)
+    rows = [np.append(np.fromiter(column, float), np.nan) for column in columns]
+    values = np.stack(rows, axis=1)[match.row_of]  # −1, for images without a row, is the last
+    is_valid = (values >= 0).all(axis=1) & (np.abs(values.sum(axis=1) - 1) <= 0.02)  # rounded
+    has_row, is_labelled = match.row_of >= 0, contents.label >= 0
     values[~(is_valid & is_labelled)] = np.nan
     lost = {
-        "of no image of the report": len(found.rows_without_image),
-        "without probabilities that sum to 1": (found.names.are_there & ~is_valid).sum(),
+        "of no image of the report": len(match.rows_without_image),
+        "of an image that has one": (match.key_of >= 0).sum() - has_row.sum(),
+        "without probabilities that sum to 1": (has_row & ~is_valid).sum(),
         "of images without a label": (is_valid & ~is_labelled).sum(),
     }
     num_used, num_labelled = (is_valid & is_labelled).sum(), is_labelled.sum()
@@ -273,14 +273,14 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     return replace(options, predictions=values, predicted=used)
 
 
-def _probability(cell: str | None) -> float:
+def _probability(cell: str) -> float:
     try:
-        return float(cell or "")
+        return float(cell)
     except ValueError:
         return -1
 
 
-def check_listed(name: str, options: Mapping[str, object]) -> None:
+def check_listed(name: str, options: dict[str, Any]) -> None:
     """Raise RecipeError unless a report with these options can list the images of a finding."""
     from shardprep.reporter.findings.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS
 

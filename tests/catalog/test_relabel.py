@@ -19,8 +19,11 @@ def relabelled(folder: Path, table: str, **keys: Any) -> tuple[dict[str, str | N
     """Return the label of each image, and the catalog; the labels are those of folders."""
     file = write(folder / "fixes.csv", table.encode())
     made = catalog(folder, images(*KEYS), **{"relabel": f"csv:{file}", **keys})
-    names = [made.label_names[one.target] if one.target is not None else None for one in made.items]
-    return dict(zip((one.key for one in made.items), names, strict=True)), made
+    names = (None, *made.label_names)
+    targets = [-1 if one.target is None else one.target for one in made.items]
+    return {
+        one.key: names[int(str(t)) + 1] for one, t in zip(made.items, targets, strict=True)
+    }, made
 
 
 def test_only_named_images_with_a_label_get_another(tmp_path: Path) -> None:

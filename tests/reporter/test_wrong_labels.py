@@ -86,17 +86,19 @@ def labels_of(path: Path) -> dict[str, str]:
 
 
 def test_wrong_labels_are_found_shown_and_replaced(folder: Path, tmp_path: Path) -> None:
-    more = ("no.png,0.2,0.3,0.5", "test/0.png,0.2,0.3,0.5", "x/cat/7.png,3,1,nan")
+    again = "cat/1.png,1,0,0"
+    more = ("no.png,0.2,0.3,0.5", "test/0.png,0.2,0.3,0.5", "x/cat/7.png,3,1,nan", again)
     table = predictions(tmp_path / "oof.csv", *more)
     data = folder / "out/pets/1.0.0"
     done = run("report", data, "--predictions", "csv:oof.csv", "-o", "p.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     used = (
         "redictions of 29 of 31 labelled images are used; rows left out: 1 of no image of the "
-        "report, 1 without probabilities that sum to 1, 1 of images without a label"
+        "report, 1 of an image that has one, 1 without probabilities that sum to 1, 1 of images "
+        "without a label"
     )
     assert f"p{used}\n" in done.stderr
-    assert "wrong-labels: 3 images are probably labelled wrongly: 1 " in done.stdout
+    assert "wrong-labels: 3 images with a label that is probably wrong: 1 " in done.stdout
     page = (tmp_path / "p.html").read_bytes()
     shown = checked(page).text.partition("probably wrong")[2].partition("Quality")[0]
     assert f"P{used}." in shown
@@ -141,7 +143,7 @@ def test_wrong_labels_are_found_shown_and_replaced(folder: Path, tmp_path: Path)
         ("csv:t.csv", "key,cat,dog\ncat/1.png,0.4,0.6\n", "t.csv: has no column '=fox'; its"),
         ("csv:t.csv:key:a,b", "key,a,b\ncat/1.png,0.4,0.6\n", "has 2 columns of probabilities"),
         ("csv:t.csv:key:*", "key,a,b,c\ncat/1.png,4,-6,1\n", "0 of 31 labelled images are used"),
-        ("csv:t.csv:key:*", "key,a,b,c\ncat/1.png,1,0,0\ncat/1.png,0,1,0\n", "two labels"),
+        ("csv:t.csv:key:a,b,c", "key,a,b,c\n", "0 of 31 labelled images are used; a key looks"),
     ],
 )  # fmt: skip
 def test_predictions_that_cannot_be_used_are_an_error_of_one_line(

@@ -138,8 +138,7 @@ def wrong_label_findings(
     if predicted is not None and wrong:
         pairs = Counter(f"{one.given} → {one.likely}" for one in wrong).most_common()
         counts = some_of([f"{count:,} {pair}" for pair, count in pairs])
-        verb = "is" if len(wrong) == 1 else "are"
-        what = f"{counted(len(wrong), 'image')} {verb} probably labelled wrongly: {counts}"
+        what = f"{counted(len(wrong), 'image')} with a label that is probably wrong: {counts}"
         of_all = int((~np.isnan(predicted[:, 0])).sum())
         finding = Finding("wrong-labels", "warning", len(wrong), of_all, what)
         yield leaving_out(finding, contents, [one.number for one in wrong])
