@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from shardprep.catalog.arrays.array_file import UNKNOWN, reading, rows_at_once
+from shardprep.catalog.arrays.array_file import UNKNOWN, DamagedFileError, reading, rows_at_once
 from shardprep.catalog.arrays.number_images import ValueRange, is_scaled, pictures
 from shardprep.catalog.arrays.opened_files import ArrayFiles, ChosenColumn, OpenedFile
 from shardprep.catalog.patterns import Pattern
@@ -66,7 +66,7 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
         if rules or not listing.images:
             files.open(listing.others)
         taken = [*files.named()] if rules else [*files.clear(files.all())]
-        if not taken:
+        if not (taken or files.refused):
             return ImageListing(*parts, notes=files.looked_into() or _unread(listing.others))
         images, columns = read_columns(files, taken)
     if listing.images:
@@ -79,18 +79,11 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
 
 
 def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
-    """Return the images of some columns, and a table of the columns of cells."""
-    for one in taken:
-        if one.column.dtype is not None:
-            num_bytes = math.prod(one.column.shape) * one.column.dtype.itemsize
-            stored = one.opened.place.num_bytes
-            files.unpacker.budget.check_ratio(stored, num_bytes, one.opened.key)
-    loose = [one for one in taken if one.layout.axes == "NHW" and one.opened.key.endswith(".npy")]
-    if len(loose) >= _MANY:
-        option = OptionName("images")
-        files.notes.append(
-            f"{option} '*.npy::THW' would store each of {len(loose)} arrays as a stack"
-        )
+    """Return the images of some columns, and a table of the columns of cells.
+
+    A damaged file of one sample is an image that is refused; if all are damaged, it is an error.
+    """
+    _check(files, taken)
     per_file = Counter(one.opened.key for one in taken)
     names = [one.opened.key for one in taken]
     names = [key if per_file[key] == 1 else f"{key}:{taken[i].name}" for i, key in enumerate(names)]
@@ -116,7 +109,14 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
                 start = out[0].place.num_bytes
                 is_deep = is_target or files.recipe.stack or "T" in one.layout.axes
                 depth = files.recipe.depth if is_deep else 8
-                sizes = _write(one, levels[is_target], depth, out[0], files.recipe.max_member_size)
+                try:
+                    most = files.recipe.max_member_size
+                    sizes = _write(one, levels[is_target], depth, out[0], most)
+                except DamagedFileError as error:
+                    if one.layout.has_samples:
+                        raise
+                    files.refused[name] = error
+                    continue
                 ends = start + np.cumsum(np.maximum(sizes, 0))
                 file, offsets = out[0].place.file, ends - np.maximum(sizes, 0)
             keys = _keys(name, one, len(sizes) // one.images_per_item)
@@ -124,7 +124,22 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
             _add(builder, (keys, file, offsets, sizes), one)
             if one.layout.has_samples and not is_target:
                 tables.append((keys, others.of(one, len(keys))))
-    return builder.members(), _table(tables, {one.opened.file for one in taken})
+    made = files.with_refused(builder.members())
+    return made, _table(tables, {one.opened.file for one in taken})
+
+
+def _check(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> None:
+    for one in taken:
+        if one.column.dtype is not None:
+            num_bytes = math.prod(one.column.shape) * one.column.dtype.itemsize
+            stored = one.opened.place.num_bytes
+            files.unpacker.budget.check_ratio(stored, num_bytes, one.opened.key)
+    loose = [one for one in taken if one.layout.axes == "NHW" and one.opened.key.endswith(".npy")]
+    if len(loose) >= _MANY:
+        option = OptionName("images")
+        files.notes.append(
+            f"{option} '*.npy::THW' would store each of {len(loose)} arrays as a stack"
+        )
 
 
 def _unread(others: Sequence[Member]) -> tuple[str, ...]:
@@ -154,7 +169,10 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool
         return wanted
     found = ValueRange()
     for one in scaled:
-        found = _range(one, found)
+        with contextlib.suppress(*(() if one.layout.has_samples else (DamagedFileError,))):
+            found = _range(one, found)
+    if found.low > found.high:
+        return wanted
     names = some_of([one.flag for one in scaled], 2)
     types = f"{names}: {scaled[0].column.dtype} from {found.low:g} to {found.high:g}"
     levels = found.levels() or ((found.low, found.high) if is_target else None)
