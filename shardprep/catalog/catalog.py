@@ -172,7 +172,7 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     )
     items, unlabelled = _without(every, lacks)
     facts = None if annotated is None else annotated.facts
-    read = frozenset[str]() if facts is None else facts.documents
+    read = documents.of_images.union(() if facts is None else facts.documents)
     others = [skipped(one, "not an image") for one in listing.others if one.key not in read]
     others += [one for one in beside.skipped if one.key not in read]
     if beside.files is not None or beside.segments:

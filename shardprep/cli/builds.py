@@ -168,7 +168,7 @@ def _print_classes(terminal: Terminal, survey: Survey) -> None:
         shown = [f"{name} ({count:,})" for name, count in list(survey.classes.items())[:6]]
         more = f", … {len(survey.classes):,} classes" if len(survey.classes) > 6 else ""
         terminal.entry("classes", ", ".join(shown) + more)
-    elif survey.target == "none" and survey.taken is None:
+    elif survey.target == "none" and survey.taken is None and survey.proposed is None:
         found = "none chosen" if survey.rules else "none found"
         terminal.entry("classes", f"{found}: set labels in shardprep.toml")
     for line in survey.findings:
@@ -181,7 +181,7 @@ def _rule_table(survey: Survey) -> Table:
     rules = plain_table("labels by", "labelled", "classes", "such as", left=("such as",))
     rules.columns[0].overflow = "fold"
     for rule in survey.rules[:_MOST_RULES]:
-        mark = " *" if rule.keys == {"labels": survey.chosen} else ""
+        mark = " *" if rule is survey.proposed or rule.keys == {"labels": survey.chosen} else ""
         examples = ", ".join(
             text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"
             for text in rule.examples

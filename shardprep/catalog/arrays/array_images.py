@@ -32,6 +32,8 @@ from shardprep.source.names import clean_key, composed, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
+_UINT16: DepthRange = (0.0, 65535.0)
+"""Black and white of target images of uint16: `--depth-range` does not apply to them."""
 _MANY = 4  # fewer .npy files may be splits
 WORK_BYTES = 1 << 30
 """Memory for blocks, keys and cells, in addition to one member."""
@@ -111,7 +113,8 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
                 depth = files.recipe.depth if is_deep else 8
                 try:
                     most = files.recipe.max_member_size
-                    sizes = _write(one, levels[is_target], depth, out[0], most)
+                    own = levels[is_target], _UINT16 if is_target else "full"
+                    sizes = _write(one, own, depth, out[0], most)
                 except DamagedFileError as error:
                     if one.layout.has_samples:
                         raise
@@ -197,16 +200,22 @@ def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
 
 
 def _write(
-    one: ChosenColumn, levels: DepthRange, depth: int, out: UnpackedFile, most_bytes: int
+    one: ChosenColumn,
+    own_levels: tuple[DepthRange, DepthRange],
+    depth: int,
+    out: UnpackedFile,
+    most_bytes: int,
 ) -> NDArray[np.int64]:
     """Write all rows as image files; return the size of each image, −1 for one without an image.
 
-    `levels` "auto" are those of a sample: a stack has the same in all its images.
+    `own_levels` are for numbers that are scaled, and for others. "auto" is the range of a sample:
+    a stack has the same levels in all its images.
     """
+    levels, others = own_levels
     column, layout, key = one.column, one.layout, one.opened.key
     if column.dtype is not None:
         is_own = "T" in layout.axes and levels == "auto" and is_scaled(column.dtype, 3)
-        levels = levels if one.is_scaled or is_own else "full"
+        levels = levels if one.is_scaled or is_own else others
         if is_own and not layout.has_samples:
             low, high, _ = _range(one, ValueRange())
             levels = (low, high) if low <= high else (0.0, 1.0)
