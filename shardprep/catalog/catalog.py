@@ -58,7 +58,7 @@ from shardprep.catalog.targets import (
     words_in,
 )
 from shardprep.dataset.schema import IMAGES, Feature, TargetKind
-from shardprep.errors import OptionName, SourceError, concise, shown, some_of
+from shardprep.errors import OptionName, SourceError, concise, counted, shown, some_of
 from shardprep.image.annotation_types import Annotation
 from shardprep.image.tiles import tile_spec
 from shardprep.recipe.recipe import Recipe
@@ -298,7 +298,7 @@ def _findings(
         if lost:
             unlisted = f"; {OptionName('unlisted')} background takes them"
             hint = unlisted if annotated.has_background else ""
-            findings.append(f"{lost:,} images that no annotation lists are skipped{hint}")
+            findings.append(f"skipped {counted(lost, 'image')} that no annotation lists{hint}")
     elif recipe.labels == "auto":
         _ask_about(unlabelled, labelling, len(wanted.members))
         findings += labelling.findings

@@ -122,7 +122,7 @@ class Survey(Card):
             "classes": self.classes,
             "stacks": self.stacks,
             "annotations": [sign.flag for sign in self.annotations],
-            "tables": {table.name: f"{table.num_rows:,} rows" for table in self.tables},
+            "tables": {table.name: counted(table.num_rows, "row") for table in self.tables},
             "others": self.others,
             "skipped": self.skipped,
             "twice": self.num_doubles,
@@ -197,7 +197,7 @@ def recipe_text(survey: Survey) -> str:
         "# What `shardprep build` makes. A flag on the command line wins over this file;",
         "# `shardprep build --help` lists them; all that are not of one run alone are keys here.",
         "",
-        f"# {survey.num_images:,} images, {survey.num_bytes / 1e6:,.1f} MB.",
+        f"# {counted(survey.num_images, 'image')}, {survey.num_bytes / 1e6:,.1f} MB.",
         f"source = {toml_value(survey.source)}",
         "",
         *([*key_lines("follow_links", value=True), ""] if survey.follow_links else []),
@@ -216,7 +216,7 @@ def recipe_text(survey: Survey) -> str:
         *key_lines("shards", 20, is_set=False),
     ]
     if survey.num_doubles:
-        lines += ["", f"# {survey.num_doubles:,} images are there twice."]
+        lines += ["", f"# Twice there: {counted(survey.num_doubles, 'image')}."]
         lines += key_lines("dedup", value=True, is_set=False)
     # Comments may contain names of files; strings are already escaped.
     return "\n".join(map(printable, lines)) + "\n"

@@ -62,7 +62,7 @@ def _show_plan(found: Plan, *, as_json: bool) -> None:
         return
     plan = found.plan
     if found.part is not None:
-        shards = f"{len(plan.shards):,} of {found.num_all_shards:,} shards"
+        shards = f"{len(plan.shards):,} of {counted(found.num_all_shards, 'shard')}"
         typer.echo(f"part {found.part}: {shards}")
     print_plan(console(), plan)
 
@@ -143,7 +143,7 @@ def _print_survey(terminal: Terminal, survey: Survey) -> None:
     for table in survey.tables:
         fits = table.problem
         if table.id_column:
-            fits = f"column {table.id_column!r} names {table.num_matched:,} images"
+            fits = f"column {table.id_column!r} names {counted(table.num_matched, 'image')}"
         columns = ", ".join(table.columns)
         rows = counted(table.num_rows, "row")
         terminal.entry("table", f"{table.name}: {rows}, {fits} ({columns})")
@@ -154,7 +154,7 @@ def _print_survey(terminal: Terminal, survey: Survey) -> None:
         if counts:
             terminal.entry(title, counts_line(counts))
     if survey.num_doubles:
-        terminal.entry("twice", f"{survey.num_doubles:,} images; --dedup leaves them out")
+        terminal.entry("twice", f"{counted(survey.num_doubles, 'image')}; --dedup leaves them out")
     if survey.rules:
         terminal.print(_rule_table(survey))
     _print_classes(terminal, survey)
