@@ -202,7 +202,7 @@ def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples
             f", in {counted(totals.num_leaks, 'case')} across splits" if totals.num_leaks else ""
         )
         copies = counted(totals.num_copies, "image", "is a copy", "are copies")
-        text = f"{copies}{leaks}; --dedup leaves copies out"
+        text = f"{copies}{leaks}; --dedup keeps one"
         terminal.entry("copies", text, style="yellow" if totals.num_leaks else "")
     labels = manifest.labels
     _print_missing(terminal, labels.num_rows_without_image, labels.rows_without_image)

@@ -32,6 +32,7 @@ from shardprep.source.names import clean_key, composed, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
+Levels = tuple[DepthRange, DepthRange]
 _UINT16: DepthRange = (0.0, 65535.0)
 """Black and white of target images of uint16: `--depth-range` does not apply to them."""
 _MANY = 4  # fewer .npy files may be splits
@@ -200,18 +201,14 @@ def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
 
 
 def _write(
-    one: ChosenColumn,
-    own_levels: tuple[DepthRange, DepthRange],
-    depth: int,
-    out: UnpackedFile,
-    most_bytes: int,
+    one: ChosenColumn, own: Levels, depth: int, out: UnpackedFile, most_bytes: int
 ) -> NDArray[np.int64]:
     """Write all rows as image files; return the size of each image, −1 for one without an image.
 
-    `own_levels` are for numbers that are scaled, and for others. "auto" is the range of a sample:
+    `own` are levels for numbers that are scaled, and for others. "auto" is the range of a sample:
     a stack has the same levels in all its images.
     """
-    levels, others = own_levels
+    levels, others = own
     column, layout, key = one.column, one.layout, one.opened.key
     if column.dtype is not None:
         is_own = "T" in layout.axes and levels == "auto" and is_scaled(column.dtype, 3)

@@ -12,12 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from shardprep.catalog.arrays.array_file import (
-    ArrayFile,
-    DamagedFileError,
-    ImageColumn,
-    reading,
-)
+from shardprep.catalog.arrays.array_file import ArrayFile, DamagedFileError, ImageColumn, reading
 from shardprep.catalog.arrays.arrow_file import open_parquet, open_pixel_csv
 from shardprep.catalog.arrays.flat_array import IDX_TYPES, open_idx, open_nifti, open_npy
 from shardprep.catalog.arrays.hdf5_file import open_hdf5
