@@ -33,7 +33,7 @@ from shardprep.errors import ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.finalize import BuildResult
 from tests.support.arrays import hdf5, npy, parquet
-from tests.support.builders import SHARED_DATA, build, write, write_folder, zip_bytes
+from tests.support.builders import SHARED_DATA, build, png, write, write_folder, zip_bytes
 from tests.support.dicom import SHIPPED as DICOMS
 from tests.support.dicom import dicom, sequence
 from tests.writer.records import records
@@ -588,6 +588,7 @@ UNEQUAL: dict[str, tuple[str, Callable[[Array], bytes], bytes, dict[str, str]]] 
     "cut TIFF": (".tif", tiff, tiff(PLANES["0"])[:-40], {}),
     "TIFF without its start": (".tif", tiff, b"II*\0" + b"\xff" * 80, {}),
     "single TIFF": (".tif", tiff, tiff(PLANES["0"][:1]), {}),
+    "single PNG": (".tif", tiff, png(9, 12), {}),
     "cut DICOM": (".dcm", dicom, dicom(PLANES["0"])[:-200], {}),
     "single DICOM": (".dcm", dicom, dicom(PLANES["0"][0]), {}),
     "cut NIfTI": (".nii", lambda one: nifti(one.T), header()[:-9], {}),
@@ -602,14 +603,15 @@ UNEQUAL: dict[str, tuple[str, Callable[[Array], bytes], bytes, dict[str, str]]] 
 @pytest.mark.parametrize("case", UNEQUAL)
 def test_a_file_unlike_the_other_volumes_is_rejected(case: str, tmp_path: Path) -> None:
     suffix, write_one, bad, options = UNEQUAL[case]
+    bad_key = "!bad.png" if "PNG" in case else f"bad{suffix}"
     files = {f"{name}{suffix}": write_one(one) for name, one in PLANES.items()}
-    source = write_folder(tmp_path / "src", {**files, f"bad{suffix}": bad})
+    source = write_folder(tmp_path / "src", {**files, bad_key: bad})
     made = built(source, tmp_path / "out", **options)
     found = volumes(made)
     assert found.keys() == files.keys()
     for name, one in PLANES.items():
         assert np.abs(grey(found[f"{name}{suffix}"]) - one.astype(int)).max() <= 1
-    kind, reason = rejections(made)[f"bad{suffix}"]
+    kind, reason = rejections(made)[bad_key]
     assert kind == "unreadable"
     assert (
         "has one image" in reason

@@ -221,31 +221,29 @@ class ArrayFiles:
 
         The other images of a source of volumes are refused.
         """
-        is_named = bool(self.recipe.rules.images)
-        has_objects = self.recipe.is_annotated and self.recipe.rules.masks.kind != "pattern"
-        if not is_named and (has_objects or not PAGED.search(images.keys[0])):
-            return
-        parts = [images]
+        is_named, last = bool(self.recipe.rules.images), len(images) - 1
+        opened, refused = list[OpenedFile](), dict[str, SourceError]()
+        parts = [np.arange(len(images))]
         if is_named:
             keys = enumerate(images.keys)
             rows = [i for i, key in keys if PAGED.search(key) and any(self.rules(key))]
-            parts = [images.take(np.array(rows, np.int64))]
-        elif len(images) > _MOST_TRIED:  # these show whether to open all
-            rows = np.linspace(0, len(images) - 1, _MOST_TRIED).astype(np.int64)
-            parts.insert(0, images.take(rows))
+            parts = [np.array(rows, np.int64)]
+        elif self.recipe.is_annotated and self.recipe.rules.masks.kind != "pattern":
+            return
+        elif last >= _MOST_TRIED:  # a few show whether to open all
+            parts.insert(0, np.linspace(0, last, _MOST_TRIED).astype(np.int64))
         for part in parts:
             try:
-                opened, refused = self._volumes(part, are_named=is_named)
+                opened, refused = self._volumes(images.take(part), are_named=is_named)
             except SourceError:
                 if is_named:
                     raise
                 return
             if not is_named and len(opened) <= len(refused):
                 if opened:
-                    what = (
-                        f"{some_of([one.key for one in opened], 2)}: only the first image is used"
-                    )
-                    self.notes.append(f"{what}; {_OPTION} FILE stores all as a stack")
+                    names = some_of([one.key for one in opened], 2)
+                    how = f"{_OPTION} FILE stores all as a stack"
+                    self.notes.append(f"{names}: only the first image is used; {how}")
                 return
         self.files += opened
         self.refused |= refused
@@ -259,17 +257,19 @@ class ArrayFiles:
             key, suffix = member.key, PAGED.search(member.key)
             if not isinstance(member.extent, StoredExtent):
                 continue
+            refused[key] = SourceError(key, "has one image, and most files have several")
+            if suffix is None:
+                continue
             try:
                 place = self._place(key, member.extent, "")
-                open_pages = open_tiff if suffix and suffix["tiff"] else open_frames
-                arrays = open_pages(place, key) if suffix else None
+                arrays = (open_tiff if suffix["tiff"] else open_frames)(place, key)
             except DamagedFileError as error:
                 refused[key] = error
                 continue
-            if arrays is None and not are_named:
-                refused[key] = SourceError(key, "has one image, and most files have several")
-                continue
-            opened.append(OpenedFile(member, place, arrays or single_image(place), self._root))
+            if arrays is not None or are_named:
+                del refused[key]
+                arrays = arrays or single_image(place)
+                opened.append(OpenedFile(member, place, arrays, self._root))
         return opened, refused
 
     def _is_refused(self, key: str, error: SourceError, kind: str) -> bool:
