@@ -164,7 +164,9 @@ def test_a_depth_range_is_for_files_also_beside_images_in_arrays(tmp_path: Path)
     deep = np.stack([depth(i) for i in range(5)])
     grey = np.random.default_rng(5).integers(0, 255, deep.shape, np.uint8)
     members = {f"depth/{i:06d}.png": encoded(Image.fromarray(deep[i]), "PNG") for i in range(5)}
-    keys = {"depth": 16, "depth_range": "0,10000", "size": "none", "format": "png"}
+    keys: dict[str, Any] = {
+        "depth": 16, "depth_range": "0,10000", "size": "none", "format": "png",
+    }  # fmt: skip
     source = write_folder(tmp_path / "files", {"in.npy": npy(grey), **members})
     pattern = "depth/{name}.png"
     made = build(source, tmp_path / "a", images="in.npy", target_image=pattern, **keys)
