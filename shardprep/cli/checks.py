@@ -253,7 +253,9 @@ def _print_difference(terminal: Terminal, found: Difference) -> None:
         for i, line in enumerate(lines):
             terminal.entry("" if i else title, line)
     records = f"{counted(found.num_before, 'record')} before, {found.num_after:,} after"
-    verdict = "the same records" if found.is_equal else f"{found.num_same:,} items unchanged"
+    verdict = (
+        "the same records" if found.is_equal else f"{counted(found.num_same, 'item')} unchanged"
+    )
     if not found.is_equal and found.num_same == found.num_before == found.num_after:
         verdict = "the same items, but the shards differ (order, number of shards or encoding)"
     terminal.notice(f"{records}: {verdict}", style="green" if found.is_equal else "")

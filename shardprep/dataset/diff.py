@@ -38,7 +38,7 @@ from shardprep.dataset.record_changes import (
 )
 from shardprep.dataset.schema import Schema
 from shardprep.dataset.target_text import target_texts
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -120,7 +120,7 @@ class Difference(Card):
             "before": self.before,
             "after": self.after,
             "records": f"{self.num_before:,} before, {self.num_after:,} after",
-            "same": "every record" if self.is_equal else f"{self.num_same:,} items",
+            "same": "every record" if self.is_equal else counted(self.num_same, "item"),
             "changes": {kind: number for kind, number in self.num_changes.items() if number},
             "features": self.features,
             "classes added": self.classes_added,

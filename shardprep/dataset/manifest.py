@@ -305,7 +305,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     try:
         manifest = documents.parse_document(Manifest, data)
     except documents.DocumentError as error:
-        raise _unreadable(where, str(error)) from error
+        raise _unreadable(where, str(error), error.hint) from error
     for name, split in manifest.splits.items():
         count = len(split.shards)
         for i, shard in enumerate(split.shards):
@@ -371,5 +371,5 @@ def _too_many(where: str, images: Mapping[str, int], most: int) -> Iterator[str]
             yield f"{where} has {count:,} images of {name!r}, its split {most:,}"
 
 
-def _unreadable(where: str, what: str) -> DatasetError:
-    return DatasetError(where, f"cannot be read ({what})", _HINT)
+def _unreadable(where: str, what: str, hint: str = "") -> DatasetError:
+    return DatasetError(where, f"cannot be read ({what})", hint or _HINT)

@@ -338,7 +338,7 @@ def _objects_text(marked: Overlay, schema: Schema) -> str:
     order = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     parts = [f"{_named(label, names)} × {count:,}" for label, count in order[:_MOST_NAMES]]
     rest = len(order) - len(parts)
-    return ", ".join(parts) + (f" and {rest:,} more classes" if rest else "")
+    return ", ".join(parts) + (f" and {counted(rest, 'more class')}" if rest else "")
 
 
 def _mask_text(contents: Contents, number: int) -> str:

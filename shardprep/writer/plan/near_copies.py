@@ -18,7 +18,7 @@ import numpy as np
 
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.leak_check import LeakCheck
-from shardprep.errors import shown
+from shardprep.errors import counted, shown
 from shardprep.image.decode import stored_pixels
 from shardprep.image.near_pairs import METHOD, Thumbnails, joined, near_groups, near_pairs
 from shardprep.image.process import Rejection, process_image
@@ -124,10 +124,9 @@ class NearCopies:
             number = sum(len(group) > 1 for group in targets)
             odd = f"; {number:,} of these have one with another target" if number else ""
             copies = "copy" if len(self._kept_of) == 1 else "copies"
-            kept = "1 image" if len(sizes) == 1 else f"{len(sizes):,} images"
+            kept = counted(len(sizes), "image")
             return [f"left out: {len(self._kept_of):,} near {copies} of {kept}{odd}"]
-        groups = "1 group" if len(sizes) == 1 else f"{len(sizes):,} groups"
-        text = f"{groups} of near copies, {sum(sizes):,} images in all"
+        text = f"{counted(len(sizes), 'group')} of near copies, {sum(sizes):,} images in all"
         return [f"{text}; the largest has {max(sizes):,}", *self._across(final)]
 
     def leak_check(self, final: Iterable[Item], recipe: Recipe) -> LeakCheck:

@@ -41,7 +41,7 @@ from shardprep.dataset.schema import (
     Schema,
     load_schema,
 )
-from shardprep.errors import OptionName, RecipeError, SchemaError
+from shardprep.errors import OptionName, RecipeError, SchemaError, counted
 from shardprep.image.annotation_types import AnnotationSpec, Skeleton
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
@@ -156,7 +156,7 @@ def _recut(items: Items, ratios: Mapping[str, float]) -> list[str]:
     if len(counts) < 2:
         return []
     ordered = sorted(counts, key=lambda split: (split != "train", split))
-    given = " and ".join(f"{split} ({counts[split]:,} images)" for split in ordered)
+    given = " and ".join(f"{split} ({counted(counts[split], 'image')})" for split in ordered)
     stays = "a split that the ratios leave out stays whole, as in --split validation=0.1"
     return [f"--split cuts {given} of the source anew, as one set; {stays}"]
 
