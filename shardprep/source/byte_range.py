@@ -220,9 +220,9 @@ def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
 
 
 def _reader(file: str) -> _Read:
-    if is_url(file):
-        return partial(_read_object, file)
     opened = range_reads.open_file(file)
+    if opened is None and is_url(file):
+        return partial(_read_object, file)
     if opened is None:  # opened anew: an older descriptor may belong to a replaced file
         try:
             opened = Descriptor(regular_descriptor(file))
@@ -242,9 +242,8 @@ def _read_object(address: str, offset: int, num_bytes: int) -> bytes:
 
 
 def _read_file(file: Descriptor, offset: int, num_bytes: int) -> bytes:
-    # Checked before memory is allocated: an archive may state far more bytes than the file has.
-    left = max(0, file.num_bytes - offset)
-    if left < num_bytes:
+    # Checked before much memory is allocated: an archive may state more bytes than the file has.
+    if num_bytes > _BLOCK_BYTES and (left := max(0, file.num_bytes - offset)) < num_bytes:
         raise _truncated(left, num_bytes)
     try:
         data = read_at(file.number, num_bytes, offset)
