@@ -321,6 +321,7 @@ def _findings(
         findings.append(f"{OptionName('class_map')}: no class is called {some_of(unmapped)}")
     if recipe.rules.group.kind != "none":
         findings += group_findings(items, recipe.rules.group.text, recipe.rules.split.ratios)
+    patterns: list[str] = []
     if annotated is not None:
         findings += annotated.findings
         lost = sum(one.reason in (NO_ANNOTATION, NO_MASK) for one in unlabelled)
@@ -332,9 +333,10 @@ def _findings(
         _ask_about(unlabelled, labelling, len(wanted.members))
         findings += labelling.findings
         findings += annotation_findings(wanted.index.keys, wanted.documents)
-        if labelling.rule == "none" or stack_patterns(wanted.index.keys, wanted.tables):
+        patterns = stack_patterns(wanted.index.keys, wanted.tables)
+        if labelling.rule == "none" or patterns:
             findings += label_findings(wanted.index, wanted.tables)
-    return findings + stack_findings(recipe, wanted.index.keys, wanted.tables, items.members)
+    return findings + stack_findings(items.members, patterns)
 
 
 def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, num_images: int) -> None:
