@@ -296,7 +296,7 @@ def test_boxes_and_masks_fit_the_pixels_of_a_crop(marked: Path, crop: Any) -> No
 def test_a_flip_mirrors_the_pixels_of_the_same_boxes(form: str) -> None:
     """A JPEG is decoded, raw pixels are a view of the record, deep ones have 16 bits."""
     data, key, mirrored = large(1), 77, 0
-    pixels = np.asarray(Image.open(io.BytesIO(data)))
+    pixels: Any = np.asarray(Image.open(io.BytesIO(data)))
     pixels = pixels[..., :1].astype(np.uint16) * 257 if form == "deep" else pixels
     for number in range(60):
         outs = []
