@@ -201,7 +201,8 @@ class AnnotationDecoder:
                 values[name] = values[name][rows if chosen is None else rows[chosen]]
         for places, visible in _PAIRS:
             if places in values and visible in values:
-                moved = moved_points(values[places], values[visible], window, size)
+                pairs = self._features[places].mirrored
+                moved = moved_points(values[places], values[visible], window, size, pairs)
                 values[places], values[visible] = moved
         for name, axis in ((OBJECT_MASK, 1), (MASK, int(self._has_masks))):
             if name in values:
