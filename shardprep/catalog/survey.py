@@ -267,7 +267,8 @@ def _annotation_lines(survey: Survey) -> list[str]:
 
 
 def _label_lines(survey: Survey) -> list[str]:
-    lines, taken = ["# Where labels are found."], {"labels": survey.chosen}
+    lines = ["# Where labels are found."]
+    taken: dict[str, str | tuple[str, ...]] = {"labels": survey.chosen}
     if survey.proposed is not None:
         lines = [
             "# A table has several numbers or classes for each image. Check that these are right."

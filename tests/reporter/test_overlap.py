@@ -28,8 +28,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def dataset(folder: Path, name: str, files: dict[str, bytes]) -> Path:
     source = write(folder / f"{name}.zip", zip_bytes(files))
-    settings = {"labels": "none", "size": "64x64", "fit": "stretch"}
-    return build(source, folder / name, **settings).path
+    return build(source, folder / name, labels="none", size="64x64", fit="stretch").path
 
 
 def image(number: int) -> Image.Image:
