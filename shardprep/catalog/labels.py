@@ -69,6 +69,7 @@ class Labelling:
     columns: tuple[str, ...] = ()
     rule: str = "none"
     findings: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     cells: Mapping[str, Coded[str | None]] = field(default_factory=dict)
     """Column → its cell for each image, for targets of several values; {} for a single one."""
 

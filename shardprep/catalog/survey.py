@@ -268,11 +268,12 @@ def _annotation_lines(survey: Survey) -> list[str]:
 
 def _label_lines(survey: Survey) -> list[str]:
     lines = ["# Where labels are found."]
-    taken = {"labels": survey.chosen} if survey.proposed is None else survey.proposed.keys
+    taken: dict[str, str | tuple[str, ...]] = {"labels": survey.chosen}
     if survey.proposed is not None:
         lines = [
             "# A table has several numbers or classes for each image. Check that these are right."
         ]
+        taken = survey.proposed.keys
     elif survey.chosen == "none" and survey.rules:
         lines = ["# No rule was certain. Choose one of the others below, if one is right."]
     elif survey.chosen == "none":

@@ -38,7 +38,6 @@ from shardprep.dataset.schema import BOX, LABEL, PROVIDED, TARGET_IMAGE, TARGETS
 from shardprep.errors import BuildError, counted
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import is_url
-from shardprep.writer.finalize import TooManyRejectedError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -116,6 +115,8 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
 
 def show_refused(error: BuildError) -> None:
     """Print on stderr the counts of the inputs of a build that rejected too many images."""
+    from shardprep.writer.finalize import TooManyRejectedError
+
     if isinstance(error, TooManyRejectedError):
         _print_inputs(console(stderr=True), error.manifest, read_examples(error.draft))
 
@@ -204,6 +205,8 @@ def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples
         copies = counted(totals.num_copies, "image", "is a copy", "are copies")
         text = f"{copies}{leaks}; --dedup keeps one"
         terminal.entry("copies", text, style="yellow" if totals.num_leaks else "")
+    if manifest.leaks is not None:
+        terminal.entry("near", str(manifest.leaks))
     labels = manifest.labels
     _print_missing(terminal, labels.num_rows_without_image, labels.rows_without_image)
 

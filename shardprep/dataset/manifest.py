@@ -17,6 +17,7 @@ from pydantic import Field
 
 from shardprep.dataset import documents
 from shardprep.dataset.documents import Count, Document, Name, Sha256, SparseDocument, Version
+from shardprep.dataset.leak_check import LeakCheck
 from shardprep.dataset.schema import OBJECTS
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError, OptionName
@@ -215,7 +216,9 @@ def _shown(key: str, value: object) -> str:
 class Manifest(SparseDocument):
     """Contents and origin of a whole dataset."""
 
-    sparse_keys: ClassVar[frozenset[str]] = frozenset({"annotations", "unmatched", "num_rescaled"})
+    sparse_keys: ClassVar[frozenset[str]] = frozenset(
+        {"annotations", "unmatched", "num_rescaled", "leaks"}
+    )
 
     format_version: Literal[1] = 1
     name: Name
@@ -234,6 +237,8 @@ class Manifest(SparseDocument):
     num_rescaled: Count = 0
     """Number of written images whose boxes and outlines were scaled, because the annotations state
     another image size; left out if 0."""
+    leaks: LeakCheck | None = None
+    """The search for near copies; left out if the build made none."""
     files: dict[str, Sha256] = Field(default_factory=dict)
     """SHA-256 of `items.parquet` and `schema.json`, in hexadecimal."""
     sha256: str = ""

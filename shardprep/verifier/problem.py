@@ -14,6 +14,7 @@ from shardprep.storage.url import ObjectUrl
 
 if TYPE_CHECKING:
     from shardprep.dataset.diff import SourceDifference
+    from shardprep.dataset.leak_check import LeakSearch
     from shardprep.writer.workspace.repair_input import IntactShard
 
 _FileKind = Literal["unreadable", "missing", "extra", "misplaced", "size", "hash", "count"]
@@ -98,6 +99,8 @@ class Verification(Card):
     """The check before a repair; None if nothing was repaired."""
     against: SourceDifference | None = None
     """Differences from a source; None if no source was compared."""
+    leaks: LeakSearch | None = None
+    """Copies in different splits; None if they were not searched."""
 
     @property
     def repaired(self) -> tuple[Problem, ...] | None:
@@ -127,6 +130,8 @@ class Verification(Card):
             lines["repaired"] = f"{counted(len(self.repaired), 'problem')} before"
         if self.against is not None:
             lines["against"] = self.against.facts()
+        if self.leaks is not None:
+            lines["leaks"] = self.leaks.facts()
         if self.unknown:
             lines["other files"] = self.unknown
         records = f"{counted(self.num_shards, 'shard')}, {counted(self.num_records, 'record')}"

@@ -37,8 +37,8 @@ def test_a_layout_of_the_gallery_alone_has_the_result_that_it_names(
         assert points is not None
         assert points.num_labelled == sum(layout.objects.values())
     elif layout.stored == "boxes":
-        splits = [one.objects for one in manifest.annotations.values()]
-        counts = (Counter(one.objects) for one in splits if one is not None)
+        found = [one.objects for one in manifest.annotations.values()]
+        counts = (Counter(one.objects) for one in found if one is not None)
         assert sum(counts, Counter()) == layout.objects
     else:
         feature = {"pairs": "target_image"}.get(layout.stored, "texts")

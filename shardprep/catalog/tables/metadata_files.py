@@ -103,6 +103,7 @@ class Documents:
             (boxes, (*sides, boxes.label_column)),
             (runs, (runs.run_column, runs.label_column)),
             (rules.rows, rules.rows.label_columns),
+            (rules.relabel, rules.relabel.label_columns),
             *([(points, (*points.columns, *points.name_columns))] if points.kind == "csv" else ()),
         )
         for part, names in named_columns:

@@ -119,6 +119,22 @@ def _group(report: ReportData, drawn: Pictures, group: Copies) -> Html:
     return copy_group(group, tag("div", *items, class_="pics"), MOST_OF_GROUP)
 
 
+def wrong_labels(report: ReportData, drawn: Pictures) -> Html | None:
+    """Return the section with labels that are probably wrong; None without predictions."""
+    if not report.options.predicted:
+        return None
+    items = [
+        _picture(report, drawn, number, f"{given} → {likely} · {score:.2g}")
+        for number, given, likely, score in report.wrong_labels[:MOST_GROUPS]
+        if number in drawn.thumbnails
+    ]
+    what = "Given class → likely class · predicted probability of the given class."
+    hint = "Correct the column label of the list; build … --relabel csv:wrong-labels.csv reads it."
+    texts = f"{capitalized(report.options.predicted)}.", what, hint
+    shown = *(tag("p", text, class_="dim") for text in texts), tag("div", *items, class_="pics")
+    return section("wrong-labels", "Labels that are probably wrong", *shown)
+
+
 def quality(report: ReportData, drawn: Pictures) -> Html | None:
     """Return the section with a histogram and the worst images of each measured pixel property.
 

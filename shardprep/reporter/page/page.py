@@ -39,6 +39,7 @@ def render(report: ReportData) -> bytes:
         "Masks": classes.masks(report),
         "Gallery": images.gallery(report, pictures),
         "Copies": images.copies(report, pictures),
+        "Wrong labels": images.wrong_labels(report, pictures),
         "Quality": images.quality(report, pictures),
         "Originals": images.originals(report, pictures),
         "Left out": _left_out(report),
