@@ -129,16 +129,17 @@ def _checked(
     from shardprep.dataset.remote_files import RemoteFiles
     from shardprep.verifier.dataset import verify_dataset
 
-    if source is not None:
-        from shardprep.verifier.repair import repair_dataset, settle
+    if source is not None and isinstance(place, RemoteFiles):
+        from shardprep.verifier.repair import settle
 
-        if isinstance(place, RemoteFiles):
-            settle(place)  # finish the publication of an interrupted repair
-            place = locate(str(place), damaged=True)
+        settle(place)  # finish the publication of an interrupted repair
+        place = locate(str(place), damaged=True)
     found = verify_dataset(place, decode=decode, num_workers=num_workers, watcher=watch)
     watch.finish()
     if source is None or not found.problems:
         return found
+    from shardprep.verifier.repair import repair_dataset
+
     local = local_source(source, watch, refresh=False)
     repair_dataset(found, local, num_workers=num_workers, watcher=watch)
     again = files_at(found.location)

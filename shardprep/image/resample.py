@@ -28,6 +28,7 @@ Deep = np.ndarray[tuple[int, int, int], np.dtype[np.uint16]]
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom in pixels; may be fractions."""
 
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 BACKEND: Final[Literal["c", "pillow"]] = "pillow" if _fill is None else "c"
 """Implementation of `resize` on this machine."""
 
@@ -96,9 +97,7 @@ def down_first(pixels: Pixels, size: tuple[int, int]) -> bool:
     return less_height > max(0, 2 * less_width)
 
 
-def _by_pillow(
-    pixels: np.ndarray[Any, np.dtype[np.uint8]], size: tuple[int, int], box: Box, *, down: bool
-) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _by_pillow(pixels: _Bytes, size: tuple[int, int], box: Box, *, down: bool) -> _Bytes:
     from PIL import Image
 
     image, (left, top, right, bottom) = Image.fromarray(pixels), box
