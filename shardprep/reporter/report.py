@@ -17,7 +17,7 @@ from shardprep.progress import Watcher
 from shardprep.reporter.findings import copies, labels, quality
 from shardprep.reporter.findings.finding import Finding, of_the_set, ranked
 from shardprep.reporter.record_columns import Contents, read_contents
-from shardprep.reporter.report_data import MOST_PICTURED, ReportData, ReportOptions
+from shardprep.reporter.report_data import MOST_MEASURED, MOST_PICTURED, ReportData, ReportOptions
 
 if TYPE_CHECKING:
     from shardprep.reader.selection.split_argument import AnySplit
@@ -71,6 +71,14 @@ def known_report(contents: Contents) -> Report:
     return _report(contents, options, measured, None)
 
 
+def measure_contents(contents: Contents, watcher: Watcher) -> ScanResult:
+    """Return the measures of all images; with up to `MOST_MEASURED`, they are those of a report."""
+    from shardprep.reporter import pixels
+
+    plan = _plan(contents, ReportOptions(sample=max(MOST_MEASURED, len(contents))))
+    return pixels.measure(plan, lambda: pixels.open_images(contents.dataset), watcher)
+
+
 def _plan(contents: Contents, options: ReportOptions) -> PassPlan:
     from shardprep.reporter import pixels
 
@@ -89,18 +97,21 @@ def _report(
     num_measured = 0
     if measured is not None:
         num_measured = int(measured.measures["decoded"].sum())
-        copy_groups += copies.near_copies(contents, measured)
+        copy_groups += tuple(copies.near_copies(contents, measured))
         qualities = (*quality.pixel_qualities(contents, measured), *qualities)
+    predicted = options.predictions
+    wrong = () if predicted is None else tuple(labels.wrong_labels(contents, predicted))
     findings = [
         *copies.copy_findings(contents, copy_groups, num_measured),
         *_damaged_records(contents, measured),
         *labels.input_findings(contents),
         *labels.class_findings(contents),
+        *labels.wrong_label_findings(contents, predicted, wrong),
         *labels.property_findings(contents, measured),
         *labels.annotation_findings(contents, measured),
         *quality.quality_findings(contents, qualities, num_measured),
     ]
-    results = ranked(map(of_the_set, findings)), copy_groups, qualities, measured
+    results = ranked(map(of_the_set, findings)), copy_groups, qualities, wrong, measured
     return Report(contents, options, *results, _pictured(contents), shown)
 
 

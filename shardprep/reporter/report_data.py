@@ -13,8 +13,9 @@ from shardprep.dataset.card import MOST_PICTURES, Card
 from shardprep.errors import RecordError, ShardprepError
 from shardprep.reporter.findings.copies import Copies
 from shardprep.reporter.findings.finding import Finding
+from shardprep.reporter.findings.labels import WrongLabel
 from shardprep.reporter.findings.quality import Quality
-from shardprep.reporter.record_columns import Contents
+from shardprep.reporter.record_columns import Contents, Numbers
 
 if TYPE_CHECKING:
     from shardprep.reporter.pixels import Channels, ScanResult, StoredImages
@@ -34,6 +35,10 @@ class ReportOptions:
     seed: int = 0
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Default build options. The page lists options with other values."""
+    predictions: Numbers | None = None
+    """Predicted probability of each class, float[records, classes]; NaN for records without."""
+    predicted: str = ""
+    """Which predictions are used, in a sentence."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,6 +51,7 @@ class ReportData(Card):
     copies: tuple[Copies, ...]
     """Groups of exact copies, then of near copies, each sorted by first record."""
     qualities: tuple[Quality, ...]
+    wrong_labels: tuple[WrongLabel, ...]
     measured: ScanResult | None
     pictured: tuple[int, ...]
     """Classes with pictures on the page, in label order; () for a dataset without classes."""
