@@ -104,6 +104,8 @@ def _single(members: Members, channels: Sequence[str]) -> Members:
     """
     if not members.are_stacks.any():
         return members
+    if members.are_refused.any():  # the stack is rejected
+        return members.take(np.flatnonzero(members.are_refused))
     parts = [
         one.extent.members if isinstance(one.extent, StackExtent) else Members.of([one])
         for one in members
