@@ -20,13 +20,13 @@ from unittest import mock
 
 import numpy as np
 from PIL import Image
+from shardprep.image.phash import NEAR_BITS, PHASH, joined, near_groups
 
 from benchmarks import photos
 from benchmarks.measure import Cost, Measure, Row, built, interleaved, run, shardprep
 from benchmarks.table import alone
 from shardprep.api.progress import Watch
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.image.phash import NEAR_BITS, PHASH, joined, near_groups
 from shardprep.reporter.report import make_report
 from shardprep.reporter.report_data import ReportOptions
 

@@ -59,7 +59,7 @@ from shardprep.catalog.targets import (
 )
 from shardprep.dataset.card import from_cell
 from shardprep.dataset.schema import IMAGES, Feature, TargetKind
-from shardprep.errors import OptionName, SourceError, concise, shown, some_of
+from shardprep.errors import OptionName, SourceError, concise, counted, shown, some_of
 from shardprep.image.annotation_types import Annotation
 from shardprep.image.tiles import tile_spec
 from shardprep.recipe.recipe import Recipe
@@ -172,7 +172,7 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     )
     items, unlabelled = _without(every, lacks)
     facts = None if annotated is None else annotated.facts
-    read = frozenset[str]() if facts is None else facts.documents
+    read = documents.of_images.union(() if facts is None else facts.documents)
     others = [skipped(one, "not an image") for one in listing.others if one.key not in read]
     others += [one for one in beside.skipped if one.key not in read]
     if beside.files is not None or beside.segments:
@@ -321,20 +321,22 @@ def _findings(
         findings.append(f"{OptionName('class_map')}: no class is called {some_of(unmapped)}")
     if recipe.rules.group.kind != "none":
         findings += group_findings(items, recipe.rules.group.text, recipe.rules.split.ratios)
+    patterns: list[str] = []
     if annotated is not None:
         findings += annotated.findings
         lost = sum(one.reason in (NO_ANNOTATION, NO_MASK) for one in unlabelled)
         if lost:
             unlisted = f"; {OptionName('unlisted')} background takes them"
             hint = unlisted if annotated.has_background else ""
-            findings.append(f"{lost:,} images that no annotation lists are skipped{hint}")
+            findings.append(f"skipped {counted(lost, 'image')} that no annotation lists{hint}")
     elif recipe.labels == "auto":
         _ask_about(unlabelled, labelling, len(wanted.members))
         findings += labelling.findings
         findings += annotation_findings(wanted.index.keys, wanted.documents)
-        if labelling.rule == "none" or stack_patterns(wanted.index.keys, wanted.tables):
+        patterns = stack_patterns(wanted.index.keys, wanted.tables)
+        if labelling.rule == "none" or patterns:
             findings += label_findings(wanted.index, wanted.tables)
-    return findings + stack_findings(recipe, wanted.index.keys, wanted.tables, items.members)
+    return findings + stack_findings(items.members, patterns)
 
 
 def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, num_images: int) -> None:

@@ -30,7 +30,7 @@ OPTIONS = {
             "Page to write, - for stdout.",
             metavar="FILE",
             shown="NAME-report.html",
-            flags=("-o", "--output"),
+            flags=("-o", "--out", "--output"),
         ),
         "list_": Option(
             "Print the keys of a finding, such as leaks, for build --exclude-list; of wrong-labels "
@@ -77,14 +77,14 @@ def report(
 
     Examples:
         shardprep report --open
-        shardprep report tfrecords/dogs_vs_cats -o dogs.html
+        shardprep report tfrecords/dogs_vs_cats --out dogs.html
         shardprep report --list near-leaks > near-leaks.csv
         shardprep report --predictions csv:oof.csv --list wrong-labels > wrong-labels.csv
     """
     if list_ is not None and (output is not None or as_json or open_):
-        raise RecipeError("--list", "prints only keys", "leave out --output, --json and --open")
+        raise RecipeError("--list", "prints only keys", "leave out --out, --json and --open")
     if output == _STDOUT and (as_json or open_):
-        raise RecipeError("--output -", "prints only the page", "leave out --json and --open")
+        raise RecipeError("--out -", "prints only the page", "leave out --json and --open")
     if list_ is not None:
         from shardprep.api.reports import check_listed
 

@@ -221,8 +221,7 @@ class Recipe(BuildOptions):
         """Specification of the stored target images, without loss; None if there are none."""
         if not self.target_image:
             return None
-        levels = "full" if self.images else self.depth_range  # numbers are already scaled
-        return replace(self.image_spec, format="png", depth=self.depth, depth_range=levels)
+        return replace(self.image_spec, format="png", depth=self.depth)
 
     @property
     def label_rule(self) -> LabelRule:

@@ -120,9 +120,9 @@ def test_wrong_labels_are_found_shown_and_replaced(folder: Path, tmp_path: Path)
     assert "--relabel: 3 labels are those of wrong-labels.csv" in done.stdout + done.stderr
     fixed = labels_of(tmp_path / "new/pets/1.0.0")
     assert fixed == labels_of(data) | right
-    again = ("report", "new/pets", "--predictions", "csv:oof.csv")
-    assert run(*again, "--list", "wrong-labels", **made).stdout == "key,label,given,score\n"
-    run(*again, "--no-pixels", "-o", "q.html", **made)
+    anew = ("report", "new/pets", "--predictions", "csv:oof.csv")
+    assert run(*anew, "--list", "wrong-labels", **made).stdout == "key,label,given,score\n"
+    run(*anew, "--no-pixels", "-o", "q.html", **made)
     assert b"label is probably wrong" in (tmp_path / "q.html").read_bytes(), "looked for"
 
     done = run(*build, "--exclude-list", "wrong-labels.csv", "--version", "1.0.1", **made)

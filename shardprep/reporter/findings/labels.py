@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -16,8 +16,10 @@ from shardprep.dataset.manifest import NO_IMAGE
 from shardprep.dataset.schema import ALL_POINTS, LABEL, LABELS, MASK
 from shardprep.errors import counted, some_of
 from shardprep.reporter.findings.finding import Finding, Severity, leaving_out
-from shardprep.reporter.pixels import ScanResult
 from shardprep.reporter.record_columns import Contents, Ints, Numbers
+
+if TYPE_CHECKING:
+    from shardprep.reporter.pixels import ScanResult
 
 Boxes = np.ndarray[Any, Any]
 

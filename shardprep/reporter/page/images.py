@@ -104,7 +104,9 @@ def copies(report: ReportData, drawn: Pictures) -> Html:
     shown = [_group(report, drawn, one) for one in groups[:MOST_GROUPS]]
     rest = len(groups) - len(shown)
     if rest:
-        shown.append(tag("p", f"{rest:,} more groups: shardprep report --json lists them all."))
+        shown.append(
+            tag("p", f"{counted(rest, 'more group')}: shardprep report --json lists them all.")
+        )
     listed = tag("div", *shown, class_="groups")
     return section("copies", "Leaks and copies", tag("p", summary, class_="dim"), listed)
 
