@@ -212,9 +212,8 @@ def test_report_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     section = page("report").partition("## Find wrong labels")[2].partition("\n## ")[0]
     for command in re.findall(r"^\$ shardprep (.*)$", section, re.MULTILINE):
         line, _, file = command.partition(" > ")
-        done = run(
-            *shlex.split(line), *(["--size", "16x16"] if "build" in line else ()), cwd=tmp_path
-        )
+        size = ("--size", "16x16") if "build" in line else ()
+        done = run(*shlex.split(line), *size, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         if file:
             write(tmp_path / file, done.stdout.encode())
