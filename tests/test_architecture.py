@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "profiling": "",
     "progress": "",
     "storage": "errors",
-    "image": "profiling",
+    "image": "machine profiling",
     "dataset": "image storage progress errors",
     "source": "image storage progress errors",
     "recipe": "source dataset image storage errors",
