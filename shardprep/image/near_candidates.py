@@ -74,6 +74,8 @@ _ALIKE = 0.85
 """Minimum cosine of the angle between the descriptors of a candidate."""
 _MOST = 4
 """Number of candidates of each thumbnail as `inner`, and as `outer`, that are always kept."""
+_MOST_ALIKE = 64
+"""Number of windows for each thumbnail beyond which only the most alike ones of a cell count."""
 _MOST_CELLS = 1024
 _CELL_SIZE = 2000
 """Number of windows in a cell for which the number of cells is chosen."""
@@ -113,7 +115,8 @@ def _descriptors(low: Floats) -> Descriptors:
     """Return frequencies, float64[n, 8, 8], divided by their norm, int8[n, 48]."""
     flat = low.reshape(len(low), _LOW**2)[:, _USED]
     norms = np.sqrt(np.square(flat).sum(axis=1, keepdims=True))
-    return np.rint(flat * (_SCALE / np.maximum(norms, 1))).clip(-127, 127).astype(np.int8)
+    found = np.rint(flat * (_SCALE / np.maximum(norms, 1))).clip(-127, 127)
+    return np.asarray(found, np.int8)
 
 
 def _oriented(low: Floats, turn: int) -> Floats:
@@ -139,7 +142,7 @@ def _may_stand(found: Descriptors) -> Flags:
     """Return whether images are nearly in the orientation of `_standing`."""
     low = found.astype(np.int64)
     across = low * low @ _ACROSS.ravel()[_USED] >= -_MOST_DOWN * _SCALE**2
-    return across & (low[:, _FIRST] >= -_MOST_WRONG * _SCALE).all(axis=1)
+    return np.asarray(across & (low[:, _FIRST] >= -_MOST_WRONG * _SCALE).all(axis=1))
 
 
 def turned(images: Any, turn: int) -> Any:
@@ -166,20 +169,22 @@ _RELATIVE = _relative()
 
 
 def candidates(grey: Pixels) -> np.ndarray[Any, Any]:
-    """Return the `CANDIDATE` pairs of thumbnails, uint8[n, SIDE, SIDE]; `_MOST` per `inner`."""
+    """Return the `CANDIDATE` pairs of thumbnails, uint8[n, SIDE, SIDE]."""
+    if len(grey) < 2:
+        return np.empty(0, CANDIDATE)
     windows = np.empty((len(grey), len(WINDOWS), len(_USED)), np.int8)
     standing = np.empty(windows.shape[:2], np.uint8)
-    wholes, whole_of = [np.empty((0, len(_USED)), np.int8)], [np.empty(0, np.int64)]
+    wholes, whole_of = list[Descriptors](), list[Ints]()
     for start in range(0, len(grey), _IMAGES_AT_ONCE):
         some = slice(start, start + _IMAGES_AT_ONCE)
         for i, low in enumerate(_frequencies(grey[some])):
             upright, standing[some, i] = _standing(low)
             windows[some, i] = _descriptors(upright)
-            for turn in range(8) if i == 0 else ():
-                made = _descriptors(_oriented(low, turn))
+            for orientation in range(8) if i == 0 else ():
+                made = _descriptors(_oriented(low, orientation))
                 may_stand = np.flatnonzero(_may_stand(made))
                 wholes.append(made[may_stand])
-                whole_of.append((start + may_stand) * 8 + turn)
+                whole_of.append((start + may_stand) * 8 + orientation)
     found, turns = [np.empty((0, 5), np.int64)], np.concatenate(whole_of)
     for inner, outer, alike in _alike(np.concatenate(wholes), windows.reshape(-1, len(_USED))):
         one, other = turns[inner] // 8, outer // len(WINDOWS)
@@ -187,8 +192,6 @@ def candidates(grey: Pixels) -> np.ndarray[Any, Any]:
         parts = (one, other, turn, outer % len(WINDOWS), -alike)
         found.append(_best(np.stack(parts, axis=1)[one != other]))
     rows = _best(np.concatenate(found))
-    is_kept = _are_first(rows[:, 0], rows[:, 4]) | _are_first(rows[:, 1], rows[:, 4])
-    rows = rows[is_kept]
     result = np.empty(len(rows), CANDIDATE)
     for i, name in enumerate(CANDIDATE.names or ()):
         result[name] = rows[:, i]
@@ -196,11 +199,15 @@ def candidates(grey: Pixels) -> np.ndarray[Any, Any]:
 
 
 def _best(rows: Ints) -> Ints:
-    """Return the row with the lowest last column for each pair in the first two columns."""
+    """Return the best row of each pair in the first two columns, `_MOST` for each of the two.
+
+    The last column is the rank.
+    """
     rows = rows[np.lexsort(rows.T[[3, 2, 4, 1, 0]])]
     is_first = np.ones(len(rows), bool)
     is_first[1:] = (rows[1:, :2] != rows[:-1, :2]).any(axis=1)
-    return rows[is_first]
+    rows = rows[is_first]
+    return rows[_are_first(rows[:, 0], rows[:, 4]) | _are_first(rows[:, 1], rows[:, 4])]
 
 
 def _are_first(groups: Ints, ranks: Ints) -> Flags:
@@ -216,21 +223,26 @@ def _alike(wholes: Descriptors, windows: Descriptors) -> Iterator[tuple[Ints, In
     """Yield positions in both whose descriptors are alike, and their products."""
     number = max(1, min(_MOST_CELLS, len(windows) // _CELL_SIZE))
     centres = _drawn(windows, number)
-    cells = np.concatenate([one[:, 0] for one in _nearest(windows, centres, 1)] or [[]])
-    near = np.concatenate(list(_nearest(wholes, centres, min(_PROBES, number))) or [[]])
+    cells = np.concatenate([one[:, 0] for one in _nearest(windows, centres, 1)])
+    near = np.concatenate(list(_nearest(wholes, centres, min(_PROBES, number))))
     order, probes = np.argsort(cells, kind="stable"), np.argsort(near.ravel(), kind="stable")
     ends = np.searchsorted(cells[order], np.arange(number + 1))
     stops = np.searchsorted(near.ravel()[probes], np.arange(number + 1))
     for cell in range(number):
         there = order[ends[cell] : ends[cell + 1]]
         theirs = windows[there].astype(np.float32).T
-        asked = probes[stops[cell] : stops[cell + 1]] // max(near.shape[1], 1)
+        asked = probes[stops[cell] : stops[cell + 1]] // near.shape[1]
         for start in range(0, len(asked), _AT_ONCE):
             some = asked[start : start + _AT_ONCE]
-            alike = (wholes[some].astype(np.float32) @ theirs).ravel()
-            places = np.flatnonzero(alike >= _ALIKE * _SCALE**2)
+            alike = wholes[some].astype(np.float32) @ theirs
+            is_alike = alike >= _ALIKE * _SCALE**2
+            if is_alike.sum() > _MOST_ALIKE * len(some):  # frames of a film
+                is_alike &= (
+                    alike >= np.partition(alike, -_MOST_ALIKE, axis=1)[:, -_MOST_ALIKE, None]
+                )
+            places = np.flatnonzero(is_alike)
             one, other = np.divmod(places, len(there))
-            yield some[one], there[other], alike[places].astype(np.int64)
+            yield some[one], there[other], alike.ravel()[places].astype(np.int64)
 
 
 def _drawn(windows: Descriptors, number: int) -> np.ndarray[Any, np.dtype[np.float32]]:

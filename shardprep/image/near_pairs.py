@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from shardprep.image.near_candidates import WINDOWS, candidates, turned
-from shardprep.image.thumbnail import CELL, SIDE
+from shardprep.image.thumbnail import CELL, SIDE, THUMBNAIL
 from shardprep.machine import usable_cores
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -88,21 +88,25 @@ def near_pairs(images: Thumbnails) -> Pairs:
     Not all pairs of a group of copies are found, but enough to connect them.
     """
     told = np.flatnonzero(images["decoded"] & (_deviations(images["grey"]) >= _LEAST_CONTRAST))
-    parts = (images[name][told].reshape(len(told), -1) for name in ("grey", "colours"))
-    views = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
-    views = np.ascontiguousarray(views).view(f"V{max(views.shape[1], 1)}").ravel()
+    views = np.empty(len(told), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
+    for name in views.dtype.names or ():
+        views[name] = images[name][told]
+    views = views.view(f"V{views.itemsize}")
     _, firsts, places = np.unique(views, return_index=True, return_inverse=True)
     some = candidates(images["grey"][told[firsts]])
     for name in ("inner", "outer"):
         some[name] = told[firsts[some[name]]]
     starts = range(0, len(some), _AT_ONCE)
     with ThreadPoolExecutor(usable_cores(), "shardprep-near") as pool:
-        found = list(pool.map(partial(_compared, images, some), starts))
-    pairs = np.concatenate([_equal(told, told[firsts[places]]), *found])
+        parts = list(pool.map(partial(_compared, images, some), starts))
+    pairs = np.concatenate([_equal(told, told[firsts[places]]), *parts])
     low, high = (pick(pairs["inner"], pairs["outer"]) for pick in (np.minimum, np.maximum))
-    pairs = pairs[np.lexsort((-pairs["edges"], ~pairs["is_copy"], high, low))]
+    # Prefer the direction in which the inner image is a part of the outer one.
+    areas = pairs["window"][:, 2] * pairs["window"][:, 3]
+    pairs = pairs[np.lexsort((-pairs["edges"], areas, ~pairs["is_copy"], high, low))]
     low, high = (pick(pairs["inner"], pairs["outer"]) for pick in (np.minimum, np.maximum))
-    return pairs[np.diff(low, prepend=-1) + np.diff(high, prepend=-1) != 0]
+    found: Pairs = pairs[(np.diff(low, prepend=-1) != 0) | (np.diff(high, prepend=-1) != 0)]
+    return found
 
 
 def near_groups(number: int, pairs: Pairs) -> Ints:
@@ -142,9 +146,9 @@ def _changes(two: Thumbnails, pair: Any) -> Iterator[str]:
     turn = int(pair["turn"])
     if turn:
         yield _TURNS[turn]
-    share = float(np.prod(pair["window"][2:].clip(0, 1)))
-    if share < _LEAST_WHOLE:
-        yield f"cropped to {share:.0%}"
+    area = float(np.prod(pair["window"][2:]))
+    if min(area, 1 / area) < _LEAST_WHOLE:
+        yield f"cropped to {min(area, 1 / area):.0%}"
     shown = two["box"][:, 2:].prod(axis=1)
     if abs(shown[0] - shown[1]) > 1 - _LEAST_WHOLE:
         yield "with a border"
@@ -198,13 +202,8 @@ def _compared(images: Thumbnails, some: Any, start: int) -> Pairs:
         return pairs
     windows = _aligned(grey, outer_grey, windows[near], 3)
     seen, inside = _sampled(outer_grey, windows)
-    fits, places = inside, inside.sum(axis=(1, 2)) // 2
-    for _ in range(2):
-        _, gain, offset, deviation = _correlation(grey, seen, fits)
-        errors = np.abs(grey - gain[:, None, None] * seen - offset[:, None, None])
-        ranked = np.sort(np.where(inside, errors, np.inf).reshape(len(some), SIDE**2), axis=1)
-        median = ranked[np.arange(len(some)), places]
-        fits = inside & (errors <= np.maximum(4 * median, 4)[:, None, None])
+    _, _, _, _, fits = _fitted(grey, seen, inside, inside)
+    gain, errors, median, deviation, fits = _fitted(grey, seen, inside, fits)
     all_edges, clear = _edges(grey, seen, inside), _edges(grey, seen, fits)
     halves = [_edges(grey[half], seen[half], inside[half]) for half in _HALVES]
     change = np.maximum(np.maximum(6 * median, _CHANGE * deviation), 12)
@@ -217,7 +216,22 @@ def _compared(images: Thumbnails, some: Any, start: int) -> Pairs:
     is_one = (all_edges >= _LEAST_EDGES) & (
         clear - median / np.maximum(deviation, 1) >= _LEAST_CLEAR
     )
-    return pairs[is_one & _colours_agree(inner["colours"], outer["colours"], windows, gain)]
+    found: Pairs = pairs[is_one & _colours_agree(inner["colours"], outer["colours"], windows, gain)]
+    return found
+
+
+def _fitted(grey: Floats, seen: Floats, inside: Flags, fits: Flags) -> tuple[Any, ...]:
+    """Fit `seen` to `grey` by the pixels in `fits`; return gain, errors and which pixels fit.
+
+    Also the median of the errors inside, and the deviation of grey: gain, errors, median,
+    deviation, fits.
+    """
+    _, gain, offset, deviation = _correlation(grey, seen, fits)
+    errors = np.abs(grey - gain[:, None, None] * seen - offset[:, None, None])
+    ranked = np.sort(np.where(inside, errors, np.inf).reshape(len(grey), SIDE**2), axis=1)
+    median = ranked[np.arange(len(grey)), inside.sum(axis=(1, 2)) // 2]
+    fits = inside & (errors <= np.maximum(4 * median, 4)[:, None, None])
+    return gain, errors, median, deviation, fits
 
 
 def _are_grey(colours: Any) -> Flags:
@@ -241,12 +255,12 @@ def _colours_agree(inner: Any, outer: Any, windows: Floats, gain: Floats) -> Fla
 
 def _edges(inner: Floats, seen: Floats, mask: Flags) -> Floats:
     """Return the correlation of the differences of neighbours where `mask` is True."""
-    parts = (
-        np.concatenate([np.diff(one, axis=1)[:, :, 1:], np.diff(one, axis=2)[:, 1:]], axis=1)
-        for one in (inner, seen)
+    one, other = (
+        np.concatenate([np.diff(part, axis=1)[:, :, 1:], np.diff(part, axis=2)[:, 1:]], axis=1)
+        for part in (inner, seen)
     )
     inside = mask[:, 1:, 1:] & mask[:, :-1, :-1] & mask[:, 1:, :-1] & mask[:, :-1, 1:]
-    return _correlation(*parts, np.concatenate([inside, inside], axis=1))[0]
+    return _correlation(one, other, np.concatenate([inside, inside], axis=1))[0]
 
 
 def _correlation(inner: Floats, seen: Floats, mask: Flags) -> tuple[Floats, ...]:
