@@ -119,10 +119,14 @@ def timed(work: Callable[[], object]) -> Cost:
 
 
 def interleaved(ways: Mapping[str, Callable[[], Cost]], rounds: int) -> dict[str, Cost]:
-    """Return the medians of each way over so many rounds; every round runs all ways in turn."""
+    """Return the medians of each way over so many rounds; every round runs all ways in turn.
+
+    What earlier ways have written is first sent to the disk, so that no way pays for another.
+    """
     found: dict[str, list[Cost]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
+            os.sync()
             found[name].append(way())
     return {
         name: Cost(

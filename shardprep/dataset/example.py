@@ -57,7 +57,14 @@ def encode(
     """
     entries: list[bytes] = []
     for name in sorted(features):
-        entries += _entry(name, features[name], dtypes)
+        values = features[name]
+        value = values[0] if len(values) == 1 else None
+        if type(value) is bytes:
+            entries += _start_of_bytes(name, len(value)), value
+        elif type(value) is int:
+            entries.append(_integer_entry(name, value))
+        else:
+            entries.append(_entry(name, _feature(values) or _EMPTY.get(dtypes.get(name, ""), b"")))
     return of_entries(b"".join(entries))
 
 
@@ -99,10 +106,26 @@ def decode(data: bytes) -> Features:
     return features
 
 
-def _entry(name: str, values: Values, dtypes: Mapping[str, str]) -> tuple[bytes, ...]:
-    value = _feature(values) or _EMPTY.get(dtypes.get(name, ""), b"")
-    head = _entry_head(name) + _varint(len(value))
-    return b"\n", _varint(len(head) + len(value)), head, value
+def _entry(name: str, value: bytes) -> bytes:
+    return _start(name, len(value)) + value
+
+
+def _start(name: str, num_bytes: int) -> bytes:
+    head = _entry_head(name) + _varint(num_bytes)
+    return b"".join((b"\n", _varint(len(head) + num_bytes), head))
+
+
+@functools.lru_cache(maxsize=1 << 14)  # as sizes and classes recur in many examples
+def _integer_entry(name: str, value: int) -> bytes:
+    return _entry(name, _integers((value,)))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _start_of_bytes(name: str, num_bytes: int) -> bytes:
+    """Return the bytes of an entry before its only value, which has this number of bytes."""
+    one = b"".join((_BYTES_OF[1 << 3 | _LENGTH], _varint(num_bytes)))
+    several = b"".join((_BYTES_OF[_BYTES << 3 | _LENGTH], _varint(len(one) + num_bytes), one))
+    return _start(name, len(several) + num_bytes) + several
 
 
 @functools.cache
@@ -120,12 +143,7 @@ def _feature(values: Values) -> bytes:
         return _field(_BYTES, b"".join([_field(1, value) for value in values]))  # type: ignore[arg-type]
     if isinstance(first, float):
         return _field(_FLOAT, _field(1, struct.pack(f"<{len(values)}f", *values)))
-    return _integer(int(first)) if len(values) == 1 else _integers(values)  # type: ignore[arg-type]
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _integer(value: int) -> bytes:
-    return _integers((value,))
+    return _integers(values)  # type: ignore[arg-type]
 
 
 def _integers(values: Sequence[int]) -> bytes:
@@ -134,7 +152,7 @@ def _integers(values: Sequence[int]) -> bytes:
     return _field(_INT64, _field(1, b"".join([_varint(int(value) & _UINT64) for value in values])))
 
 
-@functools.lru_cache(maxsize=1 << 14)  # sizes and classes recur in many examples
+@functools.lru_cache(maxsize=1 << 14)
 def _varint(value: int) -> bytes:
     out = bytearray()
     while value >= _ONE_BYTE:

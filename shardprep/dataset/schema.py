@@ -392,11 +392,14 @@ class Schema(Document):
 
     def encode(self, values: Mapping[str, Value]) -> bytes:
         """Return a serialized Example; values of features that the schema lacks are ignored."""
-        picked = {name: values[name] for name in self.features}
-        return example.encode(
-            {n: one if isinstance(one, tuple | array) else (one,) for n, one in picked.items()},  # type: ignore[misc]
-            self.dtypes,
-        )
+        lists: dict[str, example.Values] = {}
+        of_empty = {}
+        for name, feature in self.features.items():
+            value = values[name]
+            lists[name] = several = value if isinstance(value, tuple | array) else (value,)  # type: ignore[assignment]
+            if not several:
+                of_empty[name] = feature.dtype
+        return example.encode(lists, of_empty)
 
     def dumps(self) -> str:
         return self.model_dump_json(indent=2) + "\n"

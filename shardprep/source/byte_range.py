@@ -40,6 +40,8 @@ UNPACK_ERRORS = (
     MemoryError,
 )  # fmt: skip
 _BZIP2, _LZMA = 12, 14
+_SMALL_BYTES = 1 << 16
+"""Reads up to this size take memory before the size of the file is known."""
 _BLOCK_BYTES = 1 << 20
 """Stored bytes read for the head of a bzip2 or LZMA member: more than one whole bzip2 block."""
 
@@ -243,9 +245,10 @@ def _read_object(address: str, offset: int, num_bytes: int) -> bytes:
 
 def _read_file(file: Descriptor, offset: int, num_bytes: int) -> bytes:
     # Checked before memory is allocated: an archive may state far more bytes than the file has.
-    left = max(0, file.num_bytes - offset)
-    if left < num_bytes:
-        raise _truncated(left, num_bytes)
+    if num_bytes > _SMALL_BYTES:
+        left = max(0, file.num_bytes - offset)
+        if left < num_bytes:
+            raise _truncated(left, num_bytes)
     try:
         data = read_at(file.number, num_bytes, offset)
         while len(data) < num_bytes:  # Linux reads at most 2.1 GB in one call

@@ -8,7 +8,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from shardprep.catalog.items import Item
@@ -46,6 +46,11 @@ class ChunkEncoder:
     """How boxes and masks are stored, or None if the dataset has neither."""
     target: ImageSpec | None = None
     """How target images are stored, or None if the dataset has none."""
+    has_target_lists: bool = field(init=False)
+    """Kept, because `Schema.target_lists` looks through all features."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "has_target_lists", bool(self.schema.target_lists))
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         records: list[bytes] = []
@@ -239,7 +244,7 @@ def _framed(
         names.TARGET: target if isinstance(target, float) else math.nan,
         names.TEXT: target.encode() if isinstance(target, str) else b"",
     }
-    if encoder.schema.target_lists:
+    if encoder.has_target_lists:
         several = target if isinstance(target, TargetValues) else TargetValues()
         values |= several.features(encoder.schema)
     if objects is not None:
