@@ -25,8 +25,11 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Descriptors = np.ndarray[Any, np.dtype[np.int8]]
 
-CANDIDATE = np.dtype([("inner", "<i8"), ("outer", "<i8"), ("turn", "u1"), ("window", "<i2")])
-"""The thumbnail `inner`, oriented by `turn`, may look like a window of the thumbnail `outer`."""
+CANDIDATE = np.dtype(
+    [("inner", "<i8"), ("outer", "<i8"), ("turn", "u1"), ("window", "<i2"), ("apart", "<i8")]
+)
+"""The thumbnail `inner`, oriented by `turn`, may look like a window of the thumbnail `outer`.
+`apart` is lower if they are more alike."""
 _STEPS = {32.0: (0.0,), 29.5: (0.0, 2.5), 27.0: (0.0, 2.5, 5.0)}
 """Length of a window's side in pixels → offsets."""
 _MOST_UNEQUAL = 3.0
@@ -169,7 +172,7 @@ _RELATIVE = _relative()
 
 
 def candidates(grey: Pixels) -> np.ndarray[Any, Any]:
-    """Return the `CANDIDATE` pairs of thumbnails, uint8[n, SIDE, SIDE]."""
+    """Return the `CANDIDATE` pairs of thumbnails, uint8[n, SIDE, SIDE], most alike first."""
     if len(grey) < 2:
         return np.empty(0, CANDIDATE)
     windows = np.empty((len(grey), len(WINDOWS), len(_USED)), np.int8)
@@ -192,6 +195,7 @@ def candidates(grey: Pixels) -> np.ndarray[Any, Any]:
         parts = (one, other, turn, outer % len(WINDOWS), -alike)
         found.append(_best(np.stack(parts, axis=1)[one != other]))
     rows = _best(np.concatenate(found))
+    rows = rows[np.argsort(rows[:, 4], kind="stable")]
     result = np.empty(len(rows), CANDIDATE)
     for i, name in enumerate(CANDIDATE.names or ()):
         result[name] = rows[:, i]

@@ -70,6 +70,8 @@ _GRID = 1 << 13
 """Number of places of the edge of a window along a side."""
 _AT_ONCE = 1 << 7
 """Number of pairs aligned at once; more do not fit the processor's cache."""
+_MOST_FIRST = 2
+"""Number of candidates for each image after which images of one group are not compared."""
 _MIDDLE = slice(5, 27)
 _HALVES = tuple(
     (slice(None), *half)
@@ -96,17 +98,22 @@ def near_pairs(images: Thumbnails) -> Pairs:
     some = candidates(images["grey"][told[firsts]])
     for name in ("inner", "outer"):
         some[name] = told[firsts[some[name]]]
-    starts = range(0, len(some), _AT_ONCE)
-    with ThreadPoolExecutor(usable_cores(), "shardprep-near") as pool:
-        parts = list(pool.map(partial(_compared, images, some), starts))
-    pairs = np.concatenate([_equal(told, told[firsts[places]]), *parts])
+    pairs = _equal(told, told[firsts[places]])
+    most = _MOST_FIRST * len(images)
+    for half in (some[:most], some[most:]):
+        groups = near_groups(len(images), pairs[pairs["is_copy"]])
+        part = half[groups[half["inner"]] != groups[half["outer"]]]  # for sets of many copies
+        starts = range(0, len(part), _AT_ONCE)
+        with ThreadPoolExecutor(usable_cores(), "shardprep-near") as pool:
+            found = pool.map(partial(_compared, images, part), starts)
+            pairs = np.concatenate([pairs, *found])
     low, high = (pick(pairs["inner"], pairs["outer"]) for pick in (np.minimum, np.maximum))
     # Prefer the direction in which the inner image is a part of the outer one.
     areas = pairs["window"][:, 2] * pairs["window"][:, 3]
     pairs = pairs[np.lexsort((-pairs["edges"], areas, ~pairs["is_copy"], high, low))]
     low, high = (pick(pairs["inner"], pairs["outer"]) for pick in (np.minimum, np.maximum))
-    found: Pairs = pairs[(np.diff(low, prepend=-1) != 0) | (np.diff(high, prepend=-1) != 0)]
-    return found
+    unique: Pairs = pairs[(np.diff(low, prepend=-1) != 0) | (np.diff(high, prepend=-1) != 0)]
+    return unique
 
 
 def near_groups(number: int, pairs: Pairs) -> Ints:
