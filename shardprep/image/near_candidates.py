@@ -34,7 +34,7 @@ _STEPS = {32.0: (0.0,), 29.5: (0.0, 2.5), 27.0: (0.0, 2.5, 5.0)}
 """Length of a window's side in pixels → offsets."""
 _MOST_UNEQUAL = 3.0
 """Maximum difference between the sides of these windows, in pixels."""
-_CENTRED = (28.0, 25.0, 22.0, 18.0, 16.0)
+_CENTRED = (28.0, 26.0, 24.0, 21.5, 18.0, 16.0)
 """Shorter sides of the windows in the middle; the longer side is whole. A photo fitted by padding
 shows more of a side than one fitted by cropping."""
 
@@ -73,7 +73,7 @@ _USED = np.flatnonzero((_ORDER[:, None] + _ORDER > 0) & (_ORDER[:, None] + _ORDE
 """Positions of the frequencies in a descriptor."""
 _FIRST = [_USED.tolist().index(one) for one in (1, _LOW)]
 """Positions of the lowest frequencies across and down."""
-_ALIKE = 0.85
+_ALIKE = 0.84
 """Minimum cosine of the angle between the descriptors of a candidate."""
 _MOST = 4
 """Number of candidates of each thumbnail as `inner`, and as `outer`, that are always kept."""

@@ -55,9 +55,15 @@ _LEAST_EDGES = 0.55
 """Minimum correlation of all edges."""
 _LEAST_CLEAR = 0.66
 """Minimum of: correlation of the edges that fit, less the median error per deviation of grey."""
-_COPY_EDGES, _COPY_HALF, _COPY_FITTING = 0.73, 0.8, 0.8
-"""Minima for copies: correlation of all edges, or those of one half, and of the edges that fit."""
-_MOST_CHANGED = 0.05
+_LEAST_BOTH = 1.34
+"""Minimum of the sum of both, which is enough alone."""
+_COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.92, 2.5
+"""Minimum correlation of all edges of copies: a floor, and a limit that falls with the error."""
+_COPY_HALF = 0.04
+"""How much more the edges of one half must agree if all edges do not, as with a watermark."""
+_COPY_FITTING = 0.76
+"""Minimum correlation of the edges that fit."""
+_MOST_CHANGED = 0.06
 """Maximum share of the middle of a copy that differs by `_CHANGE` deviations of grey."""
 _CHANGE = 0.8
 _COLOURS_APART, _COLOURS_SHARE = 12, 0.5
@@ -212,17 +218,19 @@ def _compared(images: Thumbnails, some: Any, start: int) -> Pairs:
     _, _, _, _, fits = _fitted(grey, seen, inside, inside)
     gain, errors, median, deviation, fits = _fitted(grey, seen, inside, fits)
     all_edges, clear = _edges(grey, seen, inside), _edges(grey, seen, fits)
+    error = median / np.maximum(deviation, 1)
+    # Blur weakens edges and makes errors everywhere. Weak edges without errors are a changed scene.
+    least = np.maximum(_COPY_EDGES, _COPY_SHARP - _COPY_BLUR * error)
     halves = [_edges(grey[half], seen[half], inside[half]) for half in _HALVES]
     change = np.maximum(np.maximum(6 * median, _CHANGE * deviation), 12)
     changed = (inside & (errors > change[:, None, None]))[:, _MIDDLE, _MIDDLE].mean(axis=(1, 2))
-    pairs["is_copy"] = (all_edges >= _COPY_EDGES) | (np.max(halves, axis=0) >= _COPY_HALF)
+    pairs["is_copy"] = (all_edges >= least) | (np.max(halves, axis=0) >= least + _COPY_HALF)
     pairs["is_copy"] &= (clear >= _COPY_FITTING) & (changed <= _MOST_CHANGED)
     for name, values in (("inner", some["inner"]), ("outer", some["outer"]), ("edges", clear),
                          ("turn", some["turn"]), ("window", windows), ("gain", gain)):  # fmt: skip
         pairs[name] = values
-    is_one = (all_edges >= _LEAST_EDGES) & (
-        clear - median / np.maximum(deviation, 1) >= _LEAST_CLEAR
-    )
+    is_one = (all_edges >= _LEAST_EDGES) & (clear - error >= _LEAST_CLEAR)
+    is_one |= all_edges + clear - error >= _LEAST_BOTH
     found: Pairs = pairs[is_one & _colours_agree(inner["colours"], outer["colours"], windows, gain)]
     return found
 
