@@ -167,6 +167,12 @@ def test_importing_the_reader_costs_nothing() -> None:
     assert not loaded("from shardprep import reader") & heavy
 
 
+def test_the_reader_of_arrays_does_not_import_pillow_or_pyarrow() -> None:
+    found = loaded("from shardprep import reader; reader.Dataset")
+    assert "numpy" in found
+    assert not found & {"tensorflow", "pyarrow", "PIL"}
+
+
 def test_help_answers_in_under_0_3_seconds() -> None:
     """The minimum of several CPU times, because other tests share the cores."""
     times: list[float] = []

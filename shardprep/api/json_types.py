@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
 from shardprep.dataset.diff import SourceDifference
+from shardprep.dataset.leak_check import LeakSearch
 from shardprep.dataset.manifest import Manifest, Totals, Unmatched
 from shardprep.reporter.findings.finding import Finding
 from shardprep.reporter.findings.quality import Histogram
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.survey import Survey
     from shardprep.exporter.export import Exported
     from shardprep.reporter.findings.copies import Copies
+    from shardprep.reporter.overlap import Overlap
     from shardprep.reporter.report import Report
     from shardprep.writer.build import PartResult
     from shardprep.writer.finalize import BuildResult
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AnnotationFacts", "Benchmark", "BuildJson", "BuildPlan", "BuildResult",
     "ChannelsJson", "Copies", "CopiesJson", "ErrorJson", "Exported",
-    "FetchJson", "LeftOutJson", "PartJson", "PartResult", "PlanJson", "Problem", "QualityJson",
-    "RecordJson", "Report", "ReportJson", "Survey", "Verification", "VerifyJson",
+    "FetchJson", "LeftOutJson", "Overlap", "PartJson", "PartResult", "PlanJson", "Problem",
+    "QualityJson", "RecordJson", "Report", "ReportJson", "Survey", "Verification", "VerifyJson",
     "ViewJson",
 ]  # fmt: skip
 
@@ -136,6 +138,8 @@ class VerifyJson(TypedDict):
     it."""
     against: NotRequired[SourceDifference]
     """With `--against`: the differences from that source. They are not problems of the dataset."""
+    leaks: NotRequired[LeakSearch]
+    """With `--leaks`, if there is no problem: copies of images in different splits."""
 
 
 class RecordJson(TypedDict):

@@ -8,6 +8,7 @@ printed. Digits are ASCII only.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
@@ -63,7 +64,8 @@ def version_key(version: str) -> tuple[int, ...]:
 class Document(BaseModel):
     """Base class of JSON documents and of their parts; unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Building the parsers of all documents takes as long as importing numpy.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class SparseDocument(Document):
@@ -81,20 +83,29 @@ class SparseDocument(Document):
 
 
 _Document = TypeVar("_Document", bound=Document)
+_BUILDING = threading.Lock()
+"""Held while the parser of a document is built: before 2.14, pydantic does not do so itself."""
 
 
 class DocumentError(ValueError):
     """A document cannot be parsed; the message is one line with the reason."""
 
+    hint = ""
+
 
 def parse_document(model: type[_Document], data: bytes | str) -> _Document:
     """Return the model parsed from a JSON document; DocumentError names the first faults."""
     check_size(data)
+    with _BUILDING:
+        model.model_rebuild()  # does nothing from the second document on
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
-        raise DocumentError(_in_words(problems)) from None
+        newer = [one for one in problems if one["loc"] == ("format_version",)]
+        fault = DocumentError(_in_words(newer or problems))
+        fault.hint = "install a newer version of shardprep" if newer else ""
+        raise fault from None
 
 
 def check_size(data: bytes | str) -> None:

@@ -55,14 +55,16 @@ _LEAST_EDGES = 0.55
 """Minimum correlation of all edges."""
 _LEAST_CLEAR = 0.66
 """Minimum of: correlation of the edges that fit, less the median error per deviation of grey."""
-_LEAST_BOTH = 1.34
+_LEAST_BOTH = 1.28
 """Minimum of the sum of both, which is enough alone."""
-_COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.92, 2.5
+_COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.9, 2.5
 """Minimum correlation of all edges of copies: a floor, and a limit that falls with the error."""
 _COPY_HALF = 0.04
 """How much more the edges of one half must agree if all edges do not, as with a watermark."""
 _COPY_FITTING = 0.76
 """Minimum correlation of the edges that fit."""
+METHOD = f"aligned thumbnails 2: edges {_COPY_EDGES} to {_COPY_SHARP}, that fit {_COPY_FITTING}"
+"""The search with its version and thresholds, as datasets record it."""
 _MOST_CHANGED = 0.06
 """Maximum share of the middle of a copy that differs by `_CHANGE` deviations of grey."""
 _CHANGE = 0.8

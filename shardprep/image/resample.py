@@ -7,10 +7,12 @@ at installation. Without the extension, Pillow resizes, with the same result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
-from PIL import Image
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _fill: Callable[..., None] | None
 try:
@@ -34,13 +36,18 @@ BACKEND: Final[Literal["c", "pillow"]] = "pillow" if _fill is None else "c"
 
 
 def resize(
-    pixels: Pixels, size: tuple[int, int], box: Box | None = None, out: Pixels | None = None
+    pixels: Pixels,
+    size: tuple[int, int],
+    box: Box | None = None,
+    out: Pixels | None = None,
+    *,
+    mirrored: bool = False,
 ) -> Pixels:
     """Return the pixels in a box, by default all, scaled to `size` (height and width).
 
     The 1 to 4 channels are filtered separately, alpha like the others. As in Pillow, the filter
     reads beyond the edges of the box where the image continues. The result is `out` if given, which
-    must be C-contiguous.
+    must be C-contiguous. `mirrored` exchanges left and right of the result.
 
     Raises ValueError for pixels of another type or shape, a size below 1, an `out` of another shape
     or a box that is not within the image.
@@ -59,14 +66,17 @@ def resize(
     if out.shape != (*size, channels):
         raise ValueError(f"{list(out.shape)} is not {size[0]}x{size[1]} with {channels} channels")
     if _fill is None:
-        out[:] = resize_by_pillow(pixels, size, box)
+        out[:] = resize_by_pillow(pixels, size, box)[:, :: -1 if mirrored else 1]
         return out
-    _fill(np.ascontiguousarray(pixels), out, box, down_first(pixels, size))
+    simd = True
+    _fill(np.ascontiguousarray(pixels), out, box, down_first(pixels, size), simd, mirrored)
     return out
 
 
 def resize_by_pillow(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
     """Return the same pixels as `resize`, computed by Pillow instead of the extension."""
+    from PIL import Image
+
     down = down_first(pixels, size)
     if pixels.shape[2] == 3:
         return np.array(_by_pillow(Image.fromarray(pixels), size, box, down=down))
@@ -77,13 +87,20 @@ def resize_by_pillow(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
 
 
 def resize_deep(
-    pixels: Deep, size: tuple[int, int], box: Box | None = None, out: Deep | None = None
+    pixels: Deep,
+    size: tuple[int, int],
+    box: Box | None = None,
+    out: Deep | None = None,
+    *,
+    mirrored: bool = False,
 ) -> Deep:
     """Return grey pixels of 16 bits in a box, scaled by Pillow's bicubic filter for floats."""
+    from PIL import Image
+
     grey = Image.fromarray(pixels[:, :, 0].astype(np.float32))
     scaled = np.asarray(grey.resize((size[1], size[0]), Image.Resampling.BICUBIC, box=box))
     out = np.empty((*size, 1), np.uint16) if out is None else out
-    out[:, :, 0] = np.rint(scaled).clip(0, 65535)
+    out[:, :, 0] = np.rint(scaled).clip(0, 65535)[:, :: -1 if mirrored else 1]
     return out
 
 
@@ -97,6 +114,8 @@ def down_first(pixels: Pixels, size: tuple[int, int]) -> bool:
 
 
 def _by_pillow(image: Image.Image, size: tuple[int, int], box: Box, *, down: bool) -> Image.Image:
+    from PIL import Image
+
     left, top, right, bottom = box
     height, width = size
     if down:  # in a call of its own, because Pillow 12 begins with the other

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -40,6 +39,8 @@ _LEAST_SHOWN = 0.25
 def thumbnail(pixels: Pixels) -> Any:
     """Return the `THUMBNAIL` of an image, uint8[height, width, 3]."""
     height, width = pixels.shape[:2]
+    from PIL import Image
+
     top, bottom, left, right = _shown(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
     box = (left, top, right, bottom)
     image = Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.BOX, box)

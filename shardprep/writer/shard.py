@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,6 @@ from pydantic import BaseModel, ValidationError
 
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.target_values import TargetValues
-from shardprep.catalog.targets import Target
 from shardprep.dataset import item_table
 from shardprep.dataset.documents import Count
 from shardprep.dataset.item_table import COLUMNS, REJECTED, WRITTEN
@@ -35,6 +34,9 @@ from shardprep.storage.folder import Folder, Written
 from shardprep.writer.chunk import EncodedChunk, ImageObjectCounts, Outcome
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
 from shardprep.writer.workspace.files import SKIPPED_FILE, Folders, receipt_name
+
+if TYPE_CHECKING:
+    from shardprep.catalog.targets import Target
 
 _FACTS = b"shardprep"
 _SHA256 = r"^[0-9a-f]{64}\z"

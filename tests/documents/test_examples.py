@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL
@@ -24,6 +25,7 @@ from tests.support.builders import (
     SHARED_DATA,
     animals,
     build,
+    encoded,
     jpeg,
     pixels,
     png,
@@ -192,6 +194,34 @@ def test_tiles_md(
     stitched = executed(examples("tiles"))["stitched"]
     assert f"This prints `{capsys.readouterr().out.strip()}`" in page("tiles")
     assert np.allclose(stitched["a.png"], pixels(100, 150).mean(axis=-1) / 255)
+
+
+@pytest.mark.thorough
+def test_report_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 30 blue and 30 red images, five are in the folder of the other class."""
+    shades = np.random.default_rng(0).integers(150, 255, 60)
+    wrong = {f"train/{('dog', 'cat')[i % 2]}/{i}.png": ("cat", "dog")[i % 2] for i in range(5)}
+    members = {}
+    for i, shade in enumerate(shades.tolist()):
+        image = Image.new("RGB", (32, 32), (60, 60, shade) if i % 2 else (shade, 60, 60))
+        members[f"train/{('dog', 'cat')[(i + (i >= 5)) % 2]}/{i}.png"] = encoded(image, "PNG")
+    source = write(tmp_path / "pets.zip", zip_bytes(members))
+    build(source, tmp_path / "tfrecords", size="16x16")
+    monkeypatch.chdir(tmp_path)
+    executed(examples("report"))
+    section = page("report").partition("## Find wrong labels")[2].partition("\n## ")[0]
+    for command in re.findall(r"^\$ shardprep (.*)$", section, re.MULTILINE):
+        line, _, file = command.partition(" > ")
+        done = run(
+            *shlex.split(line), *(["--size", "16x16"] if "build" in line else ()), cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        if file:
+            write(tmp_path / file, done.stdout.encode())
+    rows = list(csv.DictReader((tmp_path / "wrong-labels.csv").read_text().splitlines()))
+    assert {row["key"]: row["label"] for row in rows} == wrong
+    old, new = (reader.select(f"tfrecords/pets/1.0.{i}", "train").labels for i in range(2))
+    assert (np.bincount(old).tolist(), np.bincount(new).tolist()) == ([29, 31], [30, 30])
 
 
 # --- docs/export.md ---

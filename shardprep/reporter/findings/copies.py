@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from shardprep.errors import counted
 from shardprep.image.near_pairs import changes, joined, near_groups, near_pairs
 from shardprep.reporter.findings.finding import Finding, Severity, leaving_out
-from shardprep.reporter.pixels import ScanResult
 from shardprep.reporter.record_columns import Contents, Ints
+
+if TYPE_CHECKING:
+    from shardprep.reporter.pixels import ScanResult
 
 Kind = Literal["exact", "near", "scene"]
 _WORDS = {

@@ -19,6 +19,7 @@ MEANINGS = {
     "scene-leaks": "images of the same scene in more than one split",
     "damaged-records": "records whose image cannot be decoded",
     "label-conflicts": "copies and near copies with different targets",
+    "wrong-labels": "images whose label is probably wrong, by the predictions of a model",
     "missing-classes": "classes without an image in train",
     "missing-object-classes": "classes of objects or masks that are missing in train",
     "rejected": "images that the build rejected because of their bytes",

@@ -48,6 +48,7 @@ SECTION_OF = {
     "unlabelled": "classes", "imbalance": "classes", "rejected": "left-out",
     "not-used": "left-out", "dark": "quality", "light": "quality", "flat": "quality",
     "blurry": "quality", "grey": "quality", "odd-aspect": "originals", "enlarged": "originals",
+    "wrong-labels": "wrong-labels",
     **dict.fromkeys(OF_BOXES, "boxes"), **dict.fromkeys(OF_MASKS, "masks"),
 }  # fmt: skip
 """Kind of finding → anchor of the section that shows it."""
@@ -89,6 +90,7 @@ def findings(report: ReportData) -> Html:
         *(OF_ANNOTATIONS if not schema.annotations else ()),
         *(OF_BOXES if BOX not in schema.features else ()),
         *(OF_MASKS if MASK not in schema.features else ()),
+        *(() if report.options.predicted else ("wrong-labels",)),
         *(OF_POINTS if not {*ALL_POINTS} & schema.features.keys() else ()),
     }
     others = [meaning for name, meaning in MEANINGS.items() if name not in names | cannot]

@@ -40,11 +40,7 @@ _WORKER_BYTES = 1 << 30
 _PIXEL_BYTES = 16
 """Memory per pixel while an image is decoded, copies included."""
 _ENOUGH_BYTES = 32 << 20
-_PRELOADED = [
-    "shardprep.writer.engine.worker_main",
-    "shardprep.catalog.catalog",
-    "shardprep.writer.reuse",
-]
+_PRELOADED = ["shardprep.writer.engine.worker_main", "shardprep.writer.chunk_encoder"]
 _MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")
 _ENVIRONMENT = {
     # numpy's own threads would not survive the fork, and nothing here multiplies matrices.
@@ -52,6 +48,7 @@ _ENVIRONMENT = {
     # Arrow's allocators reserve a gigabyte, which would count for the limit, or start a thread.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "PYDANTIC_DISABLE_PLUGINS": "__all__",
 }
 
 
@@ -107,12 +104,15 @@ if forkserver is not None:
         Process = _ForkedProcess
 
 
-def start_server() -> ForkServerContext | SpawnContext:
-    """Return the `multiprocessing` context of workers; start its server, without waiting for it."""
+def start_server(*more: str) -> ForkServerContext | SpawnContext:
+    """Return the `multiprocessing` context of workers; start its server, without waiting for it.
+
+    `more` are modules that the server imports for all workers, if it is not running yet.
+    """
     if forkserver is None:
         return SpawnedContext()
     context = ForkedContext()
-    context.set_forkserver_preload(_PRELOADED)
+    context.set_forkserver_preload([*_PRELOADED, *more])
     _shorten_sockets()
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)

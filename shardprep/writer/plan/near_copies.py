@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from shardprep.catalog.items import Item, Items
-from shardprep.errors import shown
+from shardprep.dataset.leak_check import LeakCheck
+from shardprep.errors import counted, shown
 from shardprep.image.decode import stored_pixels
-from shardprep.image.near_pairs import Thumbnails, joined, near_groups, near_pairs
+from shardprep.image.near_pairs import METHOD, Thumbnails, joined, near_groups, near_pairs
 from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.image.thumbnail import LEAST_SIDE, THUMBNAIL, thumbnail
@@ -123,13 +124,27 @@ class NearCopies:
             number = sum(len(group) > 1 for group in targets)
             odd = f"; {number:,} of these have one with another target" if number else ""
             copies = "copy" if len(self._kept_of) == 1 else "copies"
-            kept = "1 image" if len(sizes) == 1 else f"{len(sizes):,} images"
+            kept = counted(len(sizes), "image")
             return [f"left out: {len(self._kept_of):,} near {copies} of {kept}{odd}"]
-        groups = "1 group" if len(sizes) == 1 else f"{len(sizes):,} groups"
-        text = f"{groups} of near copies, {sum(sizes):,} images in all"
+        text = f"{counted(len(sizes), 'group')} of near copies, {sum(sizes):,} images in all"
         return [f"{text}; the largest has {max(sizes):,}", *self._across(final)]
 
-    def _across(self, final: Iterable[Item]) -> list[str]:
+    def leak_check(self, final: Iterable[Item], recipe: Recipe) -> LeakCheck:
+        """Return the certificate of this search, without the sum of the records."""
+        are_left_out = recipe.dedup == "near"
+        own = recipe.group.removeprefix("near").removeprefix(",")
+        near = ("near copies",) if recipe.rules.group.is_near and not are_left_out else ()
+        return LeakCheck(
+            method=METHOD,
+            kept_together=(*near, *((own,) if own else ())),
+            num_images=len(self.items),
+            num_groups=len(self.groups),
+            num_left_out=len(self._kept_of) if are_left_out else 0,
+            num_across=0 if are_left_out else len(self._divided(final)),
+        )
+
+    def _divided(self, final: Iterable[Item]) -> list[dict[str, str]]:
+        """Return split → key of an image of it, for each group that is in several splits."""
         wanted = {self.items[i].key for group in self.groups for i in group}
         split_of = {first.key: first.split for first in final if first.key in wanted}
         parted: list[dict[str, str]] = []
@@ -137,6 +152,10 @@ class NearCopies:
             keys = [self.items[i].key for i in group]
             example_of = {split_of[key]: key for key in reversed(keys) if key in split_of}
             parted += [example_of] if len(example_of) > 1 else []
+        return parted
+
+    def _across(self, final: Iterable[Item]) -> list[str]:
+        parted = self._divided(final)
         if not parted:
             return []
         first, second = (shown(key, _MOST_SHOWN) for key in sorted(parted[0].values())[:2])

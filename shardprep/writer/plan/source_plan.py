@@ -41,7 +41,7 @@ from shardprep.dataset.schema import (
     Schema,
     load_schema,
 )
-from shardprep.errors import OptionName, RecipeError, SchemaError
+from shardprep.errors import OptionName, RecipeError, SchemaError, counted
 from shardprep.image.annotation_types import AnnotationSpec, Skeleton
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
@@ -79,7 +79,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
     ratios = recipe.rules.split.ratios
     items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
-    near = None
+    near = leaks = None
     if recipe.finds_near:
         items, unlabelled = without_spoilers(items, ratios)
         left_out += unlabelled
@@ -92,6 +92,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     left_out += more
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
+        leaks = near.leak_check(items, recipe)
     form = None if catalog.annotations is None else catalog.annotations.spec
     if recipe.tile is not None:
         items, remarks = cut_tiles(items, recipe, form, work_dir, num_workers, watcher)
@@ -116,6 +117,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
         annotations=catalog.annotations,
         estimated_bytes=estimate,
         near_copies="" if near is None else near.digest,
+        leaks=leaks,
     )
 
 
@@ -154,7 +156,7 @@ def _recut(items: Items, ratios: Mapping[str, float]) -> list[str]:
     if len(counts) < 2:
         return []
     ordered = sorted(counts, key=lambda split: (split != "train", split))
-    given = " and ".join(f"{split} ({counts[split]:,} images)" for split in ordered)
+    given = " and ".join(f"{split} ({counted(counts[split], 'image')})" for split in ordered)
     stays = "a split that the ratios leave out stays whole, as in --split validation=0.1"
     return [f"--split cuts {given} of the source anew, as one set; {stays}"]
 
