@@ -265,9 +265,9 @@ def build(
 
     run = RunOptions(**{name: recipe.pop(name) for name in RunOptions._fields if name in recipe})
     if run.engine == "local" and not dry_run:
-        # The server imports its modules while this process imports and plans.
-        start_server(*([] if run.reuse is None else ["shardprep.writer.reuse"]))
+        start_server()  # the server imports its modules while this process imports and plans
     from shardprep.writer.build import build_dataset, build_part
+    from shardprep.writer.reuse import open_old_dataset
 
     piece = None if part is None else part_of(part)
     if piece is not None and (run.overwrite or run.save_rejected is not None):
@@ -283,11 +283,7 @@ def build(
             watch.notice(f"options are read from {RECIPE_FILE}, which is for this source")
         local = local_source(options.source, watch, refresh=run.refresh)
         options = replace(options, source=local)
-        old = None
-        if run.reuse is not None:
-            from shardprep.writer.reuse import open_old_dataset
-
-            old = open_old_dataset(dataset_at(run.reuse))
+        old = None if run.reuse is None else open_old_dataset(dataset_at(run.reuse))
         if dry_run:
             return _plan(options, piece, num_workers(run.workers), watch, old)
         with chosen as workers:

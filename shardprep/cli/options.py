@@ -144,8 +144,7 @@ def _unchanged(parameter: Any, context: Any, value: Any) -> Any:
     """Return the text, texts or bool as parsed. Typer would build a validator of each option."""
     if parameter.nargs == -1 or getattr(parameter, "multiple", False):
         value = list(value or ())
-    call = parameter.callback
-    return value if call is None else call(context, parameter, value)
+    return value if parameter.callback is None else parameter.callback(context, parameter, value)
 
 
 class _Plain:

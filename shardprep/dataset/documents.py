@@ -8,7 +8,6 @@ printed. Digits are ASCII only.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
@@ -64,8 +63,7 @@ def version_key(version: str) -> tuple[int, ...]:
 class Document(BaseModel):
     """Base class of JSON documents and of their parts; unknown keys are errors."""
 
-    # Building the parsers of all documents takes as long as importing numpy.
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class SparseDocument(Document):
@@ -83,8 +81,6 @@ class SparseDocument(Document):
 
 
 _Document = TypeVar("_Document", bound=Document)
-_BUILDING = threading.Lock()
-"""Held while the parser of a document is built: before 2.14, pydantic does not do so itself."""
 
 
 class DocumentError(ValueError):
@@ -96,8 +92,6 @@ class DocumentError(ValueError):
 def parse_document(model: type[_Document], data: bytes | str) -> _Document:
     """Return the model parsed from a JSON document; DocumentError names the first faults."""
     check_size(data)
-    with _BUILDING:
-        model.model_rebuild()  # does nothing from the second document on
     try:
         return model.model_validate_json(data)
     except ValidationError as error:

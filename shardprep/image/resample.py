@@ -7,12 +7,9 @@ at installation. Without the extension, Pillow resizes, with the same result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 _fill: Callable[..., None] | None
 try:
@@ -31,6 +28,7 @@ Deep = np.ndarray[tuple[int, int, int], np.dtype[np.uint16]]
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom in pixels; may be fractions."""
 
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 BACKEND: Final[Literal["c", "pillow"]] = "pillow" if _fill is None else "c"
 """Implementation of `resize` on this machine."""
 
@@ -75,15 +73,12 @@ def resize(
 
 def resize_by_pillow(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
     """Return the same pixels as `resize`, computed by Pillow instead of the extension."""
-    from PIL import Image
-
     down = down_first(pixels, size)
     if pixels.shape[2] == 3:
-        return np.array(_by_pillow(Image.fromarray(pixels), size, box, down=down))
+        return _by_pillow(pixels, size, box, down=down)
     # Pillow would treat the last of two or four channels as alpha and weight the others by it.
-    images = [Image.fromarray(pixels[:, :, i]) for i in range(pixels.shape[2])]
-    channels = [np.asarray(_by_pillow(image, size, box, down=down)) for image in images]
-    return np.stack(channels, axis=2)
+    channels = [pixels[:, :, i] for i in range(pixels.shape[2])]
+    return np.stack([_by_pillow(one, size, box, down=down) for one in channels], axis=2)
 
 
 def resize_deep(
@@ -113,13 +108,14 @@ def down_first(pixels: Pixels, size: tuple[int, int]) -> bool:
     return less_height > max(0, 2 * less_width)
 
 
-def _by_pillow(image: Image.Image, size: tuple[int, int], box: Box, *, down: bool) -> Image.Image:
+def _by_pillow(pixels: _Bytes, size: tuple[int, int], box: Box, *, down: bool) -> _Bytes:
     from PIL import Image
 
-    left, top, right, bottom = box
+    image, (left, top, right, bottom) = Image.fromarray(pixels), box
     height, width = size
     if down:  # in a call of its own, because Pillow 12 begins with the other
         rows = (0, top, image.width, bottom)
         image = image.resize((image.width, height), Image.Resampling.BICUBIC, box=rows)
         top, bottom = 0, height
-    return image.resize((width, height), Image.Resampling.BICUBIC, box=(left, top, right, bottom))
+    box = (left, top, right, bottom)
+    return np.array(image.resize((width, height), Image.Resampling.BICUBIC, box=box))

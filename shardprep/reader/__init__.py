@@ -12,7 +12,6 @@ Importing this package is cheap: `load` imports TensorFlow and `Dataset` imports
 
 from __future__ import annotations
 
-import gc
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -106,13 +105,7 @@ def __getattr__(name: str) -> Any:
     with needing_tensorflow(f"reader.{name}"):
         if name == "augment":
             return importlib.import_module("shardprep.reader.augment")
-        is_on = gc.isenabled()
-        gc.disable()  # looking for garbage takes a twentieth of imports, which create none
-        try:
-            return getattr(importlib.import_module(_LAZY[name]), name)
-        finally:
-            if is_on:
-                gc.enable()
+        return getattr(importlib.import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardprep import profiling
 from shardprep.dataset.card import Card
@@ -28,15 +28,13 @@ from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.plan.source_plan import make_plan
+from shardprep.writer.reuse import OldDataset
 from shardprep.writer.run import make_dataset, make_shards
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
 from shardprep.writer.workspace.repair_input import DamagedDataset
 from shardprep.writer.workspace.states import Workspace
-
-if TYPE_CHECKING:
-    from shardprep.writer.reuse import OldDataset
 
 
 @dataclass(frozen=True, slots=True, repr=False)

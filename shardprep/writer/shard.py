@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,9 +34,6 @@ from shardprep.storage.folder import Folder, Written
 from shardprep.writer.chunk import EncodedChunk, ImageObjectCounts, Outcome
 from shardprep.writer.plan.shard_plan import MAX_CHUNK_ITEMS
 from shardprep.writer.workspace.files import SKIPPED_FILE, Folders, receipt_name
-
-if TYPE_CHECKING:
-    from shardprep.catalog.targets import Target
 
 _FACTS = b"shardprep"
 _SHA256 = r"^[0-9a-f]{64}\z"
@@ -207,11 +204,11 @@ def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, 
     }
 
 
-def _of_kind(targets: Sequence[Target], kind: type) -> list[Any]:
+def _of_kind(targets: Sequence[object], kind: type) -> list[Any]:
     return [target if isinstance(target, kind) else None for target in targets]
 
 
-def _target_columns(targets: Sequence[Target]) -> dict[str, list[Any]]:
+def _target_columns(targets: Sequence[object]) -> dict[str, list[Any]]:
     values = [one if isinstance(one, TargetValues) else TargetValues() for one in targets]
     return {
         "targets": [one.numbers or None for one in values],

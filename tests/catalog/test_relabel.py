@@ -70,8 +70,8 @@ def test_a_table_that_replaces_nothing_is_an_error(
     assert line in str(caught.value)
 
 
-def test_the_option_and_the_content_of_its_table_are_in_the_fingerprint() -> None:
+def test_the_option_and_its_table_are_in_the_fingerprint() -> None:
     recipe = make_recipe({"source": "x.zip", "relabel": "csv:a.csv:key:label"}, "test")
-    assert recipe.fingerprint_options()["relabel"] == "csv:a.csv:key:label"
-    assert "a.csv" in recipe.named_files
-    assert "relabel" not in make_recipe({"source": "x.zip"}, "test").fingerprint_options()
+    assert (recipe.fingerprint_options()["relabel"], recipe.named_files[0]) == (
+        "csv:a.csv:key:label", "a.csv"
+    )  # fmt: skip

@@ -40,7 +40,7 @@ def _pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "others"),
     [
-        ("build pets.zip --version 2.0.0", OF_VALIDATORS | {"shardprep.writer.reuse"}),
+        ("build pets.zip --version 2.0.0", OF_VALIDATORS),
         ("build pets.zip --version 2.0.0 --dry-run", frozenset[str]()),
         ("verify", OF_VALIDATORS | {"shardprep.catalog.catalog"}),
         ("inspect", OF_PIXELS | OF_SOURCES | OF_VALIDATORS | {"shardprep.writer"}),

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL
@@ -25,7 +24,6 @@ from tests.support.builders import (
     SHARED_DATA,
     animals,
     build,
-    encoded,
     jpeg,
     pixels,
     png,
@@ -34,6 +32,7 @@ from tests.support.builders import (
 )
 from tests.support.command import run
 from tests.support.paths import ROOT, shared_folder
+from tests.support.planted import file, photo
 from tests.support.processes import Program, run_program
 from tests.support.torchvision import need_module
 
@@ -199,25 +198,23 @@ def test_tiles_md(
 @pytest.mark.thorough
 def test_report_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 30 blue and 30 red images, five are in the folder of the other class."""
-    shades = np.random.default_rng(0).integers(150, 255, 60)
     wrong = {f"train/{('dog', 'cat')[i % 2]}/{i}.png": ("cat", "dog")[i % 2] for i in range(5)}
     members = {}
-    for i, shade in enumerate(shades.tolist()):
-        image = Image.new("RGB", (32, 32), (60, 60, shade) if i % 2 else (shade, 60, 60))
-        members[f"train/{('dog', 'cat')[(i + (i >= 5)) % 2]}/{i}.png"] = encoded(image, "PNG")
+    for i in range(60):
+        image = photo(i, 32, 32) // 3 + np.array(((0, 0, 120), (120, 0, 0))[i % 2], np.uint8)
+        members[f"train/{('dog', 'cat')[(i + (i >= 5)) % 2]}/{i}.png"] = file(image, "PNG")
     source = write(tmp_path / "pets.zip", zip_bytes(members))
     build(source, tmp_path / "tfrecords", size="16x16")
     monkeypatch.chdir(tmp_path)
     executed(examples("report"))
     section = page("report").partition("## Find wrong labels")[2].partition("\n## ")[0]
     for command in re.findall(r"^\$ shardprep (.*)$", section, re.MULTILINE):
-        line, _, file = command.partition(" > ")
-        done = run(
-            *shlex.split(line), *(["--size", "16x16"] if "build" in line else ()), cwd=tmp_path
-        )
+        line, _, target = command.partition(" > ")
+        size = ("--size", "16x16") if "build" in line else ()
+        done = run(*shlex.split(line), *size, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        if file:
-            write(tmp_path / file, done.stdout.encode())
+        if target:
+            write(tmp_path / target, done.stdout.encode())
     rows = list(csv.DictReader((tmp_path / "wrong-labels.csv").read_text().splitlines()))
     assert {row["key"]: row["label"] for row in rows} == wrong
     old, new = (reader.select(f"tfrecords/pets/1.0.{i}", "train").labels for i in range(2))

@@ -21,6 +21,8 @@ from tests.support.planted import file, photo
 CLASSES = ("=fox", "cat", "dog")
 WRONG = {4: 2, 7: 0, 20: 1}
 """Number of an image with a wrong label → its right class."""
+AS_CLEANLAB = {"filter_by": "confident_learning", "return_indices_ranked_by": "self_confidence",
+               "n_jobs": 1}  # fmt: skip
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 7])
@@ -34,20 +36,13 @@ def test_the_labels_found_and_their_order_are_those_of_cleanlab(num_classes: int
         likely = np.where(rng.random(150) < 0.6, probabilities.argmax(axis=1), 0)
         given = np.minimum(likely, num_classes - 1 - seed % 2)
         given[0] = 1
-        names: Any = [str(i) for i in range(num_classes)]
-        contents: Any = SimpleNamespace(
-            label=np.repeat(given, 2), schema=SimpleNamespace(labels=names)
-        )
+        names = [str(i) for i in range(num_classes)]
+        contents: Any = SimpleNamespace(schema=SimpleNamespace(labels=names))
+        contents.label = np.repeat(given, 2)
         predicted = np.full((300, num_classes), np.nan)
         predicted[::2] = probabilities
         found = wrong_labels(contents, predicted)
-        expected = cleanlab.find_label_issues(
-            given,
-            probabilities,
-            filter_by="confident_learning",
-            return_indices_ranked_by="self_confidence",
-            n_jobs=1,
-        )
+        expected = cleanlab.find_label_issues(given, probabilities, **AS_CLEANLAB)
         assert [one.number for one in found] == [2 * i for i in expected.tolist()]
         assert [one.given for one in found] == [names[i] for i in given[expected]]
         total += len(found)

@@ -48,7 +48,6 @@ _ENVIRONMENT = {
     # Arrow's allocators reserve a gigabyte, which would count for the limit, or start a thread.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    "PYDANTIC_DISABLE_PLUGINS": "__all__",
 }
 
 
@@ -104,15 +103,12 @@ if forkserver is not None:
         Process = _ForkedProcess
 
 
-def start_server(*more: str) -> ForkServerContext | SpawnContext:
-    """Return the `multiprocessing` context of workers; start its server, without waiting for it.
-
-    `more` are modules that the server imports for all workers, if it is not running yet.
-    """
+def start_server() -> ForkServerContext | SpawnContext:
+    """Return the `multiprocessing` context of workers; start its server, without waiting for it."""
     if forkserver is None:
         return SpawnedContext()
     context = ForkedContext()
-    context.set_forkserver_preload([*_PRELOADED, *more])
+    context.set_forkserver_preload(_PRELOADED)
     _shorten_sockets()
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
