@@ -18,20 +18,23 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.image.thumbnail import SIDE
+from shardprep.image.thumbnail import SIDE, Pixels
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Descriptors = np.ndarray[Any, np.dtype[np.int8]]
 
-CANDIDATE = np.dtype([("inner", "<i8"), ("outer", "<i8"), ("turn", "u1"), ("window", "<i2")])
-"""The thumbnail `inner`, oriented by `turn`, may look like a window of the thumbnail `outer`."""
+CANDIDATE = np.dtype(
+    [("inner", "<i8"), ("outer", "<i8"), ("turn", "u1"), ("window", "<i2"), ("apart", "<i8")]
+)
+"""The thumbnail `inner`, oriented by `turn`, may look like a window of the thumbnail `outer`.
+`apart` is lower if they are more alike."""
 _STEPS = {32.0: (0.0,), 29.5: (0.0, 2.5), 27.0: (0.0, 2.5, 5.0)}
 """Length of a window's side in pixels → offsets."""
 _MOST_UNEQUAL = 3.0
 """Maximum difference between the sides of these windows, in pixels."""
-_CENTRED = (28.0, 25.0, 22.0, 18.0, 16.0)
+_CENTRED = (28.0, 26.0, 24.0, 21.5, 18.0, 16.0)
 """Shorter sides of the windows in the middle; the longer side is whole. A photo fitted by padding
 shows more of a side than one fitted by cropping."""
 
@@ -62,16 +65,27 @@ _SCALE = 160
 _ORDER = np.arange(_LOW)
 _WEIGHTS = np.rint(16 * np.sqrt(np.sqrt(_ORDER[:, None] ** 2 + _ORDER**2)))
 """Weights of the frequencies: high ones are weak in photos."""
-_ALIKE = 0.85
+_SIGNS = 1 - 2 * (_ORDER & 1)
+_ACROSS = np.sign(_ORDER - _ORDER[:, None])
+_MOST_WRONG, _MOST_DOWN = 0.12, 0.22
+"""Limits of the share by which a thumbnail can be away from the orientation of windows."""
+_USED = np.flatnonzero((_ORDER[:, None] + _ORDER > 0) & (_ORDER[:, None] + _ORDER < 10))
+"""Positions of the frequencies in a descriptor."""
+_FIRST = [_USED.tolist().index(one) for one in (1, _LOW)]
+"""Positions of the lowest frequencies across and down."""
+_ALIKE = 0.84
 """Minimum cosine of the angle between the descriptors of a candidate."""
 _MOST = 4
 """Number of candidates of each thumbnail as `inner`, and as `outer`, that are always kept."""
+_MOST_ALIKE = 64
+"""Number of windows for each thumbnail beyond which only the most alike ones of a cell count."""
 _MOST_CELLS = 1024
 _CELL_SIZE = 2000
 """Number of windows in a cell for which the number of cells is chosen."""
 _PROBES = 3
 """Number of cells that are searched for each thumbnail and orientation."""
-_AT_ONCE = 1 << 12
+_AT_ONCE = 1 << 10
+_IMAGES_AT_ONCE = 1 << 7
 
 
 def _basis(offset: float, side: float) -> Floats:
@@ -85,32 +99,53 @@ def _basis(offset: float, side: float) -> Floats:
     return found
 
 
-_BASES = {
-    span: _basis(*span) for row in WINDOWS.tolist() for span in (tuple(row[::2]), tuple(row[1::2]))
-}
+_SPANS = sorted({span for row in WINDOWS.tolist() for span in ((row[0], row[2]), (row[1], row[3]))})
+_BASES = np.stack([_basis(*span) for span in _SPANS])
+_IN_SPANS = [
+    (_SPANS.index((row[0], row[2])), _SPANS.index((row[1], row[3]))) for row in WINDOWS.tolist()
+]
 
 
-def frequencies(grey: Floats, window: Floats) -> Floats:
-    """Return the weighted low frequencies of a window of thumbnails, float64[n, 8, 8]."""
-    left, top, width, height = window.tolist()
-    low = _BASES[top, height] @ grey @ _BASES[left, width].T
-    found: Floats = np.rint(low * _WEIGHTS / (1 << 20))
-    return found
+def _frequencies(grey: Pixels) -> Iterator[Floats]:
+    """Yield the weighted low frequencies of thumbnails in each window, float64[n, 8, 8]."""
+    down = _BASES.reshape(-1, SIDE) @ grey.astype(np.float64)
+    down = down.reshape(len(grey), len(_BASES), _LOW, SIDE)
+    for column, row in _IN_SPANS:
+        yield np.rint(down[:, row] @ _BASES[column].T * (_WEIGHTS / (1 << 20)))
 
 
-def descriptors(low: Floats) -> Descriptors:
-    """Return frequencies, float64[n, 8, 8], divided by their norm, int8[n, 64]."""
-    flat = low.reshape(len(low), -1)
+def _descriptors(low: Floats) -> Descriptors:
+    """Return frequencies, float64[n, 8, 8], divided by their norm, int8[n, 48]."""
+    flat = low.reshape(len(low), _LOW**2)[:, _USED]
     norms = np.sqrt(np.square(flat).sum(axis=1, keepdims=True))
-    return np.rint(flat * (_SCALE / np.maximum(norms, 1))).clip(-127, 127).astype(np.int8)
+    found = np.rint(flat * (_SCALE / np.maximum(norms, 1))).clip(-127, 127)
+    return np.asarray(found, np.int8)
 
 
-def oriented(low: Floats, turn: int) -> Floats:
+def _oriented(low: Floats, turn: int) -> Floats:
     """Return the frequencies of thumbnails after `turned`."""
     low = low.transpose(0, 2, 1) if turn & 4 else low
-    signs = 1 - 2 * (_ORDER & 1)
-    low = low * signs[:, None] if turn & 2 else low
-    return low * signs if turn & 1 else low
+    low = low * _SIGNS[:, None] if turn & 2 else low
+    return low * _SIGNS if turn & 1 else low
+
+
+def _standing(low: Floats) -> tuple[Floats, Ints]:
+    """Return the frequencies of thumbnails turned to one orientation, and the turns.
+
+    That is brighter left and above, and with more contrast across.
+    """
+    is_turned = (np.square(low) * _ACROSS).sum(axis=(1, 2)) < 0
+    low = np.where(is_turned[:, None, None], low.transpose(0, 2, 1), low)
+    right, down = low[:, 0, 1] < 0, low[:, 1, 0] < 0
+    low = low * np.where(down[:, None], _SIGNS, 1)[:, :, None]
+    return low * np.where(right[:, None], _SIGNS, 1)[:, None], 4 * is_turned + 2 * down + right
+
+
+def _may_stand(found: Descriptors) -> Flags:
+    """Return whether images are nearly in the orientation of `_standing`."""
+    low = found.astype(np.int64)
+    across = low * low @ _ACROSS.ravel()[_USED] >= -_MOST_DOWN * _SCALE**2
+    return np.asarray(across & (low[:, _FIRST] >= -_MOST_WRONG * _SCALE).all(axis=1))
 
 
 def turned(images: Any, turn: int) -> Any:
@@ -123,27 +158,44 @@ def turned(images: Any, turn: int) -> Any:
     return images[..., ::-1] if turn & 1 else images
 
 
-def candidates(grey: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, Any]:
-    """Return the `CANDIDATE` pairs of thumbnails, uint8[n, SIDE, SIDE]; `_MOST` per `inner`."""
-    windows = np.empty((len(grey), len(WINDOWS), _LOW**2), np.int8)
-    wholes = np.empty((len(grey), 8, _LOW**2), np.int8)
-    for start in range(0, len(grey), _AT_ONCE):
-        some = grey[start : start + _AT_ONCE].astype(np.float64)
-        for i, window in enumerate(WINDOWS):
-            low = frequencies(some, window)
-            windows[start : start + len(some), i] = descriptors(low)
-            if i == 0:
-                for turn in range(8):
-                    wholes[start : start + len(some), turn] = descriptors(oriented(low, turn))
-    found = [np.empty((0, 5), np.int64)]
-    for inner, outer, alike in _alike(wholes.reshape(-1, _LOW**2), windows.reshape(-1, _LOW**2)):
-        one, other = inner // 8, outer // len(WINDOWS)
-        is_pair = one != other
-        parts = (one, other, inner % 8, outer % len(WINDOWS), -alike)
-        found.append(_best(np.stack(parts, axis=1)[is_pair]))
+def _relative() -> Ints:
+    """Return for turns of `inner` and `outer` that look alike the turn of `inner` alone."""
+    views = [turned(np.arange(4).reshape(2, 2), turn) for turn in range(8)]
+    found = np.empty((8, 8), np.int64)
+    for one, other, turn in product(range(8), repeat=3):
+        if (turned(views[turn], other) == views[one]).all():
+            found[one, other] = turn
+    return found
+
+
+_RELATIVE = _relative()
+
+
+def candidates(grey: Pixels) -> np.ndarray[Any, Any]:
+    """Return the `CANDIDATE` pairs of thumbnails, uint8[n, SIDE, SIDE], most alike first."""
+    if len(grey) < 2:
+        return np.empty(0, CANDIDATE)
+    windows = np.empty((len(grey), len(WINDOWS), len(_USED)), np.int8)
+    standing = np.empty(windows.shape[:2], np.uint8)
+    wholes, whole_of = list[Descriptors](), list[Ints]()
+    for start in range(0, len(grey), _IMAGES_AT_ONCE):
+        some = slice(start, start + _IMAGES_AT_ONCE)
+        for i, low in enumerate(_frequencies(grey[some])):
+            upright, standing[some, i] = _standing(low)
+            windows[some, i] = _descriptors(upright)
+            for orientation in range(8) if i == 0 else ():
+                made = _descriptors(_oriented(low, orientation))
+                may_stand = np.flatnonzero(_may_stand(made))
+                wholes.append(made[may_stand])
+                whole_of.append((start + may_stand) * 8 + orientation)
+    found, turns = [np.empty((0, 5), np.int64)], np.concatenate(whole_of)
+    for inner, outer, alike in _alike(np.concatenate(wholes), windows.reshape(-1, len(_USED))):
+        one, other = turns[inner] // 8, outer // len(WINDOWS)
+        turn = _RELATIVE[turns[inner] % 8, standing.ravel()[outer]]
+        parts = (one, other, turn, outer % len(WINDOWS), -alike)
+        found.append(_best(np.stack(parts, axis=1)[one != other]))
     rows = _best(np.concatenate(found))
-    is_kept = _are_first(rows[:, 0], rows[:, 4]) | _are_first(rows[:, 1], rows[:, 4])
-    rows = rows[is_kept]
+    rows = rows[np.argsort(rows[:, 4], kind="stable")]
     result = np.empty(len(rows), CANDIDATE)
     for i, name in enumerate(CANDIDATE.names or ()):
         result[name] = rows[:, i]
@@ -151,11 +203,15 @@ def candidates(grey: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, Any
 
 
 def _best(rows: Ints) -> Ints:
-    """Return the row with the lowest last column for each pair in the first two columns."""
+    """Return the best row of each pair in the first two columns, `_MOST` for each of the two.
+
+    The last column is the rank.
+    """
     rows = rows[np.lexsort(rows.T[[3, 2, 4, 1, 0]])]
     is_first = np.ones(len(rows), bool)
     is_first[1:] = (rows[1:, :2] != rows[:-1, :2]).any(axis=1)
-    return rows[is_first]
+    rows = rows[is_first]
+    return rows[_are_first(rows[:, 0], rows[:, 4]) | _are_first(rows[:, 1], rows[:, 4])]
 
 
 def _are_first(groups: Ints, ranks: Ints) -> Flags:
@@ -171,28 +227,34 @@ def _alike(wholes: Descriptors, windows: Descriptors) -> Iterator[tuple[Ints, In
     """Yield positions in both whose descriptors are alike, and their products."""
     number = max(1, min(_MOST_CELLS, len(windows) // _CELL_SIZE))
     centres = _drawn(windows, number)
-    cells = np.concatenate([one[:, 0] for one in _nearest(windows, centres, 1)] or [[]])
-    near = np.concatenate(list(_nearest(wholes, centres, min(_PROBES, number))) or [[]])
+    cells = np.concatenate([one[:, 0] for one in _nearest(windows, centres, 1)])
+    near = np.concatenate(list(_nearest(wholes, centres, min(_PROBES, number))))
     order, probes = np.argsort(cells, kind="stable"), np.argsort(near.ravel(), kind="stable")
     ends = np.searchsorted(cells[order], np.arange(number + 1))
     stops = np.searchsorted(near.ravel()[probes], np.arange(number + 1))
     for cell in range(number):
         there = order[ends[cell] : ends[cell + 1]]
         theirs = windows[there].astype(np.float32).T
-        asked = probes[stops[cell] : stops[cell + 1]] // max(near.shape[1], 1)
+        asked = probes[stops[cell] : stops[cell + 1]] // near.shape[1]
         for start in range(0, len(asked), _AT_ONCE):
             some = asked[start : start + _AT_ONCE]
             alike = wholes[some].astype(np.float32) @ theirs
-            one, other = np.nonzero(alike >= _ALIKE * _SCALE**2)
-            yield some[one], there[other], alike[one, other].astype(np.int64)
+            is_alike = alike >= _ALIKE * _SCALE**2
+            if is_alike.sum() > _MOST_ALIKE * len(some):  # frames of a film
+                is_alike &= (
+                    alike >= np.partition(alike, -_MOST_ALIKE, axis=1)[:, -_MOST_ALIKE, None]
+                )
+            places = np.flatnonzero(is_alike)
+            one, other = np.divmod(places, len(there))
+            yield some[one], there[other], alike.ravel()[places].astype(np.int64)
 
 
 def _drawn(windows: Descriptors, number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Return some windows, the same in any order of the images."""
-    words = np.ascontiguousarray(windows).view("<u8")
-    mixed = np.bitwise_xor.reduce(
-        words * (2 * np.arange(1, 9, dtype=np.uint64) + 0x9E3779B97F4A7C15), axis=1
-    )
+    words, mixed = windows.view("<u8"), np.zeros(len(windows), np.uint64)
+    for i in range(words.shape[1]):
+        mixed = (mixed ^ words[:, i]) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(32)
     picked = np.unique(mixed, return_index=True)[1][:number]
     return windows[picked].astype(np.float32).T
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from shardprep.image.near_candidates import WINDOWS, candidates, turned
-from shardprep.image.thumbnail import CELL, SIDE
+from shardprep.image.thumbnail import CELL, SIDE, THUMBNAIL
 from shardprep.machine import usable_cores
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -55,13 +55,17 @@ _LEAST_EDGES = 0.55
 """Minimum correlation of all edges."""
 _LEAST_CLEAR = 0.66
 """Minimum of: correlation of the edges that fit, less the median error per deviation of grey."""
-_COPY_EDGES, _COPY_HALF, _COPY_FITTING = 0.73, 0.8, 0.8
-"""Minima for copies: correlation of all edges, or those of one half, and of the edges that fit."""
-METHOD = (
-    f"aligned thumbnails 1: edges {_COPY_EDGES}, of a half {_COPY_HALF}, that fit {_COPY_FITTING}"
-)
+_LEAST_BOTH = 1.28
+"""Minimum of the sum of both, which is enough alone."""
+_COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.9, 2.5
+"""Minimum correlation of all edges of copies: a floor, and a limit that falls with the error."""
+_COPY_HALF = 0.04
+"""How much more the edges of one half must agree if all edges do not, as with a watermark."""
+_COPY_FITTING = 0.76
+"""Minimum correlation of the edges that fit."""
+METHOD = f"aligned thumbnails 2: edges {_COPY_EDGES} to {_COPY_SHARP}, that fit {_COPY_FITTING}"
 """The search with its version and thresholds, as datasets record it."""
-_MOST_CHANGED = 0.05
+_MOST_CHANGED = 0.06
 """Maximum share of the middle of a copy that differs by `_CHANGE` deviations of grey."""
 _CHANGE = 0.8
 _COLOURS_APART, _COLOURS_SHARE = 12, 0.5
@@ -74,6 +78,8 @@ _GRID = 1 << 13
 """Number of places of the edge of a window along a side."""
 _AT_ONCE = 1 << 7
 """Number of pairs aligned at once; more do not fit the processor's cache."""
+_MOST_FIRST = 2
+"""Number of candidates for each image after which images of one group are not compared."""
 _MIDDLE = slice(5, 27)
 _HALVES = tuple(
     (slice(None), *half)
@@ -92,21 +98,30 @@ def near_pairs(images: Thumbnails) -> Pairs:
     Not all pairs of a group of copies are found, but enough to connect them.
     """
     told = np.flatnonzero(images["decoded"] & (_deviations(images["grey"]) >= _LEAST_CONTRAST))
-    parts = (images[name][told].reshape(len(told), -1) for name in ("grey", "colours"))
-    views = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
-    views = np.ascontiguousarray(views).view(f"V{max(views.shape[1], 1)}").ravel()
+    views = np.empty(len(told), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
+    for name in views.dtype.names or ():
+        views[name] = images[name][told]
+    views = views.view(f"V{views.itemsize}")
     _, firsts, places = np.unique(views, return_index=True, return_inverse=True)
     some = candidates(images["grey"][told[firsts]])
     for name in ("inner", "outer"):
         some[name] = told[firsts[some[name]]]
-    starts = range(0, len(some), _AT_ONCE)
-    with ThreadPoolExecutor(usable_cores(), "shardprep-near") as pool:
-        found = list(pool.map(partial(_compared, images, some), starts))
-    pairs = np.concatenate([_equal(told, told[firsts[places]]), *found])
+    pairs = _equal(told, told[firsts[places]])
+    most = _MOST_FIRST * len(images)
+    for half in (some[:most], some[most:]):
+        groups = near_groups(len(images), pairs[pairs["is_copy"]])
+        part = half[groups[half["inner"]] != groups[half["outer"]]]  # for sets of many copies
+        starts = range(0, len(part), _AT_ONCE)
+        with ThreadPoolExecutor(usable_cores(), "shardprep-near") as pool:
+            found = pool.map(partial(_compared, images, part), starts)
+            pairs = np.concatenate([pairs, *found])
     low, high = (pick(pairs["inner"], pairs["outer"]) for pick in (np.minimum, np.maximum))
-    pairs = pairs[np.lexsort((-pairs["edges"], ~pairs["is_copy"], high, low))]
+    # Prefer the direction in which the inner image is a part of the outer one.
+    areas = pairs["window"][:, 2] * pairs["window"][:, 3]
+    pairs = pairs[np.lexsort((-pairs["edges"], areas, ~pairs["is_copy"], high, low))]
     low, high = (pick(pairs["inner"], pairs["outer"]) for pick in (np.minimum, np.maximum))
-    return pairs[np.diff(low, prepend=-1) + np.diff(high, prepend=-1) != 0]
+    unique: Pairs = pairs[(np.diff(low, prepend=-1) != 0) | (np.diff(high, prepend=-1) != 0)]
+    return unique
 
 
 def near_groups(number: int, pairs: Pairs) -> Ints:
@@ -146,9 +161,9 @@ def _changes(two: Thumbnails, pair: Any) -> Iterator[str]:
     turn = int(pair["turn"])
     if turn:
         yield _TURNS[turn]
-    share = float(np.prod(pair["window"][2:].clip(0, 1)))
-    if share < _LEAST_WHOLE:
-        yield f"cropped to {share:.0%}"
+    area = float(np.prod(pair["window"][2:]))
+    if min(area, 1 / area) < _LEAST_WHOLE:
+        yield f"cropped to {min(area, 1 / area):.0%}"
     shown = two["box"][:, 2:].prod(axis=1)
     if abs(shown[0] - shown[1]) > 1 - _LEAST_WHOLE:
         yield "with a border"
@@ -202,26 +217,38 @@ def _compared(images: Thumbnails, some: Any, start: int) -> Pairs:
         return pairs
     windows = _aligned(grey, outer_grey, windows[near], 3)
     seen, inside = _sampled(outer_grey, windows)
-    fits, places = inside, inside.sum(axis=(1, 2)) // 2
-    for _ in range(2):
-        _, gain, offset, deviation = _correlation(grey, seen, fits)
-        errors = np.abs(grey - gain[:, None, None] * seen - offset[:, None, None])
-        ranked = np.sort(np.where(inside, errors, np.inf).reshape(len(some), SIDE**2), axis=1)
-        median = ranked[np.arange(len(some)), places]
-        fits = inside & (errors <= np.maximum(4 * median, 4)[:, None, None])
+    _, _, _, _, fits = _fitted(grey, seen, inside, inside)
+    gain, errors, median, deviation, fits = _fitted(grey, seen, inside, fits)
     all_edges, clear = _edges(grey, seen, inside), _edges(grey, seen, fits)
+    error = median / np.maximum(deviation, 1)
+    # Blur weakens edges and makes errors everywhere. Weak edges without errors are a changed scene.
+    least = np.maximum(_COPY_EDGES, _COPY_SHARP - _COPY_BLUR * error)
     halves = [_edges(grey[half], seen[half], inside[half]) for half in _HALVES]
     change = np.maximum(np.maximum(6 * median, _CHANGE * deviation), 12)
     changed = (inside & (errors > change[:, None, None]))[:, _MIDDLE, _MIDDLE].mean(axis=(1, 2))
-    pairs["is_copy"] = (all_edges >= _COPY_EDGES) | (np.max(halves, axis=0) >= _COPY_HALF)
+    pairs["is_copy"] = (all_edges >= least) | (np.max(halves, axis=0) >= least + _COPY_HALF)
     pairs["is_copy"] &= (clear >= _COPY_FITTING) & (changed <= _MOST_CHANGED)
     for name, values in (("inner", some["inner"]), ("outer", some["outer"]), ("edges", clear),
                          ("turn", some["turn"]), ("window", windows), ("gain", gain)):  # fmt: skip
         pairs[name] = values
-    is_one = (all_edges >= _LEAST_EDGES) & (
-        clear - median / np.maximum(deviation, 1) >= _LEAST_CLEAR
-    )
-    return pairs[is_one & _colours_agree(inner["colours"], outer["colours"], windows, gain)]
+    is_one = (all_edges >= _LEAST_EDGES) & (clear - error >= _LEAST_CLEAR)
+    is_one |= all_edges + clear - error >= _LEAST_BOTH
+    found: Pairs = pairs[is_one & _colours_agree(inner["colours"], outer["colours"], windows, gain)]
+    return found
+
+
+def _fitted(grey: Floats, seen: Floats, inside: Flags, fits: Flags) -> tuple[Any, ...]:
+    """Fit `seen` to `grey` by the pixels in `fits`; return gain, errors and which pixels fit.
+
+    Also the median of the errors inside, and the deviation of grey: gain, errors, median,
+    deviation, fits.
+    """
+    _, gain, offset, deviation = _correlation(grey, seen, fits)
+    errors = np.abs(grey - gain[:, None, None] * seen - offset[:, None, None])
+    ranked = np.sort(np.where(inside, errors, np.inf).reshape(len(grey), SIDE**2), axis=1)
+    median = ranked[np.arange(len(grey)), inside.sum(axis=(1, 2)) // 2]
+    fits = inside & (errors <= np.maximum(4 * median, 4)[:, None, None])
+    return gain, errors, median, deviation, fits
 
 
 def _are_grey(colours: Any) -> Flags:
@@ -245,12 +272,12 @@ def _colours_agree(inner: Any, outer: Any, windows: Floats, gain: Floats) -> Fla
 
 def _edges(inner: Floats, seen: Floats, mask: Flags) -> Floats:
     """Return the correlation of the differences of neighbours where `mask` is True."""
-    parts = (
-        np.concatenate([np.diff(one, axis=1)[:, :, 1:], np.diff(one, axis=2)[:, 1:]], axis=1)
-        for one in (inner, seen)
+    one, other = (
+        np.concatenate([np.diff(part, axis=1)[:, :, 1:], np.diff(part, axis=2)[:, 1:]], axis=1)
+        for part in (inner, seen)
     )
     inside = mask[:, 1:, 1:] & mask[:, :-1, :-1] & mask[:, 1:, :-1] & mask[:, :-1, 1:]
-    return _correlation(*parts, np.concatenate([inside, inside], axis=1))[0]
+    return _correlation(one, other, np.concatenate([inside, inside], axis=1))[0]
 
 
 def _correlation(inner: Floats, seen: Floats, mask: Flags) -> tuple[Floats, ...]:

@@ -41,39 +41,35 @@ def thumbnail(pixels: Pixels) -> Any:
     height, width = pixels.shape[:2]
     from PIL import Image
 
-    top, left, bottom, right = _shown(pixels)
-    image = Image.fromarray(pixels)
-    small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX, (left, top, right, bottom)))
+    top, bottom, left, right = _shown(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+    box = (left, top, right, bottom)
+    image = Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.BOX, box)
+    red, green, blue = np.asarray(image).astype(np.uint16).transpose(2, 0, 1)
     found = np.zeros((), THUMBNAIL)
-    levels = small.astype(np.uint16)
-    grey = (levels @ LUMA) >> 8
-    found["grey"] = grey
+    found["grey"] = grey = (red * LUMA[0] + green * LUMA[1] + blue * LUMA[2]) >> 8
     number = SIDE // CELL
-    cells = np.concatenate([grey[..., None], levels], axis=2)
-    cells = cells.reshape(number, CELL, number, CELL, 4).sum(axis=(1, 3)).astype(np.int16)
-    found["colours"] = (cells[..., [1, 3]] - cells[..., :1]).transpose(2, 0, 1) // CELL**2
+    cells = np.stack([grey, red, blue]).reshape(3, number, CELL, number, CELL)
+    grey, red, blue = cells.sum(axis=(2, 4), dtype=np.int16)
+    found["colours"] = np.stack([red - grey, blue - grey]) // CELL**2
     shares = (left / width, top / height, (right - left) / width, (bottom - top) / height)
     found["box"], found["decoded"] = shares, True
     return found
 
 
-def _shown(pixels: Pixels) -> tuple[int, int, int, int]:
-    """Return top, left, bottom and right of an image without its uniform borders."""
-    height, width = pixels.shape[:2]
-    edges = (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1])
-    if all(np.ptp(edge, axis=0).max() > _NOISE for edge in edges):
-        return 0, 0, height, width
-    top, bottom = _busy(pixels)
-    left, right = _busy(pixels[top:bottom].swapaxes(0, 1))
-    # Side borders hide that the rows above and below are uniform.
-    inner_top, inner_bottom = _busy(pixels[top:bottom, left:right])
+def _shown(planes: Pixels) -> tuple[int, int, int, int]:
+    """Return top, bottom, left and right of an image, [3, height, width], without borders."""
+    height, width = planes.shape[1:]
+    top, bottom = _busy(planes, 2)
+    left, right = _busy(planes[:, top:bottom], 1)
+    # Borders at the sides hide that the rows above and below are uniform.
+    inner_top, inner_bottom = _busy(planes[:, top:bottom, left:right], 2)
     top, bottom = top + inner_top, top + inner_bottom
     if bottom - top < _LEAST_SHOWN * height or right - left < _LEAST_SHOWN * width:
-        return 0, 0, height, width
-    return top, left, bottom, right
+        return 0, height, 0, width
+    return top, bottom, left, right
 
 
-def _busy(rows: Pixels) -> tuple[int, int]:
-    """Return the first row that is not uniform, and the end of the last; all rows if none is."""
-    busy = np.flatnonzero((rows.max(axis=1) - rows.min(axis=1)).max(axis=1) > _NOISE)
-    return (int(busy[0]), int(busy[-1]) + 1) if len(busy) else (0, len(rows))
+def _busy(planes: Pixels, along: int) -> tuple[int, int]:
+    """Return the first line that is not uniform, and the end of the last; all if none is."""
+    busy = np.flatnonzero((planes.max(axis=along) - planes.min(axis=along)).max(axis=0) > _NOISE)
+    return (int(busy[0]), int(busy[-1]) + 1) if len(busy) else (0, planes.shape[3 - along])

@@ -92,10 +92,11 @@ def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
         inner, outer = numbers[[pair["inner"], pair["outer"]]].tolist()
         texts[inner, outer] = texts[outer, inner] = changes(measured.measures, pair)
     copies = near_groups(len(numbers), pairs[pairs["is_copy"]])
-    for kind, codes, parts in (
+    kinds: tuple[tuple[Kind, Ints, Ints], ...] = (
         ("near", copies, contents.original_codes[numbers]),
         ("scene", near_groups(len(numbers), pairs), copies),
-    ):
+    )
+    for kind, codes, parts in kinds:
         for group in _groups(np.arange(len(codes)), codes):
             if parts[group].min() < parts[group].max() or parts[group].min() < 0:
                 yield _copies(contents, kind, numbers[group].tolist(), texts)

@@ -208,7 +208,7 @@ class ThumbnailMaker:
         if isinstance(image, Rejection):
             return Outcome(image.kind, image.reason, 0, 0, 0, "", len(data), "")
         raw_size = (image.height, image.width) if self.spec.format == "raw" else None
-        return thumbnail(stored_pixels(image.data, raw_size, LEAST_SIDE)).tobytes()
+        return bytes(thumbnail(stored_pixels(image.data, raw_size, LEAST_SIDE)))
 
 
 def make_thumbnails(
