@@ -49,7 +49,7 @@ scene, but parts differ."""
 
 _LEAST_CONTRAST = 2.0
 """Minimum standard deviation of grey, 0 to 255, of an image that can have near copies."""
-_LEAST_ROUGH = 0.3
+_LEAST_ROUGH = 0.2
 """Minimum correlation of edges after the alignment at half resolution."""
 _LEAST_EDGES = 0.55
 """Minimum correlation of all edges."""
@@ -81,15 +81,10 @@ _AT_ONCE = 1 << 7
 _MOST_FIRST = 2
 """Number of candidates for each image after which images of one group are not compared."""
 _MIDDLE = slice(5, 27)
-_HALVES = tuple(
-    (slice(None), *half)
-    for half in (
-        (slice(0, SIDE // 2), slice(None)),
-        (slice(SIDE // 2, SIDE), slice(None)),
-        (slice(None), slice(0, SIDE // 2)),
-        (slice(None), slice(SIDE // 2, SIDE)),
-    )
-)
+_HALVES = (
+    np.s_[:, : SIDE // 2], np.s_[:, SIDE // 2 :],
+    np.s_[:, :, : SIDE // 2], np.s_[:, :, SIDE // 2 :],
+)  # fmt: skip
 
 
 def near_pairs(images: Thumbnails) -> Pairs:
