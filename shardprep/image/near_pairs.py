@@ -49,7 +49,7 @@ scene, but parts differ."""
 
 _LEAST_CONTRAST = 2.0
 """Minimum standard deviation of grey, 0 to 255, of an image that can have near copies."""
-_LEAST_ROUGH = 0.2
+_LEAST_ROUGH = 0.3
 """Minimum correlation of edges after the alignment at half resolution."""
 _LEAST_EDGES = 0.55
 """Minimum correlation of all edges."""
