@@ -81,15 +81,10 @@ _AT_ONCE = 1 << 7
 _MOST_FIRST = 2
 """Number of candidates for each image after which images of one group are not compared."""
 _MIDDLE = slice(5, 27)
-_HALVES = tuple(
-    (slice(None), *half)
-    for half in (
-        (slice(0, SIDE // 2), slice(None)),
-        (slice(SIDE // 2, SIDE), slice(None)),
-        (slice(None), slice(0, SIDE // 2)),
-        (slice(None), slice(SIDE // 2, SIDE)),
-    )
-)
+_HALVES = (
+    np.s_[:, : SIDE // 2], np.s_[:, SIDE // 2 :],
+    np.s_[:, :, : SIDE // 2], np.s_[:, :, SIDE // 2 :],
+)  # fmt: skip
 
 
 def near_pairs(images: Thumbnails) -> Pairs:
