@@ -158,6 +158,11 @@ def turned(images: Any, turn: int) -> Any:
     return images[..., ::-1] if turn & 1 else images
 
 
+def turned_back(turn: int) -> int:
+    """Return the orientation that undoes another one in `turned`."""
+    return turn if not turn & 4 else 4 | (turn & 1) << 1 | (turn & 2) >> 1
+
+
 def _relative() -> Ints:
     """Return for turns of `inner` and `outer` that look alike the turn of `inner` alone."""
     views = [turned(np.arange(4).reshape(2, 2), turn) for turn in range(8)]

@@ -6,11 +6,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import shardprep
 from shardprep import reader
 from shardprep.dataset.open_dataset import open_dataset
+from shardprep.image.near_candidates import turned
 from shardprep.reporter.findings.finding import MEANINGS, OF_PIXELS, SEVERITIES
 from shardprep.reporter.report import Report
 from tests.reporter.pages import packed, reported
@@ -235,3 +238,19 @@ def test_a_dataset_in_object_storage_has_the_same_report(
     assert there.returncode == 0, there.stderr
     assert there.stdout == here.stdout.replace("here", "there")
     assert (tmp_path / "there.html").read_bytes() == (tmp_path / "here.html").read_bytes()
+
+
+def test_turned_copies_are_shown_like_the_first_image_of_their_group(tmp_path: Path) -> None:
+    for turn in Image.Transpose:
+        picture = Image.fromarray(photo(int(turn), 64, 64))
+        write(tmp_path / f"in/{turn}.png", file(np.asarray(picture), "PNG"))
+        write(tmp_path / f"in/{turn}_turned.png", file(np.asarray(picture.transpose(turn)), "PNG"))
+    made = build(tmp_path / "in", tmp_path / "out", labels="none", format="png")
+    groups = [one for one in reported(made.path).copies if one.kind == "near"]
+    pictures = [np.asarray(one) for one in reader.Dataset(made.path, "train")]
+    assert len(groups) == len(Image.Transpose)
+    for group in groups:
+        (first, copy), (_, turn) = group.numbers, group.turns
+        shown = np.moveaxis(turned(np.moveaxis(pictures[copy], 2, 0), turn), 0, 2)
+        np.testing.assert_allclose(shown, pictures[first].astype(int), atol=4)
+        assert turn

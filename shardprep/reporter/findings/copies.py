@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from shardprep.errors import counted
+from shardprep.image.near_candidates import turned_back
 from shardprep.image.near_pairs import changes, joined, near_groups, near_pairs
 from shardprep.reporter.findings.finding import Finding, Severity, leaving_out
 from shardprep.reporter.record_columns import Contents, Ints
@@ -47,6 +48,8 @@ class Copies:
     """Record numbers: first the record that deduplication keeps, then the others ascending."""
     changes: tuple[str, ...]
     """How each image differs from the first, in words; "" for the first and for exact copies."""
+    turns: tuple[int, ...]
+    """How to turn each image so that it looks like the first, as in `near_candidates.turned`."""
     splits: tuple[str, ...]
     is_conflict: bool
 
@@ -87,10 +90,11 @@ def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
     Groups of only exact copies are left out, and scenes that are one group of near copies.
     """
     numbers, pairs = measured.numbers, near_pairs(measured.measures)
-    texts: dict[tuple[int, int], str] = {}
+    found: dict[tuple[int, int], tuple[str, int]] = {}
     for pair in pairs:
         inner, outer = numbers[[pair["inner"], pair["outer"]]].tolist()
-        texts[inner, outer] = texts[outer, inner] = changes(measured.measures, pair)
+        text, turn = changes(measured.measures, pair), int(pair["turn"])
+        found[outer, inner], found[inner, outer] = (text, turn), (text, turned_back(turn))
     copies = near_groups(len(numbers), pairs[pairs["is_copy"]])
     kinds: tuple[tuple[Kind, Ints, Ints], ...] = (
         ("near", copies, contents.original_codes[numbers]),
@@ -99,7 +103,7 @@ def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
     for kind, codes, parts in kinds:
         for group in _groups(np.arange(len(codes)), codes):
             if parts[group].min() < parts[group].max() or parts[group].min() < 0:
-                yield _copies(contents, kind, numbers[group].tolist(), texts)
+                yield _copies(contents, kind, numbers[group].tolist(), found)
 
 
 def _groups(numbers: Ints, codes: Ints) -> Iterator[list[int]]:
@@ -113,16 +117,22 @@ def _groups(numbers: Ints, codes: Ints) -> Iterator[list[int]]:
 
 
 def _copies(
-    contents: Contents, kind: Kind, numbers: Sequence[int], texts: Mapping[tuple[int, int], str]
+    contents: Contents,
+    kind: Kind,
+    numbers: Sequence[int],
+    found: Mapping[tuple[int, int], tuple[str, int]],
 ) -> Copies:
+    """Return a group; `found` has for its first image and another one the change and the turn."""
     first = contents.kept_of(numbers)
     order = sorted(numbers, key=lambda number: (number != first, number))
     splits = np.unique(contents.split[list(numbers)]).tolist()
     targets = contents.target_codes[list(numbers)]
+    facts = [found.get((first, number), ("", 0)) for number in order]
     return Copies(
         kind,
         tuple(order),
-        tuple(texts.get((first, number), "") for number in order),
+        tuple(text for text, _ in facts),
+        tuple(turn for _, turn in facts),
         tuple(contents.splits[one] for one in splits),
         is_conflict=len(np.unique(targets[targets >= 0])) > 1,
     )

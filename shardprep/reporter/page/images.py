@@ -66,15 +66,18 @@ def gallery(report: ReportData, drawn: Pictures) -> Html | None:
     return section("gallery", "Gallery", tag("p", summary, class_="dim"), *shown, *parts)
 
 
-def _picture(report: ReportData, drawn: Pictures, number: int, caption: str = "") -> Html:
+def _picture(
+    report: ReportData, drawn: Pictures, number: int, caption: str = "", turn: int = 0
+) -> Html:
     contents = report.contents
     place = contents.place(number)
     thumbnail = drawn.thumbnails.get(number)
     image, marked = tag("p", "no picture"), None
     if thumbnail is not None:
-        tiny = "tiny" if max(thumbnail.width, thumbnail.height) < _SIDE // 2 else None
+        classes = ["tiny"] if max(thumbnail.width, thumbnail.height) < _SIDE // 2 else []
+        classes += [f"t{turn}"] if turn else []
         alt = f"{place.label}: {place.key}" if place.label else place.key
-        image = picture(thumbnail.data, alt, _SIDE, tiny)
+        image = picture(thumbnail.data, alt, _SIDE, " ".join(classes) or None)
         marked = None if caption else drawn.overlays.get(number)
         if marked is not None:
             over = pictures.overlay(contents, number, marked, thumbnail)
@@ -99,7 +102,8 @@ def copies(report: ReportData, drawn: Pictures) -> Html:
     leaks = sum(one.is_leak for one in groups)
     summary = (
         f"{counted(len(groups), 'group')} of copies {near}· {leaks:,} in more than one split. "
-        "The first image of a group is the one that deduplication keeps."
+        "The first image of a group is the one that deduplication keeps; turned copies are shown "
+        "like it."
     )
     shown = [_group(report, drawn, one) for one in groups[:MOST_GROUPS]]
     rest = len(groups) - len(shown)
@@ -113,7 +117,7 @@ def copies(report: ReportData, drawn: Pictures) -> Html:
 
 def _group(report: ReportData, drawn: Pictures, group: Copies) -> Html:
     items = [
-        _picture(report, drawn, number, copy_facts(report.contents, group, i))
+        _picture(report, drawn, number, copy_facts(report.contents, group, i), group.turns[i])
         for i, number in enumerate(group.numbers[:MOST_OF_GROUP])
     ]
     return copy_group(group, tag("div", *items, class_="pics"), MOST_OF_GROUP)
