@@ -161,6 +161,19 @@ def pairs() -> dict[str, bytes]:
     return found
 
 
+def copies() -> dict[str, bytes]:
+    """Return JPEGs of three classes, and a mirrored copy of every fourth."""
+    found = {}
+    for number in range(12):
+        name = list(COLOURS)[number % 3]
+        drawn = picture(number, COLOURS[name])
+        found[f"{name}/{number}.jpg"] = encoded(drawn, "JPEG")
+        if number % 4 == 0:
+            mirrored = drawn.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+            found[f"{name}/{number}_mirrored.jpg"] = encoded(mirrored, "JPEG")
+    return found
+
+
 def builds() -> dict[str, tuple[dict[str, bytes], dict[str, Any]]]:
     """Return the source and the options of each dataset by its name."""
     coco = {"boxes": "coco:coco.json", "include": "images/*"}
@@ -195,6 +208,10 @@ def builds() -> dict[str, tuple[dict[str, bytes], dict[str, Any]]]:
         "pairs": (
             pairs(),
             {"target_image": "depth/{name}", "depth": 16, "format": "jpeg", "size": "20x16"},
+        ),
+        "certified": (
+            copies(),
+            {"labels": "folder", "group": "near", "split": "train=0.6,test=0.4", "size": "40x32"},
         ),
     }  # fmt: skip
 
