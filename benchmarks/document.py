@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from benchmarks.measure import Measure, Row
 
 GROUPS = (
-    "build", "formats", "sources", "parent", "many_workers", "memory", "plan", "ray", "verify",
-    "read", "read_arrays", "read_torch", "read_store", "first_batch", "resample", "augment",
-    "advice", "report", "view", "reuse",
+    "build", "start", "formats", "sources", "parent", "many_workers", "memory", "plan", "ray",
+    "verify", "read", "read_arrays", "read_formats", "read_torch", "read_store", "train_step",
+    "first_batch", "resample", "augment", "advice", "report", "near", "view", "reuse",
 )  # fmt: skip
 """Names of scripts, and of the markers in the document."""
 DOCUMENT = ROOT / "docs" / "performance.md"

@@ -14,7 +14,8 @@ from PIL import Image
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_ARCHIVE = Path(__file__).parents[2] / "shared" / "data" / "dogs-vs-cats.zip"
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+_ARCHIVE = SHARED / "dogs-vs-cats.zip"
 
 
 def originals() -> list[bytes]:

@@ -1,8 +1,8 @@
 """Ways to read one set of images with TensorFlow, side by side, from warm files.
 
-Shards of 224 px (JPEG and raw), 500x375 and the original sizes hold the same photos. Each round
-times every way once, in turn, after some batches that do not count. A ratio is of the wall clock;
-that of processor time, in the figures, is the steadier of the two where other programs run.
+Shards of 224 px and 500x375 (JPEG and raw) and of the original sizes hold the same photos. Each
+round times every way once, in turn, after some batches that do not count. A ratio is of the wall
+clock; that of processor time, in the figures, is the steadier of the two where other programs run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.measure import Cost, Measure, Row, built, interleaved, timed
 from benchmarks.table import alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from shardprep.dataset.example import Values
@@ -28,6 +28,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 BATCH = 64
 SIDE = 224
 """Pixels of a side of the results of crops."""
+EPOCHS, EPOCH = 3, 1800
+"""Number of epochs that are timed from opening the dataset, and their number of records."""
 
 TUNED = Measure("`load` / hand-tuned `tf.data`", ">= 1.0")
 TUTORIAL = Measure("`load` / a tutorial's loop", ">= 4")
@@ -38,6 +40,8 @@ SEEDED = Measure("`load`: with a seed / without")
 MEMORY = Measure("`load`: cached in memory / not")
 FOLDER = Measure("`load`: cached in a folder / not")
 CROP = Measure("`load`: `random_resized_crop` of 224 from 500x375 / `augment` crop", ">= 1.3")
+RAW_CROP = Measure("`load`: raw / JPEG, random crop of 224 and flip from 500x375", ">= 2.5")
+RAW_EPOCHS = Measure("`load`: raw / JPEG, three epochs of 1,800, each dataset opened anew", ">= 2")
 ORDER = Measure("block shuffle: rank correlation with the order of files")
 RUNS = Measure("block shuffle: run of one label, if files came sorted by it", "", "records")
 RESUME = Measure("first batch in the middle of 1,000,000 records", "< 2 s", "s")
@@ -51,8 +55,9 @@ RATIOS = {
     MEMORY: ("in memory", "load"),
     FOLDER: ("in a folder", "load"),
     CROP: ("cropped", "decoded and cropped"),
+    RAW_CROP: ("raw, cropped and flipped", "cropped and flipped"),
 }
-MEASURES = (*RATIOS, ORDER, RUNS, RESUME)
+MEASURES = (*RATIOS, RAW_EPOCHS, ORDER, RUNS, RESUME)
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
@@ -63,7 +68,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     jpeg = built(folder / "jpeg", source, "--shards", 8)
     raw = built(folder / "raw", source, "--shards", 8, "--format", "raw")
     original = built(folder / "original", source, "--shards", 8, "--size", "none")
-    large = built(folder / "large", source, "--shards", 8, "--size", "500x375")
+    large, large_raw = large_sets(folder, number)
     ways: dict[str, Callable[[], Any]] = {
         "hand-tuned": partial(hand_tuned, jpeg),
         "tutorial": partial(tutorial, original),
@@ -76,10 +81,32 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
         "raw, not shuffled": partial(load, raw, shuffle=False),
         "cropped": partial(load, large, random_resized_crop=(SIDE, SIDE)),
         "decoded and cropped": partial(decoded_and_cropped, large),
+        "cropped and flipped": partial(load, large, random_resized_crop=flipped_crop()),
+        "raw, cropped and flipped": partial(load, large_raw, random_resized_crop=flipped_crop()),
     }
-    cost = interleaved({name: partial(of, make, batches) for name, make in ways.items()}, rounds)
+    costs = {name: partial(of, make, batches) for name, make in ways.items()}
+    epoch = min(EPOCH, number)
+    for name, path in (("epochs", jpeg), ("raw epochs", raw)):
+        options: dict[str, Any] = {"repeat": EPOCHS, "drop_remainder": False}
+        costs[name] = partial(whole, partial(load, path, split=f"train[:{epoch}]", **options))
+    cost = interleaved(costs, rounds)
     ratios = [ratio(measure, cost, names, batches) for measure, names in RATIOS.items()]
+    ratios.append(ratio(RAW_EPOCHS, cost, ("raw epochs", "epochs"), EPOCHS * epoch / BATCH))
     return [*ratios, *quality(jpeg), resume(folder, jpeg, records, rounds)]
+
+
+def large_sets(folder: Path, number: int) -> tuple[Path, Path]:
+    """Build up to 640 photos of 500x375 as JPEG and as raw images, which take 360 MB."""
+    source = photos.write_folder(folder / "some", min(number, 640))
+    options = ("--shards", 8, "--size", "500x375")
+    jpeg = built(folder / "large", source, *options)
+    return jpeg, built(folder / "large_raw", source, *options, "--format", "raw")
+
+
+def flipped_crop() -> Any:
+    from shardprep import reader
+
+    return reader.RandomResizedCrop((SIDE, SIDE), flip=0.5)
 
 
 def of(make: Callable[[], Any], batches: int) -> Cost:
@@ -95,7 +122,17 @@ def of(make: Callable[[], Any], batches: int) -> Cost:
     return timed(draw)
 
 
-def ratio(measure: Measure, cost: dict[str, Cost], names: tuple[str, str], batches: int) -> Row:
+def whole(make: Callable[[], Iterable[Any]]) -> Cost:
+    """Return what all batches take, from opening the dataset to the last one."""
+
+    def draw() -> None:
+        for _ in make():
+            pass
+
+    return timed(draw)
+
+
+def ratio(measure: Measure, cost: dict[str, Cost], names: tuple[str, str], batches: float) -> Row:
     """Return how many times as fast the first of two ways is, of so many batches each."""
     one, two = (cost[name] for name in names)
     rates = [f"{batches * BATCH / way.wall_s:,.0f}" for way in (one, two)]
@@ -116,14 +153,25 @@ def features() -> Any:
     }
 
 
-def hand_tuned(folder: Path, *, repeat: bool = True) -> Any:
-    """Return the pipeline that a careful user writes in tf.data."""
+def decoded(record: Any, form: str = "jpeg") -> Any:
+    """Return the image and the label of a record, in a graph."""
     import tensorflow as tf
 
-    def decode(record: Any) -> Any:
-        found = tf.io.parse_single_example(record, features())
-        image = tf.io.decode_jpeg(found["image"], channels=3)
-        return tf.ensure_shape(image, (224, 224, 3)), found["label"]
+    found = tf.io.parse_single_example(record, features())
+    image = getattr(tf.io, f"decode_{form}")(found["image"], channels=3)
+    return tf.reshape(image, (SIDE, SIDE, 3)), found["label"]  # of WebP it is a list of frames
+
+
+def hand_tuned(
+    folder: Path,
+    decode: Callable[[Any], Any] = decoded,
+    *,
+    batch: str = "batch",
+    size: int = BATCH,
+    repeat: bool = True,
+) -> Any:
+    """Return the pipeline that a careful user writes in tf.data; `batch` is the method to call."""
+    import tensorflow as tf
 
     files = tf.data.Dataset.from_tensor_slices(shards(folder)).shuffle(1000)
     dataset = files.interleave(
@@ -136,9 +184,8 @@ def hand_tuned(folder: Path, *, repeat: bool = True) -> Any:
     options = tf.data.Options()
     options.deterministic = False
     options.threading.max_intra_op_parallelism = 1
-    return (
-        dataset.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE).with_options(options)
-    )
+    batches = getattr(dataset, batch)(size, drop_remainder=True)
+    return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
 
 
 def tutorial(folder: Path) -> Any:

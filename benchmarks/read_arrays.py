@@ -1,7 +1,8 @@
 """`reader.Dataset.batches` beside a hand-tuned tf.data pipeline, and beside bare decoding.
 
-All ways decode as many images of the same 224x224 JPEG shards in as many threads as there are
-cores. Where much else runs, the ratio of processor time, in the figures, tells more.
+All ways decode as many images in as many threads as there are cores; where no size is given, of
+the same 224x224 JPEG shards. Where much else runs, the ratio of processor time, in the figures,
+tells more.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import simplejpeg
 
 from benchmarks import photos
 from benchmarks.measure import Measure, Row, built, interleaved, timed
-from benchmarks.read import BATCH, hand_tuned, of, ratio
+from benchmarks.read import BATCH, EPOCHS, flipped_crop, hand_tuned, large_sets, of, ratio, whole
 from benchmarks.table import alone
 
 if TYPE_CHECKING:
@@ -27,39 +28,60 @@ if TYPE_CHECKING:
     from shardprep.reader.arrays.batches import ArrayBatches
 
 TUNED = Measure("`Dataset.batches` / hand-tuned `tf.data`", ">= 1.4")
-BARE = Measure("`Dataset.batches` / bare simplejpeg on bytes in memory", ">= 0.85")
-MEASURES = (TUNED, BARE)
+BARE = Measure("`Dataset.batches` / bare simplejpeg on bytes in memory", ">= 0.95")
+BARE_EPOCHS = Measure("the same, three epochs of 2,000, the dataset opened anew", ">= 0.9")
+RAW_CROP = Measure(
+    "`Dataset.batches`: raw / JPEG, random crop of 224 and flip from 500x375", ">= 2.5"
+)
+MEASURES = (TUNED, BARE, BARE_EPOCHS, RAW_CROP)
+EPOCH = 2000
+"""Number of records of an epoch that is timed from opening the dataset."""
 NUM_THREADS = os.cpu_count() or 1
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
-    """Return both ratios."""
+    """Return the ratios."""
     from shardprep import reader
 
     batches = 2 if quick else 90
     number = batches // 2 * BATCH
     source = photos.write_folder(folder / "photos", number)
     path = built(folder / "out", source, "--shards", 8)
-    dataset = reader.Dataset(path, "train")
+    large, large_raw = (reader.Dataset(one, "train") for one in large_sets(folder, number))
+    dataset, epoch = reader.Dataset(path, "train"), min(EPOCH, number)
     images = [image for image, _ in reader.Dataset(path, "train", decode=False)]
     cost = interleaved(
         {
             "arrays": partial(of, partial(_arrays, dataset), batches),
             "bare": partial(timed, partial(_bare, images, batches * BATCH)),
             "tf.data": partial(of, partial(hand_tuned, path), batches),
+            "epochs": partial(whole, partial(_epochs, path, epoch)),
+            "bare epochs": partial(timed, partial(_bare, images, EPOCHS * epoch)),
+            "cropped": partial(of, partial(_arrays, large, cropped=True), batches),
+            "raw, cropped": partial(of, partial(_arrays, large_raw, cropped=True), batches),
         },
         rounds,
     )
     return [
         ratio(TUNED, cost, ("arrays", "tf.data"), batches),
         ratio(BARE, cost, ("arrays", "bare"), batches),
+        ratio(BARE_EPOCHS, cost, ("epochs", "bare epochs"), EPOCHS * epoch / BATCH),
+        ratio(RAW_CROP, cost, ("raw, cropped", "cropped"), batches),
     ]
 
 
-def _arrays(dataset: reader.Dataset) -> ArrayBatches:
+def _arrays(dataset: reader.Dataset, *, cropped: bool = False) -> ArrayBatches:
     return dataset.batches(
-        BATCH, shuffle=True, epochs=None, drop_remainder=True, num_threads=NUM_THREADS
-    )
+        BATCH, shuffle=True, epochs=None, drop_remainder=True, num_threads=NUM_THREADS,
+        random_resized_crop=flipped_crop() if cropped else None,
+    )  # fmt: skip
+
+
+def _epochs(path: Path, number: int) -> ArrayBatches:
+    from shardprep import reader
+
+    dataset = reader.Dataset(path, f"train[:{number}]")
+    return dataset.batches(BATCH, shuffle=True, epochs=EPOCHS, num_threads=NUM_THREADS)
 
 
 def _bare(images: list[bytes], number: int) -> None:

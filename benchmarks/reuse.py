@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
     from benchmarks.measure import Cost
 
-REUSE = Measure("`build --reuse` with 1% new of 25,000 photos / the fresh build", ">= 8")
+REUSE = Measure("`build --reuse` with 1% new of 25,000 photos / the fresh build", ">= 6")
 REPACK = Measure("`repack` of them, 224 px, from 20 to 64 shards / `cp -r`", ">= 0.4")
-REPACK_MANY = Measure("`repack` of 250,000 photos, from 20 to 64 shards / `cp -r`", ">= 0.4")
+REPACK_MANY = Measure("`repack` of 250,000 photos, from 20 to 64 shards / `cp -r`", ">= 0.5")
 SYNCED = Measure("the same / `cp -r` and `sync`, as `repack` syncs")
 EXPORT = Measure("`export --to webdataset` of them / `tar c` of the same files", ">= 0.4")
-EXPORT_MANY = Measure("`export --to webdataset` of 250,000 / `tar c` of the same files", ">= 0.4")
+EXPORT_MANY = Measure("`export --to webdataset` of 250,000 / `tar c` of the same files", ">= 0.6")
 MERGE_MB = Measure(
     "peak memory of a merge of two such sets − of the numpy reader", "<= 100 MB", "MB"
 )

@@ -45,7 +45,7 @@ from shardprep.errors import (
 if TYPE_CHECKING:
     from shardprep import reader
     from shardprep.api.builds import build, finalize, init, repack, sample
-    from shardprep.api.checks import diff, repair, verify
+    from shardprep.api.checks import diff, leaks, repair, verify
     from shardprep.api.progress import Progress
     from shardprep.api.reports import bench, inspect, report, view
     from shardprep.api.transfers import download, export, fetch, upload
@@ -76,6 +76,7 @@ __all__ = [
     "finalize",
     "init",
     "inspect",
+    "leaks",
     "reader",
     "repack",
     "repair",

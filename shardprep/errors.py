@@ -65,10 +65,13 @@ def concise(text: str) -> str:
     return shown(values, _MAX_PART)
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with a noun, in the plural if needed: "1 shard", "3 classes"."""
+def counted(number: int, noun: str, single: str = "", several: str = "") -> str:
+    """Return a number with a noun, in the plural if needed: "1 shard", "3 classes".
+
+    `single` or `several` follows: "1 image is a copy", "2 images are copies".
+    """
     ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
-    return f"{number:,} {noun}{ending}"
+    return f"{number:,} {noun}{ending} {single if number == 1 else several}".rstrip()
 
 
 def some_of(names: Sequence[str], most: int = 4) -> str:

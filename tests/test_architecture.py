@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "profiling": "",
     "progress": "",
     "storage": "errors",
-    "image": "profiling",
+    "image": "machine profiling",
     "dataset": "image storage progress errors",
     "source": "image storage progress errors",
     "recipe": "source dataset image storage errors",
@@ -165,6 +165,12 @@ def test_workers_never_import_tensorflow_or_protobuf() -> None:
 def test_importing_the_reader_costs_nothing() -> None:
     heavy = {"tensorflow", "numpy", "pyarrow", "PIL", "simplejpeg", "pydantic"}
     assert not loaded("from shardprep import reader") & heavy
+
+
+def test_the_reader_of_arrays_does_not_import_pillow_or_pyarrow() -> None:
+    found = loaded("from shardprep import reader; reader.Dataset")
+    assert "numpy" in found
+    assert not found & {"tensorflow", "pyarrow", "PIL"}
 
 
 def test_help_answers_in_under_0_3_seconds() -> None:

@@ -14,6 +14,7 @@ COMMANDS = {
     "view": "reports",
     "bench": "reports",
     "verify": "checks",
+    "leaks": "checks",
     "diff": "checks",
     "repack": "builds",
     "export": "transfers",

@@ -340,7 +340,7 @@ def _plan(
     mine = plan if part is None else plan.of_part(part)
     if old is not None:
         places = old.places(mine.shards)
-        watch.notice(old.prospect(mine.spec, places))
+        watch.notice(old.prospect(mine.spec, places, mine.schema))
     return Plan(mine, part, len(plan.shards))
 
 

@@ -1,4 +1,4 @@
-"""The functions that check, repair or compare datasets: verify, repair and diff."""
+"""The functions that check, repair or compare datasets: verify, repair, leaks and diff."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from shardprep.api.arguments import (
 )
 from shardprep.api.display import watched
 from shardprep.api.progress import Show, Watch
-from shardprep.errors import DatasetError, RecipeError
+from shardprep.errors import DatasetError, OptionName, RecipeError
 from shardprep.recipe.options import ARGUMENTS, DATASET, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:
     from shardprep.dataset.diff import Difference
     from shardprep.dataset.locate import DatasetFiles
+    from shardprep.reporter.overlap import ComparedImages, Overlap
     from shardprep.verifier.problem import Verification
 
 
@@ -41,7 +42,21 @@ OPTIONS: dict[str, dict[str, Option]] = {
             "Compare the original images with this source, byte for byte, without decoding.",
             metavar="SOURCE",
         ),
+        "leaks": Option(
+            "Search for copies of an image in different splits, and check the certificate of the "
+            "build."
+        ),
         "workers": replace(RUN_OPTIONS["workers"], help="Number of processes.", panel=""),
+        "store_timeout": RUN_OPTIONS["store_timeout"],
+    },
+    "leaks": {
+        "first": Option("Folder or address of a dataset, or a file of hashes.", ARGUMENTS),
+        "second": Option("The dataset, or file of hashes, to search in.", ARGUMENTS),
+        "save": Option(
+            "Write the hashes of the first dataset to this file, 16 bytes an image. It can be "
+            "compared in place of the dataset.",
+            metavar="FILE.parquet",
+        ),
         "store_timeout": RUN_OPTIONS["store_timeout"],
     },
     "diff": {
@@ -60,13 +75,15 @@ def verify(
     repair: bool = False,
     source: str | Path | None = None,
     against: str | Path | None = None,
+    leaks: bool = False,
     workers: int | None = None,
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> Verification:
     """Check every byte, record, label and document of a dataset, and return its problems.
 
-    With `repair`, also rebuild damaged files, and return the problems that remain.
+    With `repair`, also rebuild damaged files, and return the problems that remain. With `leaks`,
+    also search a dataset without problems for copies of images in different splits.
 
     Raises:
         DatasetError: the dataset does not exist, or its build is not finished.
@@ -86,15 +103,19 @@ def verify(
             other = local_source(str(against), watch, refresh=False)
             next(iter(find_files(other)), None)  # raises SourceError if it does not exist
         result = _checked(place, origin, watch, decode=decode, num_workers=num)
-        if other is None:
-            return result
-        from shardprep.verifier.dataset import compare_source
+        if other is not None:
+            from shardprep.verifier.dataset import compare_source
 
-        difference = compare_source(
-            dataset_at(result.location), other, num_threads=num, watcher=watch
-        )
-        watch.finish()
-        return replace(result, against=difference)
+            checked = dataset_at(result.location)
+            difference = compare_source(checked, other, num_threads=num, watcher=watch)
+            watch.finish()
+            result = replace(result, against=difference)
+        if leaks and not result.problems:
+            from shardprep.reporter.leaks import find_leaks
+
+            result = replace(result, leaks=find_leaks(dataset_at(result.location), watch))
+            watch.finish()
+        return result
 
 
 def repair(
@@ -128,15 +149,18 @@ def _checked(
     from shardprep.dataset.locate import locate
     from shardprep.dataset.remote_files import RemoteFiles
     from shardprep.verifier.dataset import verify_dataset
-    from shardprep.verifier.repair import repair_dataset, settle
 
     if source is not None and isinstance(place, RemoteFiles):
+        from shardprep.verifier.repair import settle
+
         settle(place)  # finish the publication of an interrupted repair
         place = locate(str(place), damaged=True)
     found = verify_dataset(place, decode=decode, num_workers=num_workers, watcher=watch)
     watch.finish()
     if source is None or not found.problems:
         return found
+    from shardprep.verifier.repair import repair_dataset
+
     local = local_source(source, watch, refresh=False)
     repair_dataset(found, local, num_workers=num_workers, watcher=watch)
     again = files_at(found.location)
@@ -168,6 +192,42 @@ def repairing(found: Verification) -> str:
     except RecipeError:
         command += " --source SOURCE"
     return f"{first} && {command}" if first else command
+
+
+def leaks(
+    first: str | Path,
+    second: str | Path | None = None,
+    *,
+    save: str | Path | None = None,
+    store_timeout: float | None = None,
+    progress: Show | bool = False,
+) -> Overlap | None:
+    """Return the images of a dataset that have a copy in another one, such as a public set.
+
+    Each is a dataset, or a file of hashes that `save` wrote. Without `second`, only write the file.
+
+    Raises:
+        RecipeError: there is neither a second dataset nor a file to write.
+        DatasetError: a dataset or a file of hashes is missing or damaged.
+        StorageError: object storage does not answer, or refuses a request.
+    """
+    from shardprep.reporter.overlap import compare_images, images_of, read_hashes
+
+    def images(place: str | Path, watch: Watch) -> ComparedImages:
+        if str(place).endswith(".parquet"):
+            return read_hashes(Path(place))
+        found = images_of(dataset_at(place), watch)
+        watch.finish()
+        return found
+
+    if second is None and save is None:
+        what = "a second dataset is needed to compare with"
+        raise RecipeError("shardprep leaks", what, f"name it, or give {OptionName('save')}")
+    with answering(store_timeout), watched(progress) as watch:
+        own = images(first, watch)
+        if save is not None:
+            own.save(Path(save))
+        return None if second is None else compare_images(own, images(second, watch))
 
 
 def diff(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
 from shardprep.dataset.diff import SourceDifference
+from shardprep.dataset.leak_check import LeakSearch
 from shardprep.dataset.manifest import Manifest, Totals, Unmatched
 from shardprep.reporter.findings.finding import Finding
 from shardprep.reporter.findings.quality import Histogram
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.survey import Survey
     from shardprep.exporter.export import Exported
     from shardprep.reporter.findings.copies import Copies
+    from shardprep.reporter.overlap import Overlap
     from shardprep.reporter.report import Report
     from shardprep.writer.build import PartResult
     from shardprep.writer.finalize import BuildResult
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AnnotationFacts", "Benchmark", "BuildJson", "BuildPlan", "BuildResult",
     "ChannelsJson", "Copies", "CopiesJson", "ErrorJson", "Exported",
-    "FetchJson", "LeftOutJson", "PartJson", "PartResult", "PlanJson", "Problem", "QualityJson",
-    "RecordJson", "Report", "ReportJson", "Survey", "Verification", "VerifyJson",
+    "FetchJson", "LeftOutJson", "Overlap", "PartJson", "PartResult", "PlanJson", "Problem",
+    "QualityJson", "RecordJson", "Report", "ReportJson", "Survey", "Verification", "VerifyJson",
     "ViewJson",
 ]  # fmt: skip
 
@@ -136,6 +138,8 @@ class VerifyJson(TypedDict):
     it."""
     against: NotRequired[SourceDifference]
     """With `--against`: the differences from that source. They are not problems of the dataset."""
+    leaks: NotRequired[LeakSearch]
+    """With `--leaks`, if there is no problem: copies of images in different splits."""
 
 
 class RecordJson(TypedDict):
@@ -154,14 +158,14 @@ class RecordJson(TypedDict):
 class CopiesJson(TypedDict):
     """Images that are copies of each other."""
 
-    kind: Literal["exact", "near"]
-    """`exact`: equal byte for byte; `near`: perceptual hashes differ in a few bits."""
+    kind: Literal["exact", "near", "scene"]
+    """`exact`: equal byte for byte; `near`: one picture; `scene`: one scene, with changes."""
     is_leak: bool
     """True if the images are in more than one split."""
     is_conflict: bool
     """True if the targets of the images differ."""
-    bits: tuple[int, ...]
-    """Number of bits in which each hash differs from the first; 0 for exact copies."""
+    changes: tuple[str, ...]
+    """How each image differs from the first, such as `mirrored, cropped to 82%`."""
     records: list[RecordJson]
     """The copies; first the copy to keep if the others are left out."""
 

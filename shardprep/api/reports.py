@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardprep.api.arguments import answering, dataset_at, local_source, number
 from shardprep.api.display import watched
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from shardprep.dataset.describe import Facts
     from shardprep.dataset.open_dataset import OpenDataset
     from shardprep.reader.selection.split_argument import AnySplit
+    from shardprep.reporter.record_columns import Contents
     from shardprep.reporter.report import Report
+    from shardprep.reporter.report_data import ReportOptions
     from shardprep.reporter.viewer.viewer import Originals, Viewer
 
 _NUM_PICTURES, _NUM_FINDINGS = 24, 3
@@ -62,6 +64,11 @@ OPTIONS: dict[str, dict[str, Option]] = {
             most=10**9,
         ),
         "no_pixels": Option("Read only the documents: no pictures, near copies or quality."),
+        "predictions": Option(
+            "Out-of-fold class probabilities, to find wrong labels. FILE and ID are as in --labels "
+            "of build; columns are named like the classes, or listed in label order.",
+            metavar="csv:FILE[:ID:A,B,…]",
+        ),
         "thumbs": Option(
             "Number of pictures of each class; 0 for a page without pictures.",
             metavar="N",
@@ -174,6 +181,7 @@ def report(
     split: AnySplit | None = None,
     sample: int = 100_000,
     no_pixels: bool = False,
+    predictions: str | None = None,
     thumbs: int = 12,
     seed: int = 0,
     store_timeout: float | None = None,
@@ -181,15 +189,17 @@ def report(
 ) -> Report:
     """Return the findings on a dataset: classes, copies, leaks and quality.
 
-    With `output`, also write them as an HTML page.
+    With `output`, also write them as an HTML page. With `predictions`, also find wrong labels.
 
     Raises:
         DatasetError: the dataset or the split does not exist, or a file is missing or damaged.
         RecipeError: a number is out of bounds, or the folder of the page does not exist.
+        SourceError: the table of predictions is missing, or fits neither classes nor images.
         MemoryError: `ulimit -v` is below 384 MiB, too little for the libraries that draw.
         StorageError: object storage does not answer, or refuses a request.
     """
     from shardprep.machine import address_space_bytes
+    from shardprep.reporter.record_columns import read_contents
     from shardprep.reporter.report import make_report
     from shardprep.reporter.report_data import ReportOptions
     from shardprep.storage.atomic_file import write_durably
@@ -208,18 +218,70 @@ def report(
     if options.has_pixels and address_space_bytes() < _LEAST_ADDRESS_SPACE:
         raise MemoryError
     with answering(store_timeout), watched(progress) as watch:
-        result = make_report(dataset_at(dataset), options, watch, split)
+        opened = dataset_at(dataset)
+        if predictions is not None:
+            options = _with_predictions(options, read_contents(opened, split), predictions)
+            watch.notice(options.predicted)
+        result = make_report(opened, options, watch, split)
         if page is not None:
             write_durably(page, result.html().encode())
             result = replace(result, page=page)
     return result
 
 
-def check_listed(name: str, *, no_pixels: bool) -> None:
-    """Raise RecipeError unless `name` is a finding that lists images.
+def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> ReportOptions:
+    """Return options with the predictions in a table, and a sentence on those that are not used."""
+    import numpy as np
 
-    With `no_pixels`, also raise it for a finding that needs pixels.
-    """
+    from shardprep.catalog.tables.metadata_files import Documents
+    from shardprep.catalog.tables.row_matching import WholeKeyIndex, match_table
+    from shardprep.dataset.schema import LABEL
+    from shardprep.recipe.recipe import make_recipe
+    from shardprep.recipe.rules import parse_table_rule
+
+    option, classes = OptionName("predictions"), contents.schema.labels
+    rule = parse_table_rule(text or " ", option)
+    if contents.schema.target != LABEL:
+        raise RecipeError(option, f"{contents.dataset} does not have one class for each image")
+    table = Documents([], make_recipe({"source": "."}, "")).table(rule.files)
+    index = WholeKeyIndex(contents.keys_of(range(len(contents))))
+    match = match_table(index, table, rule.id_column)
+    titles = rule.label_columns or classes
+    if titles == ("*",):
+        titles = tuple(title for title in table.header if title != match.id_column)
+    if len(titles) != len(classes):
+        what = f"has {len(titles):,} columns of probabilities for {len(classes):,} classes"
+        raise SourceError(table.name, what, "name a column for each class, in label order")
+    columns = (map(_probability, table.cells(table.column(title))) for title in titles)
+    rows = [np.append(np.fromiter(column, float), np.nan) for column in columns]
+    values = np.stack(rows, axis=1)[match.row_of]  # −1, for images without a row, is the last
+    is_valid = (values >= 0).all(axis=1) & (np.abs(values.sum(axis=1) - 1) <= 0.02)  # rounded
+    has_row, is_labelled = match.row_of >= 0, contents.label >= 0
+    values[~(is_valid & is_labelled)] = np.nan
+    lost = {
+        "of no image of the report": len(match.rows_without_image),
+        "of an image that has one": (match.key_of >= 0).sum() - has_row.sum(),
+        "without probabilities that sum to 1": (has_row & ~is_valid).sum(),
+        "of images without a label": (is_valid & ~is_labelled).sum(),
+    }
+    num_used, num_labelled = (is_valid & is_labelled).sum(), is_labelled.sum()
+    used = f"predictions of {num_used:,} of {num_labelled:,} labelled images are used"
+    if left := ", ".join(f"{number:,} {what}" for what, number in lost.items() if number):
+        used += f"; rows left out: {left}"
+    if not num_used:
+        raise SourceError(option, used, f"a key looks like {index.keys[0]}")
+    return replace(options, predictions=values, predicted=used)
+
+
+def _probability(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return -1
+
+
+def check_listed(name: str, options: dict[str, Any]) -> None:
+    """Raise RecipeError unless a report with these options can list the images of a finding."""
     from shardprep.reporter.findings.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS
 
     listed = [kind for kind in MEANINGS if kind not in WITHOUT_KEYS]
@@ -228,12 +290,11 @@ def check_listed(name: str, *, no_pixels: bool) -> None:
         if name in WITHOUT_KEYS:
             what = f"{name!r} is about classes or splits, not about images"
         raise RecipeError(OptionName("list"), what, f"use one of {', '.join(listed)}")
-    if name in OF_PIXELS and no_pixels:
-        raise RecipeError(
-            OptionName("list"),
-            f"{name!r} needs the pixels",
-            f"leave out {OptionName('no_pixels')}",
-        )
+    if name == "wrong-labels" and "predictions" not in options:
+        raise RecipeError(OptionName("list"), f"{name!r} needs {OptionName('predictions')}")
+    if name in OF_PIXELS and options.get("no_pixels"):
+        hint = f"leave out {OptionName('no_pixels')}"
+        raise RecipeError(OptionName("list"), f"{name!r} needs the pixels", hint)
 
 
 def view(

@@ -145,7 +145,7 @@ class Benchmark(Card):
     def facts(self) -> dict[str, Any]:
         return {
             "at": self.path,
-            "read": f"{self.split}: {self.num_records:,} images",
+            "read": f"{self.split}: {counted(self.num_records, 'image')}",
             "images/s": {
                 way.name: f"{way.images_s:,.0f}" if way.rounds else f"not run: {way.problem}"
                 for way in self.ways

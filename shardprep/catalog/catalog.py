@@ -16,7 +16,7 @@ import numpy as np
 from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.items import Items
-from shardprep.catalog.labels import ENOUGH, Labelling
+from shardprep.catalog.labels import ENOUGH, Labelling, label_by_table
 from shardprep.catalog.objects.combine import (
     NO_ANNOTATION,
     NO_MASK,
@@ -46,7 +46,7 @@ from shardprep.catalog.tables.columns import (
     with_headers,
 )
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import TableMatch, match_table
+from shardprep.catalog.tables.row_matching import TableMatch, WholeKeyIndex, match_table
 from shardprep.catalog.targets import (
     Naming,
     Target,
@@ -57,8 +57,9 @@ from shardprep.catalog.targets import (
     naming_of,
     words_in,
 )
+from shardprep.dataset.card import from_cell
 from shardprep.dataset.schema import IMAGES, Feature, TargetKind
-from shardprep.errors import OptionName, SourceError, concise, shown, some_of
+from shardprep.errors import OptionName, SourceError, concise, counted, shown, some_of
 from shardprep.image.annotation_types import Annotation
 from shardprep.image.tiles import tile_spec
 from shardprep.recipe.recipe import Recipe
@@ -115,14 +116,13 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
 
 def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     recipe, documents, beside = wanted.recipe, wanted.documents, wanted.beside
+    naming = naming_of(recipe, wanted.labelling.names, documents.read)
+    wanted = replace(wanted, labelling=_relabelled(wanted, naming))
     members, index, labelling = wanted.members, wanted.index, wanted.labelling
     match = labelling.match
     if match is None and (table := documents.joined_table()) is not None:
         match = match_table(index, table)
-    naming = naming_of(recipe, labelling.names, documents.read)
-    annotated = None
-    if recipe.is_annotated:
-        annotated = annotate(wanted, naming)
+    annotated = annotate(wanted, naming) if recipe.is_annotated else None
     targets = _targets(index.keys, labelling, recipe, naming)
     if labelling.match is not None and (targets.names or targets.features):
         titles = () if targets.kind == "texts" else labelling.columns
@@ -172,7 +172,7 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     )
     items, unlabelled = _without(every, lacks)
     facts = None if annotated is None else annotated.facts
-    read = frozenset[str]() if facts is None else facts.documents
+    read = documents.of_images.union(() if facts is None else facts.documents)
     others = [skipped(one, "not an image") for one in listing.others if one.key not in read]
     others += [one for one in beside.skipped if one.key not in read]
     if beside.files is not None or beside.segments:
@@ -192,6 +192,35 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         facts,
         targets.features,
     )
+
+
+def _relabelled(wanted: SourceImages, naming: Naming) -> Labelling:
+    """Return the labels; those that `--relabel` names are replaced, and get no new images."""
+    labelling, rule, option = wanted.labelling, wanted.recipe.rules.relabel, OptionName("relabel")
+    if not rule.files:
+        return labelling
+    table = wanted.documents.table(rule.files, (rule.id_column, *rule.label_columns))
+    fixes = label_by_table(WholeKeyIndex(wanted.index.keys), table, rule)
+    before = {new: old for old, new in naming.class_map.items()}  # the table has the new names
+    cells = fixes.names.map(lambda one: before.get(name := from_cell(str(one)), name))
+    is_new = cells.are_there & labelling.names.are_there
+    every = (*labelling.names.values, *fixes.names.values)
+    if not is_new.any() or any(isinstance(one, tuple) for one in every):
+        what = f"{table.name} has no new label for an image that has one label"
+        hint = f"name its columns, as in csv:FILE:ID:LABEL; a key looks like {wanted.index.keys[0]}"
+        raise SourceError(option, what, hint)
+    pairs = zip(is_new.tolist(), cells, labelling.names, strict=True)
+    names = Coded.of(new if is_one else old for is_one, new, old in pairs)
+    remark = f"{option}: {is_new.sum():,} labels are those of {table.name}"
+    num_rows = int((fixes.match.row_of >= 0).sum()) if fixes.match else 0
+    if num_rows > is_new.sum():
+        remark += f"; {num_rows - is_new.sum():,} images have no label, or an empty cell there"
+    known = {*labelling.names.counts(), *labelling.table_names, *naming.classes}
+    if added := sorted(str(one) for one in names.counts() if one not in known):
+        remark += f"; new labels: {some_of(added)}"
+    lost = labelling.rows_without_image + fixes.rows_without_image
+    how = f"{labelling.how}; then {fixes.how}"
+    return replace(labelling, names=names, how=how, rows_without_image=lost, remarks=(remark,))
 
 
 def _splits(
@@ -280,7 +309,7 @@ def _findings(
 ) -> list[str]:
     recipe, labelling = wanted.recipe, wanted.labelling
     items, unlabelled = made
-    findings = [*listing.notes, *targets.findings]
+    findings = [*listing.notes, *labelling.remarks, *targets.findings]
     if num_links := num_links_outside(listing):
         links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
         findings.append(f"{links} outside skipped; {OptionName('follow_links')} follows")
@@ -292,20 +321,22 @@ def _findings(
         findings.append(f"{OptionName('class_map')}: no class is called {some_of(unmapped)}")
     if recipe.rules.group.kind != "none":
         findings += group_findings(items, recipe.rules.group.text, recipe.rules.split.ratios)
+    patterns: list[str] = []
     if annotated is not None:
         findings += annotated.findings
         lost = sum(one.reason in (NO_ANNOTATION, NO_MASK) for one in unlabelled)
         if lost:
             unlisted = f"; {OptionName('unlisted')} background takes them"
             hint = unlisted if annotated.has_background else ""
-            findings.append(f"{lost:,} images that no annotation lists are skipped{hint}")
+            findings.append(f"skipped {counted(lost, 'image')} that no annotation lists{hint}")
     elif recipe.labels == "auto":
         _ask_about(unlabelled, labelling, len(wanted.members))
         findings += labelling.findings
         findings += annotation_findings(wanted.index.keys, wanted.documents)
-        if labelling.rule == "none" or stack_patterns(wanted.index.keys, wanted.tables):
+        patterns = stack_patterns(wanted.index.keys, wanted.tables)
+        if labelling.rule == "none" or patterns:
             findings += label_findings(wanted.index, wanted.tables)
-    return findings + stack_findings(recipe, wanted.index.keys, wanted.tables, items.members)
+    return findings + stack_findings(items.members, patterns)
 
 
 def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, num_images: int) -> None:

@@ -24,7 +24,7 @@ from shardprep.catalog.tables.row_matching import (
 from shardprep.catalog.tables.table import OpenQuoteError, Table
 from shardprep.catalog.target_values import OF_COLUMNS
 from shardprep.catalog.targets import Cell
-from shardprep.errors import OptionName, SourceError
+from shardprep.errors import OptionName, SourceError, counted
 from shardprep.recipe.rules import CsvRule, LabelRule
 from shardprep.source.names import is_array_name, without_archive_suffix
 from shardprep.source.string_column import Coded, Texts
@@ -69,6 +69,7 @@ class Labelling:
     columns: tuple[str, ...] = ()
     rule: str = "none"
     findings: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     cells: Mapping[str, Coded[str | None]] = field(default_factory=dict)
     """Column → its cell for each image, for targets of several values; {} for a single one."""
 
@@ -172,8 +173,8 @@ def _without_test_names(
         return names, ()
     shown = ", ".join(strange[:3]) + (", …" if strange[3:] else "")
     finding = (
-        f"{int(is_other.sum()):,} images of test are unlabelled: their classes by {rule} ({shown}) "
-        f"are not in the other splits; {OptionName('labels')} {rule} uses them"
+        f"{counted(int(is_other.sum()), 'image')} of test unlabelled: the classes by {rule} "
+        f"({shown}) are not in the other splits; {OptionName('labels')} {rule} uses them"
     )
     return Coded(np.where(is_other, -1, names.codes), names.values), (finding,)
 
@@ -341,7 +342,7 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
         what = f"{pivot!r} names {len(known):,} targets of the column {title!r}"
         raise SourceError(option, what, f"it must name 1 to {_MOST_TARGETS:,} in another column")
     if lost := int((names.fit(lambda name: not name) & values.are_there).sum()):
-        what = f"{lost:,} rows have a value and no {pivot!r}"
+        what = f"{counted(lost, 'row', 'has', 'have')} a value and no {pivot!r}"
         raise SourceError(table.name, what, "fill these cells, or delete the rows")
     for name in known:
         rows = np.flatnonzero(names.fit(name.__eq__))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,16 +23,16 @@ from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside, skip
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.stacks import check_stacks, stack_masks, stacked
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.catalog.tables.row_matching import KeyIndex, WholeKeyIndex
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import OptionName, SourceError, printable, shown, some_of
+from shardprep.errors import OptionName, SourceError, shown, some_of
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.recipe.rules import LabelRule
 from shardprep.source.byte_range import MemberError, RefusedExtent, StoredExtent, ZipExtent
 from shardprep.source.file_listing import LEADS_OUTSIDE
 from shardprep.source.listing import Listing, Skipped, list_source
 from shardprep.source.members import Member, Members, StackExtent
-from shardprep.source.names import composed, is_array_name
+from shardprep.source.names import is_array_name
 
 _KEPT_FIRST = ("test", "validation", "train")
 MOST_SHOWN = 160
@@ -168,7 +168,8 @@ def _select(
             wanted = _without(wanted, out, reason, left_out)
     left_out.sort(key=lambda one: one.key)
     if excluded:
-        listed = dict.fromkeys(_listed(wanted.keys, excluded), "")
+        index = WholeKeyIndex(wanted.keys)
+        listed = {i: "" for text in set(excluded) for i in index.find(text)}
         wanted = _without(wanted, listed, "on the exclude list", left_out)
     if recipe.dedup:
         wanted = _without(wanted, _copies(wanted), "a copy of another", left_out)
@@ -179,19 +180,6 @@ def _select(
         hint = f"a key looks like {shown(images[0].key, MOST_SHOWN)}"
         raise SourceError(recipe.source, what, hint)
     return wanted, left_out
-
-
-def _listed(keys: Sequence[str], texts: Sequence[str]) -> Iterator[int]:
-    """Yield the positions of listed keys. A text equal to a whole key only lists that key."""
-    index, whole = KeyIndex(keys), {printable(key): i for i, key in enumerate(keys)}
-    alike = {composed(key): i for key, i in whole.items()}
-    for text in set(texts):
-        name = printable(text)
-        position = whole.get(name, alike.get(composed(name)))
-        if position is None:
-            yield from index.find(text)
-        else:
-            yield position
 
 
 def _without(

@@ -16,7 +16,7 @@ from shardprep.catalog.names import document_split, folder_splits, given_split, 
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch
-from shardprep.errors import OptionError, OptionName, SourceError, shown, some_of
+from shardprep.errors import OptionError, OptionName, SourceError, counted, shown, some_of
 from shardprep.recipe.rules import GroupRule, SplitRule
 from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts
@@ -146,14 +146,14 @@ def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list
     alone = int((~is_grouped).sum())
     number = len(np.unique(items.group.codes[is_grouped]))
     mixed = _num_mixed(items, is_grouped, ratios)
-    lines = [f"{number:,} groups by {rule}"]
+    lines = [f"{counted(number, 'group')} by {rule}"]
     if alone:
-        lines.append(f"{alone:,} images have no group: each is a group of its own")
+        lines.append(f"{counted(alone, 'image')} without a group: each is a group of its own")
     if mixed:
         option = OptionName("split")
         lines.append(
-            f"{mixed:,} groups are in several of the given splits: {option} RATIOS that name all "
-            "of these cuts anew"
+            f"{counted(mixed, 'group', 'is', 'are')} in several of the given splits: "
+            f"{option} RATIOS that name all of these cuts anew"
         )
     return lines
 

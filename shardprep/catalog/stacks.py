@@ -104,6 +104,8 @@ def _single(members: Members, channels: Sequence[str]) -> Members:
     """
     if not members.are_stacks.any():
         return members
+    if members.are_refused.any():  # the stack is rejected
+        return members.take(np.flatnonzero(members.are_refused))
     parts = [
         one.extent.members if isinstance(one.extent, StackExtent) else Members.of([one])
         for one in members
@@ -210,10 +212,8 @@ def sample_keys(keys: Iterable[str], pattern: str) -> list[str]:
     return sorted({match["key"] for match in found if match is not None})
 
 
-def stack_findings(
-    recipe: Recipe, keys: Sequence[str], tables: Sequence[Table], members: Members
-) -> list[str]:
-    """Return remarks: the lengths of the stacks `members`, or that images look like stacks."""
+def stack_findings(members: Members, patterns: Sequence[str]) -> list[str]:
+    """Return remarks: the lengths of the stacks `members`, or which `stack_patterns` fit them."""
     if members.are_stacks.any():
         numbers = members.num_files
         median = int(np.quantile(numbers, 0.5, method="inverted_cdf"))
@@ -221,10 +221,8 @@ def stack_findings(
         if numbers.min() == numbers.max():
             lengths = counted(median, "image")
         return [f"{counted(len(members), 'stack')} of {lengths}"]
-    if recipe.is_annotated or recipe.labels != "auto":
-        return []
-    found = stack_patterns(keys, tables)
-    return [f"{_OPTION} '{one}' would store the images of a sample as one example" for one in found]
+    what = "would store the images of a sample as one example"
+    return [f"{_OPTION} '{one}' {what}" for one in patterns]
 
 
 def _channels(paths: Sequence[PurePosixPath]) -> list[str]:

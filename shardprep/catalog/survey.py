@@ -16,7 +16,7 @@ from shardprep.catalog.candidates import (
     stack_candidates,
     table_candidates,
 )
-from shardprep.catalog.labels import auto_labels
+from shardprep.catalog.labels import ENOUGH, auto_labels
 from shardprep.catalog.names import folder_splits
 from shardprep.catalog.objects.detect import annotation_findings, find_signs, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign
@@ -39,6 +39,7 @@ from shardprep.source.members import Member, Members
 from shardprep.storage.space import megabytes
 
 _MOST_COLUMNS = 12
+_OF_TABLE = {"labels", "pivot", "target"}
 _LOOKED_AT, _LARGE = 8, 50_000_000
 """Number of images whose size is read, and pixels of images to cut into tiles."""
 
@@ -99,6 +100,17 @@ class Survey(Card):
         """The boxes or masks that the recipe uses, or None if it uses none."""
         return self.annotations[0] if self.annotations and self.chosen == "none" else None
 
+    @property
+    def proposed(self) -> Candidate | None:
+        """The table of several targets that the recipe uses if no rule was certain, or None."""
+        if self.chosen != "none" or self.taken is not None or self.stacks:
+            return None
+        for one in self.rules:
+            is_whole = one.num_labelled >= ENOUGH * one.num_images
+            if one.unit == "target" and is_whole and one.keys.keys() <= _OF_TABLE:
+                return one
+        return None
+
     def facts(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "source": self.source,
@@ -110,7 +122,7 @@ class Survey(Card):
             "classes": self.classes,
             "stacks": self.stacks,
             "annotations": [sign.flag for sign in self.annotations],
-            "tables": {table.name: f"{table.num_rows:,} rows" for table in self.tables},
+            "tables": {table.name: counted(table.num_rows, "row") for table in self.tables},
             "others": self.others,
             "skipped": self.skipped,
             "twice": self.num_doubles,
@@ -185,7 +197,7 @@ def recipe_text(survey: Survey) -> str:
         "# What `shardprep build` makes. A flag on the command line wins over this file;",
         "# `shardprep build --help` lists them; all that are not of one run alone are keys here.",
         "",
-        f"# {survey.num_images:,} images, {survey.num_bytes / 1e6:,.1f} MB.",
+        f"# {counted(survey.num_images, 'image')}, {survey.num_bytes / 1e6:,.1f} MB.",
         f"source = {toml_value(survey.source)}",
         "",
         *([*key_lines("follow_links", value=True), ""] if survey.follow_links else []),
@@ -204,7 +216,7 @@ def recipe_text(survey: Survey) -> str:
         *key_lines("shards", 20, is_set=False),
     ]
     if survey.num_doubles:
-        lines += ["", f"# {survey.num_doubles:,} images are there twice."]
+        lines += ["", f"# Twice there: {counted(survey.num_doubles, 'image')}."]
         lines += key_lines("dedup", value=True, is_set=False)
     # Comments may contain names of files; strings are already escaped.
     return "\n".join(map(printable, lines)) + "\n"
@@ -256,7 +268,13 @@ def _annotation_lines(survey: Survey) -> list[str]:
 
 def _label_lines(survey: Survey) -> list[str]:
     lines = ["# Where labels are found."]
-    if survey.chosen == "none" and survey.rules:
+    taken: dict[str, str | tuple[str, ...]] = {"labels": survey.chosen}
+    if survey.proposed is not None:
+        lines = [
+            "# A table has several numbers or classes for each image. Check that these are right."
+        ]
+        taken = survey.proposed.keys
+    elif survey.chosen == "none" and survey.rules:
         lines = ["# No rule was certain. Choose one of the others below, if one is right."]
     elif survey.chosen == "none":
         lines = [
@@ -267,10 +285,10 @@ def _label_lines(survey: Survey) -> list[str]:
         names = list(survey.classes)
         shown = ", ".join(names[:6]) + (f", … {len(names):,} classes" if names[6:] else "")
         lines.append(f"# {' '.join(shown.split())}")
-    lines.append(f"labels = {toml_value(survey.chosen)}")
+    lines += [f"{key} = {toml_value(value)}" for key, value in taken.items()]
     if survey.target not in ("class", "none"):
         lines.append(f"target = {toml_value(survey.target)}")
-    others = [rule for rule in survey.rules if rule.keys != {"labels": survey.chosen}]
+    others = [rule for rule in survey.rules if rule.keys != taken]
     if others:
         lines.append("# Other ways to label them, instead of these lines:")
     for rule in others:

@@ -22,7 +22,7 @@ from shardprep.dataset.schema import (
     TargetKind,
     Value,
 )
-from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.source.string_column import Coded
 
 Floats = NDArray[np.float64]
@@ -229,7 +229,7 @@ def _soften(
     is_sum = sums > 0
     lacking = int((~is_sum & ~np.isnan(matrix).all(axis=1)).sum())
     if lacking:
-        remarks.append(f"{lacking:,} images have a missing vote or only zeros: unlabelled")
+        remarks.append(f"{counted(lacking, 'image')} with a missing vote or only zeros: unlabelled")
     if (np.abs(sums[is_sum] - 1) > _SLACK).any():
         remarks.append(f"soft labels: the {len(names)} columns are divided by their sum")
     elif not is_asked:

@@ -151,7 +151,15 @@ def make_targets(
         sets = column.map(lambda cell: tuple(sorted({number[name] for name in split[cell]})))
         return Targets(kind, sets, ordered, unmapped)
     single = column.map(lambda cell: number[split[cell][0]] if split[cell] else None)
-    return Targets(kind, single, ordered, unmapped)
+    findings = _many_numbers(ordered) if spec.kind == "auto" else ()
+    return Targets(kind, single, ordered, unmapped, findings=findings)
+
+
+def _many_numbers(names: Sequence[str]) -> tuple[str, ...]:
+    if len(names) <= _MANY_VALUES or not all(map(str.isdigit, names)):
+        return ()
+    what = f"labels are {len(names):,} classes, which are whole numbers"
+    return (f"{what}; {_TARGET} vector or regression stores them as numbers",)
 
 
 def _several_targets(

@@ -38,7 +38,11 @@ def print_planned(terminal: Terminal, facts: AnnotationFacts) -> None:
     if total := sum(facts.num_objects.values()):
         counts = {name: f"{count:,} {name}" for name, count in facts.num_objects.items()}
         some = ", ".join(list(counts.values())[:NAMED_CLASSES])
-        more = f"; {facts.num_background:,} images without any" if facts.num_background else ""
+        more = (
+            f"; {counted(facts.num_background, 'image')} without any"
+            if facts.num_background
+            else ""
+        )
         terminal.entry("objects", f"{total:,}: {some}{more}")
     if facts.dropped:
         terminal.entry("dropped", counts_line(facts.dropped))
@@ -86,7 +90,7 @@ def _print_points(terminal: Terminal, counts: Sequence[PointCounts]) -> None:
         return
     number = sum(one.num_labelled for one in counts)
     without = sum(one.num_without for one in counts)
-    lacking = f"; {without:,} objects or images without any" if without else ""
+    lacking = f"; {counted(without, 'object or image', several='')} without any" if without else ""
     terminal.entry("keypoints", f"{number:,} labelled{lacking}")
     if lost := sums(one.lost for one in counts):
         terminal.entry("lost", f"keypoints: {counts_line(lost)}", style="yellow")

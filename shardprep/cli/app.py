@@ -60,6 +60,8 @@ def main(interrupts: Sequence[int] = ()) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Arrow's own allocator keeps freed memory: half of what `view` uses, a fifth of `repack`'s.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    # Looking for plugins of pydantic reads the metadata of all installed packages.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     sys.meta_path.insert(0, _WithoutPandas())
     outlive_readers()
     name_options_as_flags()

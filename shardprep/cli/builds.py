@@ -62,7 +62,7 @@ def _show_plan(found: Plan, *, as_json: bool) -> None:
         return
     plan = found.plan
     if found.part is not None:
-        shards = f"{len(plan.shards):,} of {found.num_all_shards:,} shards"
+        shards = f"{len(plan.shards):,} of {counted(found.num_all_shards, 'shard')}"
         typer.echo(f"part {found.part}: {shards}")
     print_plan(console(), plan)
 
@@ -143,7 +143,7 @@ def _print_survey(terminal: Terminal, survey: Survey) -> None:
     for table in survey.tables:
         fits = table.problem
         if table.id_column:
-            fits = f"column {table.id_column!r} names {table.num_matched:,} images"
+            fits = f"column {table.id_column!r} names {counted(table.num_matched, 'image')}"
         columns = ", ".join(table.columns)
         rows = counted(table.num_rows, "row")
         terminal.entry("table", f"{table.name}: {rows}, {fits} ({columns})")
@@ -154,7 +154,7 @@ def _print_survey(terminal: Terminal, survey: Survey) -> None:
         if counts:
             terminal.entry(title, counts_line(counts))
     if survey.num_doubles:
-        terminal.entry("twice", f"{survey.num_doubles:,} images; --dedup leaves them out")
+        terminal.entry("twice", f"{counted(survey.num_doubles, 'image')}; --dedup leaves them out")
     if survey.rules:
         terminal.print(_rule_table(survey))
     _print_classes(terminal, survey)
@@ -168,7 +168,7 @@ def _print_classes(terminal: Terminal, survey: Survey) -> None:
         shown = [f"{name} ({count:,})" for name, count in list(survey.classes.items())[:6]]
         more = f", … {len(survey.classes):,} classes" if len(survey.classes) > 6 else ""
         terminal.entry("classes", ", ".join(shown) + more)
-    elif survey.target == "none" and survey.taken is None:
+    elif survey.target == "none" and survey.taken is None and survey.proposed is None:
         found = "none chosen" if survey.rules else "none found"
         terminal.entry("classes", f"{found}: set labels in shardprep.toml")
     for line in survey.findings:
@@ -181,7 +181,7 @@ def _rule_table(survey: Survey) -> Table:
     rules = plain_table("labels by", "labelled", "classes", "such as", left=("such as",))
     rules.columns[0].overflow = "fold"
     for rule in survey.rules[:_MOST_RULES]:
-        mark = " *" if rule.keys == {"labels": survey.chosen} else ""
+        mark = " *" if rule is survey.proposed or rule.keys == {"labels": survey.chosen} else ""
         examples = ", ".join(
             text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"
             for text in rule.examples

@@ -1,4 +1,4 @@
-"""The commands that check or compare datasets: verify and diff."""
+"""The commands that check or compare datasets: verify, leaks and diff."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
 from shardprep.errors import counted, some_of
 
 if TYPE_CHECKING:
-    from shardprep.api.json_types import Problem, Verification
+    from shardprep.api.json_types import Overlap, Problem, Verification
     from shardprep.cli.console import Terminal
     from shardprep.cli.options import Call
     from shardprep.dataset.diff import Difference, ItemChange, SourceChange, SourceDifference
+    from shardprep.dataset.leak_check import LeakSearch
 
 _SHOWN = 5
 
@@ -22,12 +23,13 @@ _SHOWN = 5
 def verify(call: Call, *, as_json: bool) -> None:
     """Check every byte, record, label and document of a dataset.
 
-    Exits with 3 if problems are found or remain after --repair, or if the source of --against
-    differs.
+    Exits with 3 if problems are found or remain after --repair, if the source
+    of --against differs, or if --leaks finds copies in different splits.
 
     Examples:
         shardprep verify
         shardprep verify tfrecords/dogs_vs_cats --decode
+        shardprep verify tfrecords/dogs_vs_cats --leaks
         shardprep verify tfrecords/dogs_vs_cats --repair --source dogs-vs-cats.zip
         shardprep verify tfrecords/dogs_vs_cats --against dogs-vs-cats.zip
     """
@@ -38,17 +40,23 @@ def verify(call: Call, *, as_json: bool) -> None:
         _print_checked(console(), found)
         if found.against is not None:
             _print_source_changes(console(), found.against)
+        if found.leaks is not None:
+            _print_leaks(console(), found.leaks)
+        elif call.keywords.get("leaks"):
+            console().entry("leaks", "not searched, because of these problems")
         decode, repair = (bool(call.keywords.get(name)) for name in ("decode", "repair"))
         _print_next(console(), found, decode=decode, repair=repair)
     else:
         from shardprep.api.json_types import VerifyJson
 
         summary = picked(VerifyJson, found, path=found.location)
-        for name in ("repaired", "against"):
+        for name in ("repaired", "against", "leaks"):
             if summary[name] is None:
                 del summary[name]
         print_json(summary)
-    if found.problems or (found.against is not None and not found.against.is_equal):
+    is_equal = found.against is None or found.against.is_equal
+    is_clean = found.leaks is None or found.leaks.is_clean
+    if found.problems or not (is_equal and is_clean):
         raise typer.Exit(EXIT_PROBLEMS)
 
 
@@ -84,6 +92,9 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
     elif found.against is not None and not found.against.is_equal:
         command = f"shardprep build {found.against.source} --reuse {found.location}"
         terminal.entry("next", f"{command} with another --version builds from the current source")
+    elif found.leaks is not None and not found.leaks.is_clean:
+        text = "build again with --group near, or --dedup near; shardprep report shows the pictures"
+        terminal.entry("next", text)
     elif not found.problems and not decode:
         command = f"shardprep verify {shlex.quote(found.location)} --decode"
         terminal.entry("next", f"{command} also checks the pixels of every image")
@@ -99,6 +110,34 @@ def _print_source_changes(terminal: Terminal, found: SourceDifference) -> None:
     which = f"all {images}" if found.is_equal else f"{found.num_same:,} of {images}"
     style = "green" if found.is_equal else "red"
     terminal.notice(f"{which} are equal to the source, byte for byte", style=style)
+
+
+def _print_leaks(terminal: Terminal, found: LeakSearch) -> None:
+    for i, leak in enumerate(found.leaks[:_SHOWN]):
+        facts = zip(leak.keys, leak.splits, leak.changes, strict=True)
+        images = some_of([f"{key} ({', '.join(filter(None, more))})" for key, *more in facts])
+        terminal.entry("" if i else "leaks", f"{leak.kind}: {images}")
+    if found.leaks[_SHOWN:]:
+        more = f"and {len(found.leaks) - _SHOWN:,} more; --json lists them all"
+        terminal.entry("", more, style="dim")
+    if found.num_scenes:
+        groups = counted(found.num_scenes, "group")
+        text = f"{groups} of images of one scene in several splits; they are not copies"
+        terminal.entry("scenes", text, style="dim")
+    for what in found.contradictions:
+        terminal.entry("certified", f"no: it {what}", style="red")
+    if not found.has_certificate:
+        text = "no: a build with --group near or --dedup near records its search"
+        terminal.entry("certified", text, style="dim")
+    elif not found.contradictions:
+        terminal.entry("certified", "yes: what the build recorded still holds")
+    unread = f" ({found.num_unread:,} cannot be decoded)" if found.num_unread else ""
+    leaks = counted(len(found.leaks), "group") if found.leaks else "no"
+    terminal.notice(
+        f"{counted(found.num_images, 'image')} compared{unread}: {leaks} of copies in different "
+        "splits",
+        style="green" if found.is_clean else "red",
+    )
 
 
 def _source_line(change: SourceChange) -> str:
@@ -141,6 +180,46 @@ def _problem_line(problem: Problem) -> str:
     return f"{', '.join(where)}: {problem.what}"
 
 
+def leaks(call: Call, *, as_json: bool) -> None:
+    """Show which images of a dataset have a copy in another one.
+
+    Finds equal files, and pictures of other size, encoding, brightness or
+    orientation; between two datasets also cropped ones. Exits with 3 if there
+    are any.
+
+    Examples:
+        shardprep leaks tfrecords/mine tfrecords/public
+        shardprep leaks tfrecords/public --save public.parquet
+        shardprep leaks tfrecords/mine public.parquet --json
+    """
+    found = call()
+    if (save := call.keywords.get("save")) is not None and not as_json:
+        console().entry("hashes", str(save))
+    if found is None:
+        return
+    if as_json:
+        print_json(found)
+    else:
+        _print_overlap(console(), found)
+    if found.shared:
+        raise typer.Exit(EXIT_PROBLEMS)
+
+
+def _print_overlap(terminal: Terminal, found: Overlap) -> None:
+    terminal.heading(found.first, f" in {found.second}")
+    for one in found.shared[:_SHOWN]:
+        text = f"{one.key} ({one.split}) is {one.copy} ({one.copy_split})"
+        terminal.entry(one.kind, text)
+    if found.shared[_SHOWN:]:
+        more = f"and {len(found.shared) - _SHOWN:,} more; --json lists them all"
+        terminal.entry("", more, style="dim")
+    images = counted(found.num_first, "image")
+    terminal.notice(
+        f"{len(found.shared):,} of {images} have a copy among {found.num_second:,}",
+        style="red" if found.shared else "green",
+    )
+
+
 def diff(call: Call, *, as_json: bool) -> None:
     """Show the differences between two datasets: items, splits, targets, classes, options.
 
@@ -174,7 +253,9 @@ def _print_difference(terminal: Terminal, found: Difference) -> None:
         for i, line in enumerate(lines):
             terminal.entry("" if i else title, line)
     records = f"{counted(found.num_before, 'record')} before, {found.num_after:,} after"
-    verdict = "the same records" if found.is_equal else f"{found.num_same:,} items unchanged"
+    verdict = (
+        "the same records" if found.is_equal else f"{counted(found.num_same, 'item')} unchanged"
+    )
     if not found.is_equal and found.num_same == found.num_before == found.num_after:
         verdict = "the same items, but the shards differ (order, number of shards or encoding)"
     terminal.notice(f"{records}: {verdict}", style="green" if found.is_equal else "")

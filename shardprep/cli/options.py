@@ -140,12 +140,21 @@ _WORDS = {
 """Switch → the only word that may follow it, as in `--dedup near`."""
 
 
+def _unchanged(parameter: Any, context: Any, value: Any) -> Any:
+    """Return the text, texts or bool as parsed. Typer would build a validator of each option."""
+    if parameter.nargs == -1 or getattr(parameter, "multiple", False):
+        value = list(value or ())
+    return value if parameter.callback is None else parameter.callback(context, parameter, value)
+
+
 class _Plain:
     """Mixin for help that shows metavars such as SOURCE instead of Python types."""
 
     def get_params(self, context: Any) -> list[Any]:
         parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
         for parameter in parameters:
+            if not parameter.required:
+                parameter.process_value = partial(_unchanged, parameter)
             if parameter.param_type_name == "argument":
                 parameter.metavar = parameter.name.upper()
                 parameter.display_type_rich = lambda **_: None

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from shardprep.cli.console import Terminal
     from shardprep.cli.options import Call
 
-_STDOUT = "-"
+_STDOUT, _WRONG = "-", "wrong-labels"
 OPTIONS = {
     "report": {
         "output": Option(
             "Page to write, - for stdout.",
             metavar="FILE",
             shown="NAME-report.html",
-            flags=("-o", "--output"),
+            flags=("-o", "--out", "--output"),
         ),
         "list_": Option(
-            "Print the keys of a finding, such as leaks, for build --exclude-list. No page is "
-            "written.",
+            "Print the keys of a finding, such as leaks, for build --exclude-list; of wrong-labels "
+            "also the likely labels, for build --relabel. No page is written.",
             metavar="FINDING",
         ),
         "open_": Option("Open the page in a browser."),
@@ -77,18 +77,20 @@ def report(
 
     Examples:
         shardprep report --open
-        shardprep report tfrecords/dogs_vs_cats -o dogs.html
+        shardprep report tfrecords/dogs_vs_cats --out dogs.html
         shardprep report --list near-leaks > near-leaks.csv
+        shardprep report --predictions csv:oof.csv --list wrong-labels > wrong-labels.csv
     """
     if list_ is not None and (output is not None or as_json or open_):
-        raise RecipeError("--list", "prints only keys", "leave out --output, --json and --open")
+        raise RecipeError("--list", "prints only keys", "leave out --out, --json and --open")
     if output == _STDOUT and (as_json or open_):
-        raise RecipeError("--output -", "prints only the page", "leave out --json and --open")
+        raise RecipeError("--out -", "prints only the page", "leave out --json and --open")
     if list_ is not None:
         from shardprep.api.reports import check_listed
 
-        check_listed(list_, no_pixels=bool(call.keywords.get("no_pixels")))
-        _print_keys(call(thumbs=0).keys(list_))
+        check_listed(list_, call.keywords)
+        no_pixels = list_ == _WRONG or bool(call.keywords.get("no_pixels"))
+        _print_list(call(thumbs=0, no_pixels=no_pixels), list_)
         return
     found = call() if output in (None, _STDOUT) else call(output=output)
     html = found.html()
@@ -110,11 +112,15 @@ def report(
         webbrowser.open(page.resolve().as_uri())
 
 
-def _print_keys(keys: tuple[str, ...]) -> None:
+def _print_list(found: Report, name: str) -> None:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["key"])
-    writer.writerows([to_cell(printable(key))] for key in keys)
+    rows: list[tuple[str, ...]] = [("key",), *((key,) for key in found.keys(name))]
+    if name == _WRONG:
+        rows = [("key", "label", "given", "score")]
+        for number, given, likely, score in found.wrong_labels:
+            rows.append((found.contents.key(number), likely, given, f"{score:.4f}"))
+    writer.writerows([to_cell(printable(cell)) for cell in row] for row in rows)
     sys.stdout.write(out.getvalue())
 
 

@@ -38,7 +38,6 @@ from shardprep.dataset.schema import BOX, LABEL, PROVIDED, TARGET_IMAGE, TARGETS
 from shardprep.errors import BuildError, counted
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import is_url
-from shardprep.writer.finalize import TooManyRejectedError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -116,6 +115,8 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
 
 def show_refused(error: BuildError) -> None:
     """Print on stderr the counts of the inputs of a build that rejected too many images."""
+    from shardprep.writer.finalize import TooManyRejectedError
+
     if isinstance(error, TooManyRejectedError):
         _print_inputs(console(stderr=True), error.manifest, read_examples(error.draft))
 
@@ -132,8 +133,9 @@ def show_part(result: PartResult, *, as_json: bool) -> None:
         terminal.heading(result.workspace.location, _IS_THERE)
         return
     terminal.print(
-        f"part {result.part} is done: {result.num_shards:,} of {result.num_all_shards:,} shards; "
-        f"{result.done} by this run in {result.elapsed_s:.1f} s",
+        f"part {result.part} is done: {result.num_shards:,} of "
+        f"{counted(result.num_all_shards, 'shard')}; {result.done} by this run in "
+        f"{result.elapsed_s:.1f} s",
         soft_wrap=True,
     )
     terminal.entry("next", "when all parts are done:")
@@ -190,7 +192,8 @@ def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples
         for examples in found["rejections"].values():
             _print_examples(terminal, examples)
     if totals.num_damaged:
-        text = f"{totals.num_damaged:,} written images are damaged; items.parquet says how"
+        written = counted(totals.num_damaged, "written image", "is", "are")
+        text = f"{written} damaged; items.parquet says how"
         terminal.entry("damaged", text, style="yellow")
     if totals.num_skipped:
         terminal.entry("skipped", counts_line(totals.skipped))
@@ -199,8 +202,11 @@ def _print_inputs(terminal: Terminal, manifest: Manifest, found: LeftOutExamples
         leaks = (
             f", in {counted(totals.num_leaks, 'case')} across splits" if totals.num_leaks else ""
         )
-        text = f"{totals.num_copies:,} images are copies{leaks}; --dedup leaves them out"
+        copies = counted(totals.num_copies, "image", "is a copy", "are copies")
+        text = f"{copies}{leaks}; --dedup keeps one"
         terminal.entry("copies", text, style="yellow" if totals.num_leaks else "")
+    if manifest.leaks is not None:
+        terminal.entry("near", str(manifest.leaks))
     labels = manifest.labels
     _print_missing(terminal, labels.num_rows_without_image, labels.rows_without_image)
 
@@ -348,7 +354,7 @@ def _print_sizes(terminal: Terminal, manifest: Manifest) -> None:
     if totals.num_enlarged > totals.num_written // 2:
         terminal.entry(
             "note",
-            f"{totals.num_enlarged:,} images are smaller than this and were enlarged; "
+            f"enlarged {counted(totals.num_enlarged, 'image')} smaller than this; "
             "a smaller --size keeps the shards small",
             style="yellow",
         )

@@ -115,7 +115,7 @@ def _show_copy(found: Fetched) -> None:
     if found.was_there:
         how = "already exists" + (", repaired" if found.renewed else "")
     size = megabytes(found.num_bytes)
-    console().notice(f"{len(found.manifest.shards):,} shards, {size}: {how}")
+    console().notice(f"{counted(len(found.manifest.shards), 'shard')}, {size}: {how}")
     for name in found.renewed:
         console().notice(f"fetched again: {name}")
     for error in found.left_out:

@@ -23,6 +23,7 @@ from shardprep.dataset.card import Card
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.item_check import check_values
 from shardprep.dataset.item_table import TARGET_COLUMNS
+from shardprep.dataset.leak_check import leak_check_differences
 from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.record_changes import (
@@ -37,7 +38,7 @@ from shardprep.dataset.record_changes import (
 )
 from shardprep.dataset.schema import Schema
 from shardprep.dataset.target_text import target_texts
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -119,7 +120,7 @@ class Difference(Card):
             "before": self.before,
             "after": self.after,
             "records": f"{self.num_before:,} before, {self.num_after:,} after",
-            "same": "every record" if self.is_equal else f"{self.num_same:,} items",
+            "same": "every record" if self.is_equal else counted(self.num_same, "item"),
             "changes": {kind: number for kind, number in self.num_changes.items() if number},
             "features": self.features,
             "classes added": self.classes_added,
@@ -152,8 +153,9 @@ def compare(before: OpenDataset, after: OpenDataset) -> Difference:
         num_before=num_before,
         num_after=num_after,
         num_same=num_common - _num_changed(changes),
-        recipe=tuple(
-            fingerprint_differences(before.manifest.fingerprint, after.manifest.fingerprint)
+        recipe=(
+            *fingerprint_differences(before.manifest.fingerprint, after.manifest.fingerprint),
+            *leak_check_differences(before.manifest.leaks, after.manifest.leaks),
         ),
         features=features,
         classes_added=tuple(name for name in classes_now if name not in {*classes}),

@@ -86,6 +86,8 @@ _Document = TypeVar("_Document", bound=Document)
 class DocumentError(ValueError):
     """A document cannot be parsed; the message is one line with the reason."""
 
+    hint = ""
+
 
 def parse_document(model: type[_Document], data: bytes | str) -> _Document:
     """Return the model parsed from a JSON document; DocumentError names the first faults."""
@@ -94,7 +96,10 @@ def parse_document(model: type[_Document], data: bytes | str) -> _Document:
         return model.model_validate_json(data)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
-        raise DocumentError(_in_words(problems)) from None
+        newer = [one for one in problems if one["loc"] == ("format_version",)]
+        fault = DocumentError(_in_words(newer or problems))
+        fault.hint = "install a newer version of shardprep" if newer else ""
+        raise fault from None
 
 
 def check_size(data: bytes | str) -> None:

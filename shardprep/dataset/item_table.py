@@ -114,8 +114,9 @@ UNREADABLE = (
 
 def index_text(table: pa.Table) -> str:
     """Return the index for the rows of a shard, in the format of DALI and `tfrecord2idx`."""
-    places = zip(table["offset"].to_pylist(), table["length"].to_pylist(), strict=True)
-    return "".join(f"{offset} {length}\n" for offset, length in places if offset is not None)
+    places = (table[name].cast("string") for name in ("offset", "length"))
+    lines = pc.binary_join_element_wise(*places, " ").drop_null()
+    return "\n".join([*lines.to_pylist(), ""])
 
 
 def columns_of(schema: pa.Schema) -> pa.Schema:

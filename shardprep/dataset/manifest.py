@@ -17,6 +17,7 @@ from pydantic import Field
 
 from shardprep.dataset import documents
 from shardprep.dataset.documents import Count, Document, Name, Sha256, SparseDocument, Version
+from shardprep.dataset.leak_check import LeakCheck
 from shardprep.dataset.schema import OBJECTS
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError, OptionName
@@ -215,7 +216,9 @@ def _shown(key: str, value: object) -> str:
 class Manifest(SparseDocument):
     """Contents and origin of a whole dataset."""
 
-    sparse_keys: ClassVar[frozenset[str]] = frozenset({"annotations", "unmatched", "num_rescaled"})
+    sparse_keys: ClassVar[frozenset[str]] = frozenset(
+        {"annotations", "unmatched", "num_rescaled", "leaks"}
+    )
 
     format_version: Literal[1] = 1
     name: Name
@@ -234,6 +237,8 @@ class Manifest(SparseDocument):
     num_rescaled: Count = 0
     """Number of written images whose boxes and outlines were scaled, because the annotations state
     another image size; left out if 0."""
+    leaks: LeakCheck | None = None
+    """The search for near copies; left out if the build made none."""
     files: dict[str, Sha256] = Field(default_factory=dict)
     """SHA-256 of `items.parquet` and `schema.json`, in hexadecimal."""
     sha256: str = ""
@@ -300,7 +305,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     try:
         manifest = documents.parse_document(Manifest, data)
     except documents.DocumentError as error:
-        raise _unreadable(where, str(error)) from error
+        raise _unreadable(where, str(error), error.hint) from error
     for name, split in manifest.splits.items():
         count = len(split.shards)
         for i, shard in enumerate(split.shards):
@@ -366,5 +371,5 @@ def _too_many(where: str, images: Mapping[str, int], most: int) -> Iterator[str]
             yield f"{where} has {count:,} images of {name!r}, its split {most:,}"
 
 
-def _unreadable(where: str, what: str) -> DatasetError:
-    return DatasetError(where, f"cannot be read ({what})", _HINT)
+def _unreadable(where: str, what: str, hint: str = "") -> DatasetError:
+    return DatasetError(where, f"cannot be read ({what})", hint or _HINT)

@@ -33,7 +33,7 @@ from shardprep.dataset.schema import (
     Schema,
 )
 from shardprep.dataset.tfrecord import unframe
-from shardprep.errors import RecordError, some_of
+from shardprep.errors import RecordError, counted, some_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -207,7 +207,7 @@ class _Comparison:
         counts = [Counter(one) for one in lists]
         apart = [[*(counts[i] - counts[1 - i]).elements()] for i in (0, 1)]
         if not any(apart):
-            return f"{len(lists[0]):,} objects", "the same in another order"
+            return counted(len(lists[0]), "object"), "the same in another order"
         words = [[one.words for one in side] for side in apart]
         if words[0] == words[1]:
             words = [[one.words_with_details() for one in side] for side in apart]

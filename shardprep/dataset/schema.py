@@ -452,4 +452,4 @@ def parse_schema(data: bytes | str, where: str) -> Schema:
     try:
         return documents.parse_document(Schema, data)
     except documents.DocumentError as error:
-        raise SchemaError(where, str(error)) from error
+        raise SchemaError(where, str(error), error.hint) from error

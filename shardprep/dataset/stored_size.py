@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import io
 import struct
+from typing import TYPE_CHECKING
 
 import simplejpeg
-from PIL import Image
 
 from shardprep.image.spec import MAX_STACK_PIXELS, MAX_STORED_PIXELS
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _JPEG_START, _PNG_START = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _PNG_SIZE, _PNG_SIZE_AT = struct.Struct(">II"), 16
@@ -38,6 +41,8 @@ def check_stack_size(number: int, height: int, width: int) -> None:
 
 def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
     """Return an image of a record, with only its header read; TooLargeError if it is too large."""
+    from PIL import Image
+
     try:
         image = Image.open(io.BytesIO(data), formats=formats)
     except Image.DecompressionBombError as error:

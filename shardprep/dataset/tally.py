@@ -241,7 +241,7 @@ def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:
     """Return `manifest` with the counts and sizes of only some records.
 
     Splits and shards without any of these records are left out. Names and hashes of shards are
-    still those of the complete files. `written` has `counted_columns`
+    still those of the complete files, and there is no certificate. `written` has `counted_columns`
     and the rows of the records, in the order of the item table.
     """
     tally = Tally(ImageSpec(size=None, fit="none"))
@@ -257,5 +257,6 @@ def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:
             "splits": tally.splits(schema.labels),
             "totals": tally.totals(Counter()),
             "annotations": tally.annotations(schema),
+            "leaks": None,
         }
     )

@@ -122,6 +122,7 @@ def _document(
         "name": manifest.name,
         "version": manifest.version,
         "description": f"Images and annotations, prepared by shardprep. Records: {counts}.",
+        **({"rai:dataPreprocessingProtocol": [str(manifest.leaks)]} if manifest.leaks else {}),
         "distribution": files,
         "recordSet": [
             _rows("splits", ("name", "num_records"), splits, "cr:Split"),

@@ -168,6 +168,8 @@ def _facts(manifest: Manifest, schema: Schema, chosen: Chosen | None) -> dict[st
         "splits": {name: split.num_records for name, split in manifest.splits.items()},
         "labels": list(schema.labels),
     }
+    if manifest.leaks is not None:
+        facts["leaks"] = manifest.leaks.model_dump(mode="json")
     if chosen is not None:
         facts["split"] = chosen.name
         facts["records_sha256"] = hashlib.sha256(chosen.numbers.tobytes()).hexdigest()

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from shardprep.dataset import tfrecord
 from shardprep.dataset.example import ExampleDecoder, decode
 from shardprep.dataset.item_table import ShardRows
 from shardprep.dataset.manifest import Manifest, Shard
@@ -50,10 +51,7 @@ from shardprep.dataset.schema import (
     Feature,
     Schema,
 )
-from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import DatasetError, RecordError, some_of
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 Buffer = bytes | memoryview
 """Stored bytes. A view keeps its block of the shard in memory."""
@@ -193,32 +191,34 @@ def table_columns(schema: Schema) -> dict[str, str]:
     }
 
 
-def sample_parser(schema: Schema) -> Callable[[Bytes, str, str], ExportSample]:
+def sample_parser(schema: Schema) -> Callable[[memoryview, str, str], ExportSample]:
     """Return a function of (payload, key, name) that returns a sample with views of the payload."""
     size, is_raw, pictures = schema.image_size, schema.image.encoding == "raw", schema.image_name
     known = {FILENAME} if size is None else {FILENAME, HEIGHT, WIDTH}
     decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)
     target, columns, classes = schema.target, table_columns(schema), schema.class_features
+    num_labels = len(schema.labels)
+    is_plain = not (
+        columns or classes or {BOX, MASK, POINTS, TARGET_IMAGE} & schema.features.keys()
+    )
 
-    def parse(payload: Bytes, key: str, name: str) -> ExportSample:
-        quick = decoder.find(payload.data)
+    def parse(payload: memoryview, key: str, name: str) -> ExportSample:
+        quick = decoder.find(payload)
         values: dict[str, Any] = decode(payload.tobytes()) if quick is None else quick
         try:
             files = [_image(data, values, size, is_raw=is_raw) for data in values[pictures]]
             images, encodings, sizes = zip(*files, strict=True)
-            return ExportSample(
-                key,
-                name,
-                images,
-                encodings[0],
-                sizes[0],
-                _target(values, target, len(schema.labels)),
-                _objects(values, schema),
-                [values[MASK][0], *values[MASK][1:]] if MASK in schema.features else (),
-                next(iter(_keypoints(values, schema, POINTS, POINTS_VISIBLE)), ()),
-                _columns(values, columns),
-                {name: _class(values[name][0], schema.features[name]) for name in classes},
-                values[TARGET_IMAGE][0] if TARGET_IMAGE in schema.features else None,
+            goal = _target(values, target, num_labels)
+            sample = ExportSample(key, name, images, encodings[0], sizes[0], goal)
+            if is_plain:
+                return sample
+            return sample._replace(
+                objects=_objects(values, schema),
+                class_masks=[values[MASK][0], *values[MASK][1:]] if MASK in schema.features else (),
+                points=next(iter(_keypoints(values, schema, POINTS, POINTS_VISIBLE)), ()),
+                columns=_columns(values, columns),
+                classes={name: _class(values[name][0], schema.features[name]) for name in classes},
+                target_image=values[TARGET_IMAGE][0] if TARGET_IMAGE in schema.features else None,
             )
         except (LookupError, ValueError, TypeError, OSError) as error:
             what = " ".join(str(error).split())[:200] or type(error).__name__
@@ -367,14 +367,20 @@ def read_samples(
     sizes = [ends[run.stop] - ends[run.start] for run in runs]
     for run, block in zip(runs, dataset.files.blocks(shard, sizes), strict=True):
         moved(len(block))
-        data, start = np.frombuffer(block, np.uint8), ends[run.start]
-        for number in run:
+        data, start = memoryview(block), ends[run.start]
+        are_sound = [False] * len(run)
+        if len(block) == ends[run.stop] - start:
+            lengths = np.array(rows.lengths[run.start : run.stop])
+            are_sound = tfrecord.are_sound(np.frombuffer(block, np.uint8), lengths).tolist()
+        for number, is_sound in zip(run, are_sound, strict=True):
             name = names[number]
             if name is None:
                 continue
             framed, key = data[ends[number] - start : ends[number + 1] - start], rows.keys[number]
             try:
-                sample = parse(unframe(framed, "", ends[number]), key, name)
+                if not is_sound:
+                    tfrecord.unframe(bytes(framed), "", ends[number])  # raises the precise error
+                sample = parse(framed[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES], key, name)
             except RecordError as error:
                 damaged.append(f"{number} ({key})")
                 first = first or error

@@ -10,8 +10,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
-#if defined(__GNUC__)
+#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define HAVE_VECTORS 1
 #else
 #define HAVE_VECTORS 0
@@ -21,65 +24,61 @@ enum { NONE, SUB, UP, AVERAGE, PAETH };
 
 enum { MAX_STEP = 8, PALETTE_BYTES = 3 * 256 };
 
+/* Return which of a, b and c is nearest to a + b - c, the first of them if several are.
+
+   Compare 3 c - a - b with the smaller and the larger of a and b: this has no absolute values. */
 static inline uint8_t
 paeth(int a, int b, int c)
 {
-    const int down = b - c, across = a - c;
-    const int from_a = abs(down), from_b = abs(across), from_c = abs(down + across);
-    const int b_or_c = from_b <= from_c ? b : c;
-    return (uint8_t)(from_a <= from_b && from_a <= from_c ? a : b_or_c);
+    const int limit = 3 * c - a - b, low = a < b ? a : b, high = a < b ? b : a;
+    return (uint8_t)(limit <= low ? high : high <= limit ? low : c);
 }
 
-/* Undo the filter of one row; a pixel has `step` bytes. `above` is zeros for the first row. */
+/* Undo the filter of one row; a pixel has `step` bytes. `above` is zeros for the first row.
+
+   The bytes before `start` are done. */
 static inline void
-undo_row(uint8_t *out, const uint8_t *in, const uint8_t *above, size_t num, size_t step, int filter)
+undo_row(
+    uint8_t *out, const uint8_t *in, const uint8_t *above, size_t start, size_t num, size_t step,
+    int filter)
 {
     if (filter == UP) {
-        for (size_t i = 0; i < num; i++)
+        for (size_t i = start; i < num; i++)
             out[i] = (uint8_t)(in[i] + above[i]);
         return;
     }
-    for (size_t i = 0; i < step; i++) {
-        int guess = filter == SUB ? 0 : filter == AVERAGE ? above[i] / 2 : above[i];
-        out[i] = (uint8_t)(in[i] + guess);
+    for (; start < step; start++) {
+        int guess = filter == SUB ? 0 : filter == AVERAGE ? above[start] / 2 : above[start];
+        out[start] = (uint8_t)(in[start] + guess);
     }
     if (filter == SUB)
-        for (size_t i = step; i < num; i++)
+        for (size_t i = start; i < num; i++)
             out[i] = (uint8_t)(in[i] + out[i - step]);
     else if (filter == AVERAGE)
-        for (size_t i = step; i < num; i++)
+        for (size_t i = start; i < num; i++)
             out[i] = (uint8_t)(in[i] + (out[i - step] + above[i]) / 2);
     else
-        for (size_t i = step; i < num; i++)
+        for (size_t i = start; i < num; i++)
             out[i] = (uint8_t)(in[i] + paeth(out[i - step], above[i], above[i - step]));
 }
 
 #if HAVE_VECTORS
 
 typedef int16_t Lanes __attribute__((vector_size(16)));
+typedef uint64_t Halves __attribute__((vector_size(16)));
+typedef uint8_t Octets __attribute__((vector_size(16)));
 typedef uint8_t Bytes __attribute__((vector_size(8)));
 
-/* Return 3 or 4 bytes as lanes; a pixel of 3 bytes may be loaded with a byte of the next. */
-static inline Lanes
+/* Return 3 or 4 bytes; a pixel of 3 bytes may be loaded with a byte of the next. */
+static inline uint64_t
 load(const uint8_t *from, size_t num)
 {
-    uint64_t word = 0;
-    Bytes bytes;
-    if (num == 4) {
-        uint32_t half;
-        memcpy(&half, from, 4);
-        word = half;
-    } else
+    uint32_t word = 0;
+    if (num == 4)
+        memcpy(&word, from, 4);
+    else
         memcpy(&word, from, 3);
-    memcpy(&bytes, &word, 8);
-    return __builtin_convertvector(bytes, Lanes);
-}
-
-static inline Lanes
-distance(Lanes x)
-{
-    const Lanes sign = x >> 15;
-    return (x ^ sign) - sign;
+    return word;
 }
 
 static inline Lanes
@@ -88,63 +87,104 @@ chosen(Lanes mask, Lanes x, Lanes y)
     return (mask & x) | (~mask & y);
 }
 
-typedef struct {
-    Lanes a, c;
-} Before;
-
-/* Undo the filter of a pixel of 3 or 4 bytes at once; `width` (3 or 4) bytes are read. */
-static inline void
-undo_pixel(
-    Before *before, uint8_t *out, const uint8_t *in, const uint8_t *above, size_t width,
-    size_t step, int filter)
+#if defined(__SSE2__) /* has instructions that compilers do not find */
+static inline Lanes
+lanes(uint64_t word)
 {
-    const Lanes a = before->a, b = load(above, width), c = before->c;
-    Lanes guess = a;
-    if (filter == AVERAGE)
-        guess = (a + b) >> 1;
-    else if (filter == PAETH) {
-        const Lanes down = b - c, across = a - c;
-        const Lanes from_a = distance(down), from_b = distance(across);
-        const Lanes from_c = distance(down + across);
-        const Lanes is_a = (from_a <= from_b) & (from_a <= from_c);
-        guess = chosen(is_a, a, chosen(from_b <= from_c, b, c));
-    }
-    before->a = (load(in, width) + guess) & 255;
-    before->c = b;
-    const Bytes bytes = __builtin_convertvector(before->a, Bytes);
-    uint64_t word;
-    memcpy(&word, &bytes, 8);
-    memcpy(out, &word, step);
+    return (Lanes)_mm_unpacklo_epi8(_mm_set_epi64x(0, (int64_t)word), _mm_setzero_si128());
 }
 
-/* Undo the filter of a row of such pixels, with the result of `undo_row`. */
+static inline Lanes
+smaller(Lanes x, Lanes y)
+{
+    return (Lanes)_mm_min_epi16((__m128i)x, (__m128i)y);
+}
+
+static inline Lanes
+larger(Lanes x, Lanes y)
+{
+    return (Lanes)_mm_max_epi16((__m128i)x, (__m128i)y);
+}
+#else
+static inline Lanes
+lanes(uint64_t word)
+{
+    Bytes bytes;
+    memcpy(&bytes, &word, 8);
+    return __builtin_convertvector(bytes, Lanes);
+}
+
+static inline Lanes
+smaller(Lanes x, Lanes y)
+{
+    return chosen(x < y, x, y);
+}
+
+static inline Lanes
+larger(Lanes x, Lanes y)
+{
+    return chosen(x < y, y, x);
+}
+#endif
+
+/* Undo the filter of a row of pixels of 3 or 4 bytes, and of the next row if `both`.
+
+   Each pixel needs the result to its left, so rows are undone side by side: the first one in the
+   lower four lanes, and the next row, a pixel behind it, in the upper four. */
 static inline void
 undo_pixels(
-    uint8_t *out, const uint8_t *in, const uint8_t *above, size_t num, size_t step, int filter)
+    uint8_t *out, const uint8_t *in, const uint8_t *above, size_t num, size_t step, int filter,
+    int both)
 {
-    Before before = {{0}, {0}};
-    size_t i = 0;
-    for (; i + step < num; i += step)
-        undo_pixel(&before, out + i, in + i, above + i, 4, step, filter);
-    undo_pixel(&before, out + i, in + i, above + i, step, step, filter);
+    const uint8_t *next_in = in + num + 1;
+    uint8_t *next = out + num;
+    undo_row(out, in, above, 0, step, step, filter);
+    Lanes a = lanes(load(out, step)), c = lanes(load(above, step));
+    for (size_t i = step; i < num; i += step) {
+        const size_t width = i + step < num ? 4 : step;
+        uint64_t word = load(in + i, width);
+        if (both)
+            word |= load(next_in + i - step, 4) << 32;
+        const Halves up = (Halves)lanes(load(above + i, width)), left = (Halves)a;
+        const Lanes b = (Lanes)(Halves){up[0], left[0]};
+        Lanes guess = a;
+        if (filter == AVERAGE)
+            guess = (a + b) >> 1;
+        else if (filter == PAETH) {
+            const Lanes limit = c + c + c - b - a, low = smaller(a, b), high = larger(a, b);
+            guess = chosen(limit > low, chosen(high > limit, c, low), high);
+        }
+        a = (Lanes)((Octets)lanes(word) + (Octets)guess);
+        c = b;
+        const Bytes bytes = __builtin_convertvector(a, Bytes);
+        memcpy(&word, &bytes, 8);
+        memcpy(out + i, &word, step);
+        word >>= 32;
+        if (both)
+            memcpy(next + i - step, &word, step);
+    }
+    if (both)
+        undo_row(next, next_in, out, num - step, num, step, filter);
 }
 
 static void
-undo_wide(uint8_t *out, const uint8_t *in, const uint8_t *above, size_t num, size_t step, int filter)
+undo_wide(
+    uint8_t *out, const uint8_t *in, const uint8_t *above, size_t num, size_t step, int filter,
+    int both)
 {
     /* a function for each constant, so that the compiler unrolls them */
     if (step == 3 && filter == SUB)
-        undo_pixels(out, in, above, num, 3, SUB);
+        undo_pixels(out, in, above, num, 3, SUB, both);
     else if (step == 3 && filter == AVERAGE)
-        undo_pixels(out, in, above, num, 3, AVERAGE);
+        undo_pixels(out, in, above, num, 3, AVERAGE, both);
     else if (step == 3)
-        undo_pixels(out, in, above, num, 3, PAETH);
+        undo_pixels(out, in, above, num, 3, PAETH, both);
     else if (filter == SUB)
-        undo_pixels(out, in, above, num, 4, SUB);
+        undo_pixels(out, in, above, num, 4, SUB, both);
     else if (filter == AVERAGE)
-        undo_pixels(out, in, above, num, 4, AVERAGE);
+        undo_pixels(out, in, above, num, 4, AVERAGE, both);
     else
-        undo_pixels(out, in, above, num, 4, PAETH);
+        undo_pixels(out, in, above, num, 4, PAETH, both);
 }
 #endif
 
@@ -161,13 +201,20 @@ undo(uint8_t *out, const uint8_t *in, size_t height, size_t num, size_t step, co
         if (filter == NONE)
             memcpy(row, in + 1, num);
 #if HAVE_VECTORS
-        else if ((step == 3 || step == 4) && filter != UP)
-            undo_wide(row, in + 1, above, num, step, filter);
+        else if ((step == 3 || step == 4) && filter != UP) {
+            const int both = y + 1 < height && in[num + 1] == filter;
+            undo_wide(row, in + 1, above, num, step, filter, both);
+            if (both) {
+                y++;
+                in += num + 1;
+                row += num;
+            }
+        }
 #endif
         else if (step == 1)
-            undo_row(row, in + 1, above, num, 1, filter);
+            undo_row(row, in + 1, above, 0, num, 1, filter);
         else
-            undo_row(row, in + 1, above, num, step, filter);
+            undo_row(row, in + 1, above, 0, num, step, filter);
         above = row;
     }
     return 1;

@@ -143,9 +143,9 @@ resize_down(const Image *out, const Image *in, Axis *rows, int simd)
     return 1;
 }
 
-/* The horizontal pass: the vertical pass on transposed strips. */
+/* The horizontal pass: the vertical pass on transposed strips, whose rows are columns. */
 static int
-resize_across(const Image *out, const Image *in, Axis *columns, int simd)
+resize_across(const Image *out, const Image *in, Axis *columns, int mirrored, int simd)
 {
     const size_t pitch = in->channels * STRIP;
     Blend *blend = choose_blend(columns, pitch, simd);
@@ -161,7 +161,7 @@ resize_across(const Image *out, const Image *in, Axis *columns, int simd)
         for (size_t x = 0; x < out->width; x++) {
             Window window = columns->windows[x];
             blend(
-                resized + x * pitch, upright + (size_t)window.first * pitch, pitch, pitch,
+                resized + (mirrored ? out->width - 1 - x : x) * pitch, upright + (size_t)window.first * pitch, pitch, pitch,
                 columns->weights + window.weights, window.num);
         }
         transpose(
@@ -175,7 +175,9 @@ resize_across(const Image *out, const Image *in, Axis *columns, int simd)
 
 /* Both passes, the vertical one first if `down_first`. */
 static int
-resize_both(const Image *out, const Image *in, Axis *columns, Axis *rows, int down_first, int simd)
+resize_both(
+    const Image *out, const Image *in, Axis *columns, Axis *rows, int down_first, int mirrored,
+    int simd)
 {
     Image middle = {
         NULL, 0, down_first ? out->height : in->height, down_first ? in->width : out->width,
@@ -185,17 +187,21 @@ resize_both(const Image *out, const Image *in, Axis *columns, Axis *rows, int do
     if (!middle.bytes)
         return 0;
     int done = down_first
-        ? resize_down(&middle, in, rows, simd) && resize_across(out, &middle, columns, simd)
-        : resize_across(&middle, in, columns, simd) && resize_down(out, &middle, rows, simd);
+        ? resize_down(&middle, in, rows, simd) &&
+            resize_across(out, &middle, columns, mirrored, simd)
+        : resize_across(&middle, in, columns, mirrored, simd) &&
+            resize_down(out, &middle, rows, simd);
     free(middle.bytes);
     return done;
 }
 
-/* Resize the box (left, top, right, bottom) of `in` to the size of `out`. */
+/* Resize the box (left, top, right, bottom) of `in` to the size of `out`. If mirrored, the horizontal
+   pass exchanges left and right; at the same width it has weights of 1 and changes no byte. */
 static int
-resize(const Image *out, const Image *in, const float box[4], int down_first, int simd)
+resize(
+    const Image *out, const Image *in, const float box[4], int down_first, int simd, int mirrored)
 {
-    const int across = in->width != out->width || box[0] != 0.0f || box[2] != (float)out->width;
+    const int across = mirrored || in->width != out->width || box[0] != 0.0f || box[2] != (float)out->width;
     const int down = in->height != out->height || box[1] != 0.0f || box[3] != (float)out->height;
     Axis columns = {0}, rows = {0};
     int done = make_axis(&rows, (int)in->height, box[1], box[3], (int)out->height) &&
@@ -206,9 +212,9 @@ resize(const Image *out, const Image *in, const float box[4], int down_first, in
             in->stride, (size_t)(rows.end - rows.first), (size_t)(columns.end - columns.first),
             in->channels};
         if (across && down)
-            done = resize_both(out, &used, &columns, &rows, down_first, simd);
+            done = resize_both(out, &used, &columns, &rows, down_first, mirrored, simd);
         else if (across)
-            done = resize_across(out, &used, &columns, simd);
+            done = resize_across(out, &used, &columns, mirrored, simd);
         else if (down)
             done = resize_down(out, &used, &rows, simd);
         else
@@ -260,21 +266,21 @@ check(const Image *in, const Image *out, const float box[4])
 
 PyDoc_STRVAR(
     resize_doc,
-    "resize(pixels, out, box, down_first, simd=True)\n--\n\n"
+    "resize(pixels, out, box, down_first, simd=True, mirrored=False)\n--\n\n"
     "Fill uint8 out[height, width, channels] with the box (left, top, right, bottom) of pixels.\n\n"
     "Both are C-contiguous and do not overlap. The vertical pass comes first if down_first.\n"
-    "simd=False takes the portable path. The GIL is released. Raises ValueError for wrong shapes\n"
-    "and boxes.");
+    "simd=False takes the portable path; mirrored=True exchanges left and right. The GIL is\n"
+    "released. Raises ValueError for wrong shapes and boxes.");
 
 static PyObject *
 py_resize(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *pixels, *result, *answer = NULL;
     float box[4];
-    int down_first, simd = 1;
+    int down_first, simd = 1, mirrored = 0;
     if (!PyArg_ParseTuple(
-            args, "OO(ffff)p|p:resize", &pixels, &result, &box[0], &box[1], &box[2], &box[3],
-            &down_first, &simd))
+            args, "OO(ffff)p|pp:resize", &pixels, &result, &box[0], &box[1], &box[2], &box[3],
+            &down_first, &simd, &mirrored))
         return NULL;
     Py_buffer in_view, out_view;
     if (PyObject_GetBuffer(pixels, &in_view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT))
@@ -288,7 +294,7 @@ py_resize(PyObject *Py_UNUSED(module), PyObject *args)
         check(&in, &out, box)) {
         int done;
         Py_BEGIN_ALLOW_THREADS
-        done = resize(&out, &in, box, down_first, simd);
+        done = resize(&out, &in, box, down_first, simd, mirrored);
         Py_END_ALLOW_THREADS
         answer = done ? Py_NewRef(Py_None) : PyErr_NoMemory();
     }

@@ -15,12 +15,7 @@ from PIL import Image, ImageCms
 
 from shardprep.image.resample import Deep, Pixels
 from shardprep.image.spec import DepthRange, ImageSpec
-
-_pixels: Any
-try:
-    from shardprep.image import _pixels
-except ImportError:  # no compiler at installation, or its result does not load here
-    _pixels = None
+from shardprep.image.transparency import flattened
 
 _TILE_PIXELS: Final = 1 << 18
 _MODES = {
@@ -82,24 +77,6 @@ def eight_bit_pixels(
         else:
             pixels[rows, columns] = np.asarray(_in_srgb(tile, transform))
     return pixels
-
-
-def flattened(pixels: Pixels, background: tuple[int, int, int] | None) -> Pixels:
-    """Return RGBA or grey-alpha pixels as RGB over a background, byte-equal to Pillow's result.
-
-    Takes and returns uint8[height, width, channels], C-contiguous. With None, alpha is ignored.
-    """
-    out = np.empty((*pixels.shape[:2], 3), np.uint8)
-    if _pixels is not None:
-        _pixels.flatten(pixels, out, background)
-        return out
-    if background is None:
-        out[:] = pixels[..., :-1]
-        return out
-    alpha = pixels[..., -1:].astype(np.uint16)
-    sums = pixels[..., :-1] * alpha + np.array(background, np.uint16) * (255 - alpha) + 128
-    out[:] = ((sums >> 8) + sums) >> 8
-    return out
 
 
 def convert_in_place(pixels: Pixels, transform: SrgbTransform) -> None:

@@ -14,7 +14,6 @@ from shardprep.image.color import (
     convert_in_place,
     deep_levels,
     eight_bit_pixels,
-    flattened,
     sixteen_bit_pixels,
     srgb_transform,
 )
@@ -23,6 +22,7 @@ from shardprep.image.placement import UPRIGHT, turned
 from shardprep.image.resample import Deep, Pixels
 from shardprep.image.signatures import NotAnImageError, is_dicom, is_heif
 from shardprep.image.spec import ImageSpec
+from shardprep.image.transparency import flattened
 from shardprep.image.truncation import without_cut_segment
 from shardprep.profiling import stage
 

@@ -7,10 +7,9 @@ at installation. Without the extension, Pillow resizes, with the same result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
-from PIL import Image
 
 _fill: Callable[..., None] | None
 try:
@@ -29,18 +28,24 @@ Deep = np.ndarray[tuple[int, int, int], np.dtype[np.uint16]]
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom in pixels; may be fractions."""
 
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 BACKEND: Final[Literal["c", "pillow"]] = "pillow" if _fill is None else "c"
 """Implementation of `resize` on this machine."""
 
 
 def resize(
-    pixels: Pixels, size: tuple[int, int], box: Box | None = None, out: Pixels | None = None
+    pixels: Pixels,
+    size: tuple[int, int],
+    box: Box | None = None,
+    out: Pixels | None = None,
+    *,
+    mirrored: bool = False,
 ) -> Pixels:
     """Return the pixels in a box, by default all, scaled to `size` (height and width).
 
     The 1 to 4 channels are filtered separately, alpha like the others. As in Pillow, the filter
     reads beyond the edges of the box where the image continues. The result is `out` if given, which
-    must be C-contiguous.
+    must be C-contiguous. `mirrored` exchanges left and right of the result.
 
     Raises ValueError for pixels of another type or shape, a size below 1, an `out` of another shape
     or a box that is not within the image.
@@ -59,9 +64,10 @@ def resize(
     if out.shape != (*size, channels):
         raise ValueError(f"{list(out.shape)} is not {size[0]}x{size[1]} with {channels} channels")
     if _fill is None:
-        out[:] = resize_by_pillow(pixels, size, box)
+        out[:] = resize_by_pillow(pixels, size, box)[:, :: -1 if mirrored else 1]
         return out
-    _fill(np.ascontiguousarray(pixels), out, box, down_first(pixels, size))
+    simd = True
+    _fill(np.ascontiguousarray(pixels), out, box, down_first(pixels, size), simd, mirrored)
     return out
 
 
@@ -69,21 +75,27 @@ def resize_by_pillow(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
     """Return the same pixels as `resize`, computed by Pillow instead of the extension."""
     down = down_first(pixels, size)
     if pixels.shape[2] == 3:
-        return np.array(_by_pillow(Image.fromarray(pixels), size, box, down=down))
+        return _by_pillow(pixels, size, box, down=down)
     # Pillow would treat the last of two or four channels as alpha and weight the others by it.
-    images = [Image.fromarray(pixels[:, :, i]) for i in range(pixels.shape[2])]
-    channels = [np.asarray(_by_pillow(image, size, box, down=down)) for image in images]
-    return np.stack(channels, axis=2)
+    channels = [pixels[:, :, i] for i in range(pixels.shape[2])]
+    return np.stack([_by_pillow(one, size, box, down=down) for one in channels], axis=2)
 
 
 def resize_deep(
-    pixels: Deep, size: tuple[int, int], box: Box | None = None, out: Deep | None = None
+    pixels: Deep,
+    size: tuple[int, int],
+    box: Box | None = None,
+    out: Deep | None = None,
+    *,
+    mirrored: bool = False,
 ) -> Deep:
     """Return grey pixels of 16 bits in a box, scaled by Pillow's bicubic filter for floats."""
+    from PIL import Image
+
     grey = Image.fromarray(pixels[:, :, 0].astype(np.float32))
     scaled = np.asarray(grey.resize((size[1], size[0]), Image.Resampling.BICUBIC, box=box))
     out = np.empty((*size, 1), np.uint16) if out is None else out
-    out[:, :, 0] = np.rint(scaled).clip(0, 65535)
+    out[:, :, 0] = np.rint(scaled).clip(0, 65535)[:, :: -1 if mirrored else 1]
     return out
 
 
@@ -96,11 +108,14 @@ def down_first(pixels: Pixels, size: tuple[int, int]) -> bool:
     return less_height > max(0, 2 * less_width)
 
 
-def _by_pillow(image: Image.Image, size: tuple[int, int], box: Box, *, down: bool) -> Image.Image:
-    left, top, right, bottom = box
+def _by_pillow(pixels: _Bytes, size: tuple[int, int], box: Box, *, down: bool) -> _Bytes:
+    from PIL import Image
+
+    image, (left, top, right, bottom) = Image.fromarray(pixels), box
     height, width = size
     if down:  # in a call of its own, because Pillow 12 begins with the other
         rows = (0, top, image.width, bottom)
         image = image.resize((image.width, height), Image.Resampling.BICUBIC, box=rows)
         top, bottom = 0, height
-    return image.resize((width, height), Image.Resampling.BICUBIC, box=(left, top, right, bottom))
+    box = (left, top, right, bottom)
+    return np.array(image.resize((width, height), Image.Resampling.BICUBIC, box=box))

@@ -40,15 +40,10 @@ from shardprep.reader.validators import (
     validated_fields,
 )
 
-InputContext = Annotated[
-    Any,
-    like(
-        "a tf.distribute.InputContext",
-        "input_pipeline_id",
-        "num_input_pipelines",
-        "num_replicas_in_sync",
-    ),
-]
+InputContext = Annotated[Any, like(
+    "a tf.distribute.InputContext", "input_pipeline_id", "num_input_pipelines",
+    "num_replicas_in_sync",
+)]  # fmt: skip
 Sharding = Annotated[Any, like("a jax.sharding.Sharding", "devices_indices_map", "num_devices")]
 DataOptions = Annotated[Any, like("a tf.data.Options", "threading", "autotune")]
 BoxFormat = Literal[
@@ -117,6 +112,7 @@ class CropWindow(NamedTuple):
     left: int
     height: int
     width: int
+    mirrored: bool = False
 
 
 @validated_fields("reader.RandomResizedCrop")
@@ -135,15 +131,22 @@ class RandomResizedCrop:
         ratio: smallest and largest aspect ratio, width to height.
         min_visible: an object is dropped if less than this share of its box is in the crop, or if
             a side of the visible part is shorter than one pixel of the result.
+        flip: probability of exchanging left and right of the result. Boxes, masks and keypoints
+            are mirrored too. It does not change which boxes are drawn.
     """
 
     size: Size
     scale: Scale = (0.08, 1.0)
     ratio: Ratio = (3 / 4, 4 / 3)
     min_visible: Share = 0.1
+    flip: Share = 0.0
 
     def window(self, height: int, width: int, draws: Iterator[float]) -> CropWindow:
         """Return the box in an image of this size; `draws` yields random numbers in [0, 1)."""
+        window = self._box(height, width, draws)
+        return window._replace(mirrored=next(draws) < self.flip) if self.flip else window
+
+    def _box(self, height: int, width: int, draws: Iterator[float]) -> CropWindow:
         smallest, largest = self.scale
         low, high = map(math.log, self.ratio)
         for _ in range(_MAX_DRAWS):

@@ -36,6 +36,7 @@ class RecipeKeywords(TypedDict, total=False):
     separator: str
     classes: Texts
     class_map: str
+    relabel: str
     join: Texts
     columns: Texts
     rows: str

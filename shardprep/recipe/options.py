@@ -152,6 +152,10 @@ class BuildOptions:
     class_map: str = _option("",
         "New names for classes: a JSON or CSV file, or OLD=NEW,… The order of the classes does not "
         "change.", _LABELS, "MAP")
+    relabel: str = _option("",
+        "Table of labels that replace those of the images it names, such as the corrected output "
+        "of report --list wrong-labels. FILE, ID and LABEL are as in --labels.", _LABELS,
+        "csv:FILE[:ID:LABEL]", is_newer=True)
     join: tuple[str, ...] = _option((),
         "Table whose columns are added, joined by a column of both tables. Can be repeated.",
         _LABELS, "FILE[:KEY]", is_repeated=True)

@@ -57,6 +57,7 @@ from shardprep.recipe.rules import (
     parse_rows_rule,
     parse_split_rule,
     parse_stack_rule,
+    parse_table_rule,
 )
 from shardprep.recipe.values import read_number, read_texts, texts_in, value_shown
 from shardprep.source.kaggle.ref import is_ref
@@ -66,8 +67,7 @@ from shardprep.storage.url import is_url, parse_place, shown_url
 
 _Part = TypeVar("_Part", ImageSpec, SourceLimits)
 _TYPES = get_type_hints(
-    BuildOptions,
-    localns={**vars(schema), **vars(annotation_types), **vars(spec)},
+    BuildOptions, localns={**vars(schema), **vars(annotation_types), **vars(spec)}
 )
 
 
@@ -81,8 +81,8 @@ def _is_encoding(name: str) -> bool:
 
 _NAMES = ("source", "out", "name", "version")
 _FILES = (
-    "labels", "rows", "join", "class_map", "exclude_list", "split", "schema", "boxes", "masks",
-    "points", "mask_values",
+    "labels", "relabel", "rows", "join", "class_map", "exclude_list", "split", "schema", "boxes",
+    "masks", "points", "mask_values",
 )  # fmt: skip
 """Options that may name a file. The file must not be in object storage."""
 _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -165,6 +165,7 @@ class Rules:
     """The parsed rules of a recipe."""
 
     labels: LabelRule
+    relabel: CsvRule
     rows: CsvRule
     split: SplitRule
     group: GroupRule
@@ -180,6 +181,7 @@ class Rules:
 _TARGET = OptionName("target_image")
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "labels": parse_label_rule,
+    "relabel": lambda text: parse_table_rule(text, OptionName("relabel")),
     "rows": parse_rows_rule,
     "split": parse_split_rule,
     "group": parse_group_rule,
@@ -219,8 +221,7 @@ class Recipe(BuildOptions):
         """Specification of the stored target images, without loss; None if there are none."""
         if not self.target_image:
             return None
-        levels = "full" if self.images else self.depth_range  # numbers are already scaled
-        return replace(self.image_spec, format="png", depth=self.depth, depth_range=levels)
+        return replace(self.image_spec, format="png", depth=self.depth)
 
     @property
     def label_rule(self) -> LabelRule:
@@ -251,7 +252,7 @@ class Recipe(BuildOptions):
         files = [rule.file for rule in rules.join]
         files += [file for file in (self.class_map, self.exclude_list) if file]
         files += [*rules.labels.table.files, *rules.rows.files, *rules.split.files]
-        files += [*rules.boxes.files, *rules.masks.files, *rules.points.files]
+        files += [*rules.relabel.files, *rules.boxes.files, *rules.masks.files, *rules.points.files]
         if self.mask_values and "=" not in self.mask_values:
             files.append(self.mask_values)
         return files

@@ -173,6 +173,14 @@ def parse_rows_rule(text: str) -> CsvRule:
     return rule if text else _NO_TABLE
 
 
+def parse_table_rule(text: str, option: OptionName) -> CsvRule:
+    """Return the rule of `csv:FILE[:ID[:COLUMN,…]]`; OptionError if it is invalid."""
+    kind, _, argument = text.partition(":")
+    if text and not (kind == "csv" and argument):
+        raise OptionError(option, f"{shown(text)!r} names no table", "use csv:FILE:ID:COLUMN")
+    return _csv_rule(argument) if text else _NO_TABLE
+
+
 def parse_split_rule(text: str) -> SplitRule:
     """Return the rule of a `--split` value; OptionError if it is invalid."""
     option = OptionName("split")

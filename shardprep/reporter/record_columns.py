@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,10 @@ from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import LABEL, LABELS, TARGET_IMAGE, Schema
 from shardprep.dataset.target_text import target_text, target_texts
 from shardprep.errors import DatasetError
-from shardprep.reader.records.records import Places
-from shardprep.reader.selection.selection import Selection
-from shardprep.reader.selection.split_argument import AnySplit, as_selection
+
+if TYPE_CHECKING:
+    from shardprep.reader.selection.selection import Selection
+    from shardprep.reader.selection.split_argument import AnySplit
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -188,6 +189,8 @@ class Contents:
         return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
     def place(self, number: int) -> RecordPlace:
+        from shardprep.reader.records.records import Places
+
         manifest, record = self.manifest, number
         if self.scope is not None:
             manifest, record = self.scope.whole, int(self.scope.selection.numbers[number])
@@ -253,6 +256,8 @@ def read_contents(dataset: OpenDataset, split: AnySplit | None = None) -> Conten
 
 
 def _narrowed(contents: Contents, split: AnySplit) -> Contents:
+    from shardprep.reader.selection.split_argument import as_selection
+
     manifest, schema, items = contents.manifest, contents.schema, contents.items
     selection = as_selection(manifest, split)
     is_of = np.zeros(len(contents.status), bool)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,14 +14,14 @@ from shardprep.dataset.card import Link
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import counted
 from shardprep.progress import Watcher
-from shardprep.reader.selection.split_argument import AnySplit
-from shardprep.reporter import pixels
 from shardprep.reporter.findings import copies, labels, quality
 from shardprep.reporter.findings.finding import Finding, of_the_set, ranked
-from shardprep.reporter.page.page import render
-from shardprep.reporter.pixels import PassPlan, ScanResult, StoredImages
 from shardprep.reporter.record_columns import Contents, read_contents
-from shardprep.reporter.report_data import MOST_PICTURED, ReportData, ReportOptions
+from shardprep.reporter.report_data import MOST_MEASURED, MOST_PICTURED, ReportData, ReportOptions
+
+if TYPE_CHECKING:
+    from shardprep.reader.selection.split_argument import AnySplit
+    from shardprep.reporter.pixels import PassPlan, ScanResult, StoredImages
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,6 +38,8 @@ class Report(ReportData):
 
     def html(self) -> str:
         """Return the page as ASCII HTML. Equal datasets and options give equal text."""
+        from shardprep.reporter.page.page import render
+
         return render(self).decode("ascii")
 
 
@@ -46,27 +48,40 @@ def make_report(
 ) -> Report:
     """Return the report on a dataset or one of its splits; measure pixels if the options say so."""
     contents = read_contents(dataset, split)
+    if not options.has_pixels or not len(contents):
+        return _report(contents, options, None, None)
+    from shardprep.reporter import pixels
+
     selection = None if contents.scope is None else contents.scope.selection
 
     @cache
     def stored() -> StoredImages:
         return pixels.open_images(dataset, selection)
 
-    measured = None
-    if options.has_pixels and len(contents):
-        measured = pixels.measure(_plan(contents, options), stored, watcher)
-    has_pictures = options.has_pixels and options.thumbs and len(contents)
-    return _report(contents, options, measured, stored() if has_pictures else None)
+    measured = pixels.measure(_plan(contents, options), stored, watcher)
+    return _report(contents, options, measured, stored() if options.thumbs else None)
 
 
 def known_report(contents: Contents) -> Report:
     """Return a report without reading shards; pixel measures are included if they are cached."""
+    from shardprep.reporter import pixels
+
     options = ReportOptions()
     measured = pixels.kept(_plan(contents, options)) if len(contents) else None
     return _report(contents, options, measured, None)
 
 
+def measure_contents(contents: Contents, watcher: Watcher) -> ScanResult:
+    """Return the measures of all images; with up to `MOST_MEASURED`, they are those of a report."""
+    from shardprep.reporter import pixels
+
+    plan = _plan(contents, ReportOptions(sample=max(MOST_MEASURED, len(contents))))
+    return pixels.measure(plan, lambda: pixels.open_images(contents.dataset), watcher)
+
+
 def _plan(contents: Contents, options: ReportOptions) -> PassPlan:
+    from shardprep.reporter import pixels
+
     wanted = np.where(np.isin(contents.label, _pictured(contents)), contents.label, -1)
     return pixels.plan_pass(contents.mark, wanted, options.sample, options.seed)
 
@@ -82,18 +97,21 @@ def _report(
     num_measured = 0
     if measured is not None:
         num_measured = int(measured.measures["decoded"].sum())
-        copy_groups += copies.near_copies(contents, measured)
+        copy_groups += tuple(copies.near_copies(contents, measured))
         qualities = (*quality.pixel_qualities(contents, measured), *qualities)
+    predicted = options.predictions
+    wrong = () if predicted is None else tuple(labels.wrong_labels(contents, predicted))
     findings = [
         *copies.copy_findings(contents, copy_groups, num_measured),
         *_damaged_records(contents, measured),
         *labels.input_findings(contents),
         *labels.class_findings(contents),
+        *labels.wrong_label_findings(contents, predicted, wrong),
         *labels.property_findings(contents, measured),
         *labels.annotation_findings(contents, measured),
         *quality.quality_findings(contents, qualities, num_measured),
     ]
-    results = ranked(map(of_the_set, findings)), copy_groups, qualities, measured
+    results = ranked(map(of_the_set, findings)), copy_groups, qualities, wrong, measured
     return Report(contents, options, *results, _pictured(contents), shown)
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardprep.dataset.card import MOST_PICTURES, Card
 from shardprep.errors import RecordError, ShardprepError
-from shardprep.image.drawing import SIDE
 from shardprep.reporter.findings.copies import Copies
 from shardprep.reporter.findings.finding import Finding
+from shardprep.reporter.findings.labels import WrongLabel
 from shardprep.reporter.findings.quality import Quality
-from shardprep.reporter.pixels import Channels, ScanResult, StoredImages
-from shardprep.reporter.record_columns import Contents
+from shardprep.reporter.record_columns import Contents, Numbers
+
+if TYPE_CHECKING:
+    from shardprep.reporter.pixels import Channels, ScanResult, StoredImages
 
 MOST_MEASURED = 100_000
 """Default maximum number of images to measure; counts from the documents cover all images."""
@@ -33,6 +35,10 @@ class ReportOptions:
     seed: int = 0
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Default build options. The page lists options with other values."""
+    predictions: Numbers | None = None
+    """Predicted probability of each class, float[records, classes]; NaN for records without."""
+    predicted: str = ""
+    """Which predictions are used, in a sentence."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,6 +51,7 @@ class ReportData(Card):
     copies: tuple[Copies, ...]
     """Groups of exact copies, then of near copies, each sorted by first record."""
     qualities: tuple[Quality, ...]
+    wrong_labels: tuple[WrongLabel, ...]
     measured: ScanResult | None
     pictured: tuple[int, ...]
     """Classes with pictures on the page, in label order; () for a dataset without classes."""
@@ -96,6 +103,8 @@ class ReportData(Card):
         """Yield small images from all parts of the dataset, uint8[height, width, 3]."""
         if self.images is None:
             return
+        from shardprep.image.drawing import SIDE
+
         numbers = np.unique(np.linspace(0, len(self.contents) - 1, MOST_PICTURES).astype(int))
         with contextlib.suppress(ShardprepError, OSError):  # the shards may have been deleted
             for payload in self.images.payloads(numbers.tolist()):

@@ -222,9 +222,9 @@ def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
 
 
 def _reader(file: str) -> _Read:
-    if is_url(file):
-        return partial(_read_object, file)
     opened = range_reads.open_file(file)
+    if opened is None and is_url(file):
+        return partial(_read_object, file)
     if opened is None:  # opened anew: an older descriptor may belong to a replaced file
         try:
             opened = Descriptor(regular_descriptor(file))

@@ -128,9 +128,10 @@ def _read_ahead_by_system(spans: Sequence[_Span]) -> Iterator[_Span]:
             yield span
             num_bytes -= span.num_bytes
             if last[span.file] == i:
+                del last[span.file]
                 _open.files.drop(span.file)
     finally:
-        for file in {span.file for span in spans[:num_told]}:
+        for file in last:
             _open.files.drop(file)
 
 

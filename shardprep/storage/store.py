@@ -17,7 +17,6 @@ import errno
 import functools
 import logging
 import math
-import multiprocessing
 import os
 import queue
 import re
@@ -264,6 +263,8 @@ _voices: dict[str, socket.socket] = {}
 
 def _may_speak(host: str) -> bool:
     """Return True in one worker for each host of a store, so that it alone logs the warning."""
+    import multiprocessing
+
     parent = multiprocessing.parent_process()
     if parent is None or host in _voices or not hasattr(socket, "AF_UNIX"):
         return True

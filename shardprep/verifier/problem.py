@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shardprep.dataset.card import Card
+from shardprep.errors import counted
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import ObjectUrl
 
 if TYPE_CHECKING:
     from shardprep.dataset.diff import SourceDifference
+    from shardprep.dataset.leak_check import LeakSearch
     from shardprep.writer.workspace.repair_input import IntactShard
 
 _FileKind = Literal["unreadable", "missing", "extra", "misplaced", "size", "hash", "count"]
@@ -97,6 +99,8 @@ class Verification(Card):
     """The check before a repair; None if nothing was repaired."""
     against: SourceDifference | None = None
     """Differences from a source; None if no source was compared."""
+    leaks: LeakSearch | None = None
+    """Copies in different splits; None if they were not searched."""
 
     @property
     def repaired(self) -> tuple[Problem, ...] | None:
@@ -123,10 +127,12 @@ class Verification(Card):
         if self.problems:
             lines["such as"] = [f"{one.file}: {one.what}" for one in self.problems]
         if self.repaired is not None:
-            lines["repaired"] = f"{len(self.repaired):,} problems before"
+            lines["repaired"] = f"{counted(len(self.repaired), 'problem')} before"
         if self.against is not None:
             lines["against"] = self.against.facts()
+        if self.leaks is not None:
+            lines["leaks"] = self.leaks.facts()
         if self.unknown:
             lines["other files"] = self.unknown
-        records = f"{self.num_shards:,} shards, {self.num_records:,} records"
+        records = f"{counted(self.num_shards, 'shard')}, {counted(self.num_records, 'record')}"
         return {**lines, "checked": f"{records}, {megabytes(self.num_bytes)}"}

@@ -17,6 +17,7 @@ from shardprep.catalog.objects.object_table import NO_FAULTS
 from shardprep.dataset import item_table, tfds_metadata
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
+from shardprep.dataset.leak_check import RecordsSum
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.dataset.tally import Tally
 from shardprep.errors import BuildError, DatasetError, OptionName, counted, some_of
@@ -175,6 +176,8 @@ def complete(
             check_rejections(workspace, folders, manifest, outline.max_rejected)
             check_dropped(folders, manifest, outline.max_dropped)
         else:  # its rejections were accepted when it was first published
+            # An earlier version recorded no certificate, or one of another search.
+            manifest = manifest.model_copy(update={"leaks": expected.leaks}).signed()
             _check_same(workspace, manifest, expected)
         if not workspace.is_exclusive:
             workspace.remove_foreign(manifest, folders.output)
@@ -191,8 +194,9 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     tally = Tally(outline.spec)
     folder, schema = folders.output, outline.dataset_schema
     num_dark, num_rescaled = Counter[str](), Counter[str]()
+    records = RecordsSum() if outline.leaks else None
     columns = item_table.columns_for(schema)
-    tables = _tables(folders, outline, tally, num_dark, num_rescaled)
+    tables = _tables(folders, outline, tally, num_dark, num_rescaled, records)
     item_table.write_items(folder, ITEMS_FILE, tables, columns)
     manifest = Manifest(
         name=outline.name,
@@ -217,7 +221,10 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     for name, text in tfds_metadata.tfds_files(manifest, schema).items():
         _write(folders, name, text)
     hashes = {name: folder.sha256(name) for name in (ITEMS_FILE, SCHEMA_FILE)}
-    return manifest.model_copy(update={"files": hashes})
+    more: dict[str, Any] = {"files": hashes}
+    if outline.leaks and records:
+        more["leaks"] = outline.leaks.model_copy(update={"records": records.text})
+    return manifest.model_copy(update=more)
 
 
 def _warn_of_darkness(manifest: Manifest, num_dark: Mapping[str, int], spec: ImageSpec) -> None:
@@ -248,6 +255,7 @@ def _tables(
     tally: Tally,
     num_dark: Counter[str],
     num_rescaled: Counter[str],
+    records: RecordsSum | None,
 ) -> Iterator[pa.Table]:
     """Yield the rows of each shard, then of skipped inputs; write shard indexes, update counts."""
     names = (shard.name for shard in outline.shards)
@@ -260,6 +268,8 @@ def _tables(
             tally.add(facts.shard, shard.split, receipt.table)
             num_dark[shard.split] += facts.num_dark
             num_rescaled[shard.split] += facts.num_rescaled
+            if records is not None:
+                records.add(item_table.with_status(receipt.table, item_table.WRITTEN))
             yield receipt.table
     skipped = read_skipped(folders.state)
     if skipped is None:

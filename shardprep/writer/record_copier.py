@@ -109,6 +109,8 @@ def with_files(rows: pa.Table, dataset: OpenDataset) -> pa.Table:
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
+_BATCHES_A_REPORT = 8
+"""Batches between reports of progress, as each report stops the copies."""
 _COPIES_AT_ONCE = 3
 """Shards to copy at a time: one is read while others are hashed and written."""
 _SHARDS_AT_ONCE = 8
@@ -243,14 +245,15 @@ class _Copy:
         try:
             with copier.copying(is_remote=self._records.is_remote) as buffers:
                 num_done = 0
-                for data, stop in self._batches(*buffers):
+                for number, (data, stop) in enumerate(self._batches(*buffers)):
                     if copier.has_ended.is_set():
                         return
                     hashed.update(data)
                     file.write(data)
-                    end = int(self._places[stop - 1]) + 1
-                    copier.events.put(self._counts(num_done, end))
-                    num_done = end
+                    if number % _BATCHES_A_REPORT == 0:
+                        end = int(self._places[stop - 1]) + 1
+                        copier.events.put(self._counts(num_done, end))
+                        num_done = end
             folders.check_build()
             copier.check()
             mark = file.commit() or ""

@@ -52,6 +52,10 @@ from shardprep.writer.workspace.find import workspace_of
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
+_NOT_SEARCHED = (
+    "not searched for copies in different splits; shardprep verify --leaks searches them"
+)
+
 
 def repack_dataset(
     parents: Sequence[Parent], recipe: Recipe, watcher: Watcher, *, overwrite: bool = False
@@ -131,6 +135,9 @@ class ParentImages:
         planned = plan_shards(name, items, recipe.shards, estimate, recipe.seed)
         shards = tuple(shard._replace(old=rows) for shard in planned)
         manifests = [one.manifest for one in self.parents]
+        is_merged, had_leaks = len(manifests) > 1, manifests[0].leaks is not None
+        is_whole = not is_merged and self.parents[0].numbers is None
+        leaks = manifests[0].leaks if is_whole else None
         return BuildPlan(
             name=name,
             shards=shards,
@@ -142,9 +149,10 @@ class ParentImages:
                 row for one in manifests for row in one.labels.rows_without_image
             ),
             columns=(),
-            findings=[],
+            findings=[] if leaks or not (is_merged or had_leaks) else [_NOT_SEARCHED],
             annotations=None,
             estimated_bytes=estimate,
+            leaks=leaks,
         )
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:

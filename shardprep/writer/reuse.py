@@ -34,8 +34,9 @@ from shardprep.dataset.schema import (
     TARGETS,
     TEXTS,
     WIDTH,
+    Schema,
 )
-from shardprep.errors import RecordError
+from shardprep.errors import RecordError, counted, some_of
 from shardprep.image.placement import Placement
 from shardprep.image.process import Original, ProcessedImage, ordinary_placement
 from shardprep.image.spec import ImageSpec
@@ -88,7 +89,7 @@ class OldDataset:
     ) -> tuple[Encode, Sequence[ShardPlan], str]:
         """Return an encoder that copies images if possible, shards for it, and a remark."""
         places = self.places(shards)
-        remark = self.prospect(encoder.spec, places)
+        remark = self.prospect(encoder.spec, places, encoder.schema)
         if self.changes(encoder.spec):
             return encoder, shards, remark
         ends = np.cumsum([len(shard.items) for shard in shards])
@@ -98,12 +99,14 @@ class OldDataset:
         ]
         return ReuseEncoder(encoder, self.mark, self.dtypes, self.channels), planned, remark
 
-    def prospect(self, spec: ImageSpec, places: Rows) -> str:
+    def prospect(self, spec: ImageSpec, places: Rows, schema: Schema) -> str:
         """Return a remark for the user: how many images may be copied, or why none."""
         if changes := self.changes(spec):
             return f"no image is copied from {self.where}: made with other {', '.join(changes)}"
         num_known = int((places >= 0).sum())
-        return f"{num_known:,} of {len(places):,} images can be copied from {self.where}"
+        line = f"{num_known:,} of {counted(len(places), 'image')} can be copied from {self.where}"
+        gone = sorted(dict(self.dtypes).keys() - schema.dtypes.keys())
+        return f"{line}; it stores {some_of(gone)}, and this build does not" if gone else line
 
     def changes(self, spec: ImageSpec) -> list[str]:
         """Return in words which options and versions differ, if they change stored images."""

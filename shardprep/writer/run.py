@@ -174,7 +174,7 @@ def _notices(plan: BuildPlan, num_shards: int, num_items: int, num_done: int) ->
         lines.append(f"this part: {counted(num_items, 'image')}, {num_shards:,} of the shards")
     lines += plan.findings
     if num_done:
-        lines.append(f"going on with an unfinished build: {num_done:,} images are done")
+        lines.append(f"going on with an unfinished build: {counted(num_done, 'image')} done")
     return lines
 
 
@@ -193,7 +193,7 @@ def _retry_unreadable(
         shards = [shard for shard, items in pairs if any(map(_is_readable, items))]
         if not shards:
             return
-        what = "1 shard is" if len(shards) == 1 else f"{len(shards):,} shards are"
+        what = counted(len(shards), "shard", "is", "are")
         watcher.notice(f"{what} written again: images that could not be read are back")
         images.write(folders, plan, shards, lambda _: None, watcher)  # already counted
 

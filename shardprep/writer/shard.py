@@ -22,7 +22,6 @@ from pydantic import BaseModel, ValidationError
 
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.target_values import TargetValues
-from shardprep.catalog.targets import Target
 from shardprep.dataset import item_table
 from shardprep.dataset.documents import Count
 from shardprep.dataset.item_table import COLUMNS, REJECTED, WRITTEN
@@ -205,11 +204,11 @@ def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, 
     }
 
 
-def _of_kind(targets: Sequence[Target], kind: type) -> list[Any]:
+def _of_kind(targets: Sequence[object], kind: type) -> list[Any]:
     return [target if isinstance(target, kind) else None for target in targets]
 
 
-def _target_columns(targets: Sequence[Target]) -> dict[str, list[Any]]:
+def _target_columns(targets: Sequence[object]) -> dict[str, list[Any]]:
     values = [one if isinstance(one, TargetValues) else TargetValues() for one in targets]
     return {
         "targets": [one.numbers or None for one in values],

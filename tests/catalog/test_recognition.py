@@ -53,7 +53,7 @@ def test_hexadecimal_names_of_a_test_set_are_not_classes(tmp_path: Path) -> None
     )
     assert not made.skipped
     (note,) = made.findings
-    assert "300 images of test are unlabelled: their classes by prefix (a" in note
+    assert "300 images of test unlabelled: the classes by prefix (a" in note
     assert note.endswith("--labels prefix uses them")
 
 
@@ -115,7 +115,7 @@ def test_mask_folders_are_reported_and_are_not_classes(
     assert len(made.items) == 8
     (name,) = masks
     line = (
-        f"4 images in folders {name} look like masks; --masks PATTERN stores them, "
+        f"4 images in folders {name} may be masks; --masks PATTERN stores them, "
         f"--exclude '{name}/*' leaves them out"
     )
     assert line in made.findings  # a folder GT may also have target images

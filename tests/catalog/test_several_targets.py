@@ -253,7 +253,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "pivot is missing": ("id,a,n\n1,2,\n", {"labels": "csv:t.csv:id:a", "pivot": "n"}, "names 0"),
     "pivot is unknown": ("id,a\n1,2\n", {"labels": "csv:t.csv:id:a", "pivot": "n"}, "no column"),
     "a row without a name": (
-        "id,a,n\n1,2,x\n1,3,\n", {"labels": "csv:t.csv:id:a", "pivot": "n"}, "1 rows have a value"
+        "id,a,n\n1,2,x\n1,3,\n", {"labels": "csv:t.csv:id:a", "pivot": "n"}, "1 row has a value"
     ),
     "too many names": (
         "id,a,n\n" + "".join(f"1,2,n{i}\n" for i in range(1_001)),

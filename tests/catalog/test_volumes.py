@@ -28,11 +28,12 @@ import shardprep
 from shardprep import reader
 from shardprep.catalog.source_images import list_images
 from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.dataset.item_table import read_items
 from shardprep.errors import ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.finalize import BuildResult
 from tests.support.arrays import hdf5, npy, parquet
-from tests.support.builders import SHARED_DATA, build, write, write_folder, zip_bytes
+from tests.support.builders import SHARED_DATA, build, png, write, write_folder, zip_bytes
 from tests.support.dicom import SHIPPED as DICOMS
 from tests.support.dicom import dicom, sequence
 from tests.writer.records import records
@@ -55,6 +56,12 @@ def volumes(made: BuildResult) -> dict[str, Array]:
         key: np.stack([np.asarray(Image.open(io.BytesIO(one))) for one in features["images"]])
         for key, features in records(Path(made.location)).items()
     }
+
+
+def rejections(made: BuildResult) -> dict[str, tuple[str, str]]:
+    rows = read_items(Path(made.location) / "items.parquet", ["key", "status", "kind", "reason"])
+    bad = [row for row in rows.to_pylist() if row["status"] == "rejected"]
+    return {row["key"]: (row["kind"], row["reason"]) for row in bad}
 
 
 def grey(volume: Array) -> Array:
@@ -324,14 +331,11 @@ def test_vesuvius_surface(tmp_path: Path) -> None:
     files["train.csv"] = table.encode()
     source = write(tmp_path / "vesuvius.zip", zip_bytes(files))
     keys = {"labels": "csv:train.csv:id:scroll_id", "target": "class"}
-    with pytest.raises(SourceError, match=r"train_images/9\.tif: cannot be read"):
-        built(source, tmp_path / "cut", **keys)
-    del files["train_images/9.tif"]
-    source = write(tmp_path / "vesuvius.zip", zip_bytes(files))
     made = built(source, tmp_path / "out", exclude="train_labels/*", **keys)
     found = volumes(made)
     assert found.keys() == {"train_images/0.tif", "train_images/1.tif"}
     assert all(np.array_equal(grey(found[key]), values[key]) for key in found)
+    assert list(rejections(made)) == ["train_images/9.tif"]
     assert made.manifest.totals.skipped == {
         "matched by --exclude": 3, "no label": 1, "not an image": 1,
     }  # fmt: skip
@@ -577,7 +581,67 @@ def test_a_damaged_file_of_an_array_can_be_excluded(tmp_path: Path) -> None:
     found = list_images(recipe, tmp_path, lambda _: None)
     assert list(found.images.keys) == ["a.npy"]
     assert [(one.key, one.reason) for one in found.skipped] == [("bad.npy", "matched by --exclude")]
-    with pytest.raises(SourceError, match=r"^bad\.npy: is truncated"):
-        list_images(
-            make_recipe({"source": str(source), **options, "exclude": []}, "t"), tmp_path, print
-        )
+
+
+PLANES = {f"{i}": RNG.integers(0, 256, (4, 9, 12), np.uint8) for i in range(3)}
+UNEQUAL: dict[str, tuple[str, Callable[[Array], bytes], bytes, dict[str, str]]] = {
+    "cut TIFF": (".tif", tiff, tiff(PLANES["0"])[:-40], {}),
+    "TIFF without its start": (".tif", tiff, b"II*\0" + b"\xff" * 80, {}),
+    "single TIFF": (".tif", tiff, tiff(PLANES["0"][:1]), {}),
+    "single PNG": (".tif", tiff, png(9, 12), {}),
+    "cut DICOM": (".dcm", dicom, dicom(PLANES["0"])[:-200], {}),
+    "single DICOM": (".dcm", dicom, dicom(PLANES["0"][0]), {}),
+    "cut NIfTI": (".nii", lambda one: nifti(one.T), header()[:-9], {}),
+    "cut NIfTI in gzip": (
+        ".nii.gz", lambda one: gzip.compress(nifti(one.T)), gzip.compress(header())[:-30], {},
+    ),
+    "cut npy": (".npy", npy, npy(PLANES["0"])[:-9], {"images": "*.npy::THW"}),
+    "npy without its header": (".npy", npy, npy(PLANES["0"])[:20], {"images": "*.npy::THW"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNEQUAL)
+def test_a_file_unlike_the_other_volumes_is_rejected(case: str, tmp_path: Path) -> None:
+    suffix, write_one, bad, options = UNEQUAL[case]
+    bad_key = "!bad.png" if "PNG" in case else f"bad{suffix}"
+    files = {f"{name}{suffix}": write_one(one) for name, one in PLANES.items()}
+    source = write_folder(tmp_path / "src", {**files, bad_key: bad})
+    made = built(source, tmp_path / "out", **options)
+    found = volumes(made)
+    assert found.keys() == files.keys()
+    for name, one in PLANES.items():
+        assert np.abs(grey(found[f"{name}{suffix}"]) - one.astype(int)).max() <= 1
+    kind, reason = rejections(made)[bad_key]
+    assert kind == "unreadable"
+    assert (
+        "has one image" in reason
+        if "single" in case
+        else "cannot be read" in reason or "is truncated" in reason
+    )
+    with pytest.raises(ShardprepError, match="rejected"):
+        built(source, tmp_path / "strict", max_rejected=0.0, **options)
+
+
+def test_a_cut_array_of_images_is_an_error_and_one_of_a_single_image_is_rejected(
+    tmp_path: Path,
+) -> None:
+    files = {f"{i}.npy": npy(one[0]) for i, one in PLANES.items()}
+    source = write_folder(tmp_path / "src", {**files, "3.npy": files["0.npy"][:-9]})
+    assert [*rejections(built(source, tmp_path / "out", images="*.npy"))] == ["3.npy"]
+    source = write_folder(tmp_path / "many", {"1.npy": npy(BYTES[0])[:-9], "2.npy": npy(BYTES[0])})
+    with pytest.raises(SourceError, match=r"^1\.npy: is truncated"):
+        built(source, tmp_path / "rows")
+
+
+def test_a_stack_with_a_cut_volume_and_a_cut_mask_reject_their_sample(tmp_path: Path) -> None:
+    files = {f"{i}/{c}.nii": nifti(one.T) for i, one in PLANES.items() for c in ("x", "y")}
+    files["1/y.nii"] = files["1/y.nii"][:-9]
+    keys = {"stack": "{id}/{x,y}.nii"}
+    made = built(write_folder(tmp_path / "src", files), tmp_path / "out", **keys)
+    assert (sorted(volumes(made)), [*rejections(made)]) == (["0", "2"], ["1"])
+    files = {f"images/{i}.nii": nifti(one.T) for i, one in PLANES.items()}
+    files |= {f"labels/{i}.nii": nifti(one.T // 128) for i, one in PLANES.items()}
+    files["labels/1.nii"] = files["labels/1.nii"][:-9]
+    source = write_folder(tmp_path / "masks", files)
+    made = built(source, tmp_path / "segmented", masks="labels/{stem}.nii")
+    assert [*rejections(made)] == ["images/1.nii"]

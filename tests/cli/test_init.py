@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import shardprep
 from shardprep.catalog.survey import Survey, recipe_text, survey_source
 from shardprep.errors import SourceError
 from shardprep.recipe.document import read_recipe
@@ -16,6 +17,7 @@ from shardprep.recipe.recipe import make_recipe
 from tests.support.builders import animals, jpeg, write, write_folder, zip_bytes
 from tests.support.builders import build as build_dataset
 from tests.support.command import error_of, run
+from tests.writer.records import records
 
 
 def survey(folder: Path, members: Mapping[str, bytes]) -> Survey:
@@ -126,3 +128,30 @@ def test_without_exactly_one_archive_init_asks_for_one(tmp_path: Path) -> None:
     write_folder(tmp_path, {"a.zip": b"", "b.zip": b""})
     error = error_of(run("init", cwd=tmp_path), 2)
     assert "several archives are in this folder: a.zip, b.zip" in error
+
+
+def test_a_table_of_several_targets_is_what_the_recipe_builds(tmp_path: Path) -> None:
+    """As in csiro-biomass: no rule is certain, and a recipe without labels would lose them."""
+    names = "Dry_Clover_g", "Dry_Dead_g", "GDM_g"
+    rows = [
+        f"{i:03d},{name},{i * 1.25 + place}" for i in range(12) for place, name in enumerate(names)
+    ]
+    members = numbered("\n".join(("id,target_name,target", *rows)))
+    seen = survey(tmp_path, members)
+    assert seen.chosen == "none"
+    write(tmp_path / "shardprep.toml", recipe_text(seen).encode())
+    keys: dict[str, Any] = read_recipe(tmp_path / "shardprep.toml")
+    made = build_dataset(keys.pop("source"), tmp_path / "out", **keys)
+    for i, (_, record) in enumerate(sorted(records(made.path).items())):
+        assert record["targets"] == [i * 1.25, i * 1.25 + 1, i * 1.25 + 2]
+
+
+def test_a_note_says_that_many_whole_numbers_may_be_numbers(tmp_path: Path) -> None:
+    rows = "".join(f"{i:03d},{20 + i}\n" for i in range(24))
+    source = write(tmp_path / "ages.zip", zip_bytes(numbered(f"id,age\n{rows}", 24)))
+    options: dict[str, Any] = {"labels": "csv:train.csv:id:age", "dry_run": True}
+    notes = shardprep.build(source, **options).plan.findings
+    assert any("24 classes, which are whole numbers; --target vector" in one for one in notes)
+    for target in ("class", "vector"):
+        notes = shardprep.build(source, target=target, **options).plan.findings
+        assert not any("whole numbers;" in one and "24 classes" in one for one in notes)

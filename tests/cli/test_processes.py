@@ -25,6 +25,7 @@ OF_NO_COMMAND = frozenset((
 """Libraries that no command needs for a folder or a zip of ordinary images."""
 OF_PIXELS = frozenset(("PIL", "simplejpeg", "pycocotools"))
 OF_SOURCES = frozenset(("xml", "isal"))
+OF_VALIDATORS = frozenset(("typer._adapters",))
 
 
 @pytest.fixture(name="pets", scope="module")
@@ -39,10 +40,10 @@ def _pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "others"),
     [
-        ("build pets.zip --version 2.0.0", frozenset[str]()),
+        ("build pets.zip --version 2.0.0", OF_VALIDATORS),
         ("build pets.zip --version 2.0.0 --dry-run", frozenset[str]()),
-        ("verify", frozenset[str]()),
-        ("inspect", OF_SOURCES),
+        ("verify", OF_VALIDATORS | {"shardprep.catalog.catalog"}),
+        ("inspect", OF_PIXELS | OF_SOURCES | OF_VALIDATORS | {"shardprep.writer"}),
         ("repack --shards 2 --version 3.0.0", OF_PIXELS | OF_SOURCES),
         ("export --to webdataset", OF_PIXELS | OF_SOURCES),
         ("diff tfrecords/pets tfrecords/pets", OF_PIXELS | OF_SOURCES),

@@ -207,6 +207,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "inspect --boxes": ("inspect", "{set}", "--boxes", "sheet.png"),
     "report": ("report", "{set}", "--output", "page.html"),
     "verify": ("verify", "{set}", "--decode"),
+    "verify --leaks": ("verify", "{set}", "--leaks"),
+    "leaks": ("leaks", "{set}", "{whole}"),
     "diff": ("diff", "{set}", "{whole}"),
     "repack": ("repack", "{set}", "--out", "repacked"),
     "export webdataset": ("export", "{set}", "--to", "webdataset", "--out", "w"),

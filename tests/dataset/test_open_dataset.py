@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import shardprep
+from shardprep import reader
 from shardprep.dataset import example
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.local_files import read_index
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
-from shardprep.dataset.schema import FILENAME
-from shardprep.errors import DatasetError, RecipeError, RecordError
+from shardprep.dataset.schema import FILENAME, parse_schema
+from shardprep.errors import DatasetError, RecipeError, RecordError, ShardprepError
 from shardprep.storage.store import ChangedError
 from tests.support.builders import animals, build, tree, write, write_folder
 from tests.support.examples import flipped
@@ -124,3 +127,20 @@ def test_reading_a_table_leaves_no_thread_that_could_abort_the_end_of_a_command(
         env=os.environ, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_a_newer_format_asks_for_a_newer_program_and_not_for_a_new_build(pets: Path) -> None:
+    newer = {
+        name: json.dumps({**json.loads((pets / name).read_text()), "format_version": 2, "x": {}})
+        for name in ("manifest.json", "schema.json")
+    }
+    write(pets / "manifest.json", newer["manifest.json"].encode())
+    for read in (
+        lambda: shardprep.inspect(pets),
+        lambda: shardprep.report(pets),
+        lambda: reader.Dataset(pets, "train"),
+        lambda: parse_schema(newer["schema.json"], "schema.json"),
+    ):
+        with pytest.raises(ShardprepError, match="format_version") as caught:
+            read()
+        assert caught.value.hint == "install a newer version of shardprep"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import random
 import shlex
 import tempfile
@@ -57,6 +58,13 @@ def _rows(header: str, *rows: str) -> str:
     return "\n".join((header, *rows, ""))
 
 
+def _voc(name: str, shift: int) -> str:
+    box = f"<xmin>{1 + shift}</xmin><ymin>2</ymin><xmax>{7 + shift}</xmax><ymax>8</ymax>"
+    size = "<size><width>12</width><height>10</height><depth>3</depth></size>"
+    marked = f"<object><name>bike</name><bndbox>{box}</bndbox></object>"
+    return f"<annotation><filename>{name}.jpg</filename>{size}{marked}</annotation>"
+
+
 def _digits() -> str:
     pixels = [f"pixel{number}" for number in range(64)]
     rows = []
@@ -80,10 +88,12 @@ def _scene(rng: random.Random, size: tuple[int, int], places: Places = ()) -> Im
 def _drawn(
     name: str, mode: str = "RGB", suffix: str = "", *, size: tuple[int, int], objects: Objects
 ) -> bytes:
-    """Return a picture, in the place of the noise of `layouts.image`. A mask fits its image."""
-    seed = name.rpartition(".")[0].removesuffix("_mask")
+    """Return a picture, in the place of the noise of `layouts.image`. Masks and pairs fit."""
+    seed = name.rpartition(".")[0].removesuffix("_mask").replace("/high/", "/low/")
     rng = random.Random(seed.replace("_masks", "").replace("/masks/", "/images/"))
     scene = _scene(rng, size, objects.get(name, ()))
+    if "/low/" in name:
+        scene = scene.point(lambda level: level // 4)
     if mode == "1":
         grey = np.asarray(scene.convert("L"))
         scene = Image.fromarray((grey > (int(grey.min()) + int(grey.max())) / 2).astype(bool))
@@ -139,6 +149,67 @@ _EXTRA = {
             objects={"left_eye_center": 2, "right_eye_center": 3, "nose_tip": 3},
             splits={"train": 3}, targets={},
         ),
+        Layout(
+            row=0, name="COCO", special="a JSON file lists images, boxes and classes",
+            files={
+                "images/{a,b,c}.jpg": "@image",
+                "annotations/instances.json": json.dumps(
+                    {
+                        "images": [
+                            {"id": i, "file_name": f"{name}.jpg", "width": 12, "height": 10}
+                            for i, name in enumerate("abc")
+                        ],
+                        "annotations": [
+                            {"id": i, "image_id": i % 3, "category_id": 1 + i // 3,
+                             "bbox": [1 + 6 * (i // 3), 2, 4, 5], "area": 20, "iscrowd": 0}
+                            for i in range(4)
+                        ],
+                        "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}],
+                    }
+                ),
+            },
+            source="coco.zip", flags="--boxes coco", stored="boxes", kind="none",
+            objects={"cat": 3, "dog": 1}, splits={"train": 3}, targets={},
+        ),
+        Layout(
+            row=0, name="YOLO", special="a text file for each image, and names in `data.yaml`",
+            files={
+                "images/train/{a,b}.jpg": "@image", "images/val/c.jpg": "@image",
+                "labels/train/a.txt": _rows("0 0.3 0.5 0.4 0.6", "1 0.8 0.4 0.3 0.4"),
+                "labels/train/b.txt": _rows("1 0.5 0.5 0.6 0.7"),
+                "labels/val/c.txt": _rows("0 0.4 0.6 0.5 0.5"),
+                "data.yaml": _rows("names: [car, van]", "nc: 2"),
+            },
+            source="yolo.zip", flags="--boxes yolo", stored="boxes", kind="none",
+            objects={"car": 2, "van": 2}, splits={"train": 2, "validation": 1}, targets={},
+        ),
+        Layout(
+            row=0, name="Pascal VOC", special="an XML file for each image",
+            files={
+                "JPEGImages/{a,b,c}.jpg": "@image",
+                **{f"Annotations/{name}.xml": _voc(name, i) for i, name in enumerate("abc")},
+            },
+            source="voc.zip", flags="--boxes voc", stored="boxes", kind="none",
+            objects={"bike": 3}, splits={"train": 3}, targets={},
+        ),
+        Layout(
+            row=0, name="lol-dataset", special="a dark photo and a bright one of equal names",
+            files={"our485/{low,high}/{1..3}.png": "@image"},
+            flags="--target-image 'high/{name}'", stored="pairs", kind="none",
+            objects={"a photo and its target image": 0}, splits={"train": 3}, targets={},
+        ),
+        Layout(
+            row=0, name="flickr8k", special="several captions of each photo, a row each",
+            files={
+                "Images/{a,b,c}.jpg": "@image",
+                "captions.txt": _rows(
+                    "image,caption", "a.jpg,A disc on a wall", "a.jpg,A spot of light",
+                    "b.jpg,Something round", "c.jpg,An ellipse",
+                ),
+            },
+            flags="--labels csv:captions.txt:image:caption --target texts", kind="text",
+            meaning="one or several captions", splits={"train": 3}, targets={},
+        ),
     )
 }  # fmt: skip
 
@@ -147,6 +218,7 @@ GROUPS = {
         "dogs-vs-cats",
         "PetImages",
         "intel-image-classification",
+        "UTKFace",
     ),
     "Targets from tables": (
         "dog-breed-identification",
@@ -155,11 +227,14 @@ GROUPS = {
         "petfinder-pawpularity-score",
         "bms-molecular-translation",
     ),
+    "Labels in several columns or rows": ("celeba-dataset", "iwildcam-2020-fgvc7", "flickr8k"),
     "Boxes": ("global-wheat-detection", "rsna-pneumonia-detection-challenge"),
+    "Formats of boxes": ("COCO", "YOLO", "Pascal VOC"),
     "Masks": (
         "airbus-ship-detection",
         "tgs-salt-identification-challenge",
         "carvana-image-masking-challenge",
+        "data-science-bowl-2018",
     ),
     "Stacks": (
         "human-protein-atlas-image-classification, all channels",
@@ -167,6 +242,7 @@ GROUPS = {
     ),
     "Arrays": ("digit-recognizer",),
     "Keypoints": ("facial-keypoints-detection",),
+    "Pairs of images": ("lol-dataset",),
 }  # fmt: skip
 
 
@@ -271,6 +347,8 @@ def _targets(path: Path, splits: list[str]) -> Iterator[tuple[str, str]]:
                 yield key, f"{item['target']:g}"
             elif "text" in item:
                 yield key, str(item["text"])
+            elif "texts" in item:
+                yield key, str(item["texts"][0])
 
 
 def sheet_of(group: str, folder: Path) -> Image.Image:

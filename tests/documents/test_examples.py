@@ -32,6 +32,7 @@ from tests.support.builders import (
 )
 from tests.support.command import run
 from tests.support.paths import ROOT, shared_folder
+from tests.support.planted import file, photo
 from tests.support.processes import Program, run_program
 from tests.support.torchvision import need_module
 
@@ -192,6 +193,32 @@ def test_tiles_md(
     stitched = executed(examples("tiles"))["stitched"]
     assert f"This prints `{capsys.readouterr().out.strip()}`" in page("tiles")
     assert np.allclose(stitched["a.png"], pixels(100, 150).mean(axis=-1) / 255)
+
+
+@pytest.mark.thorough
+def test_report_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 30 blue and 30 red images, five are in the folder of the other class."""
+    wrong = {f"train/{('dog', 'cat')[i % 2]}/{i}.png": ("cat", "dog")[i % 2] for i in range(5)}
+    members = {}
+    for i in range(60):
+        image = photo(i, 32, 32) // 3 + np.array(((0, 0, 120), (120, 0, 0))[i % 2], np.uint8)
+        members[f"train/{('dog', 'cat')[(i + (i >= 5)) % 2]}/{i}.png"] = file(image, "PNG")
+    source = write(tmp_path / "pets.zip", zip_bytes(members))
+    build(source, tmp_path / "tfrecords", size="16x16")
+    monkeypatch.chdir(tmp_path)
+    executed(examples("report"))
+    section = page("report").partition("## Find wrong labels")[2].partition("\n## ")[0]
+    for command in re.findall(r"^\$ shardprep (.*)$", section, re.MULTILINE):
+        line, _, target = command.partition(" > ")
+        size = ("--size", "16x16") if "build" in line else ()
+        done = run(*shlex.split(line), *size, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        if target:
+            write(tmp_path / target, done.stdout.encode())
+    rows = list(csv.DictReader((tmp_path / "wrong-labels.csv").read_text().splitlines()))
+    assert {row["key"]: row["label"] for row in rows} == wrong
+    old, new = (reader.select(f"tfrecords/pets/1.0.{i}", "train").labels for i in range(2))
+    assert (np.bincount(old).tolist(), np.bincount(new).tolist()) == ([29, 31], [30, 30])
 
 
 # --- docs/export.md ---

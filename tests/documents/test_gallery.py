@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 
 from shardprep.dataset.manifest import load_manifest
 from tests.documents.gallery import FOLDER, GROUPS, PAGE, built, layout_of, page_text, pictures
+from tests.writer.records import records
 
 
 def test_the_gallery_is_written_from_the_layouts() -> None:
@@ -24,15 +26,23 @@ def test_a_layout_of_the_gallery_alone_has_the_result_that_it_names(
 ) -> None:
     """`test_layouts` checks the others, which docs/kaggle.md lists too."""
     layout = layout_of(name)
-    manifest = load_manifest(built(layout, tmp_path / "here"))
+    folder = built(layout, tmp_path / "here")
+    manifest = load_manifest(folder)
     assert {split: one.num_records for split, one in manifest.splits.items()} == layout.splits
     if layout.classes:
         assert manifest.labels is not None
         assert tuple(manifest.labels.names) == layout.classes
-    else:
+    elif layout.stored == "keypoints":
         points = manifest.annotations["train"].points
         assert points is not None
         assert points.num_labelled == sum(layout.objects.values())
+    elif layout.stored == "boxes":
+        found = [one.objects for one in manifest.annotations.values()]
+        counts = (Counter(one.objects) for one in found if one is not None)
+        assert sum(counts, Counter()) == layout.objects
+    else:
+        feature = {"pairs": "target_image"}.get(layout.stored, "texts")
+        assert all(feature in record for record in records(folder).values())
 
 
 @pytest.mark.thorough

@@ -23,12 +23,13 @@ import shardprep
 from shardprep import reader
 from shardprep.dataset import item_table
 from shardprep.dataset.example import decode
-from shardprep.dataset.local_files import read_index
+from shardprep.dataset.local_files import LocalFiles, read_index
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL
 from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import BuildError, DatasetError, RecordError
+from shardprep.exporter import webdataset
 from shardprep.exporter.export import LAYOUTS, Exported, export_dataset
 from tests.support.annotated import HEIGHT, WIDTH, Marked, annotated, rewritten
 from tests.support.builders import (
@@ -200,8 +201,8 @@ def test_damaged_records_end_an_export_and_are_named(
     frames = read_index(pets, shard)
     path = pets / shard.name
     data = path.read_bytes()
-    for number in (2, 5):
-        data = flipped(data, 8 * (frames[number, 0].item() + 100))
+    for number, at in ((2, 100), (5, 3)):  # in the image, in the length of the record
+        data = flipped(data, 8 * (frames[number, 0].item() + at))
     path.write_bytes(data)
     with pytest.raises(RecordError) as found:
         exported(pets, layout, tmp_path / "out")
@@ -221,6 +222,25 @@ def test_a_truncated_or_missing_shard_is_named(tmp_path: Path, pets: Path) -> No
     path.unlink()
     with pytest.raises(DatasetError, match=f"^{path}: is missing"):
         exported(pets, "webdataset", tmp_path / "out")
+
+
+def test_a_shard_that_is_cut_while_it_is_read_ends_an_export(
+    tmp_path: Path, pets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = LocalFiles.blocks
+    monkeypatch.setattr(LocalFiles, "blocks", lambda *shard: (b[:-10] for b in whole(*shard)))
+    with pytest.raises(RecordError, match=r"record \d+ \(.*\) damaged: "):
+        exported(pets, "webdataset", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_tars_do_not_depend_on_how_many_images_are_written_at_a_time(
+    tmp_path: Path, marked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported(marked, "webdataset", tmp_path / "whole")
+    monkeypatch.setattr(webdataset, "_BATCH_BYTES", 1)
+    exported(marked, "webdataset", tmp_path / "apart")
+    assert tree(tmp_path / "apart") == tree(tmp_path / "whole")
 
 
 def test_free_space_is_checked_before_anything_is_written(

@@ -2,7 +2,7 @@
 
 Run once for each version of the format, with the package as it was then. `NAME.tar.xz` is written
 beside this file and never changed again: a folder for each dataset, and in `unfinished/` half of a
-build with its source.
+build with its source. Names after NAME select datasets of `builds()`: these alone are written.
 """
 
 from __future__ import annotations
@@ -97,6 +97,70 @@ def objects() -> dict[str, bytes]:
     return {**found, "coco.json": json.dumps(document).encode()}
 
 
+def targets() -> dict[str, bytes]:
+    """Return PNGs and tables: numbers, classes and shares, several texts, rows of an image."""
+    numbers, shares = ["id,area,side,shape"], ["id,a,b,c"]
+    texts, rows = ["id,text"], ["id,x,y,part"]
+    found: dict[str, bytes] = {}
+    for number in range(9):
+        found[f"images/{number}.png"] = encoded(picture(number, (240, 60, 60)), "PNG")
+        left, top, right, bottom = corners(number)
+        missing = "" if number == 4 else f"{right - left}.5"
+        numbers.append(
+            f"{number},{(right - left) * (bottom - top) / 7},{missing},{'ox'[number % 2]}"
+        )
+        shares.append(f"{number},{number},1,{9 - number}")
+        texts += [f"{number},a rectangle ä {i} of {number}" for i in range(number % 3)]
+        rows += [f"{number},{left + i / 4},{top},{'pq'[i % 2]}" for i in range(1 + number % 3)]
+    tables = {"numbers": numbers, "shares": shares, "texts": texts, "rows": rows}
+    return {**found, **{f"{name}.csv": "\n".join(one).encode() for name, one in tables.items()}}
+
+
+def keypoints() -> dict[str, bytes]:
+    """Return PNGs and COCO keypoints: visible, hidden and missing ones."""
+    found = {name: data for name, data in objects().items() if name.startswith("images/")}
+    images, marks = [], list[dict[str, Any]]()
+    for number in range(10):
+        images.append(
+            {"id": number, "file_name": f"{number}.png", "width": SIZE[0], "height": SIZE[1]}
+        )
+        left, top, right, bottom = corners(number)
+        for shift in range(number % 3):
+            left += shift
+            points = [left, top, 2, right, bottom, 1, 0, 0, 0]
+            box = [left, top, right - left, bottom - top]
+            mark = {"image_id": number, "category_id": 0, "bbox": box, "area": 9, "iscrowd": 0}
+            marks.append({**mark, "id": len(marks), "keypoints": points, "num_keypoints": 2})
+    names = {"id": 0, "name": "box", "keypoints": ["first", "last", "none"], "skeleton": [[1, 2]]}
+    document = {"images": images, "annotations": marks, "categories": [names]}
+    return {**found, "coco.json": json.dumps(document).encode()}
+
+
+def stacks() -> dict[str, bytes]:
+    """Return folders of two to four grey PNGs of 16 bits, a mask for each, and a table."""
+    found, rows = {}, ["id,grade"]
+    for sample in range(6):
+        rows.append(f"s{sample},{'low' if sample % 2 else 'high'}")
+        for plane in range(2 + sample % 3):
+            grey = np.asarray(picture(sample * 8 + plane, (250, 20, 20)).convert("L"))
+            deep = Image.fromarray(grey.astype(np.uint16) * 200)
+            found[f"s{sample}/images/{plane}.png"] = encoded(deep, "PNG")
+            mask = Image.fromarray((grey < 90).astype(np.uint8))
+            found[f"s{sample}/masks/{plane}.png"] = encoded(mask, "PNG")
+    return {**found, "table.csv": "\n".join(rows).encode()}
+
+
+def pairs() -> dict[str, bytes]:
+    """Return PNGs, each with a target of 16 bits."""
+    found = {}
+    for number in range(8):
+        drawn = picture(number, (20, 200, 220))
+        found[f"photo/{number}.png"] = encoded(drawn, "PNG")
+        deep = np.asarray(drawn.convert("L")).astype(np.uint16) * 257
+        found[f"depth/{number}.png"] = encoded(Image.fromarray(deep), "PNG")
+    return found
+
+
 def builds() -> dict[str, tuple[dict[str, bytes], dict[str, Any]]]:
     """Return the source and the options of each dataset by its name."""
     coco = {"boxes": "coco:coco.json", "include": "images/*"}
@@ -118,19 +182,37 @@ def builds() -> dict[str, tuple[dict[str, bytes], dict[str, Any]]]:
             objects(),
             {"masks": "masks/{name}", "include": "images/*", "format": "png", "size": "20x16"},
         ),
+        "numbers": (targets(), {"labels": "csv:numbers.csv:id:area,side,shape", "size": "20x16"}),
+        "shares": (targets(), {"labels": "csv:shares.csv:id:a,b,c", "target": "soft", "size": 16}),
+        "texts": (targets(), {"labels": "csv:texts.csv:id:text", "target": "texts", "size": 16}),
+        "rows": (targets(), {"labels": "none", "rows": "csv:rows.csv:id:x,y,part", "size": 16}),
+        "keypoints": (keypoints(), {"points": "coco:coco.json", "format": "png", "size": "40x32"}),
+        "stacks": (
+            stacks(),
+            {"stack": "{id}/images/*.png", "masks": "{id}/masks/*.png", "depth": 16,
+             "labels": "csv:table.csv:id:grade", "size": "20x16"},
+        ),
+        "pairs": (
+            pairs(),
+            {"target_image": "depth/{name}", "depth": 16, "format": "jpeg", "size": "20x16"},
+        ),
     }  # fmt: skip
 
 
-def main(name: str) -> None:
-    """Write `NAME.tar.xz`."""
+def main(name: str, *titles: str) -> None:
+    """Write `NAME.tar.xz`, with all datasets or the ones with these titles."""
     with (
         tempfile.TemporaryDirectory() as place,
         tarfile.open(Path(__file__).with_name(f"{name}.tar.xz"), "w:xz") as tar,
     ):
         for title, (members, options) in builds().items():
+            if titles and title not in titles:
+                continue
             source = write(Path(place) / f"{title}.zip", zip_bytes(members))
             built = shardprep.build(source, out=f"{place}/out", name=title, shards=2, **options)
             tar.add(built.path, title)
+        if titles:
+            return
         source = write(Path(place) / "half.zip", zip_bytes(classes()))
         shardprep.build(source, out=f"{place}/half", shards=4, part="1/2", max_rejected=0.5)
         tar.add(source, "unfinished/half.zip")
@@ -138,4 +220,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -1,31 +1,156 @@
-"""The search by bands finds the pairs and groups that comparing all hashes finds."""
+"""Near copies are found and named, and other images are not."""
 
 from __future__ import annotations
 
-import itertools
+import io
+import zipfile
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image, ImageOps
 
-from shardprep.image.phash import NEAR_BITS, PHASH, joined, near_groups
+from benchmarks.changes import CHANGES, changed
+from shardprep.image.near_candidates import turned
+from shardprep.image.near_pairs import changes, joined, near_groups, near_pairs
+from shardprep.image.thumbnail import SIDE, THUMBNAIL, thumbnail
+from tests.support.builders import SHARED_DATA
+from tests.support.planted import file, photo
 
-Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+Thumbnails = np.ndarray[Any, Any]
+NUMBER = 60
+TURNS = (
+    None, Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM,
+    Image.Transpose.ROTATE_180, Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270,
+    Image.Transpose.ROTATE_90, Image.Transpose.TRANSVERSE,
+)  # fmt: skip
+"""How Pillow names the turns."""
 
-_bits = st.sets(st.integers(0, 63), max_size=7)
+
+def thumbnails(*images: Image.Image) -> Thumbnails:
+    return np.array([thumbnail(np.asarray(image)) for image in images])
 
 
-def compared(hashes: Hashes) -> list[tuple[int, int]]:
-    pairs = itertools.combinations(range(len(hashes)), 2)
-    return [(i, j) for i, j in pairs if int(hashes[i] ^ hashes[j]).bit_count() <= NEAR_BITS]
+def pairs_of(found: Thumbnails) -> list[tuple[int, int]]:
+    pairs = near_pairs(found)
+    ends = np.sort(np.stack([pairs["inner"], pairs["outer"]], axis=1), axis=1)
+    return [(one, other) for one, other in ends.tolist()]
 
 
-def images(hashes: Any, cells: Any = 100, contrast: float = 50) -> np.ndarray[Any, Any]:
-    found = np.zeros(len(hashes), PHASH)
-    found["hash"], found["cells"], found["contrast"], found["decoded"] = hashes, cells, contrast, 1
-    return found
+@cache
+def photos() -> list[bytes]:
+    """Return real photos where they are at hand, and otherwise drawn ones."""
+    if not SHARED_DATA.is_dir():
+        return [file(photo(i, 200, 260), quality=92) for i in range(NUMBER)]
+    with zipfile.ZipFile(SHARED_DATA / "dogs-vs-cats.zip") as outer:
+        inner = zipfile.ZipFile(io.BytesIO(outer.read("train.zip")))
+    names = [name for name in sorted(inner.namelist()) if name.endswith(".jpg")]
+    return [inner.read(name) for name in names[:NUMBER]]
+
+
+def stored(data: bytes) -> Image.Image:
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    return ImageOps.fit(image, (112, 112), Image.Resampling.BICUBIC)
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_each_kind_of_copy_is_found_and_no_other_image(kind: str) -> None:
+    """Of real photos two are near copies of a third at most; drawn ones never are."""
+    copies = [changed(data, kind, i) for i, data in enumerate(photos())]
+    pairs = pairs_of(thumbnails(*map(stored, [*photos(), *copies])))
+    assert sum(other - one == NUMBER for one, other in pairs) >= 0.95 * NUMBER
+    assert all(other - one == NUMBER for one, other in pairs)
+
+
+@pytest.mark.parametrize("turn", range(1, 8))
+def test_turns_are_those_of_pillow_and_named(turn: int) -> None:
+    image = Image.fromarray(photo(5, 128, 128))
+    method = TURNS[turn]
+    assert method is not None
+    other = image.transpose(method)
+    assert (turned(np.asarray(image.convert("L")), turn) == np.asarray(other.convert("L"))).all()
+    found = thumbnails(image, other)
+    (pair,) = near_pairs(found)
+    grey = found["grey"].astype(int)
+    assert np.abs(turned(grey[pair["inner"]], pair["turn"]) - grey[pair["outer"]]).max() <= 2
+    words = {1: "mirrored", 3: "turned by 180°", 4: "mirrored and turned", 5: "turned by 90°"}
+    assert changes(found, pair) == words.get(turn, changes(found, pair))
+
+
+@pytest.mark.parametrize("box", [(20, 10, 240, 190), (0, 0, 220, 180), (25, 20, 256, 192)])
+def test_the_window_is_where_the_crop_was_cut(box: tuple[int, int, int, int]) -> None:
+    image = Image.fromarray(photo(9, 192, 256))
+    pair = near_pairs(thumbnails(image.crop(box), ImageOps.mirror(image)))[0]
+    left, top, right, bottom = box
+    expected = [1 - right / 256, top / 192, (right - left) / 256, (bottom - top) / 192]
+    assert pair["window"] == pytest.approx(expected, abs=0.02)
+    assert (pair["inner"], pair["outer"], pair["turn"], pair["is_copy"]) == (0, 1, 1, True)
+
+
+def test_copies_are_described() -> None:
+    image = Image.fromarray(photo(9, 192, 256))
+    part = image.crop((20, 10, 240, 190))
+    share = 220 * 180 / (192 * 256)
+    for other, words in (
+        (part, f"cropped to {share:.0%}"),
+        (ImageOps.expand(image, 20, "white"), "with a border"),
+        (image.point([100 + level // 3 for level in range(256)] * 3), "contrast 3 times"),
+        (image.convert("L").convert("RGB"), "grey"),
+        (image.resize((90, 70)), "same picture"),
+    ):
+        found = thumbnails(image, other)
+        assert [changes(found, pair) for pair in near_pairs(found)] == [words]
+
+
+def test_changed_content_is_the_same_scene() -> None:
+    pixels, others = photo(3, 128, 128), photo(4, 128, 128)
+    pixels[40:84, 50:90] = others[40:84, 50:90]
+    found = thumbnails(Image.fromarray(photo(3, 128, 128)), Image.fromarray(pixels))
+    (pair,) = near_pairs(found)
+    assert not pair["is_copy"]
+    assert changes(found, pair).startswith("same scene")
+
+
+def test_one_shape_in_other_colours_is_another_image() -> None:
+    shape = np.zeros((64, 64), bool)
+    shape[10:40, 12:30] = shape[30:56, 20:56] = True
+    drawn = [Image.fromarray(np.where(shape[..., None], colour, 90).astype(np.uint8))
+             for colour in ((220, 60, 60), (60, 142, 60), (215, 62, 57))]  # fmt: skip
+    assert pairs_of(thumbnails(*drawn)) == [(0, 2)]
+
+
+def test_unreadable_and_blank_images_have_no_copies() -> None:
+    found = np.repeat(thumbnails(Image.fromarray(photo(1))), 3)
+    found["decoded"][1] = False
+    assert pairs_of(found) == [(0, 2)]
+    assert pairs_of(np.repeat(thumbnails(Image.new("RGB", (64, 64), "teal")), 3)) == []
+    assert pairs_of(np.zeros(0, THUMBNAIL)) == []
+
+
+def test_many_equal_images_are_one_group() -> None:
+    found = np.repeat(thumbnails(Image.fromarray(photo(1))), 5000)
+    assert near_groups(len(found), near_pairs(found)).max() == 0
+
+
+def test_frames_of_a_film_are_few_groups() -> None:
+    """A slow pan over a wide photo; each frame looks like many others."""
+    wide = Image.fromarray(photo(6, 96, 2000))
+    frames = [wide.crop((left, 0, left + 96, 96)) for left in range(0, 600, 2)]
+    found = thumbnails(*frames)
+    pairs = near_pairs(found)
+    assert len(np.unique(near_groups(len(found), pairs))) <= 2
+    assert len(pairs) < 10 * len(frames)
+
+
+def test_pairs_do_not_depend_on_the_order_of_the_images() -> None:
+    copies = [changed(data, "cropped and mirrored", i) for i, data in enumerate(photos()[:20])]
+    found = thumbnails(*map(stored, [*photos()[:20], *copies]))
+    order = np.random.default_rng(3).permutation(len(found))
+    again = [tuple(sorted((order[one], order[other]))) for one, other in pairs_of(found[order])]
+    assert sorted(again) == sorted(pairs_of(found))
 
 
 def walked(number: int, pairs: list[tuple[int, int]]) -> list[int]:
@@ -37,84 +162,18 @@ def walked(number: int, pairs: list[tuple[int, int]]) -> list[int]:
     return found
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), _bits), max_size=40))
-def test_groups_are_equal_to_those_of_brute_force(made: list[tuple[int, set[int]]]) -> None:
-    """Hashes a few bits from one of four, so that many differ in 3, 4, 5 and 6 bits."""
-    centres = np.random.default_rng(7).integers(0, 2**64, 4, np.uint64).tolist()
-    hashes = np.array([centres[i] ^ sum(1 << bit for bit in bits) for i, bits in made], np.uint64)
-    assert near_groups(images(hashes)).tolist() == walked(len(hashes), compared(hashes))
-
-
-def test_hashes_are_near_wherever_their_bits_differ() -> None:
-    """One bit in each band but the last, four in one band, and across its edges."""
-    rng = np.random.default_rng(0)
-    first = rng.integers(0, 2**64, 1, np.uint64)[0]
-    for bits in ([0, 13, 26, 39], [51, 52, 63, 0], [12, 13, 25, 26], [60, 61, 62, 63]):
-        other = first ^ np.uint64(sum(1 << bit for bit in bits))
-        assert near_groups(images([first, other])).tolist() == [0, 0]
-        too_far = other ^ np.uint64(1 << 30)
-        assert near_groups(images([first, too_far])).tolist() == [0, 1]
-
-
-def test_a_hundred_thousand_copies_of_one_hash_are_one_group() -> None:
-    assert near_groups(images(np.full(100_000, 12345, np.uint64))).max() == 0
-    assert near_groups(images([])).tolist() == []
-
-
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=40))
 def test_pairs_join_to_groups(pairs: list[tuple[int, int]]) -> None:
     found = joined(np.arange(31), np.array(pairs, np.int64).reshape(-1, 2))
     assert found.tolist() == walked(31, pairs)
 
 
-def copies(*made: tuple[int, Any]) -> list[list[int]]:
-    """Return the groups of near copies of some hashes and colours, the same in every cell."""
-    cells = np.array([np.broadcast_to(colour, (16, 3)) for _, colour in made], np.uint8)
-    groups = near_groups(images([one for one, _ in made], cells))
-    several = [np.flatnonzero(groups == one).tolist() for one in np.unique(groups)]
-    return [one for one in several if len(one) > 1]
-
-
-RED, GREEN, GREY = (200, 40, 40), (40, 200, 40), (9, 9, 9)
-
-
-@pytest.mark.parametrize(
-    ("made", "groups"),
-    [
-        ([(1, GREY), (1 << 40 | 0xFFFF, GREY)], []),
-        ([(1, GREY)] * 5, [[0, 1, 2, 3, 4]]),
-        # one shape in other colours
-        ([(7, RED), (7, GREEN), (6, (202, 41, 40))], [[0, 2]]),
-        # a lighter copy, a grey one, and one that is too light
-        ([(7, (150, 90, 60)), (7, (180, 108, 72))], [[0, 1]]),
-        ([(7, (150, 90, 60)), (7, (100, 100, 100))], [[0, 1]]),
-        ([(7, (50, 30, 20)), (7, (150, 90, 60))], []),
-        # The second is near both others, which are not near each other.
-        ([(0, RED), (0b1111, GREEN), (0b1111_1111, RED)], []),
-        ([(0, RED), (0b1111, RED), (0b1111_1111, RED)], [[0, 1, 2]]),
-    ],
-)
-def test_near_copies_have_near_hashes_and_like_colours(
-    made: list[tuple[int, Any]], groups: list[list[int]]
-) -> None:
-    assert copies(*made) == groups
-
-
-def test_groups_do_not_depend_on_the_order_of_the_images() -> None:
-    """Colours drift along the chain, so that its ends do not agree."""
-    rng = np.random.default_rng(3)
-    cells = [np.full((16, 3), 100 + 8 * (i // 4), np.uint8) for i in range(40)]
-    found = images(rng.integers(0, 4, 40), np.stack(cells))
-    groups = near_groups(found)
-    assert len(np.unique(groups)) == 1
-    order = rng.permutation(40)
-    again = near_groups(found[order])
-    together = groups[:, None] == groups
-    assert ((again[:, None] == again) == together[order][:, order]).all()
-
-
-def test_undecoded_images_and_images_without_contrast_have_no_copies() -> None:
-    assert near_groups(images([5, 5, 5], contrast=1.9)).tolist() == [0, 1, 2]
-    found = images([5, 5, 5, 5])
-    found["decoded"][1] = False
-    assert near_groups(found).tolist() == [0, 1, 0, 0]
+@pytest.mark.parametrize("colour", [(0, 0, 0), (250, 250, 250), (200, 30, 90)])
+def test_borders_are_cut_off(colour: tuple[int, int, int]) -> None:
+    image = Image.fromarray(photo(2, 150, 120))
+    framed = ImageOps.expand(image, (9, 21, 14, 30), colour)
+    one, other = thumbnails(image, framed)
+    assert (one["grey"] == other["grey"]).all()
+    left, top, width, height = (other["box"] * (143, 201, 143, 201)).tolist()
+    assert (left, top, width, height) == pytest.approx((9, 21, 120, 150), abs=0.01)
+    assert one["grey"].shape == (SIDE, SIDE)

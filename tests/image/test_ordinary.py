@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardprep.image import color
 from shardprep.image import png as png_module
+from shardprep.image import transparency
 from shardprep.image.decode import stored_pixels
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
 from shardprep.image.netpbm import ordinary_netpbm
-from shardprep.image.png import OrdinaryPng, ordinary_png
+from shardprep.image.png import OrdinaryPng, ordinary_png, stored_png
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.resample import BACKEND, Pixels
 from shardprep.image.spec import ImageSpec
@@ -469,6 +469,48 @@ def test_rows_of_any_filter_give_pillows_pixels(
 
 
 @built
+@given(
+    size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    mode=st.sampled_from(["L", "I;16", "RGB"]),
+    seed=st.integers(0, 2**32 - 1),
+    filters=st.sampled_from([(1,), (3,), (4,), (0, 1, 2, 3, 4)]),
+)
+@examples(150)
+def test_a_png_is_decoded_into_given_memory_with_pillows_values(
+    size: tuple[int, int], mode: str, seed: int, filters: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(seed)
+    height, width = size
+    bits, colour, row_bytes = {"L": (8, 0, 1), "I;16": (16, 0, 2), "RGB": (8, 2, 3)}[mode]
+    rows = rng.integers(0, 256, (height, 1 + width * row_bytes), np.uint8)
+    rows[:, 0] = rng.choice(np.array(filters, np.uint8), height)
+    data = png_by_hand(width, height, bits, colour, rows.tobytes())
+    expected = np.atleast_3d(np.array(Image.open(io.BytesIO(data))))
+    out = np.zeros_like(expected)
+    assert stored_png(memoryview(data), mode, out) is out
+    assert (out == expected).all()
+    found = stored_png(data, mode, out[1:])
+    assert found is not None
+    assert (found == expected).all()
+    assert all(stored_png(data, other) is None for other in {"L", "I;16", "RGB"} - {mode})
+
+
+@built
+def test_the_reader_leaves_any_other_png_to_pillow() -> None:
+    decoded = []
+    for name, data in (ODD_PNGS | FAULTY_PNGS).items():
+        for mode in ("L", "I;16", "RGB"):
+            found = stored_png(data, mode)
+            if found is not None:
+                assert (found[..., 0] == np.asarray(Image.open(io.BytesIO(data)))).all()
+                decoded.append((name, mode))
+    assert decoded == [("of 16 bits", "I;16")]
+    with patch.object(OrdinaryPng, "values", side_effect=AssertionError) as decode:
+        assert stored_png(png_by_hand(60_000, 60_000, 8, 2, b""), "RGB") is None
+    assert not decode.called
+
+
+@built
 def test_a_png_with_a_wrong_checksum_of_pixels_is_stored_but_not_kept() -> None:
     """Pillow ignores the checksum, TensorFlow refuses the file."""
     at = png().index(TAIL) - 1
@@ -514,16 +556,16 @@ def test_the_extension_refuses_buffers_that_do_not_fit() -> None:
         (b"\5" + bytes(7), 6, 3, 3),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"fit each other|an unknown filter"):
-            color._pixels.unfilter(rows, bytearray(num_bytes), row_bytes, step)
+            transparency._pixels.unfilter(rows, bytearray(num_bytes), row_bytes, step)
     for indices, colours, num_bytes in ((2, 767, 6), (3, 768, 6), (2, 768, 7)):
         with pytest.raises(ValueError, match="do not fit"):
-            color._pixels.look_up(bytes(indices), bytes(colours), bytearray(num_bytes))
+            transparency._pixels.look_up(bytes(indices), bytes(colours), bytearray(num_bytes))
     for size, out in ((8, 7), (6, 6), (7, 6), (8, 0)):
         with pytest.raises(ValueError, match="do not fit"):
-            color._pixels.flatten(bytes(size), bytearray(out), (0, 0, 0))
+            transparency._pixels.flatten(bytes(size), bytearray(out), (0, 0, 0))
     for background in ((0, 0, 256), (0, 0), (-1, 0, 0)):
         with pytest.raises((OverflowError, TypeError)):
-            color._pixels.flatten(bytes(8), bytearray(6), background)
+            transparency._pixels.flatten(bytes(8), bytearray(6), background)
 
 
 # --- Netpbm files -------------------------------------------------------------------------------

@@ -37,16 +37,18 @@ PICTURES: dict[str, Callable[[tuple[int, int, int]], Pixels]] = {
 """Noise finds wrong weights; the others reach the limits at which sums are clipped."""
 
 
-def with_vectors(pixels: Pixels, size: tuple[int, int], box: Box, *, simd: bool = True) -> Pixels:
+def with_vectors(
+    pixels: Pixels, size: tuple[int, int], box: Box, *, simd: bool = True, mirrored: bool = False
+) -> Pixels:
     from shardprep.image import _resample
 
     out = np.full((*size, pixels.shape[2]), 77, np.uint8)
-    _resample.resize(pixels, out, box, down_first(pixels, size), simd)
+    _resample.resize(pixels, out, box, down_first(pixels, size), simd, mirrored)
     return out
 
 
-def portably(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
-    return with_vectors(pixels, size, box, simd=False)
+def portably(pixels: Pixels, size: tuple[int, int], box: Box, *, mirrored: bool = False) -> Pixels:
+    return with_vectors(pixels, size, box, simd=False, mirrored=mirrored)
 
 
 def fill(pixels: Any, out: Any, box: Box) -> None:
@@ -116,6 +118,8 @@ def test_any_box_of_any_image_becomes_any_size(
     ways = (with_vectors, portably) if BACKEND == "c" else ()
     for way in (*ways, resize_by_pillow, resize):
         assert np.array_equal(way(*case), expected), way.__name__
+    for way in (*ways, resize):
+        assert np.array_equal(way(*case, mirrored=True), expected[:, ::-1]), way.__name__
 
 
 @pytest.mark.parametrize(("before", "after"), TABLES["resized"]["crops"])
@@ -151,6 +155,8 @@ def test_a_resize_to_the_same_size_is_a_copy(path: Path_) -> None:
     assert np.array_equal(same, pixels)
     assert not np.shares_memory(same, pixels)
     assert np.array_equal(path(pixels, (12, 8), (5.0, 3.0, 13.0, 15.0)), pixels[3:15, 5:13])
+    assert np.array_equal(resize(pixels, (30, 20), mirrored=True), pixels[:, ::-1])
+    assert np.array_equal(resize(pixels, (9, 20), mirrored=True), resize(pixels, (9, 20))[:, ::-1])
 
 
 def test_the_height_is_reduced_first_if_it_shrinks_more_with_any_pillow(path: Path_) -> None:
@@ -196,7 +202,7 @@ if sys.argv[1] == "without":
     sys.modules["shardprep.image._resample"] = None
 from shardprep.image.resample import BACKEND, resize
 pixels = np.random.default_rng(2).integers(0, 256, (361, 405, 3), np.uint8)
-result = resize(pixels, (224, 224), (22, 0, 383, 361))
+result = resize(pixels, (224, 224), (22, 0, 383, 361), mirrored=True)
 print(BACKEND, hashlib.sha256(result.tobytes()).hexdigest())
 """
     outputs = [

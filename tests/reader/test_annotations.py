@@ -28,6 +28,7 @@ from shardprep.dataset.schema import (
     POINTS,
 )
 from shardprep.errors import DatasetError, RecordError
+from shardprep.image.resample import BACKEND
 from shardprep.reader.config import BoxFormat
 from shardprep.reader.tf import decode, pipeline
 from tests.reader.datasets import keys_of, refused
@@ -162,6 +163,17 @@ def test_both_readers_give_the_same_batches(
     assert all_same(loaded, by_dataset(sets[kind], 4, **options))
     assert len(loaded) == 7
     assert not by_threads or as_supervised
+
+
+@pytest.mark.skipif(BACKEND != "c", reason="the extension is not built")
+def test_pillow_decodes_no_image_or_mask_that_a_build_stores(
+    sets: Sets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = by_dataset(sets["all"], 4, seed=3)
+    for module in ("features", "annotations"):
+        place = f"shardprep.reader.decode.{module}.open_stored"
+        monkeypatch.setattr(place, lambda *_: pytest.fail("Pillow decodes"))
+    assert all_same(by_dataset(sets["all"], 4, seed=3), expected)
 
 
 def test_each_image_has_its_own_annotations_followed_by_padding(sets: Sets) -> None:

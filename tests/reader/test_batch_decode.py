@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NUM_TRAIN = 70
+FORMS = ("jpeg", "png", "keep", "raw")
 Sets = dict[str, "Path"]
 MEMBERS = {**animals(NUM_TRAIN), "train/cat.900.jpg": jpeg(seed=900, quality=60)}
 
@@ -28,8 +29,7 @@ MEMBERS = {**animals(NUM_TRAIN), "train/cat.900.jpg": jpeg(seed=900, quality=60)
 @pytest.fixture(scope="module", name="sets")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
     return {
-        form: pets(tmp_path_factory, MEMBERS, format=form, shards=3, size="16x12")
-        for form in ("jpeg", "raw")
+        form: pets(tmp_path_factory, MEMBERS, format=form, shards=3, size="16x12") for form in FORMS
     }
 
 
@@ -43,7 +43,7 @@ def _copies(sets: Sets, tmp_path: Path) -> Sets:
 def _threads_are_always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let threads fill batches of tiny images, on any number of cores."""
     monkeypatch.setattr(decode, "_PIXELS_A_CORE", 0)
-    monkeypatch.setattr(decode, "_MOST_CORES", {"jpeg": 1024, "raw": 1024})
+    monkeypatch.setattr(decode, "_MOST_CORES", dict.fromkeys(decode._MOST_CORES, 1024))
 
 
 @pytest.fixture(name="as_records")
@@ -86,7 +86,8 @@ def mirror(images: Any, *, seed: Any) -> Any:
     [  # each option with one of the forms, each form with each kind of order
         ("jpeg", {}),
         ("raw", {"batch_size": 1000}),
-        ("jpeg", {"shuffle": 20}),
+        ("png", {"shuffle": 20}),
+        ("keep", {"repeat": 2}),
         ("raw", {"shuffle": 20, "repeat": 3, "batch_size": 7}),
         ("raw", {"read_config": ReadConfig(pad_batches=True)}),
         ("jpeg", {"batch_size": 7, "drop_remainder": True}),
@@ -175,10 +176,10 @@ def test_images_that_only_tensorflow_decodes_have_its_pixels(
     same(batches(copies["jpeg"]), as_records(copies["jpeg"]))
 
 
-@pytest.mark.parametrize("form", ["jpeg", "raw"])
+@pytest.mark.parametrize("form", ["jpeg", "png", "raw"])
 def test_a_bad_record_is_named_by_shard_and_number(copies: dict[str, Path], form: str) -> None:
     path, at = change_image(copies[form], 30, lambda image: image[:60] + bytes(len(image) - 60))
-    if form == "jpeg":
+    if form != "raw":
         with pytest.raises(tf.errors.OpError, match=rf"{path}, record \d+: .*cannot be decoded"):
             batches(copies[form])
     flip(path, at + 60)

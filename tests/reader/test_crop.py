@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from PIL import Image
 
 from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, IMAGE, MASK, OBJECT_MASK
-from shardprep.reader.config import CenterCrop, RandomResizedCrop
+from shardprep.reader.config import CenterCrop, CropWindow, RandomResizedCrop
 from shardprep.reader.decode import crop as crops
 from tests.reader.datasets import put, refused
 from tests.support.annotated import CLASSES, HEIGHT, WIDTH, Marked, annotated
@@ -108,7 +109,7 @@ def test_boxes_are_distributed_like_those_of_torchvision(
     """A Kolmogorov-Smirnov test of each side, at a level of 0.001 with fixed seeds."""
     number, crop = 3000, RandomResizedCrop((8, 8), scale)
     keys = crops.crop_keys(12345, np.arange(number) * 37)
-    ours = np.array([crop.window(*size, crops.draws(key)) for key in keys])
+    ours = np.array([crop.window(*size, crops.draws(key))[:4] for key in keys])
     rng = np.random.default_rng(0)
     theirs = np.array([torchvisions(rng, *size, scale, crop.ratio) for _ in range(number)])
     assert (ours[:, :2] >= 0).all()
@@ -136,7 +137,7 @@ def test_boxes_are_distributed_like_those_of_torchvision(
 def test_a_center_crop_is_the_middle_in_the_aspect_of_the_result(
     size: tuple[int, int], fraction: float, window: tuple[int, ...]
 ) -> None:
-    assert CenterCrop(size, fraction).window(375, 500, iter(())) == window
+    assert CenterCrop(size, fraction).window(375, 500, iter(())) == (*window, False)
 
 
 def test_a_crop_has_the_pixels_that_pillow_cuts_and_resizes(photos: Path) -> None:
@@ -153,7 +154,7 @@ def test_a_crop_has_the_pixels_that_pillow_cuts_and_resizes(photos: Path) -> Non
     for item in stored:
         name, image = item["image/filename"], Image.open(io.BytesIO(item[IMAGE])).convert("RGB")
         window = crop.window(image.height, image.width, iter(()))
-        top, left, height, width = window
+        top, left, height, width, _ = window
         box = (left, top, left + width, top + height)
         wanted = image.resize(SIZE[::-1], Image.Resampling.BICUBIC, box=box)
         off = np.abs(np.asarray(wanted).astype(int) - found[name])
@@ -172,7 +173,7 @@ def test_a_crop_has_the_pixels_that_tensorflow_decodes() -> None:
     window, size = found
     assert size == (360, 480)
     region = tf.image.decode_and_crop_jpeg(
-        data, list(window), channels=3, dct_method="INTEGER_ACCURATE"
+        data, window[:4], channels=3, dct_method="INTEGER_ACCURATE"
     ).numpy()
     wanted = Image.fromarray(region).resize(crop.size[::-1], Image.Resampling.BICUBIC)
     inner = (slice(3, -3), slice(3, -3))  # at its edges, ours also reads pixels beyond
@@ -255,9 +256,14 @@ def test_a_record_that_is_drawn_again_has_another_crop(marked: Path) -> None:
     assert same([batch], reader.load(marked, batch_size=NUM_TRAIN, **options))
 
 
-@pytest.mark.parametrize("crop", [CROP, CenterCrop((30, 30), 0.9)], ids=["random", "center"])
+@pytest.mark.parametrize(
+    "crop",
+    [CROP, replace(CROP, flip=0.5), CenterCrop((30, 30), 0.9)],
+    ids=["random", "flipped", "center"],
+)
 def test_boxes_and_masks_fit_the_pixels_of_a_crop(marked: Path, crop: Any) -> None:
-    name = "random_resized_crop" if crop is CROP else "center_crop"
+    is_random = isinstance(crop, RandomResizedCrop)
+    name = "random_resized_crop" if is_random else "center_crop"
     seen = cut_away = 0
     whole = {one["image/filename"]: one for one in reader.Dataset(marked, as_supervised=False)}
     options: dict[str, Any] = {"seed": 4, "epochs": 3, "as_supervised": False, name: crop}
@@ -283,7 +289,55 @@ def test_boxes_and_masks_fit_the_pixels_of_a_crop(marked: Path, crop: Any) -> No
                 assert (bottom - top >= 0.99) & (right - left >= 0.99)
                 seen += 1
     assert seen > NUM_TRAIN
-    assert cut_away or crop is not CROP
+    assert cut_away or not is_random
+
+
+@pytest.mark.parametrize("form", ["jpeg", "raw", "deep"])
+def test_a_flip_mirrors_the_pixels_of_the_same_boxes(form: str) -> None:
+    """A JPEG is decoded, raw pixels are a view of the record, deep ones have 16 bits."""
+    data, key, mirrored = large(1), 77, 0
+    pixels: Any = np.asarray(Image.open(io.BytesIO(data)))
+    pixels = pixels[..., :1].astype(np.uint16) * 257 if form == "deep" else pixels
+    for number in range(60):
+        outs = []
+        for flip in (0.0, 0.25, 1.0):
+            crop = RandomResizedCrop((40, 56), flip=flip)
+            out: Any = np.empty((*crop.size, pixels.shape[2]), pixels.dtype)
+            if form == "jpeg":
+                found = crops.crop_jpeg(data, crop, key + number, out)
+            else:
+                found = crops.crop_pixels(pixels, crop, key + number, out)
+            assert found is not None
+            outs.append((found[0], out))
+        (window, plain), (maybe, either), (always, flipped) = outs
+        assert window[:4] == maybe[:4] == always[:4]
+        assert not window.mirrored
+        assert always.mirrored
+        assert np.array_equal(flipped, plain[:, ::-1])
+        assert np.array_equal(either, flipped if maybe.mirrored else plain)
+        mirrored += maybe.mirrored
+    assert 5 <= mirrored <= 25  # of 60, with a probability of a quarter
+
+
+def test_a_flip_is_the_same_in_both_readers_and_from_a_cache(marked: Path, tmp_path: Path) -> None:
+    crop = replace(CROP, flip=0.5)
+    options: dict[str, Any] = {"seed": 2, "max_boxes": 3, "random_resized_crop": crop}
+    batches = list(reader.Dataset(marked).batches(4, **options))
+    assert same(batches, reader.load(marked, batch_size=4, **options))
+    assert same(batches, reader.load(marked, batch_size=4, cache=tmp_path / "cache", **options))
+    plain = list(reader.Dataset(marked).batches(4, **{**options, "random_resized_crop": CROP}))
+    one, other = (np.concatenate([images for images, _ in some]) for some in (batches, plain))
+    is_mirrored = (one != other).any((1, 2, 3))
+    assert 2 <= is_mirrored.sum() <= NUM_TRAIN - 2
+    assert np.array_equal(one[is_mirrored], other[is_mirrored][:, :, ::-1])
+
+
+def test_keypoints_of_a_mirrored_crop_change_their_sides() -> None:
+    window = CropWindow(2, 10, 8, 20, mirrored=True)  # of an image of 12x40
+    points = np.array([[2 / 12, 10 / 40], [6 / 12, 25 / 40], [10 / 12, 31 / 40]])
+    places, visible = crops.moved_points(points, np.array([1, 2, 2]), window, (12, 40), (1, 0, 2))
+    assert places == pytest.approx(np.array([[0.5, 0.25], [0.0, 1.0], [0.0, 0.0]]))
+    assert visible.tolist() == [2, 1, 0]  # the last is outside
 
 
 def test_a_box_that_is_not_visible_enough_is_dropped(tmp_path: Path) -> None:

@@ -50,16 +50,16 @@ def test_every_fault_is_found_and_ranked_and_no_other(report: Report) -> None:
     assert report.findings[0].name == "leaks"
 
 
-def test_groups_say_splits_bits_and_conflicts(report: Report) -> None:
+def test_groups_say_splits_changes_and_conflicts(report: Report) -> None:
     groups = {
         tuple(sorted(inner(report.contents.keys_of(one.numbers)))): one for one in report.copies
     }
     leak = groups["train/cat/00.jpg", "validation/cat/leak.jpg"]
-    assert (leak.kind, leak.splits, leak.bits) == ("exact", ("train", "validation"), (0, 0))
+    assert (leak.kind, leak.splits, leak.changes) == ("exact", ("train", "validation"), ("", ""))
     assert report.contents.place(leak.numbers[0]).split == "validation"
     near = groups["train/dog/01.jpg", "validation/dog/near-leak.jpg"]
     assert (near.kind, near.is_leak, near.is_conflict) == ("near", True, False)
-    assert near.bits[0] == 0 <= near.bits[1] <= 4
+    assert near.changes == ("", "same picture")
     assert groups["train/cat/02.jpg", "train/dog/conflict.jpg"].is_conflict
     assert len(groups) == 5
 

@@ -235,7 +235,7 @@ def test_a_report_is_written_whole_or_not_at_all(
     ("arguments", "text"),
     [
         (("-o", "nowhere/x.html"), "the folder nowhere does not exist"),
-        (("-o", "-", "--json"), "--output -"),
+        (("-o", "-", "--json"), "--out -"),
         (("--sample", "0"), "whole number"),
         (("--thumbs", "-1"), "whole number"),
     ],

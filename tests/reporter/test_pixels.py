@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import math
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from shardprep.image.phash import NEAR_BITS, TILE, tile
 from shardprep.reporter import pixels as measure
+from shardprep.reporter.pixels import TILE, tile
 from tests.support.planted import photo
 
 TILES = np.stack([photo(seed, TILE, TILE) for seed in range(5)])
 FOUND = measure.measured(TILES)
-
-
-def hash_of(image: Image.Image) -> int:
-    small = tile(np.asarray(image.convert("RGB")))
-    return int(measure.measured(small[None])["hash"][0])
 
 
 @pytest.mark.parametrize("number", range(len(TILES)))
@@ -39,38 +33,6 @@ def test_entropy_and_contrast_are_pillow_s(number: int) -> None:
     grey = Image.fromarray(TILES[number]).convert("L")
     assert FOUND[number]["entropy"] == pytest.approx(grey.entropy(), abs=0.02)
     assert FOUND[number]["contrast"] == pytest.approx(np.asarray(grey).std(), abs=0.5)
-
-
-def test_a_hash_is_the_signs_of_low_frequencies() -> None:
-    """The transform is computed from its definition."""
-    grey = (TILES[0].astype(int) @ (77, 150, 29)) >> 8
-    size = TILE // 2
-    half = grey.reshape(size, 2, size, 2).sum(axis=(1, 3))
-    at = [math.pi * (2 * i + 1) / (2 * size) for i in range(size)]
-    strengths = [
-        sum(
-            half[y, x] * math.cos(at[y] * down) * math.cos(at[x] * right)
-            for y in range(size)
-            for x in range(size)
-        )
-        for down in range(1, 9)
-        for right in range(1, 9)
-    ]
-    median = float(np.median(strengths))
-    expected = "".join("1" if one > median else "0" for one in strengths)
-    assert f"{FOUND['hash'][0]:064b}" == expected
-
-
-def test_re_encoded_and_resized_copies_have_near_hashes_and_others_have_not() -> None:
-    originals = [Image.fromarray(photo(seed, 200, 260)) for seed in range(30)]
-    hashes = [hash_of(image) for image in originals]
-    for image, own in zip(originals, hashes, strict=True):
-        out = io.BytesIO()
-        image.save(out, "JPEG", quality=30)
-        copies = [Image.open(out), image.resize((130, 100)), image.resize((520, 400))]
-        assert max((hash_of(copy) ^ own).bit_count() for copy in copies) <= NEAR_BITS
-    apart = [(a ^ b).bit_count() for i, a in enumerate(hashes) for b in hashes[:i]]
-    assert min(apart) > NEAR_BITS
 
 
 def test_blur_takes_sharpness_and_mist_does_not() -> None:

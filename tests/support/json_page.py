@@ -35,6 +35,7 @@ from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Facts
 from shardprep.dataset.diff import Difference
 from shardprep.exporter.export import Exported
+from shardprep.reporter.overlap import Overlap
 from tests.support.paths import DATA, ROOT
 
 PAGE = ROOT / "docs" / "json.md"
@@ -47,6 +48,7 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "view": (ViewJson,),
     "bench": (Benchmark,),
     "verify": (VerifyJson,),
+    "leaks": (Overlap,),
     "diff": (Difference,),
     "repack": (BuildJson,),
     "export": (Exported,),

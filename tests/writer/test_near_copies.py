@@ -16,14 +16,15 @@ from shardprep.catalog.items import Item, Items
 from shardprep.dataset import item_table
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import BuildError
-from shardprep.image.phash import NEAR_BITS, PHASH, Pixels
+from shardprep.image.near_pairs import near_pairs
+from shardprep.image.thumbnail import THUMBNAIL, Pixels
 from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.reporter.report import Report, make_report
 from shardprep.reporter.report_data import ReportOptions
 from shardprep.writer.chunk import EncodedChunk, Outcome
 from shardprep.writer.plan import near_copies
-from shardprep.writer.plan.near_copies import ImageHasher, hash_images
+from shardprep.writer.plan.near_copies import ThumbnailMaker, make_thumbnails
 from shardprep.writer.plan.source_plan import make_plan
 from tests.support.builders import (
     SHARED_DATA,
@@ -81,14 +82,8 @@ def reported(path: Path) -> Report:
 
 def pairs_across(report: Report) -> int:
     assert report.measured is not None
-    hashes = [int(one) for one in report.measured.measures["hash"]]
-    splits = report.contents.split.tolist()
-    return sum(
-        (hashes[i] ^ hashes[j]).bit_count() <= NEAR_BITS
-        for i in range(len(hashes))
-        for j in range(i)
-        if splits[i] != splits[j]
-    )
+    pairs, splits = near_pairs(report.measured.measures), report.contents.split
+    return int((splits[pairs["inner"]] != splits[pairs["outer"]]).sum())
 
 
 def rows(path: Path) -> dict[str, dict[str, Any]]:
@@ -184,7 +179,7 @@ FORMS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_hashes_equal_the_hashes_of_a_report(tmp_path: Path, form: dict[str, Any]) -> None:
+def test_thumbnails_equal_those_of_a_report(tmp_path: Path, form: dict[str, Any]) -> None:
     members = {
         f"{i}.{kind}": file(photo(i, 60 + 40 * i, 230 - 20 * i), form)
         for i, (kind, form) in enumerate([("jpg", "JPEG"), ("png", "PNG"), ("webp", "WEBP")] * 2)
@@ -194,17 +189,17 @@ def test_hashes_equal_the_hashes_of_a_report(tmp_path: Path, form: dict[str, Any
     recipe = make_recipe(keys, "test")
     plan = make_plan(recipe, tmp_path, Quiet())
     items = Items.of(sorted(plan.shards[0].items))
-    found = hash_images(items, plan.spec, recipe, 1, Quiet())
-    hashes = {item.key: one for item, one in zip(items, found, strict=True)}
-    assert not hashes.pop("broken.jpg")["decoded"]
+    found = make_thumbnails(items, plan.spec, recipe, 1, Quiet())
+    thumbnails = {item.key: one for item, one in zip(items, found, strict=True)}
+    assert not thumbnails.pop("broken.jpg")["decoded"]
     del keys["source"]
     report = reported(build(source, tmp_path / "out", **keys).path)
     assert report.measured is not None
     keys_of = report.contents.keys_of(report.measured.numbers.tolist())
     measured = dict(zip(keys_of, report.measured.measures, strict=True))
-    for key, one in hashes.items():
-        assert [one[name].tolist() for name in PHASH.names or ()] == [
-            measured[key][name].tolist() for name in PHASH.names or ()
+    for key, one in thumbnails.items():
+        assert [one[name].tolist() for name in THUMBNAIL.names or ()] == [
+            measured[key][name].tolist() for name in THUMBNAIL.names or ()
         ], key
 
 
@@ -221,7 +216,7 @@ def test_no_more_workers_are_started_than_cores_may_be_used(
     monkeypatch.setattr(near_copies, "usable_cores", lambda: 1)
     recipe = make_recipe({"source": str(source), **CUT}, "test")
     plan = make_plan(recipe, tmp_path, Quiet())
-    hash_images(Items.of(sorted(plan.shards[0].items)), plan.spec, recipe, 8, Quiet())
+    make_thumbnails(Items.of(sorted(plan.shards[0].items)), plan.spec, recipe, 8, Quiet())
     assert started == [1]
 
 
@@ -296,16 +291,16 @@ def test_parts_with_other_near_copies_do_not_become_one_dataset(
     build_part(source, tmp_path / "out", "1/2", **keys)
     for one in cache.iterdir():
         one.unlink()
-    monkeypatch.setattr(near_copies, "ImageHasher", Unreading)
+    monkeypatch.setattr(near_copies, "ThumbnailMaker", Unreading)
     with pytest.raises(BuildError, match="was begun with other near copies"):
         build_part(source, tmp_path / "out", "2/2", **keys)
 
 
-class Unreading(ImageHasher):
-    def _tile(self, item: Item) -> Pixels | Outcome:
+class Unreading(ThumbnailMaker):
+    def _thumbnail(self, item: Item) -> bytes | Outcome:
         if "large" in item.key:
             return Outcome("crashed", "by construction", 0, 0, 0, "", 0, "")
-        return super()._tile(item)
+        return super()._thumbnail(item)
 
 
 @pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="needs the shared photographs")

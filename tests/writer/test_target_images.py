@@ -25,6 +25,7 @@ from shardprep.dataset.schema import Schema
 from shardprep.errors import DatasetError, RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.verifier.examples import ExampleCheck
+from tests.support.arrays import npy
 from tests.support.builders import (
     SHARED_DATA,
     build,
@@ -156,6 +157,27 @@ def test_depth_maps_keep_16_bits_beside_jpegs(tmp_path: Path) -> None:
     assert target["target_image"].shape == (HEIGHT, WIDTH, 1)
     with pytest.raises(DatasetError, match="buckets do not resize masks and target images"):
         reader.Dataset(made.path).batches(2, buckets=reader.buckets(made.path))
+
+
+def test_a_depth_range_is_for_files_also_beside_images_in_arrays(tmp_path: Path) -> None:
+    """Targets in arrays keep their own levels; uint16 is stored exactly."""
+    deep = np.stack([depth(i) for i in range(5)])
+    grey = np.random.default_rng(5).integers(0, 255, deep.shape, np.uint8)
+    members = {f"depth/{i:06d}.png": encoded(Image.fromarray(deep[i]), "PNG") for i in range(5)}
+    keys: dict[str, Any] = {
+        "depth": 16, "depth_range": "0,10000", "size": "none", "format": "png",
+    }  # fmt: skip
+    source = write_folder(tmp_path / "files", {"in.npy": npy(grey), **members})
+    pattern = "depth/{name}.png"
+    made = build(source, tmp_path / "a", images="in.npy", target_image=pattern, **keys)
+    source = write_folder(tmp_path / "arrays", {"in.npy": npy(grey), "depth.npy": npy(deep)})
+    pattern = "depth.npy/{name}"
+    both = build(source, tmp_path / "b", images="*.npy", target_image=pattern, **keys)
+    for out, white in ((made, 10_000), (both, 65_535)):
+        for key, row in records(out.path).items():
+            expected = np.rint(deep[int(key[-1])] / white * 65_535)
+            assert np.array_equal(decoded(row["target_image"][0]), expected)
+        assert len(records(out.path)) == 5
 
 
 def volumes() -> dict[str, np.ndarray[Any, Any]]:

@@ -70,6 +70,10 @@ class ArrayFile:
     """All columns of numbers as one image, if the file is a table."""
 
 
+class DamagedFileError(SourceError):
+    """A file of arrays cannot be read. A file of one sample is rejected instead."""
+
+
 @contextlib.contextmanager
 def reading(name: str) -> Iterator[None]:
     """Convert exceptions of the libraries that read array files to a SourceError."""
@@ -80,7 +84,8 @@ def reading(name: str) -> Iterator[None]:
         raise SourceError(name, f"needs {error.name}", hint) from error
     except _DAMAGE as error:
         why = shown(" ".join(str(error).split()) or type(error).__name__, _SHOWN_ERROR)
-        raise SourceError(name, f"cannot be read ({why})", "download or write it again") from error
+        what = f"cannot be read ({why})"
+        raise DamagedFileError(name, what, "download or write it again") from error
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from shardprep.catalog.arrays.array_file import UNKNOWN, reading, rows_at_once
+from shardprep.catalog.arrays.array_file import UNKNOWN, DamagedFileError, reading, rows_at_once
 from shardprep.catalog.arrays.number_images import ValueRange, is_scaled, pictures
 from shardprep.catalog.arrays.opened_files import ArrayFiles, ChosenColumn, OpenedFile
 from shardprep.catalog.patterns import Pattern
@@ -32,6 +32,9 @@ from shardprep.source.names import clean_key, composed, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
+Levels = tuple[DepthRange, DepthRange]
+_UINT16: DepthRange = (0.0, 65535.0)
+"""Black and white of target images of uint16: `--depth-range` does not apply to them."""
 _MANY = 4  # fewer .npy files may be splits
 WORK_BYTES = 1 << 30
 """Memory for blocks, keys and cells, in addition to one member."""
@@ -66,7 +69,7 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
         if rules or not listing.images:
             files.open(listing.others)
         taken = [*files.named()] if rules else [*files.clear(files.all())]
-        if not taken:
+        if not (taken or files.refused):
             return ImageListing(*parts, notes=files.looked_into() or _unread(listing.others))
         images, columns = read_columns(files, taken)
     if listing.images:
@@ -79,18 +82,11 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
 
 
 def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:
-    """Return the images of some columns, and a table of the columns of cells."""
-    for one in taken:
-        if one.column.dtype is not None:
-            num_bytes = math.prod(one.column.shape) * one.column.dtype.itemsize
-            stored = one.opened.place.num_bytes
-            files.unpacker.budget.check_ratio(stored, num_bytes, one.opened.key)
-    loose = [one for one in taken if one.layout.axes == "NHW" and one.opened.key.endswith(".npy")]
-    if len(loose) >= _MANY:
-        option = OptionName("images")
-        files.notes.append(
-            f"{option} '*.npy::THW' would store each of {len(loose)} arrays as a stack"
-        )
+    """Return the images of some columns, and a table of the columns of cells.
+
+    A damaged file of one sample is an image that is refused; if all are damaged, it is an error.
+    """
+    _check(files, taken)
     per_file = Counter(one.opened.key for one in taken)
     names = [one.opened.key for one in taken]
     names = [key if per_file[key] == 1 else f"{key}:{taken[i].name}" for i, key in enumerate(names)]
@@ -116,7 +112,15 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
                 start = out[0].place.num_bytes
                 is_deep = is_target or files.recipe.stack or "T" in one.layout.axes
                 depth = files.recipe.depth if is_deep else 8
-                sizes = _write(one, levels[is_target], depth, out[0], files.recipe.max_member_size)
+                try:
+                    most = files.recipe.max_member_size
+                    own = levels[is_target], _UINT16 if is_target else "full"
+                    sizes = _write(one, own, depth, out[0], most)
+                except DamagedFileError as error:
+                    if one.layout.has_samples:
+                        raise
+                    files.refused[name] = error
+                    continue
                 ends = start + np.cumsum(np.maximum(sizes, 0))
                 file, offsets = out[0].place.file, ends - np.maximum(sizes, 0)
             keys = _keys(name, one, len(sizes) // one.images_per_item)
@@ -124,7 +128,22 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
             _add(builder, (keys, file, offsets, sizes), one)
             if one.layout.has_samples and not is_target:
                 tables.append((keys, others.of(one, len(keys))))
-    return builder.members(), _table(tables, {one.opened.file for one in taken})
+    made = files.with_refused(builder.members())
+    return made, _table(tables, {one.opened.file for one in taken})
+
+
+def _check(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> None:
+    for one in taken:
+        if one.column.dtype is not None:
+            num_bytes = math.prod(one.column.shape) * one.column.dtype.itemsize
+            stored = one.opened.place.num_bytes
+            files.unpacker.budget.check_ratio(stored, num_bytes, one.opened.key)
+    loose = [one for one in taken if one.layout.axes == "NHW" and one.opened.key.endswith(".npy")]
+    if len(loose) >= _MANY:
+        option = OptionName("images")
+        files.notes.append(
+            f"{option} '*.npy::THW' would store each of {len(loose)} arrays as a stack"
+        )
 
 
 def _unread(others: Sequence[Member]) -> tuple[str, ...]:
@@ -154,7 +173,10 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool
         return wanted
     found = ValueRange()
     for one in scaled:
-        found = _range(one, found)
+        with contextlib.suppress(*(() if one.layout.has_samples else (DamagedFileError,))):
+            found = _range(one, found)
+    if found.low > found.high:
+        return wanted
     names = some_of([one.flag for one in scaled], 2)
     types = f"{names}: {scaled[0].column.dtype} from {found.low:g} to {found.high:g}"
     levels = found.levels() or ((found.low, found.high) if is_target else None)
@@ -179,16 +201,18 @@ def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
 
 
 def _write(
-    one: ChosenColumn, levels: DepthRange, depth: int, out: UnpackedFile, most_bytes: int
+    one: ChosenColumn, own: Levels, depth: int, out: UnpackedFile, most_bytes: int
 ) -> NDArray[np.int64]:
     """Write all rows as image files; return the size of each image, −1 for one without an image.
 
-    `levels` "auto" are those of a sample: a stack has the same in all its images.
+    `own` are levels for numbers that are scaled, and for others. "auto" is the range of a sample:
+    a stack has the same levels in all its images.
     """
+    levels, others = own
     column, layout, key = one.column, one.layout, one.opened.key
     if column.dtype is not None:
         is_own = "T" in layout.axes and levels == "auto" and is_scaled(column.dtype, 3)
-        levels = levels if one.is_scaled or is_own else "full"
+        levels = levels if one.is_scaled or is_own else others
         if is_own and not layout.has_samples:
             low, high, _ = _range(one, ValueRange())
             levels = (low, high) if low <= high else (0.0, 1.0)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.arrays.array_file import (
     ArrayFile,
+    DamagedFileError,
     ImageColumn,
     number_texts,
     reading,
@@ -136,8 +137,15 @@ def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:
     num_bytes, there = math.prod(shape) * dtype.itemsize, array.place.num_bytes
     if num_bytes > there:
         what = f"is truncated: its header states {num_bytes:,} bytes of numbers, it has {there:,}"
-        raise SourceError(name, what, "download or write it again")
+        error = DamagedFileError(name, what, "download or write it again")
+        if math.prod(shape[1:]) == 1:
+            raise error
     array = array._replace(place=array.place._replace(num_bytes=num_bytes))
+
+    def blocks(axis: int) -> Iterator[NDArray[Any]]:
+        if num_bytes > there:  # only now: the layout says whether it is one sample
+            raise error
+        yield from array.blocks(axis)
 
     def read_cells(titles: Sequence[str]) -> list[Texts]:
         with reading(name):
@@ -149,5 +157,5 @@ def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:
     if math.prod(shape[1:]) == 1 and shape:
         return ArrayFile({}, {"": shape[0]}, read_cells)
     kind = dtype if array.scale is None else np.dtype(np.float64)
-    images = ImageColumn(shape, kind, array.blocks, **{"has_rows": False, **column})
+    images = ImageColumn(shape, kind, blocks, **{"has_rows": False, **column})
     return ArrayFile({"": images}, {}, read_cells)

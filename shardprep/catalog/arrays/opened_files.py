@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from shardprep.catalog.arrays.array_file import ArrayFile, ImageColumn, reading
+import numpy as np
+
+from shardprep.catalog.arrays.array_file import ArrayFile, DamagedFileError, ImageColumn, reading
 from shardprep.catalog.arrays.arrow_file import open_parquet, open_pixel_csv
 from shardprep.catalog.arrays.flat_array import IDX_TYPES, open_idx, open_nifti, open_npy
 from shardprep.catalog.arrays.hdf5_file import open_hdf5
@@ -24,7 +26,7 @@ from shardprep.errors import OptionError, OptionName, SourceError, some_of
 from shardprep.image.signatures import array_type
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES, ArrayRule
-from shardprep.source.byte_range import PlainExtent, StoredExtent
+from shardprep.source.byte_range import PlainExtent, RefusedExtent, StoredExtent
 from shardprep.source.listing import inner_head
 from shardprep.source.members import Member, Members
 from shardprep.source.names import split_word
@@ -34,7 +36,7 @@ _OPTION = OptionName("images")
 _DIGITS = re.compile(r"\d+")
 _ENDING = re.compile(r"([-_.]idx\d-ubyte|\.npy)?(\.gz)?$")
 PAGED = re.compile(r"\.((?P<tiff>tiff?)|dcm|dicom)$", re.IGNORECASE)
-_MOST_SHOWN = 8
+_MOST_SHOWN, _MOST_TRIED = 8, 9
 _PARTNERS = ("npy", "idx", "hdf5")
 """Kinds of files that may have the labels of another file, row by row."""
 
@@ -157,6 +159,8 @@ class ArrayFiles:
         self.proposes = proposes
         self.files: list[OpenedFile] = []
         self.used: set[str] = set()
+        self.refused: dict[str, SourceError] = {}
+        """Key of a file of one sample that is rejected → the reason."""
         self.notes: list[str] = []
         self.proposals: dict[str, tuple[str, ...]] = {}
         self._datasets: list[str] = []
@@ -202,6 +206,8 @@ class ArrayFiles:
                 place = self._place(member.key, member.extent, kind)
                 arrays = self._open[kind.rpartition(":")[2]](place, member.key)
             except SourceError as error:
+                if self._is_refused(member.key, error, kind.rpartition(":")[2]):
+                    continue
                 # Arrays of objects, such as names, may accompany images.
                 if "pickled" not in error.what or is_named:
                     raise
@@ -211,29 +217,72 @@ class ArrayFiles:
                 self.files.append(OpenedFile(member, place, arrays, self._root))
 
     def open_volumes(self, images: Members) -> None:
-        """Open the TIFF and DICOM files that rules name; without rules, all if each is a volume."""
-        is_named, opened = bool(self.recipe.rules.images), list[OpenedFile]()
-        has_objects = self.recipe.is_annotated and self.recipe.rules.masks.kind != "pattern"
-        if not is_named and (has_objects or not PAGED.search(images.keys[0])):
+        """Open the TIFF and DICOM files that rules name; without rules, all if most are volumes.
+
+        The other images of a source of volumes are refused.
+        """
+        is_named, last = bool(self.recipe.rules.images), len(images) - 1
+        opened, refused = list[OpenedFile](), dict[str, SourceError]()
+        parts = [np.arange(len(images))]
+        if is_named:
+            keys = enumerate(images.keys)
+            rows = [i for i, key in keys if PAGED.search(key) and any(self.rules(key))]
+            parts = [np.array(rows, np.int64)]
+        elif self.recipe.is_annotated and self.recipe.rules.masks.kind != "pattern":
             return
-        for member in images:
-            suffix = PAGED.search(member.key)
-            is_wanted = not is_named or (suffix and any(self.rules(member.key)))
-            if not is_wanted or not isinstance(member.extent, StoredExtent):
-                continue
+        elif last >= _MOST_TRIED:  # a few show whether to open all
+            parts.insert(0, np.linspace(0, last, _MOST_TRIED).astype(np.int64))
+        for part in parts:
             try:
-                place = self._place(member.key, member.extent, "")
-                open_pages = open_tiff if suffix and suffix["tiff"] else open_frames
-                arrays = open_pages(place, member.key) if suffix else None
+                opened, refused = self._volumes(images.take(part), are_named=is_named)
             except SourceError:
                 if is_named:
                     raise
                 return
-            if arrays is None and not is_named:
+            if not is_named and len(opened) <= len(refused):
+                if opened:
+                    names = some_of([one.key for one in opened], 2)
+                    how = f"{_OPTION} FILE stores all as a stack"
+                    self.notes.append(f"{names}: only the first image is used; {how}")
                 return
-            opened.append(OpenedFile(member, place, arrays or single_image(place), self._root))
-        if is_named or any(one.arrays.images[""].shape != (1,) for one in opened):
-            self.files += opened
+        self.files += opened
+        self.refused |= refused
+
+    def _volumes(
+        self, images: Members, *, are_named: bool
+    ) -> tuple[list[OpenedFile], dict[str, SourceError]]:
+        """Return the opened files of volumes, and why others are not: single ones if not named."""
+        opened, refused = list[OpenedFile](), dict[str, SourceError]()
+        for member in images:
+            key, suffix = member.key, PAGED.search(member.key)
+            if not isinstance(member.extent, StoredExtent):
+                continue
+            refused[key] = SourceError(key, "has one image, and most files have several")
+            if suffix is None:
+                continue
+            try:
+                place = self._place(key, member.extent, "")
+                arrays = (open_tiff if suffix["tiff"] else open_frames)(place, key)
+            except DamagedFileError as error:
+                refused[key] = error
+                continue
+            if arrays is not None or are_named:
+                del refused[key]
+                arrays = arrays or single_image(place)
+                opened.append(OpenedFile(member, place, arrays, self._root))
+        return opened, refused
+
+    def _is_refused(self, key: str, error: SourceError, kind: str) -> bool:
+        """Return whether a damaged file is one sample, which is rejected."""
+        rules = [one for one in self.rules(key) if one.layout] or [ArrayRule(key)]
+        for rule in rules:
+            is_matrix = not rule.column and sorted(rule.layout) == ["H", "W"]
+            is_one = kind == "nifti" or (rule.layout and kind in ("npy", "zarr")) or is_matrix
+            if not is_one or "N" in rule.layout:
+                return False
+        if isinstance(error, DamagedFileError):
+            self.refused[key] = error
+        return key in self.refused
 
     def _place(self, key: str, extent: StoredExtent, kind: str) -> PlainExtent:
         if kind == "zarr":
@@ -333,6 +382,16 @@ class ArrayFiles:
             return one._replace(layouts=one.layouts[:1])
         what = f"{one.flag} has the shape {shape}, which may be {' or '.join(axes)}"
         raise OptionError(_OPTION, what, f"give {_OPTION} {flag}:{axes[0]}")
+
+    def with_refused(self, images: Members) -> Members:
+        """Return images and the files that are rejected; raise an error if all of them are."""
+        if not self.refused:
+            return images
+        if not images:
+            raise next(iter(self.refused.values()))
+        self.use(self.refused)
+        extents = {key: RefusedExtent(0, error.what) for key, error in self.refused.items()}
+        return Members.joined([images, Members.of(map(Member, extents, extents.values()))])
 
     def use(self, keys: Iterable[str]) -> None:
         """Mark files as used, and the members of zarr folders."""

@@ -10,7 +10,6 @@ import numpy as np
 
 from shardprep.catalog.arrays.array_file import ArrayFile, Block, ImageColumn, reading
 from shardprep.catalog.arrays.layout import CHANNELS, Layout
-from shardprep.errors import SourceError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.unpack import buffered
 
@@ -20,16 +19,11 @@ _DICOM_HEAD_BYTES = 256 << 10
 def open_tiff(place: PlainExtent, name: str) -> ArrayFile | None:
     """Return the pages or bands of a TIFF as one stack; None for one picture.
 
-    A damaged file is a stack of one image, which a worker rejects. SourceError without tifffile.
+    SourceError without tifffile.
     """
-    try:
-        with _pages(place, name) as pages:
-            first, kinds = pages[0], {(one.shape, one.dtype) for one in pages}
-            shape, dtype = (len(pages), *first.shape), np.dtype(first.dtype)
-    except SourceError as error:
-        if isinstance(error.__cause__, ModuleNotFoundError):
-            raise
-        return single_image(place)
+    with _pages(place, name) as pages:
+        first, kinds = pages[0], {(one.shape, one.dtype) for one in pages}
+        shape, dtype = (len(pages), *first.shape), np.dtype(first.dtype)
     is_picture = "S" not in first.axes or first.shape[first.axes.index("S")] in CHANNELS
     if len(kinds) > 1 or (len(pages) == 1 and is_picture):
         return None

@@ -32,7 +32,7 @@ from shardprep.catalog.objects.mask_files import pair_masks
 from shardprep.catalog.objects.mask_values import NUMBERED, are_masks, hold_numbers
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import KeyIndex
-from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member
@@ -238,7 +238,7 @@ def annotation_findings(keys: Sequence[str], documents: Documents) -> list[str]:
     if masks := find_masks(keys).num_masks:
         globs = " ".join(f"{OptionName('exclude')} '{name}/*'" for name in masks)
         found.append(
-            f"{sum(masks.values()):,} images in folders {', '.join(masks)} look like masks; "
+            f"{counted(sum(masks.values()), 'image')} in folders {', '.join(masks)} may be masks; "
             f"{OptionName('masks')} PATTERN stores them, {globs} leaves them out"
         )
     for suffix, (option, title, is_one) in _BOXES.items():
@@ -250,13 +250,13 @@ def annotation_findings(keys: Sequence[str], documents: Documents) -> list[str]:
         named = sorted((members[name] for name in both), key=lambda member: member.key)
         sample = named[:: max(1, len(named) // NUM_SAMPLES)][:NUM_SAMPLES]
         if any(is_one(text.data) for text in read_each(sample)):
-            line = f"{suffix} files for {len(named):,} images look like boxes of {title}"
+            line = f"{suffix} files for {counted(len(named), 'image')} look like boxes of {title}"
             found.append(f"{line}; {OptionName('boxes')} {option} stores them")
         elif suffix == ".txt" and len(both) >= ENOUGH * len(images):
             folder, _, _ = named[0].key.rpartition("/")
             is_beside = any(key.rpartition("/")[0] == folder for key in keys)
             pattern = "{stem}.txt" if is_beside else f"{folder.rpartition('/')[2]}/{{stem}}.txt"
-            line = f"{suffix} files for {len(named):,} images are texts"
+            line = f"{suffix} files for {counted(len(named), 'image')} are texts"
             found.append(f"{line}; {OptionName('labels')} text:{pattern} stores them")
     images = set(map(stem, keys))
     coco = [

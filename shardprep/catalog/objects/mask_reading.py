@@ -34,7 +34,7 @@ from shardprep.catalog.objects.object_table import ONE_CLASS, UNKNOWN_CLASS, Fou
 from shardprep.catalog.source_images import SourceImages
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.targets import Naming
-from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.image.annotation_types import (
     NO_NUMBERS,
     Annotation,
@@ -100,7 +100,7 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     if values.present:
         of_file = dict(zip((member.key for member in used), values.present, strict=True))
         present = [tuple({c for m in members for c in of_file[m.key]}) for members in of_image]
-    how = f"{len(used):,} masks {recipe.masks}, {values.how}"
+    how = f"{counted(len(used), 'mask')} {recipe.masks}, {values.how}"
     files = [tuple(members) for members in of_image]
     return FileMasks(files, labels, present, values, raw, how, is_read=True)
 

@@ -118,7 +118,7 @@ def make_rows(match: TableMatch, names: Sequence[str]) -> RowColumns:
     check_columns(columns)
     num_images = int((numbers > 0).sum())
     finding = f"{OptionName('rows')}: {counted(len(rows), 'row')} of {counted(num_images, 'image')}"
-    finding += f", {len(numbers) - num_images:,} images without rows"
+    finding += f", {counted(len(numbers) - num_images, 'image')} without rows"
     return RowColumns(tuple(columns), tuple(values), match.rows_without_image, (finding,))
 
 

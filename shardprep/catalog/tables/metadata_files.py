@@ -35,6 +35,8 @@ class Documents:
         self, others: Sequence[Member], recipe: Recipe, columns: Table | None = None
     ) -> None:
         """`columns` are the columns of array files that are not images, if there are any."""
+        self.of_images: set[str] = set()
+        """Keys of the files of single images that were read as rows of a table."""
         self._others = others
         self._recipe = recipe
         self._columns = None if columns is None else columns.without(recipe.null)
@@ -101,6 +103,7 @@ class Documents:
             (boxes, (*sides, boxes.label_column)),
             (runs, (runs.run_column, runs.label_column)),
             (rules.rows, rules.rows.label_columns),
+            (rules.relabel, rules.relabel.label_columns),
             *([(points, (*points.columns, *points.name_columns))] if points.kind == "csv" else ()),
         )
         for part, names in named_columns:
@@ -180,6 +183,7 @@ class Documents:
             if whole is None:
                 continue
             cells = dict(zip(rule.names, map(str, parts), strict=True))
+            self.of_images.add(member.key)
             data, name = _read(member), member.key.lower()
             if name.endswith(TABLE_SUFFIXES):
                 tables.append(self._parse(data, member.key).with_cells(file, cells))

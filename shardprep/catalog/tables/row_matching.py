@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.names import folder_splits
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import OptionName, SourceError
+from shardprep.dataset.card import from_cell
+from shardprep.errors import OptionName, SourceError, printable
 from shardprep.recipe.rules import SLICE, letters_of
 from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts, booleans, positions
@@ -158,6 +159,26 @@ class KeyIndex:
         }
 
 
+class WholeKeyIndex(KeyIndex):
+    """Keys, searched for ids as `report --list` prints them: a whole key fits only itself."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        super().__init__([printable(key) for key in keys])
+
+    def find(self, text: str) -> Sequence[int]:
+        name = printable(text)
+        position = self._whole.get(name, self._whole.get(composed(name)))
+        return super().find(name) if position is None else (position,)
+
+    def find_all(self, texts: Texts, where: str) -> Ints:
+        return super().find_all(Texts.of([printable(from_cell(one)) for one in texts]), where)
+
+    @cached_property
+    def _whole(self) -> dict[str, int]:
+        keys = {key: i for i, key in enumerate(self.keys)}
+        return {composed(key): i for key, i in keys.items()} | keys
+
+
 def _add(positions: dict[str, int | list[int]], name: str, position: int) -> None:
     """Add a position of a name. A single one is stored without a list: a million lists are slow."""
     known = positions.setdefault(name, position)
@@ -205,7 +226,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     hits = [index.num_found(table.cells(i)[::step]) for i in range(len(table.header))]
     if not any(hits):
         what = "none of its columns has names of images in the source"
-        hint = f"name the columns: {OptionName('labels')} csv:FILE:ID:LABEL"
+        hint = "name the columns, as in csv:FILE:ID:LABEL"
         raise SourceError(table.name, what, hint)
     return table.header[hits.index(max(hits))]
 

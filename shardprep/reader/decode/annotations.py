@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from shardprep.dataset.schema import (
     BOX,
@@ -29,6 +28,7 @@ from shardprep.dataset.schema import (
     Schema,
 )
 from shardprep.dataset.stored_size import open_stored
+from shardprep.image.png import stored_png
 from shardprep.reader.array_types import Array
 from shardprep.reader.config import BoxFormat, Crop, CropWindow, StackPart
 from shardprep.reader.decode.crop import (
@@ -137,8 +137,6 @@ class AnnotationDecoder:
             if len(data) != number:
                 raise ValueError(f"feature {name!r} holds {len(data)} values, not {number}")
             pixels = [self._mask(name, one, own) for one in self._part.of(data)]
-            if self._decode and pixels[0].ndim == 2:
-                pixels = [one[..., np.newaxis] for one in pixels]
             values[name] = pixels if feature.repeated else pixels[0]
             if feature.repeated and self._decode:
                 rows = np.array(pixels)
@@ -203,7 +201,8 @@ class AnnotationDecoder:
                 values[name] = values[name][rows if chosen is None else rows[chosen]]
         for places, visible in _PAIRS:
             if places in values and visible in values:
-                moved = moved_points(values[places], values[visible], window, size)
+                pairs = self._features[places].mirrored
+                moved = moved_points(values[places], values[visible], window, size, pairs)
                 values[places], values[visible] = moved
         for name, axis in ((OBJECT_MASK, 1), (MASK, int(self._has_masks))):
             if name in values:
@@ -241,9 +240,11 @@ class AnnotationDecoder:
         noun = "the target image" if is_image else f"a mask of {name!r}"
         is_rgb = is_image and not self._features[name].is_deep
         wanted = "RGB" if is_rgb else _MODES[self._features[name].pixel_dtype]
+        mode, pixels = wanted, stored_png(data, wanted)
         try:
-            with open_stored(data, "PNG") as image:
-                mode, pixels = image.mode, np.array(image)
+            if pixels is None:
+                with open_stored(data, "PNG") as image:
+                    mode, pixels = image.mode, np.atleast_3d(np.array(image))
         except Exception as error:
             raise ValueError(f"{noun} cannot be decoded ({error})") from error
         if mode != wanted:
@@ -266,6 +267,8 @@ def stacked(rows: Sequence[Array], value: float | str, length: int | None = None
 
 def resized_mask(data: bytes, size: tuple[int, int] | None) -> bytes:
     """Return the PNG of a mask, resized to a (height, width) by the nearest pixel centers."""
+    from PIL import Image
+
     with open_stored(data, "PNG") as image:
         if size is None or (image.height, image.width) == size:
             return data

@@ -8,7 +8,7 @@ pixel. The window is resized by Pillow's bicubic filter, which reads pixels beyo
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,30 +90,32 @@ def scale_of(window: CropWindow, size: Size) -> int:
     return next((scale for scale in _SCALES if scale <= fits), 1)
 
 
-def _fill(out: Any, pixels: Any, window: tuple[float, float, float, float], scale: int) -> None:
-    top, left, height, width = window
+def _fill(out: Any, pixels: Any, window: tuple[float, ...], scale: int) -> None:
+    top, left, height, width, mirrored = window
     bottom = min((top + height) / scale, pixels.shape[0])  # decoders round sides up
     right = min((left + width) / scale, pixels.shape[1])
     box = left / scale, top / scale, right, bottom
     resized: Any = resize_deep if pixels.dtype == np.uint16 else resize
-    resized(pixels, (out.shape[0], out.shape[1]), box, out)
+    resized(pixels, (out.shape[0], out.shape[1]), box, out, mirrored=bool(mirrored))
 
 
 def same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> Any:
     """Return the part of a target image in a window of its image, which has this size."""
     out = np.empty((*wanted, pixels.shape[2]), pixels.dtype)
     ratios = (pixels.shape[0] / size[0], pixels.shape[1] / size[1]) * 2
-    top, left, height, width = (side * ratio for side, ratio in zip(window, ratios, strict=True))
-    _fill(out, pixels, (top, left, height, width), 1)
+    sides = (side * ratio for side, ratio in zip(window[:4], ratios, strict=True))
+    _fill(out, pixels, (*sides, window.mirrored), 1)
     return out
 
 
 def clipped(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:
     """Return boxes relative to a window and clipped to it, and bool[n]: whether to keep each."""
-    top, left, height, width = window
+    top, left, height, width, mirrored = window
     begin = np.array([top, left] * 2, np.float64) / (size * 2)
     length = np.array([height, width] * 2, np.float64) / (size * 2)
     moved = (boxes - begin) / length
+    if mirrored:
+        moved[:, [1, 3]] = 1.0 - moved[:, [3, 1]]
     inside = moved.clip(0.0, 1.0)
     whole, part = moved[:, 2:] - moved[:, :2], inside[:, 2:] - inside[:, :2]
     is_visible = part.prod(axis=1) >= crop.min_visible * whole.prod(axis=1)
@@ -122,11 +124,18 @@ def clipped(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[A
 
 
 def moved_points(
-    points: Array, visible: Array, window: CropWindow, size: Size
+    points: Array, visible: Array, window: CropWindow, size: Size, pairs: Sequence[int]
 ) -> tuple[Array, Array]:
-    """Return keypoints relative to a window, and their visibility; both are 0 outside of it."""
-    top, left, height, width = window
+    """Return keypoints relative to a window, and their visibility; both are 0 outside of it.
+
+    In a mirrored window, each keypoint takes the place of its pair, by index in `pairs`.
+    """
+    top, left, height, width, mirrored = window
     moved = (points * size - np.array([top, left], np.float64)) / (height, width)
+    if mirrored:
+        moved[..., 1] = 1.0 - moved[..., 1]
+        if pairs:
+            moved, visible = moved[..., list(pairs), :], visible[..., list(pairs)]
     is_left = ((moved >= 0.0) & (moved <= 1.0)).all(axis=-1) & (visible > 0)
     places = np.where(is_left[..., np.newaxis], moved, 0.0).astype(np.float32)
     return places, np.where(is_left, visible, 0)
@@ -134,10 +143,9 @@ def moved_points(
 
 def nearest(masks: Array, window: CropWindow, size: Size, axis: int) -> Array:
     """Return a window of masks, resized by the nearest pixel centers; `axis` has the height."""
-    begins, lengths = window[:2], window[2:]
-    for i, (begin, length, wanted) in enumerate(zip(begins, lengths, size, strict=True)):
-        masks = masks.take(begin + nearest_pixels(length, wanted), axis + i)
-    return masks
+    top, left, height, width, mirrored = window
+    rows, columns = top + nearest_pixels(height, size[0]), left + nearest_pixels(width, size[1])
+    return masks.take(rows, axis).take(columns[:: -1 if mirrored else 1], axis + 1)
 
 
 def nearest_pixels(length: int, wanted: int) -> Ints:

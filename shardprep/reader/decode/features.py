@@ -24,6 +24,7 @@ from shardprep.dataset.stored_size import (
     open_stored,
 )
 from shardprep.errors import RecordError
+from shardprep.image.png import stored_png
 from shardprep.image.resample import resize
 from shardprep.reader.array_types import Array, Columns, Pixels
 from shardprep.reader.config import Crop, CropWindow, EpochOptions, Request, StackPart
@@ -283,12 +284,12 @@ class FeatureDecoder:
         pixels = self._pixels(data, out)
         if out is None:
             return pixels if pixels.flags.writeable else pixels.copy()
-        if not self._is_jpeg(data):
+        if pixels is not out and not self._is_jpeg(data):
             out[:] = pixels
         return out
 
     def _pixels(self, data: bytes | memoryview, out: Pixels | None = None) -> Pixels:
-        """Return the pixels of an image. If `out` is given, a JPEG is decoded into it."""
+        """Return the pixels of an image. If `out` is given, JPEG and PNG are decoded into it."""
         if self.encoding == "raw":
             if self._stored_shape is None:
                 raise ValueError("the image is raw pixels, and the schema has no size")
@@ -304,6 +305,9 @@ class FeatureDecoder:
                 if out is None:  # `out` bounds the size
                     check_stored_jpeg(data)
                 return simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=out)  # type: ignore[no-any-return]
+            pixels = stored_png(data, "I;16" if self._is_deep else "RGB", out)
+            if pixels is not None:
+                return pixels
             with open_stored(data, "PNG") as image:
                 if not self._is_deep:
                     return np.array(image.convert("RGB"))

@@ -41,7 +41,7 @@ _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _WHITE = 255.0
 _PIXELS_A_CORE = 8192
 """Smallest image, in pixels for each core, for which threads are faster than the graph."""
-_MOST_CORES: dict[str | None, int] = {"jpeg": 8, "raw": 3}
+_MOST_CORES: dict[str | None, int] = {"jpeg": 8, "png": 8, "any": 8, "raw": 3}
 """Largest number of cores with which threads are faster, by encoding."""
 
 

@@ -1,34 +1,40 @@
-"""Groups of exact copies (equal original bytes) and near copies (similar pictures).
-
-Near copies have close perceptual hashes and similar coarse colours. Mirrored, turned and cropped
-copies are not found.
-"""
+"""Groups of exact copies (equal original bytes), near copies and images of the same scene."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from shardprep.errors import counted
-from shardprep.image.phash import NEAR_BITS, joined, near_groups
+from shardprep.image.near_pairs import changes, joined, near_groups, near_pairs
 from shardprep.reporter.findings.finding import Finding, Severity, leaving_out
-from shardprep.reporter.pixels import ScanResult
 from shardprep.reporter.record_columns import Contents, Ints
 
-Kind = Literal["exact", "near"]
+if TYPE_CHECKING:
+    from shardprep.reporter.pixels import ScanResult
+
+Kind = Literal["exact", "near", "scene"]
 _WORDS = {
     "exact": "a copy, byte for byte,",
-    "near": f"a near copy (perceptual hash within {NEAR_BITS} of 64 bits)",
+    "near": "a near copy",
+    "scene": "another picture of the scene",
+}
+_TITLES = {
+    "exact": "copies, byte for byte",
+    "near": "near copies",
+    "scene": "images of the same scene",
 }
 _SEVERITIES: dict[str, Severity] = {
     "leaks": "serious",
     "near-leaks": "serious",
+    "scene-leaks": "warning",
     "duplicates": "warning",
     "near-duplicates": "warning",
+    "same-scene": "note",
 }
 
 
@@ -39,8 +45,8 @@ class Copies:
     kind: Kind
     numbers: tuple[int, ...]
     """Record numbers: first the record that deduplication keeps, then the others ascending."""
-    bits: tuple[int, ...]
-    """Distance of each image's hash from the hash of the first, in bits; 0 for exact copies."""
+    changes: tuple[str, ...]
+    """How each image differs from the first, in words; "" for the first and for exact copies."""
     splits: tuple[str, ...]
     is_conflict: bool
 
@@ -52,17 +58,19 @@ class Copies:
     def finding(self) -> str:
         """Name of the finding about this group, a key of `_SEVERITIES`."""
         name = "leaks" if self.is_leak else "duplicates"
+        if self.kind == "scene":
+            return "scene-leaks" if self.is_leak else "same-scene"
         return name if self.kind == "exact" else f"near-{name}"
 
     @property
     def title(self) -> str:
-        kind = "copies, byte for byte" if self.kind == "exact" else "near copies"
+        kind = _TITLES[self.kind]
         conflict = "; their targets differ" if self.is_conflict else ""
         sign = "✖ leak: " if self.is_leak else ""
         return f"{sign}{len(self.numbers):,} {kind}, in {' and '.join(self.splits)}{conflict}"
 
-    def distance(self, place: int) -> str:
-        return f" · {self.bits[place]} bits" if self.kind == "near" and place else ""
+    def change(self, place: int) -> str:
+        return f" · {self.changes[place]}" if self.changes[place] else ""
 
 
 def exact_copies(contents: Contents) -> tuple[Copies, ...]:
@@ -70,22 +78,28 @@ def exact_copies(contents: Contents) -> tuple[Copies, ...]:
     codes = contents.original_codes
     known = np.flatnonzero(codes >= 0)
     groups = _groups(known, codes[known])
-    return tuple(_copies(contents, "exact", one, [0] * len(one)) for one in groups)
+    return tuple(_copies(contents, "exact", one, {}) for one in groups)
 
 
-def near_copies(contents: Contents, measured: ScanResult) -> tuple[Copies, ...]:
-    """Return groups of near copies, sorted by first record, without groups of only exact copies."""
-    numbers, measures = measured.numbers, measured.measures
-    codes, groups = near_groups(measures), []
-    for group in _groups(np.arange(len(codes)), codes):
-        originals = contents.original_codes[numbers[group]]
-        if originals.min() == originals.max() >= 0:
-            continue
-        hashes = dict(zip(numbers[group].tolist(), measures["hash"][group], strict=True))
-        first = hashes[contents.kept_of(hashes)]
-        bits = [int(np.bitwise_count(one ^ first)) for one in hashes.values()]
-        groups.append(_copies(contents, "near", [*hashes], bits))
-    return tuple(sorted(groups, key=lambda one: min(one.numbers)))
+def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
+    """Yield groups of near copies, then of images of one scene, each sorted by first record.
+
+    Groups of only exact copies are left out, and scenes that are one group of near copies.
+    """
+    numbers, pairs = measured.numbers, near_pairs(measured.measures)
+    texts: dict[tuple[int, int], str] = {}
+    for pair in pairs:
+        inner, outer = numbers[[pair["inner"], pair["outer"]]].tolist()
+        texts[inner, outer] = texts[outer, inner] = changes(measured.measures, pair)
+    copies = near_groups(len(numbers), pairs[pairs["is_copy"]])
+    kinds: tuple[tuple[Kind, Ints, Ints], ...] = (
+        ("near", copies, contents.original_codes[numbers]),
+        ("scene", near_groups(len(numbers), pairs), copies),
+    )
+    for kind, codes, parts in kinds:
+        for group in _groups(np.arange(len(codes)), codes):
+            if parts[group].min() < parts[group].max() or parts[group].min() < 0:
+                yield _copies(contents, kind, numbers[group].tolist(), texts)
 
 
 def _groups(numbers: Ints, codes: Ints) -> Iterator[list[int]]:
@@ -98,15 +112,17 @@ def _groups(numbers: Ints, codes: Ints) -> Iterator[list[int]]:
         yield numbers[order[starts[place] : starts[place] + counts[place]]].tolist()
 
 
-def _copies(contents: Contents, kind: Kind, numbers: Sequence[int], bits: Sequence[int]) -> Copies:
+def _copies(
+    contents: Contents, kind: Kind, numbers: Sequence[int], texts: Mapping[tuple[int, int], str]
+) -> Copies:
     first = contents.kept_of(numbers)
-    order = sorted(range(len(numbers)), key=lambda i: (numbers[i] != first, numbers[i]))
+    order = sorted(numbers, key=lambda number: (number != first, number))
     splits = np.unique(contents.split[list(numbers)]).tolist()
     targets = contents.target_codes[list(numbers)]
     return Copies(
         kind,
-        tuple(numbers[i] for i in order),
-        tuple(bits[i] for i in order),
+        tuple(order),
+        tuple(texts.get((first, number), "") for number in order),
         tuple(contents.splits[one] for one in splits),
         is_conflict=len(np.unique(targets[targets >= 0])) > 1,
     )
@@ -118,7 +134,10 @@ def copy_findings(
     """Yield the findings about copies; `num_measured` is the number of images with a hash."""
     left_out: dict[Kind, tuple[str, Sequence[int]]] = {
         "exact": ("--dedup", _left_out(contents, [one for one in copies if one.kind == "exact"])),
-        "near": ("--dedup near", _left_out(contents, copies)),
+        "near": (
+            "--dedup near",
+            _left_out(contents, [one for one in copies if one.kind != "scene"]),
+        ),
     }
     for name, severity in _SEVERITIES.items():
         groups = [one for one in copies if one.finding == name]
@@ -140,9 +159,10 @@ def copy_findings(
             Finding(name, severity, len(out), of_all, what),
             contents,
             out,
-            left_out[kind] if is_whole else None,
+            left_out.get(kind) if is_whole else None,
         )
-    members = sorted({number for one in copies if one.is_conflict for number in one.numbers})
+    conflicts = [one for one in copies if one.is_conflict and one.kind != "scene"]
+    members = sorted({number for one in conflicts for number in one.numbers})
     labelled = [number for number in members if contents.target_codes[number] >= 0]
     if labelled:
         what = (

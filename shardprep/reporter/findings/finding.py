@@ -16,8 +16,10 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 MEANINGS = {
     "leaks": "copies, byte for byte, in more than one split",
     "near-leaks": "near copies in more than one split",
+    "scene-leaks": "images of the same scene in more than one split",
     "damaged-records": "records whose image cannot be decoded",
     "label-conflicts": "copies and near copies with different targets",
+    "wrong-labels": "images whose label is probably wrong, by the predictions of a model",
     "missing-classes": "classes without an image in train",
     "missing-object-classes": "classes of objects or masks that are missing in train",
     "rejected": "images that the build rejected because of their bytes",
@@ -26,6 +28,7 @@ MEANINGS = {
     "damaged": "damaged or truncated images that were stored anyway",
     "duplicates": "copies, byte for byte, inside a split",
     "near-duplicates": "near copies inside a split",
+    "same-scene": "images of the same scene inside a split",
     "imbalance": "classes of very different size",
     "class-property": "classes that brightness, size or a similar property separates",
     "drift": "splits that differ in classes, brightness, size or similar properties",
@@ -51,8 +54,8 @@ WITHOUT_KEYS = (
     "unmatched-objects", "unlisted-images",
 )  # fmt: skip
 OF_PIXELS = (
-    "near-leaks", "damaged-records", "near-duplicates", "duplicate-boxes", "tiny-boxes", "dark",
-    "light", "flat", "blurry", "grey",
+    "near-leaks", "scene-leaks", "damaged-records", "near-duplicates", "same-scene",
+    "duplicate-boxes", "tiny-boxes", "dark", "light", "flat", "blurry", "grey",
 )  # fmt: skip
 """Kinds that need a pass over the pixels."""
 OF_BOXES = ("duplicate-boxes", "tiny-boxes")

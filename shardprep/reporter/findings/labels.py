@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -16,8 +16,10 @@ from shardprep.dataset.manifest import NO_IMAGE
 from shardprep.dataset.schema import ALL_POINTS, LABEL, LABELS, MASK
 from shardprep.errors import counted, some_of
 from shardprep.reporter.findings.finding import Finding, Severity, leaving_out
-from shardprep.reporter.pixels import ScanResult
 from shardprep.reporter.record_columns import Contents, Ints, Numbers
+
+if TYPE_CHECKING:
+    from shardprep.reporter.pixels import ScanResult
 
 Boxes = np.ndarray[Any, Any]
 
@@ -35,6 +37,7 @@ _LEVEL = 1.95
 _IGNORED = 0.5
 """An image is reported if more than this share of its mask pixels is ignored."""
 _AT_ONCE = 1 << 10
+_SLACK = 1e-6  # of probabilities, as in cleanlab
 
 
 def input_findings(contents: Contents) -> Iterator[Finding]:
@@ -92,6 +95,53 @@ def class_findings(contents: Contents) -> Iterator[Finding]:
             f"smallest, {rare}; {few:,} of {len(sizes):,} have less than half of an even share"
         )
         yield Finding("imbalance", "warning", few, len(sizes), what)
+
+
+class WrongLabel(NamedTuple):
+    """A label that is probably wrong; `score` is the predicted probability of the given class."""
+
+    number: int
+    given: str
+    likely: str
+    score: float
+
+
+def wrong_labels(contents: Contents, predicted: Numbers) -> list[WrongLabel]:
+    """Return the labels that are probably wrong, by score; for `predicted` see `ReportOptions`.
+
+    The method is confident learning (Northcutt et al. 2021, arXiv:1911.00068). The result is that
+    of cleanlab's `find_label_issues(…, filter_by="confident_learning")`, sorted by self-confidence.
+    """
+    numbers = np.flatnonzero(~np.isnan(predicted[:, 0]))
+    given, predicted, names = contents.label[numbers], predicted[numbers], contents.schema.labels
+    rows, best = np.arange(len(numbers)), predicted.argmax(axis=1)
+    scores = predicted[rows, given]
+    counts = np.bincount(given, minlength=len(names))
+    means = np.bincount(given, scores, minlength=len(names)) / np.maximum(counts, 1)
+    # A class is confident from the mean that images with this label get for it.
+    least = np.where(counts > 0, np.maximum(means - _SLACK, _SLACK), np.inf)
+    is_confident = predicted >= least
+    num_confident = is_confident.sum(axis=1)
+    likely = np.where(num_confident > 1, best, is_confident.argmax(axis=1))
+    is_wrong = (num_confident > 0) & (likely != given) & (predicted[rows, best] > scores + _SLACK)
+    places = np.flatnonzero(is_wrong)
+    return [
+        WrongLabel(int(numbers[i]), names[given[i]], names[likely[i]], float(scores[i]))
+        for i in places[np.argsort(scores[places], kind="stable")].tolist()
+    ]
+
+
+def wrong_label_findings(
+    contents: Contents, predicted: Numbers | None, wrong: Sequence[WrongLabel]
+) -> Iterator[Finding]:
+    """Yield the finding about labels that are probably wrong."""
+    if predicted is not None and wrong:
+        pairs = Counter(f"{one.given} → {one.likely}" for one in wrong).most_common()
+        counts = some_of([f"{count:,} {pair}" for pair, count in pairs])
+        what = f"{counted(len(wrong), 'image')} with a label that is probably wrong: {counts}"
+        of_all = int((~np.isnan(predicted[:, 0])).sum())
+        finding = Finding("wrong-labels", "warning", len(wrong), of_all, what)
+        yield leaving_out(finding, contents, [one.number for one in wrong])
 
 
 def _properties(contents: Contents, measured: ScanResult | None) -> dict[str, Numbers]:

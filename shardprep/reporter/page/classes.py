@@ -299,8 +299,8 @@ def masks(report: ReportData) -> Html | None:
     uniform = sum(one.num_uniform for one in known.values())
     total = max(sum(map(sum, pixels)) + ignored, 1)
     summary = (
-        f"{total:,} pixels in {len(contents):,} masks, {ignored / total:.1%} of them ignored: "
-        "padding, and pixels without a class in the source. "
+        f"{total:,} pixels in {counted(len(contents), 'mask')}, {ignored / total:.1%} of them "
+        "ignored: padding, and pixels without a class in the source. "
         f"{counted(uniform, 'mask')} of one value."
     )
     further: dict[str, Sequence[str | int]] = {

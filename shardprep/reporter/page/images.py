@@ -104,7 +104,9 @@ def copies(report: ReportData, drawn: Pictures) -> Html:
     shown = [_group(report, drawn, one) for one in groups[:MOST_GROUPS]]
     rest = len(groups) - len(shown)
     if rest:
-        shown.append(tag("p", f"{rest:,} more groups: shardprep report --json lists them all."))
+        shown.append(
+            tag("p", f"{counted(rest, 'more group')}: shardprep report --json lists them all.")
+        )
     listed = tag("div", *shown, class_="groups")
     return section("copies", "Leaks and copies", tag("p", summary, class_="dim"), listed)
 
@@ -115,6 +117,22 @@ def _group(report: ReportData, drawn: Pictures, group: Copies) -> Html:
         for i, number in enumerate(group.numbers[:MOST_OF_GROUP])
     ]
     return copy_group(group, tag("div", *items, class_="pics"), MOST_OF_GROUP)
+
+
+def wrong_labels(report: ReportData, drawn: Pictures) -> Html | None:
+    """Return the section with labels that are probably wrong; None without predictions."""
+    if not report.options.predicted:
+        return None
+    items = [
+        _picture(report, drawn, number, f"{given} → {likely} · {score:.2g}")
+        for number, given, likely, score in report.wrong_labels[:MOST_GROUPS]
+        if number in drawn.thumbnails
+    ]
+    what = "Given class → likely class · predicted probability of the given class."
+    hint = "Correct the column label of the list; build … --relabel csv:wrong-labels.csv reads it."
+    texts = f"{capitalized(report.options.predicted)}.", what, hint
+    shown = *(tag("p", text, class_="dim") for text in texts), tag("div", *items, class_="pics")
+    return section("wrong-labels", "Labels that are probably wrong", *shown)
 
 
 def quality(report: ReportData, drawn: Pictures) -> Html | None:

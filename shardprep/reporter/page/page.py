@@ -17,6 +17,7 @@ from importlib.resources import files
 import pyarrow as pa
 
 from shardprep.dataset.item_table import REJECTED, SKIPPED, with_status
+from shardprep.errors import counted
 from shardprep.reporter.page import classes, images, summary
 from shardprep.reporter.page.html import Html, block, code, joined, key, more, section, table, tag
 from shardprep.reporter.page.pictures import draw_pictures
@@ -38,6 +39,7 @@ def render(report: ReportData) -> bytes:
         "Masks": classes.masks(report),
         "Gallery": images.gallery(report, pictures),
         "Copies": images.copies(report, pictures),
+        "Wrong labels": images.wrong_labels(report, pictures),
         "Quality": images.quality(report, pictures),
         "Originals": images.originals(report, pictures),
         "Left out": _left_out(report),
@@ -132,7 +134,7 @@ def _channels(report: ReportData) -> Html | None:
         f"mean = {_row(mean, 255, 2)}",
         f"std = {_row(std, 255, 2)}",
     ]
-    which = f"{sums.num_images:,} images at their stored size"
+    which = f"{counted(sums.num_images, 'image')} at their stored size"
     if sums.num_images < len(report.contents):
         which = f"a sample of {which}, drawn by seed {report.options.seed}"
     return section(

@@ -110,6 +110,7 @@ def draw_pictures(report: ReportData) -> Pictures:
     gallery = _gallery(report)
     groups = [one.numbers[:MOST_OF_GROUP] for one in report.copies[:MOST_GROUPS]]
     wanted = [number for group in groups for number in group]
+    wanted += [one.number for one in report.wrong_labels[:MOST_GROUPS]]
     wanted += _in_turn([one.nearest for one in report.qualities])
     wanted += _in_turn(list(gallery.values()))
     wanted = list(dict.fromkeys(wanted))
@@ -317,10 +318,10 @@ def facts(
 
 
 def copy_facts(contents: Contents, group: Copies, i: int) -> Html:
-    """Return the split, target and hash distance of the image `i` of a group of copies as HTML."""
+    """Return the split, target and changes of the image `i` of a group of copies as HTML."""
     place = contents.place(group.numbers[i])
     label = f" · {place.label}" if place.label else ""
-    return joined(tag("span", place.split, class_="split"), label, group.distance(i))
+    return joined(tag("span", place.split, class_="split"), label, group.change(i))
 
 
 def copy_group(group: Copies, shown: Html, most: int) -> Html:
@@ -337,7 +338,7 @@ def _objects_text(marked: Overlay, schema: Schema) -> str:
     order = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     parts = [f"{_named(label, names)} × {count:,}" for label, count in order[:_MOST_NAMES]]
     rest = len(order) - len(parts)
-    return ", ".join(parts) + (f" and {rest:,} more classes" if rest else "")
+    return ", ".join(parts) + (f" and {counted(rest, 'more class')}" if rest else "")
 
 
 def _mask_text(contents: Contents, number: int) -> str:

@@ -42,11 +42,13 @@ REST = (
     "the options that the dataset was built with."
 )
 SECTION_OF = {
-    "leaks": "copies", "near-leaks": "copies", "label-conflicts": "copies",
-    "duplicates": "copies", "near-duplicates": "copies", "missing-classes": "classes",
+    "leaks": "copies", "near-leaks": "copies", "scene-leaks": "copies", "same-scene": "copies",
+    "label-conflicts": "copies", "duplicates": "copies", "near-duplicates": "copies",
+    "missing-classes": "classes",
     "unlabelled": "classes", "imbalance": "classes", "rejected": "left-out",
     "not-used": "left-out", "dark": "quality", "light": "quality", "flat": "quality",
     "blurry": "quality", "grey": "quality", "odd-aspect": "originals", "enlarged": "originals",
+    "wrong-labels": "wrong-labels",
     **dict.fromkeys(OF_BOXES, "boxes"), **dict.fromkeys(OF_MASKS, "masks"),
 }  # fmt: skip
 """Kind of finding → anchor of the section that shows it."""
@@ -88,6 +90,7 @@ def findings(report: ReportData) -> Html:
         *(OF_ANNOTATIONS if not schema.annotations else ()),
         *(OF_BOXES if BOX not in schema.features else ()),
         *(OF_MASKS if MASK not in schema.features else ()),
+        *(() if report.options.predicted else ("wrong-labels",)),
         *(OF_POINTS if not {*ALL_POINTS} & schema.features.keys() else ()),
     }
     others = [meaning for name, meaning in MEANINGS.items() if name not in names | cannot]
@@ -120,8 +123,8 @@ def _looked_at(report: ReportData) -> str:
     if looked < number:
         which = f"a sample of {looked:,} of {number:,} images (seed {report.options.seed})"
     return (
-        f"Pixels of {which} were looked at. Near copies are found in any size and encoding; "
-        "mirrored, turned and cropped copies are not found."
+        f"Pixels of {which} were looked at. Near copies are found in any size and encoding, also "
+        "if they are mirrored, turned by 90°, or show at least 70% of the picture."
     )
 
 

@@ -57,7 +57,7 @@ def list_page(items: ItemList, wanted: Filter, page: int) -> Html:
     first = (page - 1) * PAGE_ITEMS
     numbers = selected[first : first + PAGE_ITEMS].tolist()
     of_all = f" of {len(items):,}" if wanted.conditions else ""
-    text = f"{len(selected):,}{of_all} items"
+    text = f"{len(selected):,}{of_all} items" if of_all else counted(len(selected), "item")
     if len(selected) > PAGE_ITEMS:
         text += f", {first + 1:,} to {first + len(numbers):,}"
     tiles = [_tile(items, number, wanted) for number in numbers]

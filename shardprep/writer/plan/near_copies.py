@@ -1,7 +1,8 @@
 """Find near copies among the items of a build; leave them out or keep them in one split.
 
-Each image is processed as in the build, and hashed as in `shardprep report`. So both find the same
-near copies. This machine caches the hashes for later builds with the same stored images.
+Each image is processed as in the build, and reduced to a thumbnail as in `shardprep report`. So
+both find the same near copies. This machine caches the thumbnails for later builds with the same
+stored images.
 """
 
 from __future__ import annotations
@@ -16,21 +17,13 @@ from typing import Any
 import numpy as np
 
 from shardprep.catalog.items import Item, Items
-from shardprep.errors import shown
+from shardprep.dataset.leak_check import LeakCheck
+from shardprep.errors import counted, shown
 from shardprep.image.decode import stored_pixels
-from shardprep.image.phash import (
-    LEAST_SIDE,
-    PHASH,
-    TILE,
-    Pixels,
-    grey_levels,
-    joined,
-    near_groups,
-    phashes,
-    tile,
-)
+from shardprep.image.near_pairs import METHOD, Thumbnails, joined, near_groups, near_pairs
 from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import ImageSpec
+from shardprep.image.thumbnail import LEAST_SIDE, THUMBNAIL, thumbnail
 from shardprep.machine import usable_cores
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe, outputs
@@ -47,7 +40,6 @@ from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.fingerprint import fit_version, source_signature, versions
 from shardprep.writer.shard import RETRIED
 
-Phashes = np.ndarray[Any, Any]
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 NEAR_COPY = "a near copy of another"
@@ -65,9 +57,10 @@ class NearCopies:
     """Ascending item positions of each group, which has at least two items."""
 
     @classmethod
-    def among(cls, items: Items, hashes: np.ndarray[Any, Any]) -> NearCopies:
-        """Return the near copies among items with these `PHASH` hashes."""
-        numbers = near_groups(hashes)
+    def among(cls, items: Items, thumbnails: Thumbnails, *, has_scenes: bool) -> NearCopies:
+        """Return the near copies among items; with `has_scenes`, also images of the same scene."""
+        pairs = near_pairs(thumbnails)
+        numbers = near_groups(len(items), pairs[pairs["is_copy"] | has_scenes])
         order = np.argsort(numbers, kind="stable")
         runs = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
         return cls(items, tuple(tuple(run.tolist()) for run in runs if len(run) > 1))
@@ -131,13 +124,27 @@ class NearCopies:
             number = sum(len(group) > 1 for group in targets)
             odd = f"; {number:,} of these have one with another target" if number else ""
             copies = "copy" if len(self._kept_of) == 1 else "copies"
-            kept = "1 image" if len(sizes) == 1 else f"{len(sizes):,} images"
+            kept = counted(len(sizes), "image")
             return [f"left out: {len(self._kept_of):,} near {copies} of {kept}{odd}"]
-        groups = "1 group" if len(sizes) == 1 else f"{len(sizes):,} groups"
-        text = f"{groups} of near copies, {sum(sizes):,} images in all"
+        text = f"{counted(len(sizes), 'group')} of near copies, {sum(sizes):,} images in all"
         return [f"{text}; the largest has {max(sizes):,}", *self._across(final)]
 
-    def _across(self, final: Iterable[Item]) -> list[str]:
+    def leak_check(self, final: Iterable[Item], recipe: Recipe) -> LeakCheck:
+        """Return the certificate of this search, without the sum of the records."""
+        are_left_out = recipe.dedup == "near"
+        own = recipe.group.removeprefix("near").removeprefix(",")
+        near = ("near copies",) if recipe.rules.group.is_near and not are_left_out else ()
+        return LeakCheck(
+            method=METHOD,
+            kept_together=(*near, *((own,) if own else ())),
+            num_images=len(self.items),
+            num_groups=len(self.groups),
+            num_left_out=len(self._kept_of) if are_left_out else 0,
+            num_across=0 if are_left_out else len(self._divided(final)),
+        )
+
+    def _divided(self, final: Iterable[Item]) -> list[dict[str, str]]:
+        """Return split → key of an image of it, for each group that is in several splits."""
         wanted = {self.items[i].key for group in self.groups for i in group}
         split_of = {first.key: first.split for first in final if first.key in wanted}
         parted: list[dict[str, str]] = []
@@ -145,6 +152,10 @@ class NearCopies:
             keys = [self.items[i].key for i in group]
             example_of = {split_of[key]: key for key in reversed(keys) if key in split_of}
             parted += [example_of] if len(example_of) > 1 else []
+        return parted
+
+    def _across(self, final: Iterable[Item]) -> list[str]:
+        parted = self._divided(final)
         if not parted:
             return []
         first, second = (shown(key, _MOST_SHOWN) for key in sorted(parted[0].values())[:2])
@@ -159,34 +170,33 @@ def _rank(split: str) -> int:
     return _KEPT_FIRST.index(split) if split in _KEPT_FIRST else 0
 
 
-_VERSION = 1
-"""Version of the hash function, for cached hashes."""
+_VERSION = 2
+"""Version of the thumbnails, for cached ones."""
 _AT_ONCE = 64
 _TASKS_A_WORKER = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ImageHasher:
-    """An `Encode` that returns the `PHASH` of each readable image instead of a record."""
+class ThumbnailMaker:
+    """An `Encode` that returns the `THUMBNAIL` of each readable image instead of a record."""
 
     spec: ImageSpec
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        tiles: list[Pixels] = []
+        found: list[bytes] = []
         outcomes: list[Outcome] = []
         spans = [item.extent.span for item in task.items]
         for item, _ in zip(task.items, read_ahead(spans), strict=True):
             before_item()
-            hashed = self._tile(item)
-            if isinstance(hashed, Outcome):
-                outcomes.append(hashed)
+            made = self._thumbnail(item)
+            if isinstance(made, Outcome):
+                outcomes.append(made)
             else:
-                tiles.append(hashed)
-                outcomes.append(Outcome("", "", PHASH.itemsize, 0, 0, "", 0, ""))
-        stack = np.array(tiles, np.uint8).reshape(-1, TILE, TILE, 3)
-        return EncodedChunk(phashes(stack, grey_levels(stack)).tobytes(), tuple(outcomes))
+                found.append(made)
+                outcomes.append(Outcome("", "", len(made), 0, 0, "", 0, ""))
+        return EncodedChunk(b"".join(found), tuple(outcomes))
 
-    def _tile(self, item: Item) -> Pixels | Outcome:
+    def _thumbnail(self, item: Item) -> bytes | Outcome:
         extent = item.extent
         source = (
             extent.members[len(extent.members) // 2] if isinstance(extent, StackExtent) else item
@@ -198,13 +208,13 @@ class ImageHasher:
         if isinstance(image, Rejection):
             return Outcome(image.kind, image.reason, 0, 0, 0, "", len(data), "")
         raw_size = (image.height, image.width) if self.spec.format == "raw" else None
-        return tile(stored_pixels(image.data, raw_size, LEAST_SIDE))
+        return bytes(thumbnail(stored_pixels(image.data, raw_size, LEAST_SIDE)))
 
 
-def hash_images(
+def make_thumbnails(
     items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watcher
-) -> Phashes:
-    """Return the `PHASH` of each stored image, cached or new; `decoded` is False for bad images."""
+) -> Thumbnails:
+    """Return the `THUMBNAIL` of each stored image, new or cached; `decoded` may be False."""
     signature = source_signature(recipe.source, outputs(recipe), follow_links=recipe.follow_links)
     made_by = sorted((versions() | fit_version(spec.fit)).items())
     made_of = f"{_VERSION} {signature} {spec} {made_by}"
@@ -222,12 +232,12 @@ def hash_images(
     places = iter(todo)
 
     def on_chunk(chunk: EncodedChunk) -> None:
-        hashes = iter(np.frombuffer(chunk.data, PHASH))
+        thumbnails = iter(np.frombuffer(chunk.data, THUMBNAIL))
         for outcome in chunk.outcomes:
             i = next(places)
             is_known[i] = outcome.kind not in RETRIED
             if not outcome.kind:
-                result[i] = next(hashes)
+                result[i] = next(thumbnails)
         counts = ItemCounts.of(chunk)
         watcher.advance(counts.num_items, counts.num_rejected)
 
@@ -237,29 +247,29 @@ def hash_images(
         for start in range(0, len(some), size)
     )
     try:
-        run_chunks(ImageHasher(spec), tasks, num_workers, limits, on_chunk)
+        run_chunks(ThumbnailMaker(spec), tasks, num_workers, limits, on_chunk)
     finally:
         _keep(file, keys[is_known], result[is_known])
     return result
 
 
-def _kept(file: Path, keys: Keys) -> tuple[Phashes, np.ndarray[Any, np.dtype[np.bool_]]]:
-    result, is_known = np.zeros(len(keys), PHASH), np.zeros(len(keys), bool)
+def _kept(file: Path, keys: Keys) -> tuple[Thumbnails, np.ndarray[Any, np.dtype[np.bool_]]]:
+    result, is_known = np.zeros(len(keys), THUMBNAIL), np.zeros(len(keys), bool)
     cached = kept_arrays(file) or {}
-    there, hashes = cached.get("keys"), cached.get("hashes")
-    if there is None or hashes is None or not len(there):
+    there, found = cached.get("keys"), cached.get("thumbnails")
+    if there is None or found is None or not len(there):
         return result, is_known
-    if there.dtype != np.uint64 or hashes.dtype != PHASH or there.shape != hashes.shape:
+    if there.dtype != np.uint64 or found.dtype != THUMBNAIL or there.shape != found.shape:
         return result, is_known
     places = np.searchsorted(there, keys).clip(max=len(there) - 1)
     is_known = there[places] == keys
-    result[is_known] = hashes[places[is_known]]
+    result[is_known] = found[places[is_known]]
     return result, is_known
 
 
-def _keep(file: Path, keys: Keys, hashes: Phashes) -> None:
+def _keep(file: Path, keys: Keys, found: Thumbnails) -> None:
     cached = kept_arrays(file) or {}
-    if cached.keys() == {"keys", "hashes"}:
-        keys, hashes = np.append(cached["keys"], keys), np.append(cached["hashes"], hashes)
+    if cached.keys() == {"keys", "thumbnails"}:
+        keys, found = np.append(cached["keys"], keys), np.append(cached["thumbnails"], found)
     keys, places = np.unique(keys, return_index=True)
-    keep_arrays(file, {"keys": keys, "hashes": hashes[places]})
+    keep_arrays(file, {"keys": keys, "thumbnails": found[places]})

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from shardprep.dataset import documents
 from shardprep.dataset.documents import Count, Document, Name, Version
+from shardprep.dataset.leak_check import LeakCheck
 from shardprep.dataset.manifest import Fingerprint, Manifest, Unmatched
 from shardprep.dataset.schema import MAX_SIDE, Schema
 from shardprep.errors import (
@@ -47,6 +48,7 @@ class BuildPlan:
     annotations: AnnotationFacts | None
     estimated_bytes: int
     near_copies: str = ""
+    leaks: LeakCheck | None = None
 
     @property
     def num_items(self) -> int:
@@ -103,6 +105,7 @@ class Outline(Document):
     max_rejected: float = Field(ge=0, le=1)
     max_dropped: float = Field(default=1, ge=0, le=1)
     near_copies: str = ""
+    leaks: LeakCheck | None = None
     mask_padding: int | None = None
     """Value of padding in class masks; None for background, no padding, or an earlier version."""
     findings: tuple[str, ...] = ()
@@ -148,6 +151,7 @@ def make_outline(
         max_rejected=recipe.max_rejected,
         max_dropped=recipe.max_dropped,
         near_copies=plan.near_copies,
+        leaks=plan.leaks,
         mask_padding=_mask_padding(plan),
         findings=tuple(plan.findings),
         num_parts=num_parts,

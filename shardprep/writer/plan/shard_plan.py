@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.documents import shard_name
-from shardprep.errors import OptionName, RecipeError
+from shardprep.errors import OptionName, RecipeError, counted
 from shardprep.source.members import Members
 from shardprep.source.string_column import Texts
 
@@ -144,7 +144,7 @@ def plan_shards(
     if num_shards > largest:
         raise RecipeError(
             OptionName("shards"),
-            f"{num_shards:,} shards are asked for, the largest split has {largest:,} images",
+            f"asks for {num_shards:,}, and the largest split has {counted(largest, 'image')}",
             f"use {OptionName('shards')} {largest} or fewer",
         )
     order = shuffled(columns.members.keys, seed, b"order").astype(np.int32)

@@ -41,7 +41,7 @@ from shardprep.dataset.schema import (
     Schema,
     load_schema,
 )
-from shardprep.errors import OptionName, RecipeError, SchemaError
+from shardprep.errors import OptionName, RecipeError, SchemaError, counted
 from shardprep.image.annotation_types import AnnotationSpec, Skeleton
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
@@ -49,7 +49,7 @@ from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.string_column import Coded
-from shardprep.writer.plan.near_copies import NearCopies, hash_images
+from shardprep.writer.plan.near_copies import NearCopies, make_thumbnails
 from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.shard_plan import plan_shards, shuffled
 from shardprep.writer.plan.tiles import cut_tiles
@@ -79,17 +79,20 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
     ratios = recipe.rules.split.ratios
     items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
-    near = None
+    near = leaks = None
     if recipe.finds_near:
         items, unlabelled = without_spoilers(items, ratios)
         left_out += unlabelled
-        near = NearCopies.among(items, hash_images(items, spec, recipe, num_workers, watcher))
-        items, copies = near.without() if recipe.dedup == "near" else (near.together(), [])
+        thumbnails = make_thumbnails(items, spec, recipe, num_workers, watcher)
+        are_left_out = recipe.dedup == "near"
+        near = NearCopies.among(items, thumbnails, has_scenes=not are_left_out)
+        items, copies = near.without() if are_left_out else (near.together(), [])
     findings = catalog.findings + _recut(items, ratios)
     items, more = _cut(items, ratios, recipe.seed)
     left_out += more
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
+        leaks = near.leak_check(items, recipe)
     form = None if catalog.annotations is None else catalog.annotations.spec
     if recipe.tile is not None:
         items, remarks = cut_tiles(items, recipe, form, work_dir, num_workers, watcher)
@@ -114,6 +117,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
         annotations=catalog.annotations,
         estimated_bytes=estimate,
         near_copies="" if near is None else near.digest,
+        leaks=leaks,
     )
 
 
@@ -152,7 +156,7 @@ def _recut(items: Items, ratios: Mapping[str, float]) -> list[str]:
     if len(counts) < 2:
         return []
     ordered = sorted(counts, key=lambda split: (split != "train", split))
-    given = " and ".join(f"{split} ({counts[split]:,} images)" for split in ordered)
+    given = " and ".join(f"{split} ({counted(counts[split], 'image')})" for split in ordered)
     stays = "a split that the ratios leave out stays whole, as in --split validation=0.1"
     return [f"--split cuts {given} of the source anew, as one set; {stays}"]
 

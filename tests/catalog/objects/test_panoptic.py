@@ -134,7 +134,7 @@ def test_an_image_without_its_mask_is_skipped_and_one_without_segments_is_not(
     whole[f"{FOLDER}stray.png"] = colours()
     made = catalog(tmp_path, whole, masks=f"coco:{DOCUMENT}")
     assert [item.key for item in made.items] == [f"images/{i}.jpg" for i in (1, 2, 3)]
-    assert made.findings == ["1 images that no annotation lists are skipped"]
+    assert made.findings == ["skipped 1 image that no annotation lists"]
     assert {one.key: one.reason for one in made.skipped} == {
         "images/0.jpg": "no mask",
         f"{FOLDER}stray.png": "a mask that is not stored",

@@ -79,7 +79,7 @@ def test_photographs_in_a_folder_called_labels_are_not_masks(tmp_path: Path) -> 
     made = catalog(tmp_path, members)
     assert made.annotations is None
     assert len(made.items) == 12
-    assert any("look like masks; --masks PATTERN stores them" in line for line in made.findings)
+    assert any("may be masks; --masks PATTERN stores them" in line for line in made.findings)
 
 
 def test_two_that_fit_are_an_error_that_names_both(tmp_path: Path) -> None:

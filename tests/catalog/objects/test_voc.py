@@ -166,9 +166,7 @@ def test_an_image_on_two_lists_is_in_the_test_split(tmp_path: Path) -> None:
     texts = {**lists, "Annotations/1.xml": xml()}
     found = source(tmp_path, texts, "JPEGImages/1.png", "JPEGImages/2.png").read("voc")
     assert found.splits == ["train", "test"]
-    assert found.findings[0].startswith(
-        "1 images are on the lists of two splits in ImageSets/Main/"
-    )
+    assert found.findings[0].startswith("1 image on the lists of two splits in ImageSets/Main/")
 
 
 BOMB = '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa">' + "".join(

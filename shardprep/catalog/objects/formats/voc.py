@@ -149,8 +149,8 @@ def _list_splits(lists: Iterable[Text], index: KeyIndex, findings: list[str]) ->
             splits[found] = splits[found] or split
     if num_twice:
         findings.append(
-            f"{num_twice:,} images are on the lists of two splits in {_SPLIT_LISTS}; test goes "
-            "before validation, validation before train"
+            f"{counted(num_twice, 'image')} on the lists of two splits in {_SPLIT_LISTS}; test "
+            "goes before validation, validation before train"
         )
     return splits
 

@@ -427,5 +427,7 @@ def _yaml_splits(names: NameFile, source: AnnotatedSource, findings: list[str]) 
             num_twice += splits[i] not in (None, split)
             splits[i] = splits[i] or split
     if num_twice:
-        findings.append(f"{names.key} gives {num_twice:,} images two splits; the first counts")
+        findings.append(
+            f"{names.key} gives {counted(num_twice, 'image')} two splits; the first counts"
+        )
     return splits

@@ -1,0 +1,125 @@
+"""Leaks, which are copies of an image in different splits, and the certificate against them.
+
+A build that searched for near copies writes the certificate into the manifest. Its `records` ties
+it to the records: to their keys, splits and originals, in any order. A hash proves nothing against
+somebody who signs a changed dataset anew, so `shardprep verify --leaks` also repeats the search.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from shardprep.dataset.card import Card
+from shardprep.dataset.documents import Count, Document, Sha256
+from shardprep.errors import counted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MODULUS = 1 << 256
+_COLUMNS = ("key", "split", "original_sha256")
+
+
+class LeakCheck(Document):
+    """The search for near copies in a build, and what became of the copies."""
+
+    method: str
+    """The search with its version and thresholds; others find other copies."""
+    kept_together: tuple[str, ...]
+    """What ratios of `--split` do not divide: near copies, and the rule of `--group`."""
+    num_images: Count
+    """Number of images that were compared."""
+    num_groups: Count
+    """Number of groups of near copies among these images."""
+    num_left_out: Count
+    """Number of near copies that were left out."""
+    num_across: Count
+    """Number of groups of near copies in several splits, which the source gave."""
+    records: Sha256 = "0" * 64
+    """Sum of the SHA-256 of key, split and original of each record, modulo 2^256."""
+
+    def __str__(self) -> str:
+        kept = f"; undivided by ratios: {', '.join(self.kept_together)}" * bool(self.kept_together)
+        return (
+            f"{counted(self.num_groups, 'group')} of near copies among "
+            f"{counted(self.num_images, 'image')}, {self.num_left_out:,} left out, "
+            f"{self.num_across:,} in several splits{kept}; found by {self.method}"
+        )
+
+    def contradictions(self, method: str, records: str, num_across: int) -> Iterator[str]:
+        """Yield what differs from the method and records of today, and from a new search."""
+        if self.method != method:
+            yield f"was made by another search ({self.method}), and this version has {method}"
+        if self.records != records:
+            yield "is about other records: some were added, removed, moved or changed"
+        if num_across and not self.num_across:
+            yield f"says that no near copies are in several splits; {num_across:,} are found"
+
+
+def leak_check_differences(before: LeakCheck | None, after: LeakCheck | None) -> list[str]:
+    """Return the difference between two certificates in words; [] without one."""
+    was, now = (f"{one}" if one else "none" for one in (before, after))
+    return [] if was == now else [f"search for near copies ({was}, now {now})"]
+
+
+class RecordsSum:
+    """The sum `LeakCheck.records` of the records in tables, in any order."""
+
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Add the written rows of an item table."""
+        for row in zip(*(rows[name].to_pylist() for name in _COLUMNS), strict=True):
+            digest = hashlib.sha256("\0".join(value or "" for value in row).encode()).digest()
+            self._sum += int.from_bytes(digest)
+
+    @property
+    def text(self) -> str:
+        return f"{self._sum % _MODULUS:064x}"
+
+
+class Leak(NamedTuple):
+    """Copies of one image in several splits."""
+
+    kind: Literal["exact", "near"]
+    """`exact`: equal byte for byte; `near`: similar pictures."""
+    keys: tuple[str, ...]
+    """Keys of the images; first the one that `--dedup` keeps."""
+    splits: tuple[str, ...]
+    """Split of each image."""
+    changes: tuple[str, ...]
+    """How each image differs from the first, in words; "" for the first and for exact copies."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LeakSearch(Card):
+    """The leaks of a dataset, and whether its certificate holds."""
+
+    num_images: int
+    """Number of images that were compared."""
+    num_unread: int
+    """Number of images that could not be decoded."""
+    leaks: tuple[Leak, ...]
+    """All leaks: exact copies, then near copies."""
+    num_scenes: int
+    """Number of groups of images in several splits that show one scene; they are not copies."""
+    has_certificate: bool
+    """Whether the build searched for near copies and recorded it in the manifest."""
+    contradictions: tuple[str, ...]
+    """Why the certificate does not hold; empty if it holds or there is none."""
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.leaks and not self.contradictions
+
+    def facts(self) -> dict[str, Any]:
+        certificate = "holds" if self.has_certificate else "none"
+        return {
+            "images": self.num_images,
+            "leaks": [" and ".join(one.keys) for one in self.leaks] or "none",
+            "certificate": list(self.contradictions) or certificate,
+        }

@@ -1,0 +1,270 @@
+"""Find pairs of thumbnails of which one may show a part of the other.
+
+The descriptor of a part of a thumbnail has its low frequencies (DCT) divided by their norm. The
+descriptors of mirrored and turned images differ in signs and a transposition only. Each whole
+thumbnail, in 8 orientations, is compared with windows of all others, so that the copy of a crop
+finds the original, and the original finds a copy with a frame.
+
+Not all pairs are compared. Windows are divided into cells, by the nearest of some windows drawn
+from them; a thumbnail is compared with the windows in its nearest cells. All sums are of whole
+numbers that floats hold exactly: every machine finds the same pairs, as build plans require.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from shardprep.image.thumbnail import SIDE, Pixels
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Descriptors = np.ndarray[Any, np.dtype[np.int8]]
+
+CANDIDATE = np.dtype(
+    [("inner", "<i8"), ("outer", "<i8"), ("turn", "u1"), ("window", "<i2"), ("apart", "<i8")]
+)
+"""The thumbnail `inner`, oriented by `turn`, may look like a window of the thumbnail `outer`.
+`apart` is lower if they are more alike."""
+_STEPS = {32.0: (0.0,), 29.5: (0.0, 2.5), 27.0: (0.0, 2.5, 5.0)}
+"""Length of a window's side in pixels → offsets."""
+_MOST_UNEQUAL = 3.0
+"""Maximum difference between the sides of these windows, in pixels."""
+_CENTRED = (28.0, 26.0, 24.0, 21.5, 18.0, 16.0)
+"""Shorter sides of the windows in the middle; the longer side is whole. A photo fitted by padding
+shows more of a side than one fitted by cropping."""
+
+_FRAMED = (30.0, 28.0)
+"""Sides of square windows in the middle."""
+
+
+def _windows() -> Floats:
+    spans = [(offset, side) for side, offsets in _STEPS.items() for offset in offsets]
+    found = [
+        (left, top, width, height)
+        for (left, width), (top, height) in product(spans, spans)
+        if abs(width - height) <= _MOST_UNEQUAL
+    ]
+    middle = [((SIDE - side) / 2, side) for side in _CENTRED]
+    found += [(left, 0, width, SIDE) for left, width in middle]
+    found += [(0, top, SIDE, height) for top, height in middle]
+    found += [((SIDE - side) / 2,) * 2 + (side, side) for side in _FRAMED]
+    return np.array(found, np.float64)
+
+
+WINDOWS = _windows()
+"""Left, top, width and height of each window in pixels of a thumbnail; the first is the whole."""
+_LOW = 8
+"""Number of frequencies along each side; the constant is not used."""
+_SCALE = 160
+"""Norm of a descriptor."""
+_ORDER = np.arange(_LOW)
+_WEIGHTS = np.rint(16 * np.sqrt(np.sqrt(_ORDER[:, None] ** 2 + _ORDER**2)))
+"""Weights of the frequencies: high ones are weak in photos."""
+_SIGNS = 1 - 2 * (_ORDER & 1)
+_ACROSS = np.sign(_ORDER - _ORDER[:, None])
+_MOST_WRONG, _MOST_DOWN = 0.12, 0.22
+"""Limits of the share by which a thumbnail can be away from the orientation of windows."""
+_USED = np.flatnonzero((_ORDER[:, None] + _ORDER > 0) & (_ORDER[:, None] + _ORDER < 10))
+"""Positions of the frequencies in a descriptor."""
+_FIRST = [_USED.tolist().index(one) for one in (1, _LOW)]
+"""Positions of the lowest frequencies across and down."""
+_ALIKE = 0.84
+"""Minimum cosine of the angle between the descriptors of a candidate."""
+_MOST = 4
+"""Number of candidates of each thumbnail as `inner`, and as `outer`, that are always kept."""
+_MOST_ALIKE = 64
+"""Number of windows for each thumbnail beyond which only the most alike ones of a cell count."""
+_MOST_CELLS = 1024
+_CELL_SIZE = 2000
+"""Number of windows in a cell for which the number of cells is chosen."""
+_PROBES = 3
+"""Number of cells that are searched for each thumbnail and orientation."""
+_AT_ONCE = 1 << 10
+_IMAGES_AT_ONCE = 1 << 7
+
+
+def _basis(offset: float, side: float) -> Floats:
+    """Return the cosines of a window's side, float64[frequencies, SIDE], as whole numbers."""
+    places = np.arange(SIDE)
+    starts, ends = np.maximum(places, offset), np.minimum(places + 1, offset + side)
+    cover = np.maximum(ends - starts, 0)
+    waves = np.cos(np.pi * _ORDER[:, None] * ((starts + ends) / 2 - offset) / side) * cover
+    waves[1:] -= cover * (waves[1:].sum(axis=1, keepdims=True) / cover.sum())
+    found: Floats = np.rint(256 * waves)
+    return found
+
+
+_SPANS = sorted({span for row in WINDOWS.tolist() for span in ((row[0], row[2]), (row[1], row[3]))})
+_BASES = np.stack([_basis(*span) for span in _SPANS])
+_IN_SPANS = [
+    (_SPANS.index((row[0], row[2])), _SPANS.index((row[1], row[3]))) for row in WINDOWS.tolist()
+]
+
+
+def _frequencies(grey: Pixels) -> Iterator[Floats]:
+    """Yield the weighted low frequencies of thumbnails in each window, float64[n, 8, 8]."""
+    down = _BASES.reshape(-1, SIDE) @ grey.astype(np.float64)
+    down = down.reshape(len(grey), len(_BASES), _LOW, SIDE)
+    for column, row in _IN_SPANS:
+        yield np.rint(down[:, row] @ _BASES[column].T * (_WEIGHTS / (1 << 20)))
+
+
+def _descriptors(low: Floats) -> Descriptors:
+    """Return frequencies, float64[n, 8, 8], divided by their norm, int8[n, 48]."""
+    flat = low.reshape(len(low), _LOW**2)[:, _USED]
+    norms = np.sqrt(np.square(flat).sum(axis=1, keepdims=True))
+    found = np.rint(flat * (_SCALE / np.maximum(norms, 1))).clip(-127, 127)
+    return np.asarray(found, np.int8)
+
+
+def _oriented(low: Floats, turn: int) -> Floats:
+    """Return the frequencies of thumbnails after `turned`."""
+    low = low.transpose(0, 2, 1) if turn & 4 else low
+    low = low * _SIGNS[:, None] if turn & 2 else low
+    return low * _SIGNS if turn & 1 else low
+
+
+def _standing(low: Floats) -> tuple[Floats, Ints]:
+    """Return the frequencies of thumbnails turned to one orientation, and the turns.
+
+    That is brighter left and above, and with more contrast across.
+    """
+    is_turned = (np.square(low) * _ACROSS).sum(axis=(1, 2)) < 0
+    low = np.where(is_turned[:, None, None], low.transpose(0, 2, 1), low)
+    right, down = low[:, 0, 1] < 0, low[:, 1, 0] < 0
+    low = low * np.where(down[:, None], _SIGNS, 1)[:, :, None]
+    return low * np.where(right[:, None], _SIGNS, 1)[:, None], 4 * is_turned + 2 * down + right
+
+
+def _may_stand(found: Descriptors) -> Flags:
+    """Return whether images are nearly in the orientation of `_standing`."""
+    low = found.astype(np.int64)
+    across = low * low @ _ACROSS.ravel()[_USED] >= -_MOST_DOWN * _SCALE**2
+    return np.asarray(across & (low[:, _FIRST] >= -_MOST_WRONG * _SCALE).all(axis=1))
+
+
+def turned(images: Any, turn: int) -> Any:
+    """Return images, [n, side, side], in one of 8 orientations.
+
+    Bit 2 transposes them, then bit 1 mirrors them top to bottom and bit 0 left to right.
+    """
+    images = images.swapaxes(-1, -2) if turn & 4 else images
+    images = images[..., ::-1, :] if turn & 2 else images
+    return images[..., ::-1] if turn & 1 else images
+
+
+def _relative() -> Ints:
+    """Return for turns of `inner` and `outer` that look alike the turn of `inner` alone."""
+    views = [turned(np.arange(4).reshape(2, 2), turn) for turn in range(8)]
+    found = np.empty((8, 8), np.int64)
+    for one, other, turn in product(range(8), repeat=3):
+        if (turned(views[turn], other) == views[one]).all():
+            found[one, other] = turn
+    return found
+
+
+_RELATIVE = _relative()
+
+
+def candidates(grey: Pixels) -> np.ndarray[Any, Any]:
+    """Return the `CANDIDATE` pairs of thumbnails, uint8[n, SIDE, SIDE], most alike first."""
+    if len(grey) < 2:
+        return np.empty(0, CANDIDATE)
+    windows = np.empty((len(grey), len(WINDOWS), len(_USED)), np.int8)
+    standing = np.empty(windows.shape[:2], np.uint8)
+    wholes, whole_of = list[Descriptors](), list[Ints]()
+    for start in range(0, len(grey), _IMAGES_AT_ONCE):
+        some = slice(start, start + _IMAGES_AT_ONCE)
+        for i, low in enumerate(_frequencies(grey[some])):
+            upright, standing[some, i] = _standing(low)
+            windows[some, i] = _descriptors(upright)
+            for orientation in range(8) if i == 0 else ():
+                made = _descriptors(_oriented(low, orientation))
+                may_stand = np.flatnonzero(_may_stand(made))
+                wholes.append(made[may_stand])
+                whole_of.append((start + may_stand) * 8 + orientation)
+    found, turns = [np.empty((0, 5), np.int64)], np.concatenate(whole_of)
+    for inner, outer, alike in _alike(np.concatenate(wholes), windows.reshape(-1, len(_USED))):
+        one, other = turns[inner] // 8, outer // len(WINDOWS)
+        turn = _RELATIVE[turns[inner] % 8, standing.ravel()[outer]]
+        parts = (one, other, turn, outer % len(WINDOWS), -alike)
+        found.append(_best(np.stack(parts, axis=1)[one != other]))
+    rows = _best(np.concatenate(found))
+    rows = rows[np.argsort(rows[:, 4], kind="stable")]
+    result = np.empty(len(rows), CANDIDATE)
+    for i, name in enumerate(CANDIDATE.names or ()):
+        result[name] = rows[:, i]
+    return result
+
+
+def _best(rows: Ints) -> Ints:
+    """Return the best row of each pair in the first two columns, `_MOST` for each of the two.
+
+    The last column is the rank.
+    """
+    rows = rows[np.lexsort(rows.T[[3, 2, 4, 1, 0]])]
+    is_first = np.ones(len(rows), bool)
+    is_first[1:] = (rows[1:, :2] != rows[:-1, :2]).any(axis=1)
+    rows = rows[is_first]
+    return rows[_are_first(rows[:, 0], rows[:, 4]) | _are_first(rows[:, 1], rows[:, 4])]
+
+
+def _are_first(groups: Ints, ranks: Ints) -> Flags:
+    """Return whether each element has one of the `_MOST` lowest ranks of its group."""
+    order = np.lexsort((ranks, groups))
+    starts = np.searchsorted(groups[order], groups[order])
+    are_first = np.empty(len(groups), bool)
+    are_first[order] = np.arange(len(groups)) - starts < _MOST
+    return are_first
+
+
+def _alike(wholes: Descriptors, windows: Descriptors) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Yield positions in both whose descriptors are alike, and their products."""
+    number = max(1, min(_MOST_CELLS, len(windows) // _CELL_SIZE))
+    centres = _drawn(windows, number)
+    cells = np.concatenate([one[:, 0] for one in _nearest(windows, centres, 1)])
+    near = np.concatenate(list(_nearest(wholes, centres, min(_PROBES, number))))
+    order, probes = np.argsort(cells, kind="stable"), np.argsort(near.ravel(), kind="stable")
+    ends = np.searchsorted(cells[order], np.arange(number + 1))
+    stops = np.searchsorted(near.ravel()[probes], np.arange(number + 1))
+    for cell in range(number):
+        there = order[ends[cell] : ends[cell + 1]]
+        theirs = windows[there].astype(np.float32).T
+        asked = probes[stops[cell] : stops[cell + 1]] // near.shape[1]
+        for start in range(0, len(asked), _AT_ONCE):
+            some = asked[start : start + _AT_ONCE]
+            alike = wholes[some].astype(np.float32) @ theirs
+            is_alike = alike >= _ALIKE * _SCALE**2
+            if is_alike.sum() > _MOST_ALIKE * len(some):  # frames of a film
+                is_alike &= (
+                    alike >= np.partition(alike, -_MOST_ALIKE, axis=1)[:, -_MOST_ALIKE, None]
+                )
+            places = np.flatnonzero(is_alike)
+            one, other = np.divmod(places, len(there))
+            yield some[one], there[other], alike.ravel()[places].astype(np.int64)
+
+
+def _drawn(windows: Descriptors, number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return some windows, the same in any order of the images."""
+    words, mixed = windows.view("<u8"), np.zeros(len(windows), np.uint64)
+    for i in range(words.shape[1]):
+        mixed = (mixed ^ words[:, i]) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(32)
+    picked = np.unique(mixed, return_index=True)[1][:number]
+    return windows[picked].astype(np.float32).T
+
+
+def _nearest(some: Descriptors, centres: Any, number: int) -> Iterator[Ints]:
+    """Yield the positions of the `number` nearest centres, int64[n, number]."""
+    for start in range(0, len(some), _AT_ONCE):
+        alike = some[start : start + _AT_ONCE].astype(np.float32) @ centres
+        found = []
+        for _ in range(number):
+            found.append(alike.argmax(axis=1))
+            alike[np.arange(len(alike)), found[-1]] = -np.inf
+        yield np.stack(found, axis=1)

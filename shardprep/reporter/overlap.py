@@ -1,0 +1,162 @@
+"""Find the images that two datasets share, or a dataset and a file of hashes.
+
+The images of two datasets are compared by their thumbnails, so that cropped copies are found too. A
+file of hashes has the key, split and `picture_hashes` of each image, 16 bytes: it can be given away
+without the images. Such a file finds copies that are not cropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardprep.dataset.card import Card
+from shardprep.dataset.item_table import UNREADABLE, bounded_table
+from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.errors import DatasetError
+from shardprep.image.near_pairs import near_pairs
+from shardprep.image.picture_hash import Words, near_hashes, picture_hashes
+from shardprep.progress import Watcher
+from shardprep.reporter.record_columns import read_contents
+from shardprep.reporter.report import measure_contents
+from shardprep.storage.atomic_file import write_durably
+from shardprep.storage.regular_file import read_regular
+
+_HASH_BYTES = 16
+_MOST_FILE_BYTES = 1 << 32
+_COLUMNS = pa.schema(
+    [("key", pa.string()), ("split", pa.string()), ("hash", pa.binary(_HASH_BYTES))]
+)
+_HINT = "write it with shardprep leaks DATASET --save FILE"
+
+
+class SharedImage(NamedTuple):
+    """An image of the first dataset, and its copy in the second."""
+
+    kind: Literal["exact", "near"]
+    """`exact`: the originals have equal bytes; `near`: similar pictures."""
+    key: str
+    """Key of the image in the first dataset."""
+    split: str
+    """Split of the image in the first dataset."""
+    copy: str
+    """Key of the first of its copies in the second dataset."""
+    copy_split: str
+    """Split of this copy."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Overlap(Card):
+    """The images that two datasets share. With such images, the command exits with 3."""
+
+    first: str
+    """The first dataset or file of hashes."""
+    second: str
+    """The second dataset or file of hashes."""
+    num_first: int
+    """Number of images of the first that were compared."""
+    num_second: int
+    """Number of images of the second that were compared."""
+    shared: tuple[SharedImage, ...]
+    """The images of the first that have a copy in the second, in their order."""
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "first": f"{self.first}: {self.num_first:,} images",
+            "second": f"{self.second}: {self.num_second:,} images",
+            "in both": [f"{one.key}: {one.copy}" for one in self.shared] or "none",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedImages:
+    """The images of one side of a comparison."""
+
+    where: str
+    keys: list[str]
+    splits: list[str]
+    hashes: Words
+    originals: list[str]
+    """SHA-256 of each original; "" if unknown."""
+    thumbnails: np.ndarray[Any, Any] | None = None
+    """The `THUMBNAIL` of each image; None for a file of hashes."""
+
+    def save(self, path: Path) -> None:
+        """Write the file of hashes."""
+        hashes = pa.array([bytes(one) for one in self.hashes], pa.binary(_HASH_BYTES))
+        table = pa.table([pa.array(self.keys), pa.array(self.splits), hashes], _COLUMNS)
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, sink.getvalue().to_pybytes())
+
+
+def images_of(dataset: OpenDataset, watcher: Watcher) -> ComparedImages:
+    """Return the images of a dataset; they are decoded unless this machine has measured them."""
+    contents = read_contents(dataset)
+    thumbnails = measure_contents(contents, watcher).measures
+    return ComparedImages(
+        str(dataset),
+        contents.written.read("key").to_pylist(),
+        [contents.splits[code] for code in contents.split.tolist()],
+        picture_hashes(thumbnails["grey"]),
+        [one or "" for one in contents.written.read("original_sha256").to_pylist()],
+        thumbnails,
+    )
+
+
+def read_hashes(path: Path) -> ComparedImages:
+    """Return the images in a file of hashes; DatasetError if it is not one."""
+    try:
+        data = read_regular(path, _MOST_FILE_BYTES)
+    except OSError as error:
+        raise DatasetError(str(path), f"cannot be read ({error.strerror or error})") from error
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+        table = bounded_table(file, len(data), _COLUMNS.names).cast(_COLUMNS)
+    except (*UNREADABLE, KeyError, ValueError) as error:
+        raise DatasetError(str(path), "is not a file of hashes", _HINT) from error
+    if any(column.null_count for column in table.columns):
+        raise DatasetError(str(path), "lacks keys, splits or hashes", _HINT)
+    keys, splits = table["key"].to_pylist(), table["split"].to_pylist()
+    joined = b"".join(table["hash"].to_pylist())
+    hashes = np.frombuffer(joined, np.uint64).reshape(-1, 2)
+    return ComparedImages(str(path), keys, splits, hashes, [""] * len(keys))
+
+
+def compare_images(first: ComparedImages, second: ComparedImages) -> Overlap:
+    """Return the images of the first that have a copy in the second."""
+    known: dict[str, int] = {}
+    for place, original in enumerate(second.originals):
+        if original:
+            known.setdefault(original, place)
+    near: dict[int, int] = {}
+    for one, other in _near(first, second).tolist():
+        near[one] = min(other, near.get(one, other))
+    shared = []
+    for place, original in enumerate(first.originals):
+        copy = known.get(original)
+        kind: Literal["exact", "near"] = "near" if copy is None else "exact"
+        copy = near.get(place) if copy is None else copy
+        if copy is not None:
+            own = first.keys[place], first.splits[place]
+            shared.append(SharedImage(kind, *own, second.keys[copy], second.splits[copy]))
+    counts = len(first.keys), len(second.keys)
+    return Overlap(first.where, second.where, *counts, tuple(shared))
+
+
+def _near(first: ComparedImages, second: ComparedImages) -> np.ndarray[Any, np.dtype[np.int64]]:
+    pairs = near_hashes(first.hashes, second.hashes)
+    if first.thumbnails is None or second.thumbnails is None:
+        return pairs
+    number = len(first.keys)
+    found = near_pairs(np.concatenate([first.thumbnails, second.thumbnails]))
+    found = found[found["is_copy"]]
+    ends = np.sort(np.stack([found["inner"], found["outer"]], axis=1), axis=1)
+    across = ends[(ends[:, 0] < number) & (ends[:, 1] >= number)]
+    return np.concatenate([pairs, across - [0, number]])

@@ -1,0 +1,77 @@
+"""`--relabel` replaces the labels of the images that a table names, and of no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardprep.errors import ShardprepError
+from shardprep.recipe.recipe import make_recipe
+from tests.catalog.builders import catalog, images
+from tests.support.builders import write
+
+KEYS = ("cat/1.png", "cat/2.png", "x/cat/1.png", "dog/3.png", "dog/4.png", "test/5.png")
+
+
+def relabelled(folder: Path, table: str, **keys: Any) -> tuple[dict[str, str | None], Any]:
+    """Return the label of each image, and the catalog; the labels are those of folders."""
+    file = write(folder / "fixes.csv", table.encode())
+    made = catalog(folder, images(*KEYS), **{"relabel": f"csv:{file}", **keys})
+    names = (None, *made.label_names)
+    targets = [-1 if one.target is None else one.target for one in made.items]
+    return {
+        one.key: names[int(str(t)) + 1] for one, t in zip(made.items, targets, strict=True)
+    }, made
+
+
+def test_only_named_images_with_a_label_get_another(tmp_path: Path) -> None:
+    """A whole key is that image alone; an end of a key and a name do as in other tables."""
+    table = "key,label\ncat/1.png,dog\n4,wolf\ndog/3.png,\ntest/5.png,cat\nno.png,cat\n"
+    before, _ = relabelled(tmp_path / "1", "key,label\ncat/2.png,cat\n")
+    assert before == dict(zip(KEYS, ("cat", "cat", "cat", "dog", "dog", None), strict=True))
+    after, made = relabelled(tmp_path / "2", table)
+    assert after == before | {"cat/1.png": "dog", "dog/4.png": "wolf"}
+    assert made.rows_without_image == ("no.png",)
+    remark = next(one for one in made.findings if one.startswith("--relabel: 2 labels"))
+    assert "2 images have no label, or an empty cell there; new labels: wolf" in remark
+    assert made.labels_from.endswith("fixes.csv, column 'label' by 'key'")
+
+
+def test_the_table_names_classes_as_the_class_map_does(tmp_path: Path) -> None:
+    """Also if the map swaps two names."""
+    swap = "cat=dog,dog=cat"
+    before, _ = relabelled(tmp_path / "1", "key,label\ncat/2.png,dog\n", class_map=swap)
+    assert before["cat/2.png"] == "dog"
+    after, made = relabelled(tmp_path / "2", "key,label\ncat/2.png,cat\n", class_map=swap)
+    assert after == before | {"cat/2.png": "cat"}
+    assert "new labels" not in " ".join(made.findings)
+
+
+@pytest.mark.parametrize(
+    ("table", "keys", "line"),
+    [
+        ("key,label\nno.png,cat\n", {}, "none of its columns has names of images"),
+        ("key,label\ntest/5.png,cat\n", {}, "has no new label for an image that has one label"),
+        ("key,label\n4,cat\n", {"labels": "none"}, "has no new label for an image that has one"),
+        ("key,a,b\n4,1,0\n", {"relabel": "csv:fixes.csv:key:a,b"}, "has no new label for an image"),
+        ("key,label\n4,cat\n4,dog\n", {}, "gives dog/4.png two labels"),
+        ("key,label\n4,cat\n", {"relabel": "fixes.csv"}, "relabel: 'fixes.csv' names no table"),
+        ("key,label\n4,wolf\n", {"classes": "cat,dog"}, "wolf"),
+    ],
+)
+def test_a_table_that_replaces_nothing_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, keys: dict[str, str], line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ShardprepError) as caught:
+        relabelled(tmp_path, table, **keys)
+    assert line in str(caught.value)
+
+
+def test_the_option_and_its_table_are_in_the_fingerprint() -> None:
+    recipe = make_recipe({"source": "x.zip", "relabel": "csv:a.csv:key:label"}, "test")
+    assert (recipe.fingerprint_options()["relabel"], recipe.named_files[0]) == (
+        "csv:a.csv:key:label", "a.csv"
+    )  # fmt: skip

@@ -1,0 +1,124 @@
+"""`shardprep leaks` names the images of a dataset that have a copy in another one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer.main
+from click.testing import CliRunner, Result
+from PIL import Image, ImageOps
+
+import shardprep
+from shardprep.cli.app import program
+from tests.support.builders import build, encoded, write, zip_bytes
+from tests.support.planted import file, photo
+
+_COMMAND: Any = typer.main.get_command(program(["leaks"]))
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
+
+
+def dataset(folder: Path, name: str, files: dict[str, bytes]) -> Path:
+    source = write(folder / f"{name}.zip", zip_bytes(files))
+    return build(source, folder / name, labels="none", size="64x64", fit="stretch").path
+
+
+def image(number: int) -> Image.Image:
+    return Image.fromarray(photo(number, 120, 160))
+
+
+@pytest.fixture(name="mine")
+def _mine(tmp_path: Path) -> Path:
+    files = {f"test/{i:02d}.jpg": file(photo(i, 120, 160), quality=92) for i in range(8)}
+    return dataset(tmp_path, "mine", files)
+
+
+@pytest.fixture(name="public")
+def _public(tmp_path: Path) -> Path:
+    """Twelve other photos; and of mine: 0 itself, 1 smaller, 2 mirrored, 3 turned, 4 cropped."""
+    files = {f"train/{i:02d}.jpg": file(photo(i, 120, 160), quality=92) for i in range(20, 32)}
+    files["train/same.jpg"] = file(photo(0, 120, 160), quality=92)
+    files["train/small.png"] = encoded(image(1).resize((80, 60)), "PNG")
+    files["train/mirror.png"] = encoded(ImageOps.mirror(image(2)), "PNG")
+    files["train/turned.png"] = encoded(image(3).transpose(Image.Transpose.ROTATE_90), "PNG")
+    files["train/crop.png"] = encoded(image(4).crop((16, 12, 150, 112)), "PNG")
+    return dataset(tmp_path, "public", files)
+
+
+def found(one: Path, other: Path) -> list[tuple[str, str, str]]:
+    overlap = shardprep.leaks(one, other)
+    assert overlap is not None
+    assert (overlap.num_first, overlap.num_second) == (8, 17)
+    return sorted((one.kind, one.key, one.copy) for one in overlap.shared)
+
+
+def command(*arguments: object) -> Result:
+    return CliRunner().invoke(_COMMAND, ["leaks", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_copies_in_another_dataset_are_found_also_mirrored_turned_and_cropped(
+    mine: Path, public: Path
+) -> None:
+    assert found(mine, public) == [
+        ("exact", "test/00.jpg", "train/same.jpg"),
+        ("near", "test/01.jpg", "train/small.png"),
+        ("near", "test/02.jpg", "train/mirror.png"),
+        ("near", "test/03.jpg", "train/turned.png"),
+        ("near", "test/04.jpg", "train/crop.png"),
+    ]
+
+
+def test_a_file_of_hashes_finds_copies_without_the_images(
+    mine: Path, public: Path, tmp_path: Path
+) -> None:
+    hashes = tmp_path / "public.parquet"
+    assert shardprep.leaks(public, save=hashes) is None
+    table = pq.read_table(hashes)
+    assert table.schema.field("hash").type == pa.binary(16)
+    assert found(mine, hashes) == [
+        ("near", "test/00.jpg", "train/same.jpg"),
+        ("near", "test/01.jpg", "train/small.png"),
+        ("near", "test/02.jpg", "train/mirror.png"),
+        ("near", "test/03.jpg", "train/turned.png"),
+    ]
+
+
+def test_the_command_exits_with_3_if_images_are_shared_and_with_0_if_not(
+    mine: Path, public: Path, tmp_path: Path
+) -> None:
+    shared = command(mine, public)
+    assert shared.exit_code == 3
+    assert "test/01.jpg (test) is train/small.png (train)" in " ".join(shared.stdout.split())
+    assert "5 of 8 images have a copy among 17" in shared.stdout
+    others = {f"a/{i:02d}.jpg": file(photo(i, 120, 160), quality=92) for i in range(50, 56)}
+    clean = command(mine, dataset(tmp_path, "clean", others), "--json")
+    assert clean.exit_code == 0
+    assert json.loads(clean.stdout)["shared"] == []
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + bytes(40) + b"PAR1"])
+def test_a_damaged_file_of_hashes_is_one_line(mine: Path, tmp_path: Path, content: bytes) -> None:
+    damaged = write(tmp_path / "damaged.parquet", content)
+    with pytest.raises(shardprep.DatasetError, match="is not a file of hashes"):
+        shardprep.leaks(mine, damaged)
+    with pytest.raises(shardprep.DatasetError, match="cannot be read"):
+        shardprep.leaks(mine, tmp_path / "missing.parquet")
+
+
+def test_another_parquet_file_is_not_a_file_of_hashes(mine: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"key": ["a"], "hash": [b"short"]}), tmp_path / "other.parquet")
+    with pytest.raises(shardprep.DatasetError, match="is not a file of hashes"):
+        shardprep.leaks(mine, tmp_path / "other.parquet")
+
+
+def test_one_dataset_alone_needs_a_file_to_write(mine: Path) -> None:
+    with pytest.raises(shardprep.RecipeError, match="a second dataset is needed"):
+        shardprep.leaks(mine)
