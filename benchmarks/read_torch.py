@@ -96,9 +96,9 @@ class Annotated:
         if fitted.size != (SIZE, SIZE):
             boxes = boxes * np.divide(SIZE, fitted.size * 2, dtype=np.float32)
             fitted = fitted.resize((SIZE, SIZE), Image.Resampling.BICUBIC)
-        boxes, labels = torch.from_numpy(boxes), torch.from_numpy(self._labels[number])
         pixels = torch.from_numpy(np.array(fitted)).permute(2, 0, 1)
-        return pixels, {"boxes": boxes, "labels": labels}
+        labels = self._labels[number]
+        return pixels, {"boxes": torch.from_numpy(boxes), "labels": torch.from_numpy(labels)}
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
@@ -145,7 +145,8 @@ def _write_objects(source: Path) -> dict[Path, list[tuple[Box, int]]]:
     """Write COCO's annotations of 1 to 12 random objects to the folder; return those of a file."""
     rng = np.random.default_rng(0)
     objects: dict[Path, list[tuple[Box, int]]] = {}
-    images, annotations = [], []
+    images: list[Any] = []
+    annotations: list[Any] = []
     for number, path in enumerate(sorted(source.glob("*/*.jpg"))):
         with Image.open(path) as image:
             size = image.size

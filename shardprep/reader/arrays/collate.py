@@ -96,7 +96,7 @@ def _tensors(arrays: Sequence[Any]) -> list[Any]:
     starts = [0, *stops][: len(arrays)]
     storage = _shared(arrays, starts, max([_ALIGNMENT, *stops]))
     return [
-        torch.empty(0, dtype=one.dtype).set_(storage, start // one.itemsize, one.shape)
+        one.new_empty(0).set_(storage, start // one.itemsize, one.shape, one.stride())
         for one, start in zip(own, starts, strict=True)
     ]
 
@@ -106,7 +106,7 @@ def _shared(arrays: Sequence[Any], starts: Sequence[int], size: int) -> Any:
     import torch
 
     storages: Any = torch.UntypedStorage
-    strategy = torch.multiprocessing.get_sharing_strategy()
+    strategy = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
     if strategy == "file_descriptor" and hasattr(os, "memfd_create"):
         # This takes half of the time of a copy to new mapped memory, which is filled with zeros
         # first, and page by page. And such a file is not in /dev/shm, which is small in containers.
