@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import typing
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,9 +35,6 @@ from tests.reader.datasets import keys_of, refused
 from tests.support import annotated as support
 from tests.support.annotated import CLASSES, HEIGHT, MASK_CLASSES, WIDTH, Marked, annotated
 from tests.support.examples import thorough
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 INSTANCES = (BOX, BOX_LABEL, CROWD, OBJECT_MASK)
 FORMATS = typing.get_args(BoxFormat)
@@ -574,6 +574,29 @@ def test_a_loader_of_torch_yields_the_input_of_torchvision(num_workers: int, set
         ]
         assert [len(one) for one in storages] == [1, 1, 1]
         assert len(set.union(*storages)) == 3, "boxes that are kept do not keep images in memory"
+
+
+@pytest.mark.parametrize("has_memory_files", [True, False])
+@pytest.mark.parametrize("kind", ["boxes", "all"])
+def test_a_worker_collates_the_same_values_to_shared_memory(
+    sets: Sets, kind: str, monkeypatch: pytest.MonkeyPatch, *, has_memory_files: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    items = [*reader.Dataset(sets[kind])]
+    items += [(pixels[:, ::-1], target) for pixels, target in items]
+    wanted, empty = reader.collate(items), reader.collate([])
+    if not has_memory_files:  # as on macOS
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: "a worker")
+    assert reader.collate([]) == empty
+    found = reader.collate(items)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    for tensor in (*found[0], *(one for target in found[1] for one in target.values())):
+        assert tensor.is_shared()
+        descriptor, _ = tensor.untyped_storage()._share_fd_cpu_()
+        if sys.platform == "linux":  # containers limit /dev/shm
+            in_memory_file = "memfd:" in str(Path(f"/proc/self/fd/{descriptor}").readlink())
+            assert in_memory_file == has_memory_files
 
 
 @pytest.mark.parametrize("kind", ["boxes", "all"])

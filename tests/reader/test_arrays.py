@@ -184,9 +184,15 @@ def test_numbers_and_slices_work_as_in_a_list(
             dataset[at]
 
 
-def test_getitems_returns_items_in_the_requested_order(sets: Set) -> None:
-    dataset = reader.Dataset(sets["jpeg"], as_supervised=False)
+@pytest.mark.parametrize("form", PLAIN)
+def test_getitems_returns_items_in_the_requested_order(sets: Set, form: str) -> None:
+    dataset = reader.Dataset(sets[form], as_supervised=False)
     wanted = [7, 0, -1, 7, 30]
+    images = [item["image"] for item in dataset.__getitems__(wanted)]
+    assert all(image.flags.writeable for image in images)
+    assert (images[0].base is images[1].base is not None) or not dataset.schema.image_size
+    images[0][:] = 0
+    assert equal(images[3], dataset[7]["image"]), "no image is written over another"
     assert equal(dataset.__getitems__(wanted), [dataset[number] for number in wanted])
     assert equal(dataset.__getitems__(list(np.array(wanted))), [dataset[one] for one in wanted])
     with pytest.raises(TypeError):

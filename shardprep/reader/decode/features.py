@@ -110,11 +110,14 @@ class FeatureDecoder:
         shapes |= {name: ((None,), _DTYPES[one.dtype]) for name, one in self._rows.items()}
         return {name: shapes[name] for name in self.names}
 
-    def item(self, payload: memoryview) -> dict[str, Any]:
-        """Return the values of one example by feature, without a crop."""
+    def item(self, payload: memoryview, out: Pixels | None = None) -> dict[str, Any]:
+        """Return the values of one example by feature, without a crop.
+
+        `out` gets the pixels of an image; only if `image_shape` is its shape.
+        """
         raw = self._raw(payload)
         values = {
-            name: self._image(raw) if name == self.image_name else self._value(name, raw)
+            name: self._image(raw, out) if name == self.image_name else self._value(name, raw)
             for name in self._image_features
         }
         if not self._is_annotated:
@@ -340,10 +343,10 @@ class ExampleReader:
     def __len__(self) -> int:
         return len(self.records)
 
-    def item(self, number: int) -> dict[str, Any]:
+    def item(self, number: int, out: Pixels | None = None) -> dict[str, Any]:
         payload = self.records.payload(number)
         try:
-            return self.decoder.item(payload)
+            return self.decoder.item(payload, out)
         except Exception as error:
             raise self._record_error(number, error) from error
 
