@@ -150,6 +150,18 @@ def changes(images: Thumbnails, pair: Any) -> str:
     return ", ".join(_changes(images[[pair["inner"], pair["outer"]]], pair)) or "same picture"
 
 
+def shown_part(images: Thumbnails, pair: Any) -> tuple[float, ...] | None:
+    """Return the part of the outer image of a `PAIR` that the inner one shows, if it is cropped.
+
+    Left, top, width and height are shares of the outer image (0..1); None if it shows the whole.
+    """
+    left, top, width, height = pair["window"].tolist()
+    if width * height >= _LEAST_WHOLE:
+        return None
+    x, y, across, down = images["box"][pair["outer"]].tolist()
+    return x + left * across, y + top * down, width * across, height * down
+
+
 def _changes(two: Thumbnails, pair: Any) -> Iterator[str]:
     if not pair["is_copy"]:
         yield "same scene"

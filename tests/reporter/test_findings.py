@@ -250,7 +250,25 @@ def test_turned_copies_are_shown_like_the_first_image_of_their_group(tmp_path: P
     pictures = [np.asarray(one) for one in reader.Dataset(made.path, "train")]
     assert len(groups) == len(Image.Transpose)
     for group in groups:
-        (first, copy), (_, turn) = group.numbers, group.turns
-        shown = np.moveaxis(turned(np.moveaxis(pictures[copy], 2, 0), turn), 0, 2)
+        (first, copy), (_, way) = group.numbers, group.turns
+        shown = np.moveaxis(turned(np.moveaxis(pictures[copy], 2, 0), way), 0, 2)
         np.testing.assert_allclose(shown, pictures[first].astype(int), atol=4)
-        assert turn
+        assert way
+
+
+def test_the_part_that_a_cropped_copy_shows_is_outlined_in_the_whole_image(
+    tmp_path: Path,
+) -> None:
+    picture = Image.fromarray(photo(3, 200, 200))
+    write(tmp_path / "in/whole.png", file(np.asarray(picture), "PNG"))
+    write(tmp_path / "in/crop.png", file(np.asarray(picture.crop((20, 10, 200, 190))), "PNG"))
+    for number in range(10, 14):
+        write(tmp_path / f"in/{number}.png", file(photo(number, 200, 200), "PNG"))
+    made = build(tmp_path / "in", tmp_path / "out", labels="none", format="png", size="200x200")
+    report = reported(made.path)
+    (group,) = report.copies
+    (part,) = (one for parts in group.parts for one in parts)
+    np.testing.assert_allclose(part, (0.1, 0.05, 0.9, 0.9), atol=0.02)
+    outlined = next(i for i, parts in enumerate(group.parts) if parts)
+    assert report.contents.key(group.numbers[outlined]) == "whole.png"
+    assert "what the cropped copy shows" in report.html()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from shardprep.errors import counted
 from shardprep.image.near_candidates import turned_back
-from shardprep.image.near_pairs import changes, joined, near_groups, near_pairs
+from shardprep.image.near_pairs import changes, joined, near_groups, near_pairs, shown_part
 from shardprep.reporter.findings.finding import Finding, Severity, leaving_out
 from shardprep.reporter.record_columns import Contents, Ints
 
@@ -39,6 +39,19 @@ _SEVERITIES: dict[str, Severity] = {
 }
 
 
+Part = tuple[float, ...]
+
+
+class _Link(NamedTuple):
+    """What is known of the first image of a group and another one."""
+
+    change: str = ""
+    turn: int = 0
+    of_first: Part | None = None
+    """Part of the first image that the other one shows."""
+    of_other: Part | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Copies:
     """A group of images that are copies of each other."""
@@ -50,6 +63,8 @@ class Copies:
     """How each image differs from the first, in words; "" for the first and for exact copies."""
     turns: tuple[int, ...]
     """How to turn each image so that it looks like the first, as in `near_candidates.turned`."""
+    parts: tuple[tuple[Part, ...], ...]
+    """For each image the parts that a cropped copy shows, as in `shown_part`."""
     splits: tuple[str, ...]
     is_conflict: bool
 
@@ -90,11 +105,13 @@ def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
     Groups of only exact copies are left out, and scenes that are one group of near copies.
     """
     numbers, pairs = measured.numbers, near_pairs(measured.measures)
-    found: dict[tuple[int, int], tuple[str, int]] = {}
+    found: dict[tuple[int, int], _Link] = {}
     for pair in pairs:
         inner, outer = numbers[[pair["inner"], pair["outer"]]].tolist()
         text, turn = changes(measured.measures, pair), int(pair["turn"])
-        found[outer, inner], found[inner, outer] = (text, turn), (text, turned_back(turn))
+        part = shown_part(measured.measures, pair)
+        found[outer, inner] = _Link(text, turn, part, None)
+        found[inner, outer] = _Link(text, turned_back(turn), None, part)
     copies = near_groups(len(numbers), pairs[pairs["is_copy"]])
     kinds: tuple[tuple[Kind, Ints, Ints], ...] = (
         ("near", copies, contents.original_codes[numbers]),
@@ -120,19 +137,22 @@ def _copies(
     contents: Contents,
     kind: Kind,
     numbers: Sequence[int],
-    found: Mapping[tuple[int, int], tuple[str, int]],
+    found: Mapping[tuple[int, int], _Link],
 ) -> Copies:
-    """Return a group; `found` has for its first image and another one the change and the turn."""
+    """Return a group; `found` has the link of its first image and another one."""
     first = contents.kept_of(numbers)
     order = sorted(numbers, key=lambda number: (number != first, number))
     splits = np.unique(contents.split[list(numbers)]).tolist()
     targets = contents.target_codes[list(numbers)]
-    facts = [found.get((first, number), ("", 0)) for number in order]
+    links = [found.get((first, number), _Link()) for number in order]
+    of_first = tuple(link.of_first for link in links if link.of_first)
+    of_others = [(link.of_other,) if link.of_other else () for link in links[1:]]
     return Copies(
         kind,
         tuple(order),
-        tuple(text for text, _ in facts),
-        tuple(turn for _, turn in facts),
+        tuple(link.change for link in links),
+        tuple(link.turn for link in links),
+        (of_first, *of_others),
         tuple(contents.splits[one] for one in splits),
         is_conflict=len(np.unique(targets[targets >= 0])) > 1,
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardprep.errors import counted
-from shardprep.reporter.findings.copies import Copies
+from shardprep.reporter.findings.copies import Copies, Part
 from shardprep.reporter.findings.quality import OF_ORIGINALS, Quality
 from shardprep.reporter.page import charts, pictures
 from shardprep.reporter.page.html import (
@@ -67,21 +67,28 @@ def gallery(report: ReportData, drawn: Pictures) -> Html | None:
 
 
 def _picture(
-    report: ReportData, drawn: Pictures, number: int, caption: str = "", turn: int = 0
+    report: ReportData,
+    drawn: Pictures,
+    number: int,
+    caption: str = "",
+    turn: int = 0,
+    parts: Sequence[Part] = (),
 ) -> Html:
     contents = report.contents
     place = contents.place(number)
     thumbnail = drawn.thumbnails.get(number)
     image, marked = tag("p", "no picture"), None
     if thumbnail is not None:
-        classes = ["tiny"] if max(thumbnail.width, thumbnail.height) < _SIDE // 2 else []
-        classes += [f"t{turn}"] if turn else []
+        tiny = "tiny" if max(thumbnail.width, thumbnail.height) < _SIDE // 2 else None
         alt = f"{place.label}: {place.key}" if place.label else place.key
-        image = picture(thumbnail.data, alt, _SIDE, " ".join(classes) or None)
+        image = picture(thumbnail.data, alt, _SIDE, tiny)
         marked = None if caption else drawn.overlays.get(number)
         if marked is not None:
             over = pictures.overlay(contents, number, marked, thumbnail)
             image = tag("span", image, *over, class_="shot")
+        if turn or parts:
+            lines = [pictures.drawn_parts(parts, thumbnail)] if parts else []
+            image = tag("span", image, *lines, class_=f"shot t{turn}")
     height, width = int(contents.height[number]), int(contents.width[number])
     form, size = contents.written["original_format"][number], contents.original_bytes[number]
     original = f"{width:,} × {height:,} {form.as_py() or ''}, {int(size):,} bytes"
@@ -103,7 +110,7 @@ def copies(report: ReportData, drawn: Pictures) -> Html:
     summary = (
         f"{counted(len(groups), 'group')} of copies {near}· {leaks:,} in more than one split. "
         "The first image of a group is the one that deduplication keeps; turned copies are shown "
-        "like it."
+        "like it, and a line surrounds what a cropped copy shows."
     )
     shown = [_group(report, drawn, one) for one in groups[:MOST_GROUPS]]
     rest = len(groups) - len(shown)
@@ -117,7 +124,14 @@ def copies(report: ReportData, drawn: Pictures) -> Html:
 
 def _group(report: ReportData, drawn: Pictures, group: Copies) -> Html:
     items = [
-        _picture(report, drawn, number, copy_facts(report.contents, group, i), group.turns[i])
+        _picture(
+            report,
+            drawn,
+            number,
+            copy_facts(report.contents, group, i),
+            group.turns[i],
+            group.parts[i],
+        )
         for i, number in enumerate(group.numbers[:MOST_OF_GROUP])
     ]
     return copy_group(group, tag("div", *items, class_="pics"), MOST_OF_GROUP)

@@ -38,7 +38,7 @@ from shardprep.image.drawing import (
     thumbnail,
 )
 from shardprep.machine import usable_cores
-from shardprep.reporter.findings.copies import Copies
+from shardprep.reporter.findings.copies import Copies, Part
 from shardprep.reporter.page import charts
 from shardprep.reporter.page.html import Html, code, joined, picture, tag
 from shardprep.reporter.pixels import Payload, StoredImages
@@ -293,6 +293,19 @@ def drawn_boxes(schema: Schema, marked: Overlay, size: tuple[int, int]) -> Html:
     if not marked.boxes:
         title = tag("title", counted(marked.num_points, "keypoint"))
     return tag("svg", title, *drawn, viewBox=f"0 0 {size[0]} {size[1]}", role="img", class_="over")
+
+
+def drawn_parts(parts: Sequence[Part], thumbnail: Thumbnail) -> Html:
+    """Return the outlines of parts of a thumbnail, given as shares, as SVG."""
+    width, height = thumbnail.width, thumbnail.height
+    paths = [
+        f"M{x * width:.4g} {y * height:.4g}h{across * width:.4g}v{down * height:.4g}"
+        f"h{-across * width:.4g}z"
+        for x, y, across, down in parts
+    ]
+    path = tag("path", d="".join(paths), stroke=charts.hex_colour(0))
+    title = tag("title", "what the cropped copy shows")
+    return tag("svg", title, path, viewBox=f"0 0 {width} {height}", role="img", class_="over")
 
 
 def facts(
