@@ -86,6 +86,7 @@ def is_short_of_memory(error: BaseException) -> bool:
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
         or str(error).rstrip(")").endswith(_NO_MEMORY)  # pyarrow adds it in parentheses
+        or (isinstance(error, SystemError) and str(error).endswith("without exception set"))
     )
 
 

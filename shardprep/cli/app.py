@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
@@ -32,6 +34,8 @@ _RESUMABLE = ("build", "finalize", "repack", "export", "download", "upload", "fe
 _COMPLETION = "_SHARDPREP_COMPLETE"
 _ENDED_AT_ONCE = {"ray", "shardprep.reporter.viewer.viewer"}
 """If one of these modules is loaded, the cleanup at exit is skipped; see `_end_at_once`."""
+_RESERVE_BYTES = 1 << 20
+"""Memory that is kept for the end of a program without memory: it removes temporary files then."""
 _log = logging.getLogger("shardprep")
 
 
@@ -63,9 +67,11 @@ def main(interrupts: Sequence[int] = ()) -> None:
     # Looking for plugins of pydantic reads the metadata of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     sys.meta_path.insert(0, _WithoutPandas())
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # it warns if a codec cannot be loaded
     outlive_readers()
     name_options_as_flags()
     arguments = sys.argv[1:]
+    reserve = bytearray(_RESERVE_BYTES)
     try:
         signal.signal(signal.SIGINT, _interrupt)
         if interrupts:
@@ -85,10 +91,20 @@ def main(interrupts: Sequence[int] = ()) -> None:
         if sys.stdout is not None:
             sys.stdout.flush()
     except (Exception, _InterruptedError) as error:
+        del reserve
         code = _fail(error, arguments)
+        if is_short_of_memory(error):
+            _end_without_memory(code)
     if _ENDED_AT_ONCE & sys.modules.keys():
         _end_at_once(code)
     sys.exit(code)
+
+
+def _end_without_memory(code: int) -> None:
+    """Exit without the cleanup of libraries, whose errors would be tracebacks."""
+    if (util := sys.modules.get("multiprocessing.util")) is not None:
+        shutil.rmtree(util.get_temp_dir(), ignore_errors=True)
+    _end_at_once(code)
 
 
 def _end_at_once(code: int) -> None:

@@ -40,7 +40,7 @@ _WORKER_BYTES = 1 << 30
 _PIXEL_BYTES = 16
 """Memory per pixel while an image is decoded, copies included."""
 _ENOUGH_BYTES = 32 << 20
-_PRELOADED = ["shardprep.writer.engine.worker_main", "shardprep.writer.chunk_encoder"]
+_PRELOADED = ["shardprep.writer.engine.preloaded"]
 _MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")
 _ENVIRONMENT = {
     # numpy's own threads would not survive the fork, and nothing here multiplies matrices.
