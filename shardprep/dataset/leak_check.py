@@ -73,9 +73,10 @@ class RecordsSum:
 
     def add(self, rows: pa.Table) -> None:
         """Add the written rows of an item table."""
-        for row in zip(*(rows[name].to_pylist() for name in _COLUMNS), strict=True):
-            digest = hashlib.sha256("\0".join(value or "" for value in row).encode()).digest()
-            self._sum += int.from_bytes(digest)
+        for some in rows.select(_COLUMNS).to_batches(max_chunksize=1 << 16):
+            for row in zip(*(column.to_pylist() for column in some.columns), strict=True):
+                digest = hashlib.sha256("\0".join(value or "" for value in row).encode()).digest()
+                self._sum += int.from_bytes(digest)
 
     @property
     def text(self) -> str:

@@ -31,15 +31,18 @@ _TRANSPOSED = np.lexsort((_ROW, _COLUMN))
 """Place of each frequency in the transposed image."""
 _LEAST_CONTRAST = 2.0
 """Minimum standard deviation of grey, 0 to 255, of an image with a hash."""
-_AT_ONCE = 1 << 22
+_IMAGES_AT_ONCE, _AT_ONCE = 1 << 12, 1 << 22
+"""Number of images hashed at once, and of pairs compared at once."""
 
 
 def picture_hashes(grey: np.ndarray[Any, np.dtype[np.uint8]]) -> Words:
     """Return the hashes of the grey levels of thumbnails, uint8[n, 32, 32]."""
-    levels = grey.astype(np.float64)
-    low = (_DCT @ levels @ _DCT.T)[:, _ROW, _COLUMN]
-    words = _packed(low > 0)
-    words[levels.std(axis=(1, 2)) < _LEAST_CONTRAST] = 0
+    words = np.zeros((len(grey), 2), np.uint64)
+    for start in range(0, len(grey), _IMAGES_AT_ONCE):
+        levels = grey[start : start + _IMAGES_AT_ONCE].astype(np.float64)
+        some = _packed((_DCT @ levels @ _DCT.T)[:, _ROW, _COLUMN] > 0)
+        some[levels.std(axis=(1, 2)) < _LEAST_CONTRAST] = 0
+        words[start : start + len(some)] = some
     return words
 
 

@@ -19,7 +19,7 @@ from shardprep.dataset.card import Card
 from shardprep.dataset.item_table import UNREADABLE, bounded_table
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import DatasetError
-from shardprep.image.near_pairs import near_pairs
+from shardprep.image.near_pairs import near_groups, near_pairs
 from shardprep.image.picture_hash import Words, near_hashes, picture_hashes
 from shardprep.progress import Watcher
 from shardprep.reporter.record_columns import read_contents
@@ -151,12 +151,15 @@ def compare_images(first: ComparedImages, second: ComparedImages) -> Overlap:
 
 
 def _near(first: ComparedImages, second: ComparedImages) -> np.ndarray[Any, np.dtype[np.int64]]:
-    pairs = near_hashes(first.hashes, second.hashes)
+    """Return pairs of positions in both; of two datasets, the first copy of each image alone."""
     if first.thumbnails is None or second.thumbnails is None:
-        return pairs
-    number = len(first.keys)
-    found = near_pairs(np.concatenate([first.thumbnails, second.thumbnails]))
-    found = found[found["is_copy"]]
-    ends = np.sort(np.stack([found["inner"], found["outer"]], axis=1), axis=1)
-    across = ends[(ends[:, 0] < number) & (ends[:, 1] >= number)]
-    return np.concatenate([pairs, across - [0, number]])
+        return near_hashes(first.hashes, second.hashes)
+    if not second.keys:
+        return np.empty((0, 2), np.int64)
+    number, both = len(first.keys), np.concatenate([first.thumbnails, second.thumbnails])
+    pairs = near_pairs(both)
+    groups = near_groups(len(both), pairs[pairs["is_copy"]])  # pairs only connect a group
+    known, places = np.unique(groups[number:], return_index=True)
+    at = np.searchsorted(known, groups[:number]).clip(max=len(known) - 1)
+    is_shared = known[at] == groups[:number]
+    return np.stack([np.flatnonzero(is_shared), places[at[is_shared]]], axis=1)

@@ -26,6 +26,7 @@ from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, MAX_SIDE, WIDTH, Sc
 from shardprep.dataset.stored_size import check_stored
 from shardprep.errors import RecordError
 from shardprep.image.decode import stored_pixels
+from shardprep.image.near_pairs import METHOD, PAIR, near_pairs
 from shardprep.image.thumbnail import LEAST_SIDE, LUMA, THUMBNAIL, thumbnail
 from shardprep.machine import usable_cores
 from shardprep.progress import Watcher
@@ -63,12 +64,12 @@ MEASURES = np.dtype(
 `lightest` (99th) are perceived brightness in 0..1. `entropy` is the entropy of the grey levels in
 bits. `colour` is the difference between the largest and the smallest channel of a pixel, 0..1,
 averaged over the pixels. For `sharpness`, see the function."""
-_VERSION = 4
+_VERSION = 5
 """Version of the measures. Increase it when the same pixels give other values."""
 _AT_ONCE = 64
 NUM_EXACT = 10_000
 """Maximum number of images to decode in full for channel mean and deviation."""
-_CACHED = {"measures", "channels", "labels", "counts", "tiles", "boxes"}
+_CACHED = {"measures", "channels", "labels", "counts", "tiles", "boxes", "pairs"}
 _SQUARES = (np.square(np.arange(256) / 255)[None] * np.array([[0.241], [0.691], [0.068]])).astype(
     np.float32
 )
@@ -254,6 +255,8 @@ class ScanResult:
     """Sums over a seeded sample of at most `NUM_EXACT` images, at their stored size."""
     boxes: np.ndarray[Any, Any]
     """`BOXES` in record order; empty in a dataset without boxes."""
+    pairs: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, PAIR))
+    """The `near_pairs` of all measures, as indexes into them; empty in a part of a pass."""
     damaged: tuple[RecordError, ...] = ()
     damaged_numbers: tuple[int, ...] = ()
 
@@ -272,7 +275,7 @@ class PassPlan:
 
     @property
     def file(self) -> Path:
-        digest = hashlib.sha256(f"{_VERSION} {self.mark}".encode())
+        digest = hashlib.sha256(f"{_VERSION} {METHOD} {self.mark}".encode())
         for array in (self.numbers, self.exact, self.classes):
             digest.update(array.tobytes())
         return array_file("pixels", digest.hexdigest()[:32])
@@ -332,6 +335,7 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
         dict(sorted(tiles.items())),
         channels,
         np.concatenate(boxes),
+        near_pairs(measures),
         tuple(bad.values()),
         tuple(bad),
     )
@@ -370,7 +374,15 @@ def _measure(plan: PassPlan, images: StoredImages, start: int) -> ScanResult:
     for label in np.unique(classes[(classes >= 0) & measures["decoded"]]).tolist():
         own = tiles[(classes == label) & measures["decoded"]]
         sums[label] = (len(own), own.sum(axis=0, dtype=np.int64))
-    return ScanResult(numbers, measures, sums, channels, boxes, tuple(bad.values()), tuple(bad))
+    return ScanResult(
+        numbers,
+        measures,
+        sums,
+        channels,
+        boxes,
+        damaged=tuple(bad.values()),
+        damaged_numbers=tuple(bad),
+    )
 
 
 def kept(plan: PassPlan) -> ScanResult | None:
@@ -383,6 +395,12 @@ def kept(plan: PassPlan) -> ScanResult | None:
         return None
     if boxes.dtype != BOXES or boxes.ndim != 1:
         return None
+    pairs = arrays["pairs"]
+    if pairs.dtype != PAIR or pairs.ndim != 1:
+        return None
+    ends = np.concatenate([pairs["inner"], pairs["outer"]])
+    if ((ends < 0) | (ends >= len(measures))).any():
+        return None
     sums = zip(arrays["counts"].tolist(), arrays["tiles"], strict=True)
     return ScanResult(
         plan.numbers,
@@ -390,6 +408,7 @@ def kept(plan: PassPlan) -> ScanResult | None:
         dict(zip(arrays["labels"].tolist(), sums, strict=True)),
         Channels(int(channels[0]), int(channels[1]), channels[2:5], channels[5:]),
         boxes,
+        pairs,
     )
 
 
@@ -403,5 +422,6 @@ def _keep(plan: PassPlan, result: ScanResult) -> None:
         "counts": np.array([number for number, _ in result.tiles.values()], np.int64),
         "tiles": np.array(tiles, np.int64).reshape(-1, TILE, TILE, 3),
         "boxes": result.boxes,
+        "pairs": result.pairs,
     }
     keep_arrays(plan.file, arrays)

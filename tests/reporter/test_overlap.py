@@ -122,3 +122,18 @@ def test_another_parquet_file_is_not_a_file_of_hashes(mine: Path, tmp_path: Path
 def test_one_dataset_alone_needs_a_file_to_write(mine: Path) -> None:
     with pytest.raises(shardprep.RecipeError, match="a second dataset is needed"):
         shardprep.leaks(mine)
+
+
+def test_each_of_several_copies_in_a_dataset_is_named(tmp_path: Path) -> None:
+    several = {f"a/{i}.png": encoded(image(7), "PNG") + bytes(i) for i in range(3)}
+    several |= {"a/crop.png": encoded(image(7).crop((16, 12, 150, 112)), "PNG")}
+    several |= {"a/other.jpg": file(photo(8, 120, 160), quality=92)}
+    once = {"b/once.jpg": file(photo(7, 120, 160), quality=60)}
+    once |= {"b/more.jpg": file(photo(9, 120, 160), quality=60)}
+    overlap = shardprep.leaks(
+        dataset(tmp_path, "several", several), dataset(tmp_path, "once", once)
+    )
+    assert overlap is not None
+    assert {(one.key, one.copy) for one in overlap.shared} == {
+        (key, "b/once.jpg") for key in ("a/0.png", "a/1.png", "a/2.png", "a/crop.png")
+    }

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardprep.errors import counted
 from shardprep.image.near_candidates import turned_back
-from shardprep.image.near_pairs import changes, joined, near_groups, near_pairs, shown_part
+from shardprep.image.near_pairs import changes, joined, near_groups, shown_part
 from shardprep.reporter.findings.finding import Finding, Severity, leaving_out
 from shardprep.reporter.record_columns import Contents, Ints
 
@@ -104,7 +104,7 @@ def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
 
     Groups of only exact copies are left out, and scenes that are one group of near copies.
     """
-    numbers, pairs = measured.numbers, near_pairs(measured.measures)
+    numbers, pairs = measured.numbers, measured.pairs
     found: dict[tuple[int, int], _Link] = {}
     for pair in pairs:
         inner, outer = numbers[[pair["inner"], pair["outer"]]].tolist()
