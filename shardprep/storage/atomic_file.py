@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Self
 
-_PIECE_BYTES = 256 << 10
+_PIECE_BYTES = 128 << 10
 """Bytes per write. Larger writes need contiguous memory, and may take ten times as long."""
 
 _BUFFER_BYTES = 64 << 10

@@ -169,4 +169,6 @@ def test_an_unfinished_build_goes_on_or_says_in_one_line_why_not(
         return
     assert went_on.returncode == 1
     assert len(went_on.stderr.splitlines()) == 1
-    assert re.search("--overwrite|remove the folder to start again", went_on.stderr)
+    assert re.search(
+        r"begun with other shardprep \(0\.1\.0, now .*remove the folder", went_on.stderr
+    )

@@ -23,13 +23,13 @@ class Told(io.RawIOBase):
         return len(self.pieces[-1])
 
 
-@pytest.mark.parametrize("num_bytes", [0, 1, 262_144, 262_145, 1_000_000])
-def test_at_most_256_kib_are_written_at_once(num_bytes: int) -> None:
+@pytest.mark.parametrize("num_bytes", [0, 1, 131_072, 131_073, 1_000_000])
+def test_at_most_128_kib_are_written_at_once(num_bytes: int) -> None:
     data, file = os.urandom(num_bytes), Told()
     with io.BufferedWriter(file) as stream:
         write_pieces(stream, data)
     assert b"".join(file.pieces) == data
-    assert max(map(len, file.pieces), default=0) <= 262_144
+    assert max(map(len, file.pieces), default=0) <= 131_072
 
 
 def test_several_writes_are_one_file(tmp_path: Path) -> None:

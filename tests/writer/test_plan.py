@@ -125,7 +125,9 @@ def test_classes_are_mixed_in_every_shard() -> None:
 
 def test_more_shards_than_images_are_an_error_that_says_how_many_can_be() -> None:
     items = items_of("train", 12) + items_of("test", 30)
-    with pytest.raises(RecipeError, match=r"^--shards: asks for 31, .* use --shards 30 or"):
+    with pytest.raises(
+        RecipeError, match=r"^--shards: asks for 31, .* has 30 images; use --shards 30 or"
+    ):
         plan_shards(items, 31, 0, 0)
     assert len(plan_shards(items, 30, 0, 0)) == 42
 
