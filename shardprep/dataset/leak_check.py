@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shardprep.dataset.card import Card
-from shardprep.dataset.documents import Count, Document, Sha256
+from shardprep.dataset.documents import Count, Sha256, SparseDocument
 from shardprep.errors import counted
 
 if TYPE_CHECKING:
@@ -23,9 +23,10 @@ _MODULUS = 1 << 256
 _COLUMNS = ("key", "split", "original_sha256")
 
 
-class LeakCheck(Document):
+class LeakCheck(SparseDocument):
     """The search for near copies in a build, and what became of the copies."""
 
+    sparse_keys = frozenset({"embeddings"})
     method: str
     """The search with its version and thresholds; others find other copies."""
     kept_together: tuple[str, ...]
@@ -40,13 +41,16 @@ class LeakCheck(Document):
     """Number of groups of near copies in several splits, which the source gave."""
     records: Sha256 = "0" * 64
     """Sum of the SHA-256 of key, split and original of each record, modulo 2^256."""
+    embeddings: Sha256 | None = None
+    """SHA-256 of the embeddings that the search used as well; left out if there were none."""
 
     def __str__(self) -> str:
         kept = f"; undivided by ratios: {', '.join(self.kept_together)}" * bool(self.kept_together)
+        more = f" and embeddings (SHA-256 {self.embeddings})" if self.embeddings else ""
         return (
             f"{counted(self.num_groups, 'group')} of near copies among "
             f"{counted(self.num_images, 'image')}, {self.num_left_out:,} left out, "
-            f"{self.num_across:,} in several splits{kept}; found by {self.method}"
+            f"{self.num_across:,} in several splits{kept}; found by {self.method}{more}"
         )
 
     def contradictions(self, method: str, records: str, num_across: int) -> Iterator[str]:

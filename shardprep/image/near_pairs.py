@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.image.near_candidates import WINDOWS, candidates, turned
+from shardprep.image.near_candidates import PLACES, Vectors, candidates, neighbours, placed, turned
 from shardprep.image.thumbnail import CELL, SIDE, THUMBNAIL
 from shardprep.machine import usable_cores
 
@@ -87,10 +87,11 @@ _HALVES = (
 )  # fmt: skip
 
 
-def near_pairs(images: Thumbnails) -> Pairs:
+def near_pairs(images: Thumbnails, vectors: Vectors | None = None) -> Pairs:
     """Return the near copies and images of the same scene among images, each pair once.
 
-    Not all pairs of a group of copies are found, but enough to connect them.
+    Not all pairs of a group of copies are found, but enough to connect them. Neighbours by the
+    embeddings `vectors` are compared too.
     """
     told = np.flatnonzero(images["decoded"] & (_deviations(images["grey"]) >= _LEAST_CONTRAST))
     views = np.empty(len(told), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
@@ -103,9 +104,12 @@ def near_pairs(images: Thumbnails) -> Pairs:
         some[name] = told[firsts[some[name]]]
     pairs = _equal(told, told[firsts[places]])
     most = _MOST_FIRST * len(images)
-    for half in (some[:most], some[most:]):
+    for half in (some[:most], some[most:], None):
         groups = near_groups(len(images), pairs[pairs["is_copy"]])
-        part = half[groups[half["inner"]] != groups[half["outer"]]]  # for sets of many copies
+        part = some[:0] if half is None else half
+        if half is None and vectors is not None:
+            part = placed(images["grey"], told[neighbours(vectors[told], groups[told])])
+        part = part[groups[part["inner"]] != groups[part["outer"]]]  # for sets of many copies
         starts = range(0, len(part), _AT_ONCE)
         with ThreadPoolExecutor(usable_cores(), "shardprep-near") as pool:
             found = pool.map(partial(_compared, images, part), starts)
@@ -213,7 +217,7 @@ def _compared(images: Thumbnails, some: Any, start: int) -> Pairs:
         for name in ("grey", "colours"):
             inner[name][here] = turned(inner[name][here], turn)
     grey, outer_grey = (one["grey"].astype(np.float64) for one in (inner, outer))
-    windows = WINDOWS[some["window"]] / SIDE
+    windows = PLACES[some["window"]] / SIDE
     windows = _aligned(_halved(grey), _halved(outer_grey), windows, 2)
     near = _edges(grey, *_sampled(outer_grey, windows)) >= _LEAST_ROUGH
     some, inner, outer, grey, outer_grey = (

@@ -18,6 +18,7 @@ from shardprep.reporter.findings.quality import Quality
 from shardprep.reporter.record_columns import Contents, Numbers
 
 if TYPE_CHECKING:
+    from shardprep.image.near_candidates import Vectors
     from shardprep.reporter.pixels import Channels, ScanResult, StoredImages
 
 MOST_MEASURED = 100_000
@@ -39,6 +40,9 @@ class ReportOptions:
     """Predicted probability of each class, float[records, classes]; NaN for records without."""
     predicted: str = ""
     """Which predictions are used, in a sentence."""
+    embeddings: Vectors | None = None
+    embedded: str = ""
+    """Which embeddings are used, in a sentence."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -20,7 +20,7 @@ from shardprep.catalog.items import Item, Items
 from shardprep.dataset.leak_check import LeakCheck
 from shardprep.errors import counted, shown
 from shardprep.image.decode import stored_pixels
-from shardprep.image.near_pairs import METHOD, Thumbnails, joined, near_groups, near_pairs
+from shardprep.image.near_pairs import METHOD, Pairs, Thumbnails, joined, near_groups
 from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.image.thumbnail import LEAST_SIDE, THUMBNAIL, thumbnail
@@ -57,9 +57,8 @@ class NearCopies:
     """Ascending item positions of each group, which has at least two items."""
 
     @classmethod
-    def among(cls, items: Items, thumbnails: Thumbnails, *, has_scenes: bool) -> NearCopies:
+    def among(cls, items: Items, pairs: Pairs, *, has_scenes: bool) -> NearCopies:
         """Return the near copies among items; with `has_scenes`, also images of the same scene."""
-        pairs = near_pairs(thumbnails)
         numbers = near_groups(len(items), pairs[pairs["is_copy"] | has_scenes])
         order = np.argsort(numbers, kind="stable")
         runs = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)

@@ -24,6 +24,7 @@ from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.objects.combine import AnnotationFacts
 from shardprep.catalog.splits import is_cut
+from shardprep.catalog.tables.metadata_files import read_embeddings
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -43,6 +44,7 @@ from shardprep.dataset.schema import (
 )
 from shardprep.errors import OptionName, RecipeError, SchemaError, counted
 from shardprep.image.annotation_types import AnnotationSpec, Skeleton
+from shardprep.image.near_pairs import near_pairs
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
 from shardprep.progress import Watcher
@@ -79,20 +81,25 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
     ratios = recipe.rules.split.ratios
     items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
-    near = leaks = None
+    near = leaks = vectors = sha256 = used = None
     if recipe.finds_near:
         items, unlabelled = without_spoilers(items, ratios)
         left_out += unlabelled
+        if recipe.embeddings:
+            keys = *items.members.keys, *unlabelled.members.keys
+            vectors, sha256, used = read_embeddings(recipe, keys)
         thumbnails = make_thumbnails(items, spec, recipe, num_workers, watcher)
+        pairs = near_pairs(thumbnails, vectors)
         are_left_out = recipe.dedup == "near"
-        near = NearCopies.among(items, thumbnails, has_scenes=not are_left_out)
+        near = NearCopies.among(items, pairs, has_scenes=not are_left_out)
         items, copies = near.without() if are_left_out else (near.together(), [])
     findings = catalog.findings + _recut(items, ratios)
     items, more = _cut(items, ratios, recipe.seed)
     left_out += more
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
-        leaks = near.leak_check(items, recipe)
+        findings += [used] if used else []
+        leaks = near.leak_check(items, recipe).model_copy(update={"embeddings": sha256})
     form = None if catalog.annotations is None else catalog.annotations.spec
     if recipe.tile is not None:
         items, remarks = cut_tiles(items, recipe, form, work_dir, num_workers, watcher)
