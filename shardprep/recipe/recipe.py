@@ -251,8 +251,7 @@ class Recipe(BuildOptions):
         """The files that options name. Each is in the source or on disk."""
         rules = self.rules
         files = [rule.file for rule in rules.join]
-        embeddings = self.embeddings.partition(":")[2]
-        files += [file for file in (self.class_map, self.exclude_list, embeddings) if file]
+        files += filter(None, (self.class_map, self.exclude_list, self.embeddings[len("csv:") :]))
         files += [*rules.labels.table.files, *rules.rows.files, *rules.split.files]
         files += [*rules.relabel.files, *rules.boxes.files, *rules.masks.files, *rules.points.files]
         if self.mask_values and "=" not in self.mask_values:

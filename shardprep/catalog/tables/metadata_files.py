@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 
@@ -281,7 +282,8 @@ def _rows(data: bytes) -> tuple[list[str], Any]:
     form: Any = [("key", "O"), ("vector", "<f4", (header.count(delimiter),))]
     lines = map(lambda line, _: line, stream, numbers)
     try:
-        table = np.loadtxt(lines, form, None, delimiter, quotechar='"', ndmin=1)
+        with catch_warnings(action="ignore"):  # of no rows
+            table = np.loadtxt(lines, form, None, delimiter, quotechar='"', ndmin=1)
     except ValueError as error:
         what = str(error).partition(" at row")[0]
         raise ValueError(f"line {next(numbers) - 1:,}: {what}") from error
