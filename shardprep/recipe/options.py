@@ -241,7 +241,7 @@ class BuildOptions:
         "over the pixels before the build.", _SPLITS, "[near]",
         wanted="true, false or near")
     embeddings: str = _option("",
-        "Vectors of the images: pairs of near vectors are checked too whether they are near "
+        "Vectors of the images, from a model: images with near vectors are also compared as near "
         "copies. A CSV has a header, then a key and numbers in each line; a .npy has a row for "
         "each image, sorted by key.", _SPLITS, "csv:FILE|npy:FILE", is_newer=True)
     images: tuple[str, ...] = _option((),

@@ -110,7 +110,7 @@ def _source(tmp_path: Path) -> Path:
 
     The vectors of a photo and its crop are near, and those of photos 0 and 1.
     """
-    files, vectors = {}, {}
+    files, vectors = dict[str, bytes](), dict[str, Any]()
     for i in range(NUMBER):
         pixels, vector = photo(i, 150, 150), np.random.default_rng(max(i, 1)).normal(size=3)
         left, top = np.random.default_rng(i).integers(0, 56, 2).tolist()
