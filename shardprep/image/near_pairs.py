@@ -104,16 +104,12 @@ def near_pairs(images: Thumbnails, vectors: Vectors | None = None) -> Pairs:
         some[name] = told[firsts[some[name]]]
     pairs = _equal(told, told[firsts[places]])
     most = _MOST_FIRST * len(images)
-    for half in (some[:most], some[most:], None):
+    pairs = _joined_by(images, pairs, some[:most])
+    pairs = _joined_by(images, pairs, some[most:])
+    if vectors is not None:
         groups = near_groups(len(images), pairs[pairs["is_copy"]])
-        part = some[:0] if half is None else half
-        if half is None and vectors is not None:
-            part = placed(images["grey"], told[neighbours(vectors[told], groups[told])])
-        part = part[groups[part["inner"]] != groups[part["outer"]]]  # for sets of many copies
-        starts = range(0, len(part), _AT_ONCE)
-        with ThreadPoolExecutor(usable_cores(), "shardprep-near") as pool:
-            found = pool.map(partial(_compared, images, part), starts)
-            pairs = np.concatenate([pairs, *found])
+        named = told[neighbours(vectors[told], groups[told])]
+        pairs = _joined_by(images, pairs, placed(images["grey"], named))
     low, high = (pick(pairs["inner"], pairs["outer"]) for pick in (np.minimum, np.maximum))
     # Prefer the direction in which the inner image is a part of the outer one.
     areas = pairs["window"][:, 2] * pairs["window"][:, 3]
@@ -121,6 +117,16 @@ def near_pairs(images: Thumbnails, vectors: Vectors | None = None) -> Pairs:
     low, high = (pick(pairs["inner"], pairs["outer"]) for pick in (np.minimum, np.maximum))
     unique: Pairs = pairs[(np.diff(low, prepend=-1) != 0) | (np.diff(high, prepend=-1) != 0)]
     return unique
+
+
+def _joined_by(images: Thumbnails, pairs: Pairs, some: Any) -> Pairs:
+    """Return pairs and those among candidates of which the images are not yet in one group."""
+    groups = near_groups(len(images), pairs[pairs["is_copy"]])
+    part = some[groups[some["inner"]] != groups[some["outer"]]]  # for sets of many copies
+    starts = range(0, len(part), _AT_ONCE)
+    with ThreadPoolExecutor(usable_cores(), "shardprep-near") as pool:
+        found = pool.map(partial(_compared, images, part), starts)
+        return np.concatenate([pairs, *found])
 
 
 def near_groups(number: int, pairs: Pairs) -> Ints:

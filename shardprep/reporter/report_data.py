@@ -41,6 +41,7 @@ class ReportOptions:
     predicted: str = ""
     """Which predictions are used, in a sentence."""
     embeddings: Vectors | None = None
+    """Vector of each record as in `neighbours`, int16[records, length]; 0 for records without."""
     embedded: str = ""
     """Which embeddings are used, in a sentence."""
 

@@ -128,8 +128,13 @@ class NearCopies:
         text = f"{counted(len(sizes), 'group')} of near copies, {sum(sizes):,} images in all"
         return [f"{text}; the largest has {max(sizes):,}", *self._across(final)]
 
-    def leak_check(self, final: Iterable[Item], recipe: Recipe) -> LeakCheck:
-        """Return the certificate of this search, without the sum of the records."""
+    def leak_check(
+        self, final: Iterable[Item], recipe: Recipe, embeddings: str | None
+    ) -> LeakCheck:
+        """Return the certificate of this search, without the sum of the records.
+
+        `embeddings` is the SHA-256 of the embeddings that the search used, if any.
+        """
         are_left_out = recipe.dedup == "near"
         own = recipe.group.removeprefix("near").removeprefix(",")
         near = ("near copies",) if recipe.rules.group.is_near and not are_left_out else ()
@@ -140,6 +145,7 @@ class NearCopies:
             num_groups=len(self.groups),
             num_left_out=len(self._kept_of) if are_left_out else 0,
             num_across=0 if are_left_out else len(self._divided(final)),
+            embeddings=embeddings,
         )
 
     def _divided(self, final: Iterable[Item]) -> list[dict[str, str]]:

@@ -99,7 +99,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
         findings += [used] if used else []
-        leaks = near.leak_check(items, recipe).model_copy(update={"embeddings": sha256})
+        leaks = near.leak_check(items, recipe, sha256)
     form = None if catalog.annotations is None else catalog.annotations.spec
     if recipe.tile is not None:
         items, remarks = cut_tiles(items, recipe, form, work_dir, num_workers, watcher)
