@@ -13,12 +13,15 @@ numbers that floats hold exactly: every machine finds the same pairs, as build p
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardprep.image.thumbnail import SIDE, Pixels
+from shardprep.machine import usable_cores
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -59,6 +62,7 @@ def _windows() -> Floats:
 
 WINDOWS = _windows()
 """Left, top, width and height of each window in pixels of a thumbnail; the first is the whole."""
+_ARE_WHOLE = WINDOWS[:, 2] * WINDOWS[:, 3] >= 0.9 * SIDE**2
 _PARTS = [(offset, side) for side in (26, 23, 20, 17) for offset in range(0, SIDE + 1 - side, 3)]
 PLACES = np.concatenate(
     [WINDOWS, [(left, top, w, h) for (left, w), (top, h) in product(_PARTS, _PARTS) if w == h]]
@@ -88,12 +92,12 @@ _MOST_ALIKE = 64
 _MOST_CELLS = 1024
 _CELL_SIZE = 2000
 """Number of windows in a cell for which the number of cells is chosen."""
-_PROBES = 3
+_PROBES = 6
 """Number of cells that are searched for each thumbnail and orientation."""
 NORM = 2047
 """Norm of embeddings, which are rounded to whole numbers: float32 sums of products are exact."""
-_AT_ONCE = 1 << 10
-_IMAGES_AT_ONCE = 1 << 7
+_AT_ONCE = 1 << 8
+"""Number of thumbnails or descriptors in one step of a thread."""
 
 
 def _basis(offset: float, side: float) -> Floats:
@@ -187,31 +191,53 @@ def candidates(grey: Pixels) -> np.ndarray[Any, Any]:
     """Return the `CANDIDATE` pairs of thumbnails, uint8[n, SIDE, SIDE], most alike first."""
     if len(grey) < 2:
         return np.empty(0, CANDIDATE)
-    windows = np.empty((len(grey), len(WINDOWS), len(_USED)), np.int8)
-    standing = np.empty(windows.shape[:2], np.uint8)
-    wholes, whole_of = list[Descriptors](), list[Ints]()
-    for start in range(0, len(grey), _IMAGES_AT_ONCE):
-        some = slice(start, start + _IMAGES_AT_ONCE)
-        for i, low in enumerate(_frequencies(grey[some])):
-            upright, standing[some, i] = _standing(low)
-            windows[some, i] = _descriptors(upright)
-            for orientation in range(8) if i == 0 else ():
-                made = _descriptors(_oriented(low, orientation))
-                may_stand = np.flatnonzero(_may_stand(made))
-                wholes.append(made[may_stand])
-                whole_of.append((start + may_stand) * 8 + orientation)
-    found, turns = [np.empty((0, 5), np.int64)], np.concatenate(whole_of)
-    for inner, outer, alike in _alike(np.concatenate(wholes), windows.reshape(-1, len(_USED))):
-        one, other = turns[inner] // 8, outer // len(WINDOWS)
-        turn = _RELATIVE[turns[inner] % 8, standing.ravel()[outer]]
-        parts = (one, other, turn, outer % len(WINDOWS), -alike)
-        found.append(_best(np.stack(parts, axis=1)[one != other]))
-    rows = _best(np.concatenate(found))
-    rows = rows[np.argsort(rows[:, 4], kind="stable")]
-    result = np.empty(len(rows), CANDIDATE)
+    with ThreadPoolExecutor(usable_cores(), "shardprep-near") as pool:
+        found = _best(np.concatenate([*_alike(*_views(grey, pool), pool)]))
+    found = found[np.argsort(found[:, 4], kind="stable")]
+    # Of two images that both show the whole, one direction is enough.
+    are_whole = np.flatnonzero(_ARE_WHOLE[found[:, 3]])
+    ends = np.sort(found[are_whole, :2], axis=1)
+    one_way = np.unique(ends[:, 0] * len(grey) + ends[:, 1], return_index=True)[1]
+    found = np.delete(found, np.delete(are_whole, one_way), axis=0)
+    result = np.empty(len(found), CANDIDATE)
     for i, name in enumerate(CANDIDATE.names or ()):
-        result[name] = rows[:, i]
+        result[name] = found[:, i]
     return result
+
+
+class _Views(NamedTuple):
+    """Descriptors, int8[n, 48], and the turns to these orientations, [n]."""
+
+    descriptors: Descriptors
+    turns: np.ndarray[Any, Any]
+
+
+def _views(grey: Pixels, pool: ThreadPoolExecutor) -> tuple[_Views, _Views]:
+    """Return the whole thumbnails in each orientation, and all windows of each thumbnail.
+
+    Turns of whole thumbnails are a number below 8 more than 8 times the thumbnail's position.
+    """
+    windows = np.empty((len(grey), len(WINDOWS), len(_USED)), np.int8)
+    turns = np.empty(windows.shape[:2], np.uint8)
+    starts = range(0, len(grey), _AT_ONCE)
+    wholes = [*pool.map(partial(_described, grey, windows, turns), starts)]
+    joined = (np.concatenate(part) for part in zip(*wholes, strict=True))
+    return _Views(*joined), _Views(windows.reshape(-1, len(_USED)), turns.ravel())
+
+
+def _described(grey: Pixels, windows: Descriptors, turns: Any, start: int) -> _Views:
+    """Fill windows and their turns with those of `_AT_ONCE` thumbnails; return the whole ones."""
+    some = slice(start, start + _AT_ONCE)
+    wholes, whole_turns = list[Descriptors](), list[Ints]()
+    for i, low in enumerate(_frequencies(grey[some])):
+        upright, turns[some, i] = _standing(low)
+        windows[some, i] = _descriptors(upright)
+        for turn in range(8) if i == 0 else ():
+            made = _descriptors(_oriented(low, turn))
+            may_stand = np.flatnonzero(_may_stand(made))
+            wholes.append(made[may_stand])
+            whole_turns.append((start + may_stand) * 8 + turn)
+    return _Views(np.concatenate(wholes), np.concatenate(whole_turns))
 
 
 def _best(rows: Ints) -> Ints:
@@ -235,30 +261,48 @@ def _are_first(groups: Ints, ranks: Ints) -> Flags:
     return are_first
 
 
-def _alike(wholes: Descriptors, windows: Descriptors) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Yield positions in both whose descriptors are alike, and their products."""
-    number = max(1, min(_MOST_CELLS, len(windows) // _CELL_SIZE))
-    centres = _drawn(windows, number)
-    cells = np.concatenate([one[:, 0] for one in _nearest(windows, centres, 1)])
-    near = np.concatenate(list(_nearest(wholes, centres, min(_PROBES, number))))
-    order, probes = np.argsort(cells, kind="stable"), np.argsort(near.ravel(), kind="stable")
-    ends = np.searchsorted(cells[order], np.arange(number + 1))
-    stops = np.searchsorted(near.ravel()[probes], np.arange(number + 1))
-    for cell in range(number):
-        there = order[ends[cell] : ends[cell + 1]]
-        theirs = windows[there].astype(np.float32).T
-        asked = probes[stops[cell] : stops[cell + 1]] // near.shape[1]
-        for start in range(0, len(asked), _AT_ONCE):
-            some = asked[start : start + _AT_ONCE]
-            alike = wholes[some].astype(np.float32) @ theirs
-            is_alike = alike >= _ALIKE * _SCALE**2
-            if is_alike.sum() > _MOST_ALIKE * len(some):  # frames of a film
-                is_alike &= (
-                    alike >= np.partition(alike, -_MOST_ALIKE, axis=1)[:, -_MOST_ALIKE, None]
-                )
-            places = np.flatnonzero(is_alike)
-            one, other = np.divmod(places, len(there))
-            yield some[one], there[other], alike.ravel()[places].astype(np.int64)
+def _alike(wholes: _Views, windows: _Views, pool: ThreadPoolExecutor) -> Iterator[Ints]:
+    """Yield the best pairs of each cell as rows of a `CANDIDATE`."""
+    number = max(1, min(_MOST_CELLS, len(windows.turns) // _CELL_SIZE))
+    centres = _drawn(windows.descriptors, number)
+    there, asked = (
+        _members([*pool.map(partial(_nearest, some, centres, most), _starts(some))], number)
+        for some, most in ((windows.descriptors, 1), (wholes.descriptors, min(_PROBES, number)))
+    )
+    yield from pool.map(partial(_alike_in, wholes, windows), asked, there)
+
+
+def _starts(some: Descriptors) -> range:
+    return range(0, len(some), _AT_ONCE)
+
+
+def _members(nearest: list[Ints], number: int) -> list[Ints]:
+    """Return for each of `number` cells the descriptors of which it is one of the nearest."""
+    cells = np.concatenate(nearest)
+    order = np.argsort(cells, axis=None, kind="stable")
+    ends = np.searchsorted(cells.ravel()[order], np.arange(1, number))
+    return np.split(order // cells.shape[1], ends)
+
+
+def _alike_in(wholes: _Views, windows: _Views, asked: Ints, there: Ints) -> Ints:
+    """Return the best pairs of those in `asked` and `there` as rows of a `CANDIDATE`."""
+    theirs, found = windows.descriptors[there].astype(np.float32).T, [np.empty((0, 5), np.int64)]
+    for start in range(0, len(asked), _AT_ONCE):
+        some = asked[start : start + _AT_ONCE]
+        alike = wholes.descriptors[some].astype(np.float32) @ theirs
+        is_alike = alike >= _ALIKE * _SCALE**2
+        if is_alike.sum() > _MOST_ALIKE * len(some):  # frames of a film
+            is_alike &= alike >= np.partition(alike, -_MOST_ALIKE, axis=1)[:, -_MOST_ALIKE, None]
+        places = np.flatnonzero(is_alike)
+        inner, outer = np.divmod(places, len(there))
+        inner, outer = some[inner], there[outer]
+        image, turn = np.divmod(wholes.turns[inner], 8)
+        other, window = np.divmod(outer, len(WINDOWS))
+        turn = _RELATIVE[turn, windows.turns[outer]]
+        apart = -alike.ravel()[places].astype(np.int64)
+        rows = np.stack([image, other, turn, window, apart], axis=1)
+        found.append(_best(rows[image != other]))
+    return np.concatenate(found)
 
 
 def _drawn(windows: Descriptors, number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -271,15 +315,14 @@ def _drawn(windows: Descriptors, number: int) -> np.ndarray[Any, np.dtype[np.flo
     return windows[picked].astype(np.float32).T
 
 
-def _nearest(some: Descriptors, centres: Any, number: int) -> Iterator[Ints]:
-    """Yield the positions of the `number` nearest centres, int64[n, number]."""
-    for start in range(0, len(some), _AT_ONCE):
-        alike = some[start : start + _AT_ONCE].astype(np.float32) @ centres
-        found = []
-        for _ in range(number):
-            found.append(alike.argmax(axis=1))
-            alike[np.arange(len(alike)), found[-1]] = -np.inf
-        yield np.stack(found, axis=1)
+def _nearest(some: Descriptors, centres: Any, number: int, start: int) -> Ints:
+    """Return the nearest centres of `_AT_ONCE` descriptors, int64[n, number]."""
+    alike = some[start : start + _AT_ONCE].astype(np.float32) @ centres
+    found = np.empty((len(alike), number), np.int64)
+    for i in range(number):
+        found[:, i] = alike.argmax(axis=1)
+        alike[np.arange(len(alike)), found[:, i]] = -np.inf
+    return found
 
 
 def neighbours(vectors: Vectors, groups: Ints) -> Ints:
@@ -289,8 +332,8 @@ def neighbours(vectors: Vectors, groups: Ints) -> Ints:
     the angle between neighbours is 0.7 or more.
     """
     exact, found = vectors.astype(np.float32), [np.empty((0, 2), np.int64)]
-    for start in range(0, len(exact), _IMAGES_AT_ONCE):
-        rows = np.arange(start, min(start + _IMAGES_AT_ONCE, len(exact)))
+    for start in range(0, len(exact), _AT_ONCE):
+        rows = np.arange(start, min(start + _AT_ONCE, len(exact)))
         alike = exact[rows] @ exact.T
         alike[groups[rows, None] == groups] = 0
         for _ in range(_MOST):
@@ -307,8 +350,8 @@ def placed(grey: Pixels, pairs: Ints) -> np.ndarray[Any, Any]:
     pairs = np.concatenate([pairs, pairs[:, ::-1]])
     result = np.zeros(len(pairs), CANDIDATE)
     result["inner"], result["outer"] = pairs.T
-    for start in range(0, len(pairs), _IMAGES_AT_ONCE):
-        some = slice(start, start + _IMAGES_AT_ONCE)
+    for start in range(0, len(pairs), _AT_ONCE):
+        some = slice(start, start + _AT_ONCE)
         whole = next(_frequencies(grey[pairs[some, 0]]))
         inner = [_descriptors(_oriented(whole, turn)) for turn in range(8)]
         outer = [_descriptors(low) for low in _frequencies(grey[pairs[some, 1]], len(PLACES))]

@@ -1,12 +1,9 @@
 """Find near copies: align the thumbnails of each candidate pair, and compare their pixels.
 
-The outer image is sampled where it shows the inner one. That window is refined by least squares,
-together with contrast and brightness (Gauss-Newton method), first at half resolution. Pixels that
-do not fit, such as a watermark, are then left out. Images are of one picture if the edges of the
-other pixels agree. They are copies if the edges agree nearly everywhere; otherwise they show the
-same scene, as frames of a video do.
-
-Samples are whole multiples of 1/16, and all sums are exact: every machine finds the same pairs.
+The outer image is sampled where it shows the inner one, and that window is refined (see
+`alignment`). Pixels that do not fit, such as a watermark, are then left out. Images are of one
+picture if the edges of the other pixels agree. They are copies if the edges agree nearly
+everywhere; otherwise they show the same scene, as frames of a video do.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from shardprep.image.alignment import Fit, aligned, edges, fitted, halved, moves, sampled
 from shardprep.image.near_candidates import PLACES, Vectors, candidates, neighbours, placed, turned
 from shardprep.image.thumbnail import CELL, SIDE, THUMBNAIL
 from shardprep.machine import usable_cores
@@ -49,7 +47,7 @@ scene, but parts differ."""
 
 _LEAST_CONTRAST = 2.0
 """Minimum standard deviation of grey, 0 to 255, of an image that can have near copies."""
-_LEAST_ROUGH = 0.3
+_LEAST_ROUGH = 0.45
 """Minimum correlation of edges after the alignment at half resolution."""
 _LEAST_EDGES = 0.55
 """Minimum correlation of all edges."""
@@ -63,20 +61,18 @@ _COPY_HALF = 0.04
 """How much more the edges of one half must agree if all edges do not, as with a watermark."""
 _COPY_FITTING = 0.76
 """Minimum correlation of the edges that fit."""
-METHOD = f"aligned thumbnails 2: edges {_COPY_EDGES} to {_COPY_SHARP}, that fit {_COPY_FITTING}"
+METHOD = f"aligned thumbnails 3: edges {_COPY_EDGES} to {_COPY_SHARP}, that fit {_COPY_FITTING}"
 """The search with its version and thresholds, as datasets record it."""
 _MOST_CHANGED = 0.06
 """Maximum share of the middle of a copy that differs by `_CHANGE` deviations of grey."""
 _CHANGE = 0.8
 _COLOURS_APART, _COLOURS_SHARE = 12, 0.5
 """Maximum mean difference of colours in levels, or as a share of the mean colour."""
+_MOST_MOVES, _STILL_EDGES = 0.18, 0.78
+"""Maximum distance in pixels of `moves` in copies, if the edges agree less than this."""
 _GREY = 3
 """Mean colour in levels below which an image counts as grey."""
-_MOST_MOVED = 0.125
-"""Maximum distance that an edge of a window moves from its first place, as a share."""
-_GRID = 1 << 13
-"""Number of places of the edge of a window along a side."""
-_AT_ONCE = 1 << 7
+_AT_ONCE = 1 << 8
 """Number of pairs aligned at once; more do not fit the processor's cache."""
 _MOST_FIRST = 2
 """Number of candidates for each image after which images of one group are not compared."""
@@ -94,15 +90,11 @@ def near_pairs(images: Thumbnails, vectors: Vectors | None = None) -> Pairs:
     embeddings `vectors` are compared too.
     """
     told = np.flatnonzero(images["decoded"] & (_deviations(images["grey"]) >= _LEAST_CONTRAST))
-    views = np.empty(len(told), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
-    for name in views.dtype.names or ():
-        views[name] = images[name][told]
-    views = views.view(f"V{views.itemsize}")
-    _, firsts, places = np.unique(views, return_index=True, return_inverse=True)
-    some = candidates(images["grey"][told[firsts]])
+    firsts, places = _distinct(images, told)
+    some = candidates(images["grey"][firsts])
     for name in ("inner", "outer"):
-        some[name] = told[firsts[some[name]]]
-    pairs = _equal(told, told[firsts[places]])
+        some[name] = firsts[some[name]]
+    pairs = _equal(told, firsts[places])
     most = _MOST_FIRST * len(images)
     pairs = _joined_by(images, pairs, some[:most])
     pairs = _joined_by(images, pairs, some[most:])
@@ -199,10 +191,21 @@ _MOST_LOG_GAIN = 0.1
 
 
 def _deviations(grey: Any) -> Floats:
-    levels = grey.reshape(len(grey), SIDE**2).astype(np.float64)
-    sums, squares = levels.sum(axis=1), np.square(levels).sum(axis=1)
+    levels = grey.reshape(len(grey), SIDE**2)
+    sums = levels.sum(axis=1, dtype=np.int64)
+    squares = np.einsum("ij,ij->i", levels, levels, dtype=np.int64)
     found: Floats = np.sqrt(squares * SIDE**2 - sums**2) / SIDE**2
     return found
+
+
+def _distinct(images: Thumbnails, told: Ints) -> tuple[Ints, Ints]:
+    """Return those images in `told` that differ, and the place of each among them."""
+    views = np.empty(len(told), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
+    for name in views.dtype.names or ():
+        views[name] = images[name][told]
+    views = views.view(f"V{views.itemsize}")
+    _, firsts, places = np.unique(views, return_index=True, return_inverse=True)
+    return told[firsts], places
 
 
 def _equal(images: Ints, firsts: Ints) -> Pairs:
@@ -224,48 +227,37 @@ def _compared(images: Thumbnails, some: Any, start: int) -> Pairs:
             inner[name][here] = turned(inner[name][here], turn)
     grey, outer_grey = (one["grey"].astype(np.float64) for one in (inner, outer))
     windows = PLACES[some["window"]] / SIDE
-    windows = _aligned(_halved(grey), _halved(outer_grey), windows, 2)
-    near = _edges(grey, *_sampled(outer_grey, windows)) >= _LEAST_ROUGH
+    windows = aligned(halved(grey), halved(outer_grey), windows)
+    near = edges(grey, *sampled(outer_grey, windows)) >= _LEAST_ROUGH
     some, inner, outer, grey, outer_grey = (
         one[near] for one in (some, inner, outer, grey, outer_grey)
     )
-    pairs = np.zeros(len(some), PAIR)
-    if not len(some):
-        return pairs
-    windows = _aligned(grey, outer_grey, windows[near], 3)
-    seen, inside = _sampled(outer_grey, windows)
-    _, _, _, _, fits = _fitted(grey, seen, inside, inside)
-    gain, errors, median, deviation, fits = _fitted(grey, seen, inside, fits)
-    all_edges, clear = _edges(grey, seen, inside), _edges(grey, seen, fits)
-    error = median / np.maximum(deviation, 1)
-    # Blur weakens edges and makes errors everywhere. Weak edges without errors are a changed scene.
-    least = np.maximum(_COPY_EDGES, _COPY_SHARP - _COPY_BLUR * error)
-    halves = [_edges(grey[half], seen[half], inside[half]) for half in _HALVES]
-    change = np.maximum(np.maximum(6 * median, _CHANGE * deviation), 12)
-    changed = (inside & (errors > change[:, None, None]))[:, _MIDDLE, _MIDDLE].mean(axis=(1, 2))
-    pairs["is_copy"] = (all_edges >= least) | (np.max(halves, axis=0) >= least + _COPY_HALF)
-    pairs["is_copy"] &= (clear >= _COPY_FITTING) & (changed <= _MOST_CHANGED)
-    for name, values in (("inner", some["inner"]), ("outer", some["outer"]), ("edges", clear),
-                         ("turn", some["turn"]), ("window", windows), ("gain", gain)):  # fmt: skip
-        pairs[name] = values
+    windows = aligned(grey, outer_grey, windows[near])
+    seen, inside = sampled(outer_grey, windows)
+    fit = fitted(grey, seen, inside, fitted(grey, seen, inside, inside).fits)
+    all_edges, clear = edges(grey, seen, inside), edges(grey, seen, fit.fits)
+    error = fit.median / np.maximum(fit.deviation, 1)
     is_one = (all_edges >= _LEAST_EDGES) & (clear - error >= _LEAST_CLEAR)
     is_one |= all_edges + clear - error >= _LEAST_BOTH
-    found: Pairs = pairs[is_one & _colours_agree(inner["colours"], outer["colours"], windows, gain)]
-    return found
-
-
-def _fitted(grey: Floats, seen: Floats, inside: Flags, fits: Flags) -> tuple[Any, ...]:
-    """Fit `seen` to `grey` by the pixels in `fits`; return gain, errors and which pixels fit.
-
-    Also the median of the errors inside, and the deviation of grey: gain, errors, median,
-    deviation, fits.
-    """
-    _, gain, offset, deviation = _correlation(grey, seen, fits)
-    errors = np.abs(grey - gain[:, None, None] * seen - offset[:, None, None])
-    ranked = np.sort(np.where(inside, errors, np.inf).reshape(len(grey), SIDE**2), axis=1)
-    median = ranked[np.arange(len(grey)), inside.sum(axis=(1, 2)) // 2]
-    fits = inside & (errors <= np.maximum(4 * median, 4)[:, None, None])
-    return gain, errors, median, deviation, fits
+    is_one &= _colours_agree(inner["colours"], outer["colours"], windows, fit.gain)
+    some, windows, grey, seen, inside, all_edges, clear, error = (
+        one[is_one] for one in (some, windows, grey, seen, inside, all_edges, clear, error)
+    )
+    fit = Fit(*(one[is_one] for one in fit))
+    pairs = np.zeros(len(some), PAIR)
+    for name in ("inner", "outer", "turn"):
+        pairs[name] = some[name]
+    pairs["window"], pairs["gain"], pairs["edges"] = windows, fit.gain, clear
+    # Blur weakens edges and makes errors everywhere. Weak edges without errors are a changed scene.
+    least = np.maximum(_COPY_EDGES, _COPY_SHARP - _COPY_BLUR * error)
+    halves = [edges(grey[half], seen[half], inside[half]) for half in _HALVES]
+    change = np.maximum(np.maximum(6 * fit.median, _CHANGE * fit.deviation), 12)[:, None, None]
+    changed = (inside * (np.abs(fit.errors) > change))[:, _MIDDLE, _MIDDLE].mean(axis=(1, 2))
+    pairs["is_copy"] = (all_edges >= least) | (np.max(halves, axis=0) >= least + _COPY_HALF)
+    pairs["is_copy"] &= (clear >= _COPY_FITTING) & (changed <= _MOST_CHANGED)
+    # In frames of a video, near objects move more than far ones.
+    pairs["is_copy"] &= (all_edges >= _STILL_EDGES) | (moves(grey, fit) <= _MOST_MOVES)
+    return pairs
 
 
 def _are_grey(colours: Any) -> Flags:
@@ -285,94 +277,3 @@ def _colours_agree(inner: Any, outer: Any, windows: Floats, gain: Floats) -> Fla
     limit = np.maximum(_COLOURS_APART, _COLOURS_SHARE * np.abs(inner).mean(axis=(1, 2, 3)))
     found: Flags = _are_grey(inner) | _are_grey(shown) | (apart <= limit)
     return found
-
-
-def _edges(inner: Floats, seen: Floats, mask: Flags) -> Floats:
-    """Return the correlation of the differences of neighbours where `mask` is True."""
-    one, other = (
-        np.concatenate([np.diff(part, axis=1)[:, :, 1:], np.diff(part, axis=2)[:, 1:]], axis=1)
-        for part in (inner, seen)
-    )
-    inside = mask[:, 1:, 1:] & mask[:, :-1, :-1] & mask[:, 1:, :-1] & mask[:, :-1, 1:]
-    return _correlation(one, other, np.concatenate([inside, inside], axis=1))[0]
-
-
-def _correlation(inner: Floats, seen: Floats, mask: Flags) -> tuple[Floats, ...]:
-    """Return, for pixels in `mask`, the correlation and the deviation of `inner`.
-
-    Also the gain and offset that fit `seen` to `inner`: correlation, gain, offset, deviation.
-    """
-    number = np.maximum(mask.sum(axis=(1, 2)), 1)
-    one, other = inner * mask, seen * mask
-    sum_one, sum_other = one.sum(axis=(1, 2)), other.sum(axis=(1, 2))
-    spread = np.maximum((one * one).sum(axis=(1, 2)) * number - sum_one**2, 1)
-    other_spread = np.maximum((other * other).sum(axis=(1, 2)) * number - sum_other**2, 1)
-    both = (one * other).sum(axis=(1, 2)) * number - sum_one * sum_other
-    gain = both / other_spread
-    offset = (sum_one - gain * sum_other) / number
-    return both / (np.sqrt(spread) * np.sqrt(other_spread)), gain, offset, np.sqrt(spread) / number
-
-
-def _halved(images: Floats) -> Floats:
-    wide = images[:, ::2] + images[:, 1::2]
-    found: Floats = (wide[:, :, ::2] + wide[:, :, 1::2]) / 4
-    return found
-
-
-def _aligned(inner: Floats, outer: Floats, first: Floats, rounds: int) -> Floats:
-    """Return the windows of `outer` that show `inner`, refined from the windows `first`."""
-    size = inner.shape[-1]
-    from_middle = (np.arange(size) + 0.5 - size / 2) * 2 / size
-    least = np.concatenate([first[:, :2], first[:, :2] + first[:, 2:]], axis=1) - _MOST_MOVED
-    windows = first
-    for _ in range(rounds):
-        seen, inside = _sampled(outer, windows)
-        across, down = np.zeros_like(seen), np.zeros_like(seen)
-        across[:, :, 1:-1] = (seen[:, :, 2:] - seen[:, :, :-2]) / 2
-        down[:, 1:-1] = (seen[:, 2:] - seen[:, :-2]) / 2
-        terms = [seen, np.ones_like(seen), across, across * from_middle]
-        terms += [down, down * from_middle[:, None]]
-        masked = np.stack(terms, axis=1) * inside[:, None]
-        masked = masked.reshape(len(seen), len(terms), size * size)
-        goals = masked @ inner.reshape(len(inner), size * size, 1)
-        solved = _solved(np.concatenate([masked @ masked.transpose(0, 2, 1), goals], axis=2))
-        # In samples: moves of the middle, and of the right or lower edge away from it
-        moves = (solved[:, 2:] / np.maximum(solved[:, :1], 0.2)).clip(-2, 2) / size
-        sides = windows[:, 2:]
-        middles = windows[:, :2] + sides / 2 + moves[:, ::2] * sides
-        sides = sides * (1 + moves[:, 1::2] * 2)
-        edges = np.concatenate([middles - sides / 2, middles + sides / 2], axis=1)
-        edges = (np.rint(edges * _GRID) / _GRID).clip(least, least + 2 * _MOST_MOVED)
-        windows = np.concatenate([edges[:, :2], edges[:, 2:] - edges[:, :2]], axis=1)
-    return windows
-
-
-def _sampled(outer: Floats, windows: Floats) -> tuple[Floats, Flags]:
-    """Return samples of images in windows, [n, size, size], and whether each is inside."""
-    size = outer.shape[-1]
-    rows = np.arange(len(outer))[:, None]
-    found, inside = outer, []
-    for axis in (1, 0):
-        shares = (np.arange(size) + 0.5) / size
-        places = (windows[:, axis, None] + windows[:, axis + 2, None] * shares) * size - 0.5
-        places = np.rint(places * 256) / 256
-        inside.append((places > -1) & (places < size))
-        places = places.clip(0, size - 1)
-        before = np.minimum(places.astype(np.int64), size - 2)
-        share = (places - before)[:, :, None]
-        found = found[rows, before] * (1 - share) + found[rows, before + 1] * share
-        found = found.swapaxes(1, 2)
-    return np.rint(found * 16) / 16, inside[0][:, :, None] & inside[1][:, None, :]
-
-
-def _solved(rows: Floats) -> Floats:
-    """Return the solutions of linear equations, float64[n, size, size + 1], by elimination.
-
-    LAPACK rounds differently on other machines.
-    """
-    for i in range(rows.shape[1]):
-        pivots = rows[:, i, i]
-        rows[:, i] /= np.where(np.abs(pivots) < 1e-6, 1e-6, pivots)[:, None]
-        others = [j for j in range(rows.shape[1]) if j != i]
-        rows[:, others] -= rows[:, others, i, None] * rows[:, None, i]
-    return rows[:, :, -1]
