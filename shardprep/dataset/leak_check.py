@@ -115,7 +115,7 @@ class LeakSearch(Card):
     has_certificate: bool
     """Whether the build searched for near copies and recorded it in the manifest."""
     contradictions: tuple[str, ...]
-    """Why the certificate does not hold; empty if it holds or there is none."""
+    """Why the certificate does not hold; empty if it holds or is missing."""
 
     @property
     def is_clean(self) -> bool:

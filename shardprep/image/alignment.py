@@ -169,7 +169,7 @@ def fitted(grey: Floats, seen: Floats, inside: Floats, fits: Floats) -> Fit:
 
 
 def moves(grey: Floats, fit: Fit) -> Floats:
-    """Return the median distance in pixels by which the 16 parts of each image are moved.
+    """Return the median distance in pixels that the 16 parts of each image have moved.
 
     By least squares for each part: Lucas and Kanade, An Iterative Image Registration, 1981.
     """

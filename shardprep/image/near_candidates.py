@@ -1,4 +1,4 @@
-"""Find pairs of thumbnails of which one may show a part of the other.
+"""Find pairs of thumbnails that may show one picture, or a part of it.
 
 The descriptor of a part of a thumbnail has its low frequencies (DCT) divided by their norm. The
 descriptors of mirrored and turned images differ in signs and a transposition only. Each whole
@@ -78,7 +78,7 @@ _WEIGHTS = np.rint(16 * np.sqrt(np.sqrt(_ORDER[:, None] ** 2 + _ORDER**2)))
 _SIGNS = 1 - 2 * (_ORDER & 1)
 _ACROSS = np.sign(_ORDER - _ORDER[:, None])
 _MOST_WRONG, _MOST_DOWN = 0.12, 0.22
-"""Limits of the share by which a thumbnail can be away from the orientation of windows."""
+"""How far a thumbnail can be from the orientation of windows, as shares."""
 _USED = np.flatnonzero((_ORDER[:, None] + _ORDER > 0) & (_ORDER[:, None] + _ORDER < 10))
 """Positions of the frequencies in a descriptor."""
 _FIRST = [_USED.tolist().index(one) for one in (1, _LOW)]
@@ -91,7 +91,7 @@ _MOST_ALIKE = 64
 """Number of windows for each thumbnail beyond which only the most alike ones of a cell count."""
 _MOST_CELLS = 1024
 _CELL_SIZE = 2000
-"""Number of windows in a cell for which the number of cells is chosen."""
+"""Mean number of windows in a cell, unless there are `_MOST_CELLS`."""
 _PROBES = 6
 """Number of cells that are searched for each thumbnail and orientation."""
 NORM = 2047
@@ -226,7 +226,7 @@ def _views(grey: Pixels, pool: ThreadPoolExecutor) -> tuple[_Views, _Views]:
 
 
 def _described(grey: Pixels, windows: Descriptors, turns: Any, start: int) -> _Views:
-    """Fill windows and their turns with those of `_AT_ONCE` thumbnails; return the whole ones."""
+    """Fill windows and turns for `_AT_ONCE` thumbnails, and return the whole ones."""
     some = slice(start, start + _AT_ONCE)
     wholes, whole_turns = list[Descriptors](), list[Ints]()
     for i, low in enumerate(_frequencies(grey[some])):
@@ -277,7 +277,7 @@ def _starts(some: Descriptors) -> range:
 
 
 def _members(nearest: list[Ints], number: int) -> list[Ints]:
-    """Return for each of `number` cells the descriptors of which it is one of the nearest."""
+    """Return for each of `number` cells the descriptors near it."""
     cells = np.concatenate(nearest)
     order = np.argsort(cells, axis=None, kind="stable")
     ends = np.searchsorted(cells.ravel()[order], np.arange(1, number))

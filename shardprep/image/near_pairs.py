@@ -103,7 +103,7 @@ def near_pairs(images: Thumbnails, vectors: Vectors | None = None) -> Pairs:
         named = told[neighbours(vectors[told], groups[told])]
         pairs = _joined_by(images, pairs, placed(images["grey"], named))
     low, high = (pick(pairs["inner"], pairs["outer"]) for pick in (np.minimum, np.maximum))
-    # Prefer the direction in which the inner image is a part of the outer one.
+    # Prefer the direction that shows the inner image as a part of the outer one.
     areas = pairs["window"][:, 2] * pairs["window"][:, 3]
     pairs = pairs[np.lexsort((-pairs["edges"], areas, ~pairs["is_copy"], high, low))]
     low, high = (pick(pairs["inner"], pairs["outer"]) for pick in (np.minimum, np.maximum))
@@ -112,7 +112,7 @@ def near_pairs(images: Thumbnails, vectors: Vectors | None = None) -> Pairs:
 
 
 def _joined_by(images: Thumbnails, pairs: Pairs, some: Any) -> Pairs:
-    """Return pairs and those among candidates of which the images are not yet in one group."""
+    """Return pairs and those among candidates, without images that are already in one group."""
     groups = near_groups(len(images), pairs[pairs["is_copy"]])
     part = some[groups[some["inner"]] != groups[some["outer"]]]  # for sets of many copies
     starts = range(0, len(part), _AT_ONCE)
@@ -199,7 +199,7 @@ def _deviations(grey: Any) -> Floats:
 
 
 def _distinct(images: Thumbnails, told: Ints) -> tuple[Ints, Ints]:
-    """Return those images in `told` that differ, and the place of each among them."""
+    """Return the images in `told` that differ, and the place of each among them."""
     views = np.empty(len(told), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
     for name in views.dtype.names or ():
         views[name] = images[name][told]

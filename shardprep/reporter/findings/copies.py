@@ -43,7 +43,7 @@ Part = tuple[float, ...]
 
 
 class _Link(NamedTuple):
-    """What is known of the first image of a group and another one."""
+    """How the first image of a group and another one relate."""
 
     change: str = ""
     turn: int = 0
