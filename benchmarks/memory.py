@@ -42,7 +42,7 @@ def peak_bytes(*arguments: object) -> int:
     peaks: dict[int, int] = {}
     while process.poll() is None:
         for pid in (process.pid, *_descendants(process.pid)):
-            peaks[pid] = max(peaks.get(pid, 0), _high_water(pid))
+            peaks[pid] = max(peaks.get(pid, 0), high_water(pid))
         time.sleep(0.02)
     if process.returncode:
         sys.exit(f"{' '.join(command)}: exit code {process.returncode}")
@@ -58,7 +58,7 @@ def _descendants(pid: int) -> list[int]:
     return []
 
 
-def _high_water(pid: int) -> int:
+def high_water(pid: int) -> int:
     """Return the most bytes that a process has held; 0 of one that has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():

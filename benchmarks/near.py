@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import time
 import zipfile
 from concurrent.futures import ProcessPoolExecutor
@@ -23,6 +22,7 @@ from PIL import Image
 from benchmarks import photos
 from benchmarks.changes import CHANGES, changed
 from benchmarks.measure import Measure, Row, shardprep
+from benchmarks.memory import high_water
 from benchmarks.table import alone
 from shardprep.api.progress import Watch
 from shardprep.dataset.open_dataset import open_dataset
@@ -182,9 +182,9 @@ def _pairs(originals: Sequence[bytes], number: int) -> Iterator[Row]:
     images["grey"][-planted:] = images["grey"][:planted, :, ::-1]
     with (
         mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"),  # as the command line does
-        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as own,
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
     ):
-        pairs, wall, cpu, peak = own.submit(_searched, images).result()
+        pairs, wall, cpu, peak = pool.submit(_searched, images).result()
     right = int((np.abs(pairs["inner"] - pairs["outer"]) == number - planted).sum())
     detail = f"{cpu:.0f} s of processor; {right:,} of {planted:,} planted pairs found"
     yield PAIRS_S.came_to(wall, detail)
@@ -193,10 +193,10 @@ def _pairs(originals: Sequence[bytes], number: int) -> Iterator[Row]:
 
 def _searched(images: Thumbnails) -> tuple[Pairs, float, float, int]:
     """Return near pairs, seconds, seconds of processor and bytes of memory at the peak."""
-    wall, own = time.perf_counter(), time.process_time()
+    wall, cpu = time.perf_counter(), time.process_time()
     pairs = near_pairs(images)
-    wall, own = time.perf_counter() - wall, time.process_time() - own
-    return pairs, wall, own, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return pairs, wall, cpu, high_water(os.getpid())
 
 
 def _grouped(folder: Path, originals: Sequence[bytes]) -> Iterator[Row]:

@@ -15,22 +15,23 @@ from shardprep.image.thumbnail import SIDE
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-_STEPS = 2
+_ITERATIONS = 2
 """Number of steps of the alignment at each resolution."""
 _MOST_MOVED = 0.125
-"""Maximum distance that an edge of a window moves from its first place, as a share."""
+"""Maximum distance that an edge of a window moves at each resolution, as a share."""
 _GRID = 1 << 13
 """Number of places of the edge of a window along a side."""
-_LEAST_STEEP = 8
-"""Addition to the sums of squares of `moves`: parts without structure are not moved."""
+_DAMPING = 8
+"""Addition to the sums of squares of `median_move`: parts without structure are not moved."""
 _HIGHEST = (1 << 16) - 1
+"""Highest level that is sorted, in sixteenths."""
 
 
 class Fit(NamedTuple):
-    """How images, [n, SIDE, SIDE], differ from the samples of others after a linear fit of these.
+    """Linear fit of samples to images, [n, SIDE, SIDE].
 
-    `median` is of the absolute errors inside, and `deviation` of the images where pixels fitted
-    before. `fits` is 1 where the errors are small.
+    `median` is the median absolute error. `deviation` is the standard deviation of the images,
+    over the fitted pixels. `fits` is 1 where the errors are small.
     """
 
     gain: Floats
@@ -50,10 +51,10 @@ def halved(images: Floats) -> Floats:
 def aligned(inner: Floats, outer: Floats, first: Floats) -> Floats:
     """Return the windows of `outer` that show `inner`, refined from the windows `first`."""
     size = inner.shape[-1]
-    least = np.concatenate([first[:, :2], first[:, :2] + first[:, 2:]], axis=1) - _MOST_MOVED
+    lowest = np.concatenate([first[:, :2], first[:, :2] + first[:, 2:]], axis=1) - _MOST_MOVED
     terms, windows = _terms(inner), first
     products = terms @ terms.copy().transpose(0, 2, 1)  # twice as fast as with itself
-    for _ in range(_STEPS):
+    for _ in range(_ITERATIONS):
         solved = _solved(_equations(terms, products, *sampled(outer, windows)))
         # In samples: moves of the middle, and of the right or lower edge away from it
         steps = solved[:, 2:].clip(-2, 2) / size
@@ -61,7 +62,7 @@ def aligned(inner: Floats, outer: Floats, first: Floats) -> Floats:
         middles = windows[:, :2] + sides / 2 + steps[:, ::2] * sides
         sides = sides * (1 + steps[:, 1::2] * 2)
         ends = np.concatenate([middles - sides / 2, middles + sides / 2], axis=1)
-        ends = (np.rint(ends * _GRID) / _GRID).clip(least, least + 2 * _MOST_MOVED)
+        ends = (np.rint(ends * _GRID) / _GRID).clip(lowest, lowest + 2 * _MOST_MOVED)
         windows = np.concatenate([ends[:, :2], ends[:, 2:] - ends[:, :2]], axis=1)
     return windows
 
@@ -136,9 +137,9 @@ def edges(inner: Floats, seen: Floats, mask: Floats) -> Floats:
 
 
 def _correlation(inner: Floats, seen: Floats, mask: Floats) -> tuple[Floats, ...]:
-    """Return, for pixels where `mask` is 1, the correlation and the deviation of `inner`.
+    """Return correlation, gain, offset and the deviation of `inner`, where `mask` is 1.
 
-    Also the gain and offset that fit `seen` to `inner`: correlation, gain, offset, deviation.
+    `gain * seen + offset` fits `inner`.
     """
     pixels = mask.shape[1] * mask.shape[2]
     mask, one, other = (
@@ -168,7 +169,7 @@ def fitted(grey: Floats, seen: Floats, inside: Floats, fits: Floats) -> Fit:
     return Fit(gain, errors, median, deviation, fits)
 
 
-def moves(grey: Floats, fit: Fit) -> Floats:
+def median_move(grey: Floats, fit: Fit) -> Floats:
     """Return the median distance in pixels that the 16 parts of each image have moved.
 
     By least squares for each part: Lucas and Kanade, An Iterative Image Registration, 1981.
@@ -180,7 +181,7 @@ def moves(grey: Floats, fit: Fit) -> Floats:
             (across, across), (across, down), (down, down), (across, fit.errors), (down, fit.errors)
         )
     )  # fmt: skip
-    xx, yy = xx + _LEAST_STEEP, yy + _LEAST_STEEP
+    xx, yy = xx + _DAMPING, yy + _DAMPING
     apart = np.sqrt((yy * x - xy * y) ** 2 + (xx * y - xy * x) ** 2) / (xx * yy - xy * xy)
     found: Floats = np.sort(apart.reshape(len(grey), 16), axis=1)[:, 8]
     return found

@@ -12,6 +12,7 @@ numbers that floats hold exactly: every machine finds the same pairs, as build p
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -28,6 +29,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Descriptors = np.ndarray[Any, np.dtype[np.int8]]
 Vectors = np.ndarray[Any, np.dtype[np.int16]]
+Cells = np.ndarray[Any, np.dtype[np.uint16]]
 
 CANDIDATE = np.dtype(
     [("inner", "<i8"), ("outer", "<i8"), ("turn", "u1"), ("window", "<i2"), ("apart", "<i8")]
@@ -70,8 +72,8 @@ PLACES = np.concatenate(
 """`WINDOWS`, and smaller square ones down to 28% of the area, for pairs that are named."""
 _LOW = 8
 """Number of frequencies along each side; the constant is not used."""
-_SCALE = 160
-"""Norm of a descriptor."""
+_SCALE = 127
+"""Norm of a descriptor; one frequency can be all of it."""
 _ORDER = np.arange(_LOW)
 _WEIGHTS = np.rint(16 * np.sqrt(np.sqrt(_ORDER[:, None] ** 2 + _ORDER**2)))
 """Weights of the frequencies: high ones are weak in photos."""
@@ -88,7 +90,7 @@ _ALIKE = 0.84
 _MOST = 4
 """Number of candidates of each thumbnail as `inner`, and as `outer`, that are always kept."""
 _MOST_ALIKE = 64
-"""Number of windows for each thumbnail beyond which only the most alike ones of a cell count."""
+"""Maximum number of windows of a cell for each thumbnail, without equally alike ones."""
 _MOST_CELLS = 1024
 _CELL_SIZE = 2000
 """Mean number of windows in a cell, unless there are `_MOST_CELLS`."""
@@ -98,6 +100,8 @@ NORM = 2047
 """Norm of embeddings, which are rounded to whole numbers: float32 sums of products are exact."""
 _AT_ONCE = 1 << 8
 """Number of thumbnails or descriptors in one step of a thread."""
+_MOST_PRODUCTS = 1 << 21
+"""Maximum number of products in one step, in a large cell."""
 
 
 def _basis(offset: float, side: float) -> Floats:
@@ -129,7 +133,7 @@ def _descriptors(low: Floats) -> Descriptors:
     """Return frequencies, float64[n, 8, 8], divided by their norm, int8[n, 48]."""
     flat = low.reshape(len(low), _LOW**2)[:, _USED]
     norms = np.sqrt(np.square(flat).sum(axis=1, keepdims=True))
-    found = np.rint(flat * (_SCALE / np.maximum(norms, 1))).clip(-127, 127)
+    found = np.rint(flat * (_SCALE / np.maximum(norms, 1)))
     return np.asarray(found, np.int8)
 
 
@@ -191,7 +195,7 @@ def candidates(grey: Pixels) -> np.ndarray[Any, Any]:
     """Return the `CANDIDATE` pairs of thumbnails, uint8[n, SIDE, SIDE], most alike first."""
     if len(grey) < 2:
         return np.empty(0, CANDIDATE)
-    with ThreadPoolExecutor(usable_cores(), "shardprep-near") as pool:
+    with ThreadPoolExecutor(_num_threads(), "shardprep-near") as pool:
         found = _best(np.concatenate([*_alike(*_views(grey, pool), pool)]))
     found = found[np.argsort(found[:, 4], kind="stable")]
     # Of two images that both show the whole, one direction is enough.
@@ -205,6 +209,11 @@ def candidates(grey: Pixels) -> np.ndarray[Any, Any]:
     return result
 
 
+def _num_threads() -> int:
+    """Return 1 if BLAS has threads of its own, which would get in the way of ours."""
+    return usable_cores() if os.environ.get("OPENBLAS_NUM_THREADS") == "1" else 1
+
+
 class _Views(NamedTuple):
     """Descriptors, int8[n, 48], and the turns to these orientations, [n]."""
 
@@ -215,7 +224,7 @@ class _Views(NamedTuple):
 def _views(grey: Pixels, pool: ThreadPoolExecutor) -> tuple[_Views, _Views]:
     """Return the whole thumbnails in each orientation, and all windows of each thumbnail.
 
-    Turns of whole thumbnails are a number below 8 more than 8 times the thumbnail's position.
+    The turns of whole thumbnails have 8 times the position of the thumbnail added.
     """
     windows = np.empty((len(grey), len(WINDOWS), len(_USED)), np.int8)
     turns = np.empty(windows.shape[:2], np.uint8)
@@ -276,8 +285,8 @@ def _starts(some: Descriptors) -> range:
     return range(0, len(some), _AT_ONCE)
 
 
-def _members(nearest: list[Ints], number: int) -> list[Ints]:
-    """Return for each of `number` cells the descriptors near it."""
+def _members(nearest: list[Cells], number: int) -> list[Ints]:
+    """Return for each of `number` cells the positions of the descriptors near it."""
     cells = np.concatenate(nearest)
     order = np.argsort(cells, axis=None, kind="stable")
     ends = np.searchsorted(cells.ravel()[order], np.arange(1, number))
@@ -287,12 +296,15 @@ def _members(nearest: list[Ints], number: int) -> list[Ints]:
 def _alike_in(wholes: _Views, windows: _Views, asked: Ints, there: Ints) -> Ints:
     """Return the best pairs of those in `asked` and `there` as rows of a `CANDIDATE`."""
     theirs, found = windows.descriptors[there].astype(np.float32).T, [np.empty((0, 5), np.int64)]
-    for start in range(0, len(asked), _AT_ONCE):
-        some = asked[start : start + _AT_ONCE]
+    step = min(_AT_ONCE, _MOST_PRODUCTS // max(1, len(there)) + 1)
+    for start in range(0, len(asked), step):
+        some = asked[start : start + step]
         alike = wholes.descriptors[some].astype(np.float32) @ theirs
         is_alike = alike >= _ALIKE * _SCALE**2
-        if is_alike.sum() > _MOST_ALIKE * len(some):  # frames of a film
-            is_alike &= alike >= np.partition(alike, -_MOST_ALIKE, axis=1)[:, -_MOST_ALIKE, None]
+        many = np.flatnonzero(np.count_nonzero(is_alike, axis=1) > _MOST_ALIKE)
+        if len(many):  # frames of a film
+            least = np.partition(alike[many], -_MOST_ALIKE, axis=1)[:, -_MOST_ALIKE, None]
+            is_alike[many] &= alike[many] >= least
         places = np.flatnonzero(is_alike)
         inner, outer = np.divmod(places, len(there))
         inner, outer = some[inner], there[outer]
@@ -302,7 +314,7 @@ def _alike_in(wholes: _Views, windows: _Views, asked: Ints, there: Ints) -> Ints
         apart = -alike.ravel()[places].astype(np.int64)
         rows = np.stack([image, other, turn, window, apart], axis=1)
         found.append(_best(rows[image != other]))
-    return np.concatenate(found)
+    return _best(np.concatenate(found))
 
 
 def _drawn(windows: Descriptors, number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -315,10 +327,10 @@ def _drawn(windows: Descriptors, number: int) -> np.ndarray[Any, np.dtype[np.flo
     return windows[picked].astype(np.float32).T
 
 
-def _nearest(some: Descriptors, centres: Any, number: int, start: int) -> Ints:
-    """Return the nearest centres of `_AT_ONCE` descriptors, int64[n, number]."""
+def _nearest(some: Descriptors, centres: Any, number: int, start: int) -> Cells:
+    """Return the positions of the nearest centres of `_AT_ONCE` descriptors, uint16[n, number]."""
     alike = some[start : start + _AT_ONCE].astype(np.float32) @ centres
-    found = np.empty((len(alike), number), np.int64)
+    found = np.empty((len(alike), number), np.uint16)
     for i in range(number):
         found[:, i] = alike.argmax(axis=1)
         alike[np.arange(len(alike)), found[:, i]] = -np.inf
@@ -352,7 +364,7 @@ def placed(grey: Pixels, pairs: Ints) -> np.ndarray[Any, Any]:
     result["inner"], result["outer"] = pairs.T
     for start in range(0, len(pairs), _AT_ONCE):
         some = slice(start, start + _AT_ONCE)
-        whole = next(_frequencies(grey[pairs[some, 0]]))
+        whole = next(_frequencies(grey[pairs[some, 0]], 1))
         inner = [_descriptors(_oriented(whole, turn)) for turn in range(8)]
         outer = [_descriptors(low) for low in _frequencies(grey[pairs[some, 1]], len(PLACES))]
         one, other = (np.stack(part, axis=1).astype(np.float32) for part in (inner, outer))

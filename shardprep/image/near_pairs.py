@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.image.alignment import Fit, aligned, edges, fitted, halved, moves, sampled
+from shardprep.image.alignment import Fit, aligned, edges, fitted, halved, median_move, sampled
 from shardprep.image.near_candidates import PLACES, Vectors, candidates, neighbours, placed, turned
 from shardprep.image.thumbnail import CELL, SIDE, THUMBNAIL
 from shardprep.machine import usable_cores
@@ -69,10 +69,10 @@ _CHANGE = 0.8
 _COLOURS_APART, _COLOURS_SHARE = 12, 0.5
 """Maximum mean difference of colours in levels, or as a share of the mean colour."""
 _MOST_MOVES, _STILL_EDGES = 0.18, 0.78
-"""Maximum distance in pixels of `moves` in copies, if the edges agree less than this."""
+"""Maximum distance in pixels of `median_move` in copies, if the edges agree less than this."""
 _GREY = 3
 """Mean colour in levels below which an image counts as grey."""
-_AT_ONCE = 1 << 8
+_AT_ONCE = 1 << 7
 """Number of pairs aligned at once; more do not fit the processor's cache."""
 _MOST_FIRST = 2
 """Number of candidates for each image after which images of one group are not compared."""
@@ -112,7 +112,7 @@ def near_pairs(images: Thumbnails, vectors: Vectors | None = None) -> Pairs:
 
 
 def _joined_by(images: Thumbnails, pairs: Pairs, some: Any) -> Pairs:
-    """Return pairs and those among candidates, without images that are already in one group."""
+    """Return pairs and new ones; candidates that are already copies of each other are skipped."""
     groups = near_groups(len(images), pairs[pairs["is_copy"]])
     part = some[groups[some["inner"]] != groups[some["outer"]]]  # for sets of many copies
     starts = range(0, len(part), _AT_ONCE)
@@ -256,7 +256,7 @@ def _compared(images: Thumbnails, some: Any, start: int) -> Pairs:
     pairs["is_copy"] = (all_edges >= least) | (np.max(halves, axis=0) >= least + _COPY_HALF)
     pairs["is_copy"] &= (clear >= _COPY_FITTING) & (changed <= _MOST_CHANGED)
     # In frames of a video, near objects move more than far ones.
-    pairs["is_copy"] &= (all_edges >= _STILL_EDGES) | (moves(grey, fit) <= _MOST_MOVES)
+    pairs["is_copy"] &= (all_edges >= _STILL_EDGES) | (median_move(grey, fit) <= _MOST_MOVES)
     return pairs
 
 
@@ -273,7 +273,8 @@ def _colours_agree(inner: Any, outer: Any, windows: Floats, gain: Floats) -> Fla
     which = np.arange(len(outer))[:, None, None]
     shown = outer.transpose(0, 2, 3, 1)[which, cells[:, 1, :, None], cells[:, 0, None, :]]
     shown = shown.transpose(0, 3, 1, 2)
-    apart = np.abs(inner - gain[:, None, None, None] * shown).mean(axis=(1, 2, 3))
+    levels = np.rint(16 * gain[:, None, None, None] * shown) / 16  # so that sums are exact
+    apart = np.abs(inner - levels).mean(axis=(1, 2, 3))
     limit = np.maximum(_COLOURS_APART, _COLOURS_SHARE * np.abs(inner).mean(axis=(1, 2, 3)))
     found: Flags = _are_grey(inner) | _are_grey(shown) | (apart <= limit)
     return found

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from benchmarks.changes import CHANGES, changed
+from shardprep.image import near_candidates
+from shardprep.image import near_pairs as near_search
 from shardprep.image.near_candidates import candidates, turned
 from shardprep.image.near_pairs import changes, joined, near_groups, near_pairs
 from shardprep.image.thumbnail import SIDE, THUMBNAIL, thumbnail
@@ -103,6 +105,40 @@ def test_copies_are_described() -> None:
     ):
         found = thumbnails(image, other)
         assert [changes(found, pair) for pair in near_pairs(found)] == [words]
+
+
+def test_copies_of_a_gradient_are_found() -> None:
+    """All of its structure is in one frequency, as in a sky or a microscope's background."""
+    levels = np.tile(np.linspace(60, 200, 128).round().astype(np.uint8)[:, None], (128, 1, 3))
+    out = io.BytesIO()
+    Image.fromarray(levels).save(out, "JPEG", quality=60)
+    assert pairs_of(thumbnails(Image.fromarray(levels), Image.open(out))) == [(0, 1)]
+
+
+def test_pairs_do_not_depend_on_cores_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells are small, so that most of them are not searched for an image."""
+    monkeypatch.setattr(near_candidates, "_CELL_SIZE", 50)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    copies = [changed(data, "mirrored", i) for i, data in enumerate(photos())]
+    found = thumbnails(*map(stored, [*photos(), *copies]))
+    pairs = near_pairs(found)
+    assert np.mean(np.abs(pairs["inner"] - pairs["outer"]) == NUMBER) == 1
+    assert len(pairs) >= 0.95 * NUMBER
+    for cores, step in ((1, 256), (4, 7)):
+        for module in (near_candidates, near_search):
+            monkeypatch.setattr(module, "usable_cores", lambda cores=cores: cores)
+            monkeypatch.setattr(module, "_AT_ONCE", step)
+        assert near_pairs(found).tobytes() == pairs.tobytes()
+
+
+def test_rows_that_move_on_their_own_are_a_scene() -> None:
+    """As the ground in front of a moving camera."""
+    wide, are_copies = photo(5, 128, 176), []
+    for step in (0, 2):
+        rows = [wide[i : i + 16, i // 16 * step : i // 16 * step + 128] for i in range(0, 128, 16)]
+        frames = Image.fromarray(wide[:, :128]), Image.fromarray(np.concatenate(rows))
+        are_copies += near_pairs(thumbnails(*frames))["is_copy"].tolist()
+    assert are_copies == [True, False]
 
 
 def test_vectors_only_name_pairs_and_pixels_decide() -> None:
