@@ -207,7 +207,8 @@ def leaks(
     Each is a dataset, or a file of hashes that `save` wrote. Without `second`, only write the file.
 
     Raises:
-        RecipeError: there is neither a second dataset nor a file to write.
+        RecipeError: there is neither a second dataset nor a file to write, both datasets are the
+            same, or the file is not named .parquet.
         DatasetError: a dataset or a file of hashes is missing or damaged.
         StorageError: object storage does not answer, or refuses a request.
     """
@@ -223,6 +224,10 @@ def leaks(
     if second is None and save is None:
         what = "a second dataset is needed to compare with"
         raise RecipeError("shardprep leaks", what, f"name it, or give {OptionName('save')}")
+    if second is not None and str(first).rstrip("/") == str(second).rstrip("/"):
+        raise RecipeError(str(first), "is compared with itself", "name two datasets")
+    if save is not None and not str(save).endswith(".parquet"):
+        raise RecipeError(OptionName("save"), f"{save} does not end in .parquet")
     with answering(store_timeout), watched(progress) as watch:
         own = images(first, watch)
         if save is not None:

@@ -93,8 +93,8 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
         command = f"shardprep build {found.against.source} --reuse {found.location}"
         terminal.entry("next", f"{command} with another --version builds from the current source")
     elif found.leaks is not None and not found.leaks.is_clean:
-        text = "build again with --group near, or --dedup near; shardprep report shows the pictures"
-        terminal.entry("next", text)
+        text = "build again with --split RATIOS and --group near, or with --dedup near"
+        terminal.entry("next", f"{text}; shardprep report shows the pictures")
     elif not found.problems and not decode:
         command = f"shardprep verify {shlex.quote(found.location)} --decode"
         terminal.entry("next", f"{command} also checks the pixels of every image")
@@ -130,9 +130,10 @@ def _print_leaks(terminal: Terminal, found: LeakSearch) -> None:
         text = "no: a build with --group near or --dedup near records its search"
         terminal.entry("certified", text, style="dim")
     elif not found.contradictions:
-        terminal.entry("certified", "yes: what the build recorded still holds")
+        also = ", also that it left copies in several splits" if found.leaks else ""
+        terminal.entry("certified", f"yes: what the build recorded still holds{also}")
     unread = f" ({found.num_unread:,} cannot be decoded)" if found.num_unread else ""
-    leaks = counted(len(found.leaks), "group") if found.leaks else "no"
+    leaks = counted(len(found.leaks), "group") if found.leaks else "no groups"
     terminal.notice(
         f"{counted(found.num_images, 'image')} compared{unread}: {leaks} of copies in different "
         "splits",

@@ -45,12 +45,10 @@ class LeakCheck(SparseDocument):
     """SHA-256 of the embeddings that the search used as well; left out if there were none."""
 
     def __str__(self) -> str:
-        kept = f"; undivided by ratios: {', '.join(self.kept_together)}" * bool(self.kept_together)
-        more = f" and embeddings (SHA-256 {self.embeddings})" if self.embeddings else ""
         return (
             f"{counted(self.num_groups, 'group')} of near copies among "
-            f"{counted(self.num_images, 'image')}, {self.num_left_out:,} left out, "
-            f"{self.num_across:,} in several splits{kept}; found by {self.method}{more}"
+            f"{counted(self.num_images, 'image')}: {self.num_left_out:,} left out, "
+            f"{self.num_across:,} in several splits"
         )
 
     def contradictions(self, method: str, records: str, num_across: int) -> Iterator[str]:
@@ -65,8 +63,22 @@ class LeakCheck(SparseDocument):
 
 def leak_check_differences(before: LeakCheck | None, after: LeakCheck | None) -> list[str]:
     """Return the difference between two certificates in words; [] without one."""
-    was, now = (f"{one}" if one else "none" for one in (before, after))
-    return [] if was == now else [f"search for near copies ({was}, now {now})"]
+    if before is None or after is None:
+        was, now = (f"{one}" if one else "none" for one in (before, after))
+        return [] if was == now else [f"search for near copies ({was}, now {now})"]
+    differences = []
+    for name in (
+        "method",
+        "kept_together",
+        "num_groups",
+        "num_left_out",
+        "num_across",
+        "embeddings",
+    ):
+        was, now = getattr(before, name), getattr(after, name)
+        if was != now:
+            differences.append(f"search for near copies: {name} ({was}, now {now})")
+    return differences
 
 
 class RecordsSum:

@@ -147,9 +147,13 @@ def joined(groups: Ints, pairs: Ints) -> Ints:
         root = low
 
 
-def changes(images: Thumbnails, pair: Any) -> str:
-    """Return in words how the two images of a `PAIR` differ, such as `mirrored, cropped to 82%`."""
-    return ", ".join(_changes(images[[pair["inner"], pair["outer"]]], pair)) or "same picture"
+def changes(images: Thumbnails, pair: Any, *, from_inner: bool = False) -> str:
+    """Return in words how `inner` of a `PAIR` differs, such as `mirrored, cropped to 82%`.
+
+    With `from_inner`, how `outer` differs from it.
+    """
+    two = images[[pair["inner"], pair["outer"]]]
+    return ", ".join(_changes(two, pair, from_inner=from_inner)) or "same picture"
 
 
 def shown_part(images: Thumbnails, pair: Any) -> tuple[float, ...] | None:
@@ -164,7 +168,7 @@ def shown_part(images: Thumbnails, pair: Any) -> tuple[float, ...] | None:
     return x + left * across, y + top * down, width * across, height * down
 
 
-def _changes(two: Thumbnails, pair: Any) -> Iterator[str]:
+def _changes(two: Thumbnails, pair: Any, *, from_inner: bool) -> Iterator[str]:
     if not pair["is_copy"]:
         yield "same scene"
     turn = int(pair["turn"])
@@ -172,7 +176,8 @@ def _changes(two: Thumbnails, pair: Any) -> Iterator[str]:
         yield _TURNS[turn]
     area = float(np.prod(pair["window"][2:]))
     if min(area, 1 / area) < _LEAST_WHOLE:
-        yield f"cropped to {min(area, 1 / area):.0%}"
+        whose = "" if (area < 1) != from_inner else "the first is "
+        yield f"{whose}cropped to {min(area, 1 / area):.0%}"
     shown = two["box"][:, 2:].prod(axis=1)
     if abs(shown[0] - shown[1]) > 1 - _LEAST_WHOLE:
         yield "with a border"

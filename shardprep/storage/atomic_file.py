@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ class DurableFile:
 
         With `is_shared` or a token, its name is unique: several processes may write the same file.
         """
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         self.path = path
         self._temporary = sibling(path, token or (new_token() if is_shared else ""))
         self.stream: BinaryIO = self._temporary.open("wb", _BUFFER_BYTES)

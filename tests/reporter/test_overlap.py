@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 import shardprep
 from shardprep.cli.app import program
 from tests.support.builders import build, encoded, write, zip_bytes
+from tests.support.command import error_of, run
 from tests.support.planted import file, photo
 
 _COMMAND: Any = typer.main.get_command(program(["leaks"]))
@@ -122,6 +123,22 @@ def test_another_parquet_file_is_not_a_file_of_hashes(mine: Path, tmp_path: Path
 def test_one_dataset_alone_needs_a_file_to_write(mine: Path) -> None:
     with pytest.raises(shardprep.RecipeError, match="a second dataset is needed"):
         shardprep.leaks(mine)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("{mine}/",), "is compared with itself"),
+        (("--save", "hashes.csv"), "--save: hashes.csv does not end in .parquet"),
+        (("--save", "here.parquet"), "here.parquet: is a directory"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    mine: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "here.parquet").mkdir()
+    done = run("leaks", mine, *(text.format(mine=mine) for text in arguments), cwd=tmp_path)
+    assert message in error_of(done, done.returncode)
 
 
 def test_each_of_several_copies_in_a_dataset_is_named(tmp_path: Path) -> None:

@@ -41,6 +41,15 @@ def test_several_writes_are_one_file(tmp_path: Path) -> None:
     assert (tmp_path / "shard").read_bytes() == b"".join(parts)
 
 
+@pytest.mark.parametrize("name", ["", "folder"])
+def test_a_folder_is_not_replaced_by_a_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        DurableFile(tmp_path / name)
+    assert caught.value.filename == str(tmp_path / name)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "folder"]
+
+
 def test_a_file_that_was_handed_over_is_committed_later_or_leaves_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

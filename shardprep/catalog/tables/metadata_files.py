@@ -258,12 +258,12 @@ def read_embeddings(recipe: Recipe, keys: Sequence[str]) -> tuple[Vectors, str, 
         data = read_table(file, recipe.max_member_size)
         of_npy = kind == "npy" and (sorted(keys), np.lib.format.read_array(io.BytesIO(data)))
         ids, values = of_npy or _rows(data)
-        whole = _whole(values)
-        if len(ids) != len(whole):
-            raise ValueError(f"{len(whole):,} rows for {len(ids):,} images, sorted by key")
-    except (FileNotFoundError, ValueError) as error:
-        what = f"is not a table of vectors ({str(error) or 'it does not exist'})"
-        raise SourceError(file, what, "give each image a row of numbers, not all 0") from error
+        whole = _whole(ids, values)
+    except FileNotFoundError as error:
+        raise SourceError(file, "no such file") from error
+    except ValueError as error:
+        what = f"is not a table of vectors ({error})"
+        raise SourceError(file, what, "give each image a row of numbers") from error
     index = WholeKeyIndex(keys)
     places, rows = np.unique(index.find_all(Texts.of(ids), file), return_index=True)
     rows, places = rows[places >= 0], places[places >= 0]
@@ -279,6 +279,9 @@ def _rows(data: bytes) -> tuple[list[str], Any]:
     """Return keys and vectors of a CSV; ValueError names the line."""
     stream, numbers = text_lines(data), count(2)
     delimiter = max(DELIMITERS, key=(header := stream.readline()).count)
+    names = header.strip().split(delimiter)[1:]
+    if not names or (_are_numbers(names) and not all(name.isdigit() for name in names)):
+        raise ValueError("line 1 does not name the columns: a key, and the numbers of a vector")
     form: Any = [("key", "O"), ("vector", "<f4", (header.count(delimiter),))]
     lines = map(lambda line, _: line, stream, numbers)
     try:
@@ -286,21 +289,32 @@ def _rows(data: bytes) -> tuple[list[str], Any]:
             table = np.loadtxt(lines, form, None, delimiter, quotechar='"', ndmin=1)
     except ValueError as error:
         what = str(error).partition(" at row")[0]
+        what = what.replace("the dtype passed requires", "line 1 names")
         raise ValueError(f"line {next(numbers) - 1:,}: {what}") from error
     return [key.strip() for key in table["key"]], table["vector"]
 
 
+def _are_numbers(texts: Sequence[str]) -> bool:
+    try:
+        return bool([float(text) for text in texts])
+    except ValueError:
+        return False
+
+
 @np.errstate(over="ignore")
-def _whole(values: Any) -> Vectors:
+def _whole(ids: Sequence[str], values: Any) -> Vectors:
     """Return vectors of the norm `NORM`, rounded. All sums are exact, so that machines agree."""
     if values.ndim != 2 or values.dtype.kind not in "fiu":
         raise ValueError(f"the shape is {values.shape}, the type {values.dtype}")
+    if len(ids) != len(values):
+        raise ValueError(f"{len(values):,} rows for {len(ids):,} images, sorted by key")
     whole = np.empty(values.shape, np.int16)
     for start in range(0, len(values), _AT_ONCE):
         some = values[start : start + _AT_ONCE].astype(np.float32).astype(np.float64)
         most = np.abs(some).max(axis=1, keepdims=True, initial=0)
         for place in np.flatnonzero(~((most > 0) & (most < np.inf))).tolist():
-            raise ValueError(f"row {start + place + 1:,} has no direction")
+            key = ids[start + place]
+            raise ValueError(f"the vector of {key} is all 0, or has a value that is no number")
         some = np.rint(some / most * (1 << 15))
         norms = np.sqrt(np.square(some).sum(axis=1, keepdims=True))
         whole[start : start + _AT_ONCE] = np.rint(some * (NORM / norms))

@@ -108,10 +108,10 @@ def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
     found: dict[tuple[int, int], _Link] = {}
     for pair in pairs:
         inner, outer = numbers[[pair["inner"], pair["outer"]]].tolist()
-        text, turn = changes(measured.measures, pair), int(pair["turn"])
-        part = shown_part(measured.measures, pair)
-        found[outer, inner] = _Link(text, turn, part, None)
-        found[inner, outer] = _Link(text, turned_back(turn), None, part)
+        images, turn = measured.measures, int(pair["turn"])
+        part, other_way = shown_part(images, pair), changes(images, pair, from_inner=True)
+        found[outer, inner] = _Link(changes(images, pair), turn, part, None)
+        found[inner, outer] = _Link(other_way, turned_back(turn), None, part)
     copies = near_groups(len(numbers), pairs[pairs["is_copy"]])
     kinds: tuple[tuple[Kind, Ints, Ints], ...] = (
         ("near", copies, contents.original_codes[numbers]),

@@ -160,6 +160,8 @@ def _remedy(finding: Finding, contents: Contents) -> list[Html]:
     build = code(f"shardprep build … {finding.flag} --version {major}.{minor}.{patch + 1}")
     shares = [f"{counted(count, 'image')} of {name}" for name, count in finding.dropped.items()]
     would = f" leaves out {' and '.join(shares)}."
+    if finding.name == "near-leaks":
+        would += " To keep them in one split instead: --split RATIOS --group near."
     if is_listed and contents.manifest.fingerprint.options.get("exclude_list"):
         would += " It replaces the list that this dataset was built with: add that list's lines."
     return [tag("p", first, build, would, class_="dim")]

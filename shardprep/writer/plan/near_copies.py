@@ -126,7 +126,10 @@ class NearCopies:
             kept = counted(len(sizes), "image")
             return [f"left out: {len(self._kept_of):,} near {copies} of {kept}{odd}"]
         text = f"{counted(len(sizes), 'group')} of near copies, {sum(sizes):,} images in all"
-        return [f"{text}; the largest has {max(sizes):,}", *self._across(final)]
+        hint = ["one split only: give --split to keep them apart"]
+        are_parted = len({item.split for item in final}) > 1
+        more = self._across(final) if are_parted else hint
+        return [f"{text}; the largest has {max(sizes):,}", *more]
 
     def leak_check(
         self, final: Iterable[Item], recipe: Recipe, embeddings: str | None
