@@ -209,8 +209,8 @@ def leaks(call: Call, *, as_json: bool) -> None:
 def _print_overlap(terminal: Terminal, found: Overlap) -> None:
     terminal.heading(found.first, f" in {found.second}")
     for one in found.shared[:_SHOWN]:
-        text = f"{one.key} ({one.split}) is {one.copy} ({one.copy_split})"
-        terminal.entry(one.kind, text)
+        copy = ", ".join(filter(None, (one.copy_split, one.change)))
+        terminal.entry(one.kind, f"{one.key} ({one.split}) is {one.copy} ({copy})")
     if found.shared[_SHOWN:]:
         more = f"and {len(found.shared) - _SHOWN:,} more; --json lists them all"
         terminal.entry("", more, style="dim")

@@ -19,7 +19,7 @@ from shardprep.dataset.card import Card
 from shardprep.dataset.item_table import UNREADABLE, bounded_table
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import DatasetError
-from shardprep.image.near_pairs import near_groups, near_pairs
+from shardprep.image.near_pairs import changes, near_groups, near_pairs
 from shardprep.image.picture_hash import Words, near_hashes, picture_hashes
 from shardprep.progress import Watcher
 from shardprep.reporter.record_columns import read_contents
@@ -48,6 +48,8 @@ class SharedImage(NamedTuple):
     """Key of the first of its copies in the second dataset."""
     copy_split: str
     """Split of this copy."""
+    change: str
+    """How the copy differs from the image, in words; "" for exact copies and files of hashes."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -135,31 +137,39 @@ def compare_images(first: ComparedImages, second: ComparedImages) -> Overlap:
     for place, original in enumerate(second.originals):
         if original:
             known.setdefault(original, place)
-    near: dict[int, int] = {}
-    for one, other in _near(first, second).tolist():
-        near[one] = min(other, near.get(one, other))
-    shared = []
+    near, shared = _near(first, second), []
     for place, original in enumerate(first.originals):
         copy = known.get(original)
         kind: Literal["exact", "near"] = "near" if copy is None else "exact"
-        copy = near.get(place) if copy is None else copy
+        copy, change = near.get(place, (None, "")) if copy is None else (copy, "")
         if copy is not None:
             own = first.keys[place], first.splits[place]
-            shared.append(SharedImage(kind, *own, second.keys[copy], second.splits[copy]))
+            shared.append(SharedImage(kind, *own, second.keys[copy], second.splits[copy], change))
     counts = len(first.keys), len(second.keys)
     return Overlap(first.where, second.where, *counts, tuple(shared))
 
 
-def _near(first: ComparedImages, second: ComparedImages) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return pairs of positions in both; of two datasets, the first copy of each image alone."""
+def _near(first: ComparedImages, second: ComparedImages) -> dict[int, tuple[int, str]]:
+    """Return position in the first → position of its first copy in the second, and the change."""
     if first.thumbnails is None or second.thumbnails is None:
-        return near_hashes(first.hashes, second.hashes)
+        pairs = near_hashes(first.hashes, second.hashes)[::-1].tolist()
+        return {one: (other, "") for one, other in pairs}
     if not second.keys:
-        return np.empty((0, 2), np.int64)
+        return {}
     number, both = len(first.keys), np.concatenate([first.thumbnails, second.thumbnails])
     pairs = near_pairs(both)
-    groups = near_groups(len(both), pairs[pairs["is_copy"]])  # pairs only connect a group
+    pairs = pairs[pairs["is_copy"]]
+    words: dict[tuple[int, int], str] = {}
+    for pair in pairs:
+        own, copy = sorted((int(pair["inner"]), int(pair["outer"])))
+        if own < number <= copy:
+            words[own, copy - number] = changes(both, pair, from_inner=pair["inner"] == own)
+    groups = near_groups(len(both), pairs)
     known, places = np.unique(groups[number:], return_index=True)
     at = np.searchsorted(known, groups[:number]).clip(max=len(known) - 1)
-    is_shared = known[at] == groups[:number]
-    return np.stack([np.flatnonzero(is_shared), places[at[is_shared]]], axis=1)
+    shared = np.flatnonzero(known[at] == groups[:number])
+    copies = places[at[shared]].tolist()
+    return {
+        one: (copy, words.get((one, copy), ""))
+        for one, copy in zip(shared.tolist(), copies, strict=True)
+    }

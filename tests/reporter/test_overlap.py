@@ -97,7 +97,13 @@ def test_the_command_exits_with_3_if_images_are_shared_and_with_0_if_not(
 ) -> None:
     shared = command(mine, public)
     assert shared.exit_code == 3
-    assert "test/01.jpg (test) is train/small.png (train)" in " ".join(shared.stdout.split())
+    assert "test/01.jpg (test) is train/small.png (train, same picture)" in " ".join(
+        shared.stdout.split()
+    )
+    assert "test/02.jpg (test) is train/mirror.png (train, mirrored)" in shared.stdout
+    assert "is train/crop.png (train, cropped to " in " ".join(shared.stdout.split())
+    back = " ".join(command(public, mine).stdout.split())
+    assert "train/crop.png (train) is test/04.jpg (test, the first is cropped to " in back
     assert "5 of 8 images have a copy among 17" in shared.stdout
     others = {f"a/{i:02d}.jpg": file(photo(i, 120, 160), quality=92) for i in range(50, 56)}
     clean = command(mine, dataset(tmp_path, "clean", others), "--json")

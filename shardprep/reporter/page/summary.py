@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 _MOST_KEYS = 200
 _MOST_SHARDS = 200
+_RATIOS = re.compile(r"\w+=[\d.]")
+"""Beginning of a `--split` of ratios."""
 SIGNS = {"serious": "✖ serious", "warning": "▲ warning", "note": "● note"}
 REST = (
     "In a command, … means the dataset and the options of this report, or the source and "
@@ -159,10 +162,13 @@ def _remedy(finding: Finding, contents: Contents) -> list[Html]:
     major, minor, patch = map(int, contents.manifest.version.split("."))
     build = code(f"shardprep build … {finding.flag} --version {major}.{minor}.{patch + 1}")
     shares = [f"{counted(count, 'image')} of {name}" for name, count in finding.dropped.items()]
-    would = f" leaves out {' and '.join(shares)}."
+    options = contents.manifest.fingerprint.options
+    has_ratios = _RATIOS.match(f"{options.get('split')}")
+    anew = ", and the ratios divide the others anew" if has_ratios else ""
+    would = f" leaves out {' and '.join(shares)}{anew}."
     if finding.name == "near-leaks":
         would += " To keep them in one split instead: --split RATIOS --group near."
-    if is_listed and contents.manifest.fingerprint.options.get("exclude_list"):
+    if is_listed and options.get("exclude_list"):
         would += " It replaces the list that this dataset was built with: add that list's lines."
     return [tag("p", first, build, would, class_="dim")]
 
