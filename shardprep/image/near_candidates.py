@@ -65,6 +65,7 @@ def _windows() -> Floats:
 WINDOWS = _windows()
 """Left, top, width and height of each window in pixels of a thumbnail; the first is the whole."""
 _ARE_WHOLE = WINDOWS[:, 2] * WINDOWS[:, 3] >= 0.9 * SIDE**2
+"""Whether each window shows nearly the whole thumbnail."""
 _PARTS = [(offset, side) for side in (26, 23, 20, 17) for offset in range(0, SIDE + 1 - side, 3)]
 PLACES = np.concatenate(
     [WINDOWS, [(left, top, w, h) for (left, w), (top, h) in product(_PARTS, _PARTS) if w == h]]
@@ -88,7 +89,7 @@ _FIRST = [_USED.tolist().index(one) for one in (1, _LOW)]
 _ALIKE = 0.84
 """Minimum cosine of the angle between the descriptors of a candidate."""
 _MOST = 4
-"""Number of candidates of each thumbnail as `inner`, and as `outer`, that are always kept."""
+"""Number of candidates that are kept for each thumbnail as `inner`, and as `outer`."""
 _MOST_ALIKE = 64
 """Maximum number of windows of a cell for each thumbnail, without equally alike ones."""
 _MOST_CELLS = 1024
