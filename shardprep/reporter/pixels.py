@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -317,7 +318,7 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
     starts = range(0, len(plan.numbers), _AT_ONCE)
     with ThreadPoolExecutor(usable_cores(), "shardprep-pixels") as pool:
         try:
-            parts = pool.map(partial(_measure, plan, images), starts)
+            parts = pool.map(partial(_measure, plan, images, Lock()), starts)
             for start, part in zip(starts, parts, strict=True):
                 measures[start : start + len(part.measures)] = part.measures
                 channels += part.channels
@@ -341,12 +342,18 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
     )
 
 
-def _measure(plan: PassPlan, images: StoredImages, start: int) -> ScanResult:
+def _measure(plan: PassPlan, images: StoredImages, turn: Lock, start: int) -> ScanResult:
+    """Return the measures of `_AT_ONCE` images.
+
+    Decoders run beside each other. The many small steps after them need the interpreter's lock, and
+    in several threads they take longer: they wait for their turn.
+    """
     numbers = plan.numbers[start : start + _AT_ONCE]
     tiles = np.zeros((len(numbers), TILE, TILE, 3), np.uint8)
     thumbnails = np.zeros(len(numbers), THUMBNAIL)
     sharpnesses = np.zeros(len(numbers), np.float32)
     channels, parts, bad = Channels(), [np.empty(0, BOXES)], dict[int, RecordError]()
+    small: dict[int, Pixels] = {}
     payloads = images.payloads(numbers.tolist())
     for i, (number, payload) in enumerate(zip(numbers.tolist(), payloads, strict=True)):
         if isinstance(payload, RecordError):
@@ -355,16 +362,18 @@ def _measure(plan: PassPlan, images: StoredImages, start: int) -> ScanResult:
         try:
             data = images.image(payload)
             parts.append(images.boxes(number, payload))
-            small = images.pixels(data, LEAST_SIDE)
-            tiles[i], thumbnails[i] = tile(small), thumbnail(small)
-            sharpnesses[i] = sharpness(small)
+            small[i] = images.pixels(data, LEAST_SIDE)
             if plan.exact[start + i]:
                 channels += Channels.of(images.pixels(data))
         except Exception as error:  # decoders raise anything
             bad[number] = images.damaged(number, error)
     boxes = np.concatenate(parts)
     boxes["corners"] = np.nan_to_num(boxes["corners"]).clip(-1, 2)
-    measures = measured(tiles)
+    with turn:
+        for i, pixels in small.items():
+            tiles[i], thumbnails[i] = tile(pixels), thumbnail(pixels)
+            sharpnesses[i] = sharpness(pixels)
+        measures = measured(tiles)
     measures["sharpness"] = sharpnesses
     for name in THUMBNAIL.names or ():
         measures[name] = thumbnails[name]
