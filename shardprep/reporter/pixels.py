@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -68,6 +69,8 @@ averaged over the pixels. For `sharpness`, see the function."""
 _VERSION = 5
 """Version of the measures. Increase it when the same pixels give other values."""
 _AT_ONCE = 64
+_SMALL = 3 * 256**2
+"""Maximum number of values of a small image."""
 NUM_EXACT = 10_000
 """Maximum number of images to decode in full for channel mean and deviation."""
 _CACHED = {"measures", "channels", "labels", "counts", "tiles", "boxes", "pairs"}
@@ -342,18 +345,17 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
     )
 
 
-def _measure(plan: PassPlan, images: StoredImages, turn: Lock, start: int) -> ScanResult:
+def _measure(plan: PassPlan, images: StoredImages, lock: Lock, start: int) -> ScanResult:
     """Return the measures of `_AT_ONCE` images.
 
-    Decoders run beside each other. The many small steps after them need the interpreter's lock, and
-    in several threads they take longer: they wait for their turn.
+    Images are decoded in several threads. The many short steps for a small image need the lock of
+    the interpreter, and would take longer in several threads: `lock` lets one thread do them.
     """
     numbers = plan.numbers[start : start + _AT_ONCE]
     tiles = np.zeros((len(numbers), TILE, TILE, 3), np.uint8)
     thumbnails = np.zeros(len(numbers), THUMBNAIL)
     sharpnesses = np.zeros(len(numbers), np.float32)
     channels, parts, bad = Channels(), [np.empty(0, BOXES)], dict[int, RecordError]()
-    small: dict[int, Pixels] = {}
     payloads = images.payloads(numbers.tolist())
     for i, (number, payload) in enumerate(zip(numbers.tolist(), payloads, strict=True)):
         if isinstance(payload, RecordError):
@@ -362,17 +364,17 @@ def _measure(plan: PassPlan, images: StoredImages, turn: Lock, start: int) -> Sc
         try:
             data = images.image(payload)
             parts.append(images.boxes(number, payload))
-            small[i] = images.pixels(data, LEAST_SIDE)
+            small = images.pixels(data, LEAST_SIDE)
+            with lock if small.size <= _SMALL else nullcontext():
+                tiles[i], thumbnails[i] = tile(small), thumbnail(small)
+                sharpnesses[i] = sharpness(small)
             if plan.exact[start + i]:
                 channels += Channels.of(images.pixels(data))
         except Exception as error:  # decoders raise anything
             bad[number] = images.damaged(number, error)
     boxes = np.concatenate(parts)
     boxes["corners"] = np.nan_to_num(boxes["corners"]).clip(-1, 2)
-    with turn:
-        for i, pixels in small.items():
-            tiles[i], thumbnails[i] = tile(pixels), thumbnail(pixels)
-            sharpnesses[i] = sharpness(pixels)
+    with lock:
         measures = measured(tiles)
     measures["sharpness"] = sharpnesses
     for name in THUMBNAIL.names or ():
