@@ -159,17 +159,13 @@ def _near(first: ComparedImages, second: ComparedImages) -> dict[int, tuple[int,
     number, both = len(first.keys), np.concatenate([first.thumbnails, second.thumbnails])
     pairs = near_pairs(both)
     pairs = pairs[pairs["is_copy"]]
-    words: dict[tuple[int, int], str] = {}
-    for pair in pairs:
-        own, copy = sorted((int(pair["inner"]), int(pair["outer"])))
-        if own < number <= copy:
-            words[own, copy - number] = changes(both, pair, from_inner=pair["inner"] == own)
     groups = near_groups(len(both), pairs)
     known, places = np.unique(groups[number:], return_index=True)
     at = np.searchsorted(known, groups[:number]).clip(max=len(known) - 1)
     shared = np.flatnonzero(known[at] == groups[:number])
-    copies = places[at[shared]].tolist()
-    return {
-        one: (copy, words.get((one, copy), ""))
-        for one, copy in zip(shared.tolist(), copies, strict=True)
-    }
+    near = {one: (int(places[at[one]]), "") for one in shared.tolist()}
+    for pair in pairs:
+        own, copy = sorted((int(pair["inner"]), int(pair["outer"])))
+        if own in near and near[own][0] == copy - number:
+            near[own] = (copy - number, changes(both, pair, from_inner=pair["inner"] == own))
+    return near

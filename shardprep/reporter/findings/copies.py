@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -96,7 +96,7 @@ def exact_copies(contents: Contents) -> tuple[Copies, ...]:
     codes = contents.original_codes
     known = np.flatnonzero(codes >= 0)
     groups = _groups(known, codes[known])
-    return tuple(_copies(contents, "exact", one, {}) for one in groups)
+    return tuple(_copies(contents, "exact", one) for one in groups)
 
 
 def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
@@ -105,13 +105,20 @@ def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
     Groups of only exact copies are left out, and scenes that are one group of near copies.
     """
     numbers, pairs = measured.numbers, measured.pairs
-    found: dict[tuple[int, int], _Link] = {}
-    for pair in pairs:
-        inner, outer = numbers[[pair["inner"], pair["outer"]]].tolist()
-        images, turn = measured.measures, int(pair["turn"])
-        part, other_way = shown_part(images, pair), changes(images, pair, from_inner=True)
-        found[outer, inner] = _Link(changes(images, pair), turn, part, None)
-        found[inner, outer] = _Link(other_way, turned_back(turn), None, part)
+    ends = numbers[np.stack([pairs["inner"], pairs["outer"]], axis=1)].tolist()
+    places = {(inner, outer): place for place, (inner, outer) in enumerate(ends)}
+
+    def link(first: int, other: int) -> _Link:
+        from_inner = (first, other) in places
+        place = places.get((first, other) if from_inner else (other, first))
+        if place is None:
+            return _Link()
+        text = changes(measured.measures, pairs[place], from_inner=from_inner)
+        part, turn = shown_part(measured.measures, pairs[place]), int(pairs[place]["turn"])
+        if from_inner:
+            return _Link(text, turned_back(turn), None, part)
+        return _Link(text, turn, part, None)
+
     copies = near_groups(len(numbers), pairs[pairs["is_copy"]])
     kinds: tuple[tuple[Kind, Ints, Ints], ...] = (
         ("near", copies, contents.original_codes[numbers]),
@@ -120,7 +127,7 @@ def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
     for kind, codes, parts in kinds:
         for group in _groups(np.arange(len(codes)), codes):
             if parts[group].min() < parts[group].max() or parts[group].min() < 0:
-                yield _copies(contents, kind, numbers[group].tolist(), found)
+                yield _copies(contents, kind, numbers[group].tolist(), link)
 
 
 def _groups(numbers: Ints, codes: Ints) -> Iterator[list[int]]:
@@ -137,14 +144,14 @@ def _copies(
     contents: Contents,
     kind: Kind,
     numbers: Sequence[int],
-    found: Mapping[tuple[int, int], _Link],
+    link: Callable[[int, int], _Link] = lambda *_: _Link(),
 ) -> Copies:
-    """Return a group; `found` has the link of its first image and another one."""
+    """Return a group; `link` returns how its first image and another one relate."""
     first = contents.kept_of(numbers)
     order = sorted(numbers, key=lambda number: (number != first, number))
     splits = np.unique(contents.split[list(numbers)]).tolist()
     targets = contents.target_codes[list(numbers)]
-    links = [found.get((first, number), _Link()) for number in order]
+    links = [link(first, number) for number in order]
     of_first = tuple(link.of_first for link in links if link.of_first)
     of_others = [(link.of_other,) if link.of_other else () for link in links[1:]]
     return Copies(
