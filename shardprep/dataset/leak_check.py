@@ -51,6 +51,13 @@ class LeakCheck(SparseDocument):
             f"{self.num_across:,} in several splits"
         )
 
+    @property
+    def details(self) -> str:
+        """This certificate in words, with the search and what ratios did not divide."""
+        kept = f"; undivided by ratios: {', '.join(self.kept_together)}" * bool(self.kept_together)
+        more = f" and embeddings (SHA-256 {self.embeddings})" if self.embeddings else ""
+        return f"{self}{kept}; found by {self.method}{more}"
+
     def contradictions(self, method: str, records: str, num_across: int) -> Iterator[str]:
         """Yield what differs from the method and records of today, and from a new search."""
         if self.method != method:
@@ -66,19 +73,19 @@ def leak_check_differences(before: LeakCheck | None, after: LeakCheck | None) ->
     if before is None or after is None:
         was, now = (f"{one}" if one else "none" for one in (before, after))
         return [] if was == now else [f"search for near copies ({was}, now {now})"]
-    differences = []
-    for name in (
-        "method",
-        "kept_together",
-        "num_groups",
-        "num_left_out",
-        "num_across",
-        "embeddings",
-    ):
-        was, now = getattr(before, name), getattr(after, name)
-        if was != now:
-            differences.append(f"search for near copies: {name} ({was}, now {now})")
-    return differences
+    names = [name for name in LeakCheck.model_fields if name != "records"]
+    values = [[_words(getattr(one, name)) for name in names] for one in (before, after)]
+    return [
+        f"search for near copies: {name} ({was}, now {now})"
+        for name, was, now in zip(names, *values, strict=True)
+        if was != now
+    ]
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "nothing"
+    return "none" if value is None else str(value)
 
 
 class RecordsSum:

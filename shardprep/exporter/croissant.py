@@ -115,7 +115,6 @@ def _document(
 ) -> bytes:
     splits = [(name, split.num_records) for name, split in manifest.splits.items()]
     counts = ", ".join(f"{number:,} {name}" for name, number in splits)
-    search = f"{manifest.leaks}; found by {manifest.leaks.method}" if manifest.leaks else ""
     facts = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -123,7 +122,7 @@ def _document(
         "name": manifest.name,
         "version": manifest.version,
         "description": f"Images and annotations, prepared by shardprep. Records: {counts}.",
-        **({"rai:dataPreprocessingProtocol": [search]} if manifest.leaks else {}),
+        **({"rai:dataPreprocessingProtocol": [manifest.leaks.details]} if manifest.leaks else {}),
         "distribution": files,
         "recordSet": [
             _rows("splits", ("name", "num_records"), splits, "cr:Split"),

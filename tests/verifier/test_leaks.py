@@ -14,6 +14,9 @@ from PIL import Image
 
 import shardprep
 from shardprep.cli.app import program
+from shardprep.dataset.leak_check import leak_check_differences
+from shardprep.dataset.open_dataset import open_dataset
+from shardprep.image.near_pairs import METHOD
 from tests.dataset.resigned import Signed
 from tests.support.builders import build, encoded, write, zip_bytes
 from tests.support.planted import file, photo
@@ -212,6 +215,27 @@ def test_the_command_names_the_images_of_a_leak_and_exits_with_3(
     assert "certified" in done.stdout
 
 
+def test_copies_that_folders_divide_are_named_though_the_certificate_holds(
+    mixed: Path, tmp_path: Path
+) -> None:
+    done = verify(build(mixed, tmp_path / "out", group="near", **_SETTINGS).path, "--leaks")
+    shown = " ".join(done.stdout.split())
+    assert done.exit_code == 3
+    assert "still holds, also that it left copies in several splits" in shown
+    assert "build again with --split RATIOS and --group near, or with --dedup near" in shown
+
+
+def test_a_difference_of_certificates_names_each_value(sound: Path) -> None:
+    before = open_dataset(sound).manifest.leaks
+    assert before is not None
+    after = before.model_copy(update={"num_images": 11, "kept_together": (), "records": "1" * 64})
+    assert leak_check_differences(before, before) == []
+    assert leak_check_differences(before, after) == [
+        "search for near copies: kept_together (near copies, now nothing)",
+        "search for near copies: num_images (12, now 11)",
+    ]
+
+
 def test_an_export_and_the_croissant_document_carry_the_certificate(
     sound: Path, tmp_path: Path
 ) -> None:
@@ -222,7 +246,8 @@ def test_an_export_and_the_croissant_document_carry_the_certificate(
     croissant = json.loads((out / "croissant.json").read_text())
     (text,) = croissant["rai:dataPreprocessingProtocol"]
     assert text.startswith(
-        "2 groups of near copies among 12 images: 0 left out, 0 in several splits; f"
+        "2 groups of near copies among 12 images: 0 left out, 0 in several splits; "
+        f"undivided by ratios: near copies; found by {METHOD}"
     )
 
 

@@ -93,7 +93,11 @@ def rows(path: Path) -> dict[str, dict[str, Any]]:
 
 def test_near_copies_are_written_to_one_split(source: Path, tmp_path: Path) -> None:
     plain = build(source, tmp_path / "plain", **CUT)
-    assert pairs_across(reported(plain.path)) > 0
+    leaky = reported(plain.path)
+    assert pairs_across(leaky) > 0
+    page = leaky.html()
+    assert "and the ratios divide the others anew" in page
+    assert "To keep them in one split instead: --split RATIOS --group near." in page
     grouped, told = tmp_path / "grouped", Quiet()
     path = build(source, grouped, group="near", watcher=told, **CUT).path
     report = reported(path)
@@ -104,6 +108,10 @@ def test_near_copies_are_written_to_one_split(source: Path, tmp_path: Path) -> N
         22,
         22,
     ]
+    whole = Quiet()
+    build(source, tmp_path / "whole", group="near", watcher=whole)
+    assert "one split only: give --split to keep them apart" in whole.lines
+    assert "one split only: give --split to keep them apart" not in told.lines
     groups = {key: row["group"] for key, row in rows(path).items()}
     assert groups["dog/01.jpg"] == groups["dog/large01.png"] == "dog/01.jpg"
     assert groups["cat/20.jpg"] is None
