@@ -101,6 +101,7 @@ NORM = 2047
 """Norm of embeddings, which are rounded to whole numbers: float32 sums of products are exact."""
 _AT_ONCE = 1 << 8
 """Number of thumbnails or descriptors in one step of a thread."""
+_VECTORS_AT_ONCE = 1 << 7
 _MOST_PRODUCTS = 1 << 21
 """Maximum number of products in one step, in a large cell."""
 
@@ -345,8 +346,8 @@ def neighbours(vectors: Vectors, groups: Ints) -> Ints:
     the angle between neighbours is 0.7 or more.
     """
     exact, found = vectors.astype(np.float32), [np.empty((0, 2), np.int64)]
-    for start in range(0, len(exact), _AT_ONCE):
-        rows = np.arange(start, min(start + _AT_ONCE, len(exact)))
+    for start in range(0, len(exact), _VECTORS_AT_ONCE):
+        rows = np.arange(start, min(start + _VECTORS_AT_ONCE, len(exact)))
         alike = exact[rows] @ exact.T
         alike[groups[rows, None] == groups] = 0
         for _ in range(_MOST):

@@ -147,6 +147,7 @@ def test_a_build_finds_crops_that_only_vectors_name(source: Path, tmp_path: Path
     assert leaks is not None
     assert leaks.num_groups >= NUMBER - 1
     assert leaks.embeddings == hashlib.sha256(data).hexdigest()
+    assert leaks.embeddings in leaks.details
     assert USED in told.lines
     assert made.manifest.fingerprint.inputs["e.csv"] == leaks.embeddings
     assert groups_of(made.path) == leaks.num_groups
@@ -178,6 +179,7 @@ def test_the_option_says_what_it_needs(source: Path, tmp_path: Path) -> None:
         ((*made[:4], "--embeddings", "csv:e.csv"), "--embeddings: needs --group near or --dedup"),
         ((*made, "e.csv"), "--embeddings: 'e.csv' must be csv:FILE or npy:FILE"),
         ((*made, "csv:no.csv"), "no.csv: no such file"),
+        ((*made, f"csv:{tmp_path}"), f"{tmp_path}: is not a file"),
     ):
         done = run(*arguments, cwd=tmp_path)
         assert line in error_of(done, done.returncode)

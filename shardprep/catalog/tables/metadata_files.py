@@ -260,7 +260,8 @@ def read_embeddings(recipe: Recipe, keys: Sequence[str]) -> tuple[Vectors, str, 
         ids, values = of_npy or _rows(data)
         whole = _whole(ids, values)
     except FileNotFoundError as error:
-        raise SourceError(file, "no such file") from error
+        what = "is not a file" if Path(file).exists() else "no such file"
+        raise SourceError(file, what) from error
     except ValueError as error:
         what = f"is not a table of vectors ({error})"
         raise SourceError(file, what, "give each image a row of numbers") from error
