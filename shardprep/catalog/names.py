@@ -67,6 +67,13 @@ def document_split(name: str) -> str | None:
     return given_split([word]) if word else None
 
 
+def stated_split(folder: str) -> str | None:
+    """Return the split that a folder of documents states: "train_labels" → "train"."""
+    parts = folder.split("/")
+    words = (split_word(part)[0] for part in parts)
+    return given_split(parts) or given_split(filter(None, words))
+
+
 def natural_order(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
     """Return a sort key that puts 2 before 10 and compares case last."""
     parts = re.split("([0-9]+)", name)

@@ -125,6 +125,8 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         found = recognised(recipe, index, documents, candidates)
         if found is not recipe:
             return source_images(found, listing)
+    if labelling.unclear is not None:
+        raise labelling.unclear
     return SourceImages(recipe, documents, beside, members, left_out, index, labelling, tables)
 
 

@@ -15,7 +15,7 @@ from shardprep.catalog.items import Items
 from shardprep.catalog.names import document_split, folder_splits, given_split, natural_order
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch
+from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, origin_of
 from shardprep.errors import OptionError, OptionName, SourceError, counted, shown, some_of
 from shardprep.recipe.rules import GroupRule, SplitRule
 from shardprep.source.names import composed
@@ -84,15 +84,14 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> li
     splits: list[str | None] = [None] * len(index.keys)
     for split, file in rule.places.items():
         ids = documents.ids(file)
-        for text in ids:
-            found = index.find_one(text, file)
-            if found is None:
-                continue
-            if (other := splits[found]) not in (None, split):
+        origin = origin_of(file, is_firm=False)._replace(split=split)
+        places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
+        for place in places[places >= 0].tolist():
+            if (other := splits[place]) not in (None, split):
                 raise SourceError(
-                    file, f"{index.keys[found]} is in two splits, {other} and {split}"
+                    file, f"{index.keys[place]} is in two splits, {other} and {split}"
                 )
-            splits[found] = split
+            splits[place] = split
         if split not in splits:
             line = f", such as {shown(ids[0], _MOST_CHARACTERS)}" if ids else ": it is empty"
             hint = f"a key looks like {shown(index.keys[0], _MOST_CHARACTERS)}"

@@ -59,7 +59,7 @@ def test_of_two_names_that_differ_only_in_form_the_equal_one_fits() -> None:
             assert KeyIndex(keys).find(text) == [i]
             assert KeyIndex(keys).find_all(Texts.of([text]), "t").tolist() == [i]
     with pytest.raises(AmbiguousIdError):
-        KeyIndex([*keys, *(f"b/{key}" for key in keys)]).find_one("é.jpg", "t")
+        KeyIndex([*keys, *(f"b/{key}" for key in keys)]).find_all(Texts.of(["é.jpg"]), "t")
 
 
 def images(form: Any) -> dict[str, bytes]:

@@ -91,7 +91,12 @@ class Table:
     def label_rule(self, id_column: str, columns: Iterable[str]) -> str:
         """Return the value of `--labels` that names columns of this table."""
         names = ",".join(columns)
-        return f"column:{names}" if self.is_own else f"csv:{self.name}:{id_column}:{names}"
+        return f"column:{names}" if self.is_own else f"csv:{self.files}:{id_column}:{names}"
+
+    @property
+    def files(self) -> str:
+        """The name of the table as options take it: names of several files, with commas."""
+        return ",".join(name for name, _ in self.parts) or self.name
 
     def with_cells(self, name: str, cells: Mapping[str, str]) -> Table:
         """Return the table under another name, with columns that have one cell in all rows."""
