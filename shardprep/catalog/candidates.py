@@ -22,7 +22,7 @@ from shardprep.catalog.labels import (
 )
 from shardprep.catalog.names import find_masks, given_split
 from shardprep.catalog.stacks import sample_keys, stack_patterns
-from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, match_table
+from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, match_table, united
 from shardprep.catalog.tables.table import Table, joined
 from shardprep.catalog.target_proposals import has_texts, target_proposals
 from shardprep.errors import SourceError, counted
@@ -238,6 +238,7 @@ def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candid
 
 def label_findings(index: KeyIndex, tables: Sequence[Table]) -> list[str]:
     """Return a line about each of the first three candidates, and a line about the others."""
+    tables = united(index, tables)
     found = stack_candidates(index.keys, tables)
     found += [one for table in tables for one in table_candidates(index, table, tables)]
     found += part_candidates(index.keys, tables)

@@ -35,7 +35,7 @@ from shardprep.catalog.source_images import (
     num_links_outside,
     source_images,
 )
-from shardprep.catalog.splits import given_splits, group_findings, group_keys
+from shardprep.catalog.splits import GivenSplits, given_splits, group_findings, group_keys
 from shardprep.catalog.stacks import stack_columns, stack_findings, stack_patterns
 from shardprep.catalog.tables.columns import (
     Column,
@@ -136,7 +136,7 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
             *(annotated.facts.names if annotated is not None else ()),
         )
     )
-    splits = _splits(wanted, match, annotated)
+    splits, notes, unused = _splits(wanted, match, annotated)
     rule = recipe.rules.group
     match = with_headers(match, members, (*recipe.columns, rule.text))
     groups = Coded.constant("", len(members))
@@ -179,13 +179,13 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         used = {mask.key for several in items.masks.firsts().values() for mask in several}
         others += beside.unused(set(index.keys), used)
     findings = _findings(wanted, listing, targets, annotated, (items, unlabelled))
-    findings += rows.findings
+    findings += [*rows.findings, *wanted.notes, *notes]
     return Catalog(
         items,
         listing.skipped + others + wanted.skipped + unlabelled,
         targets.names,
         concise(labelling.how),
-        labelling.rows_without_image + rows.without_image,
+        (*labelling.rows_without_image, *rows.without_image, *wanted.unused, *unused),
         targets.kind,
         columns,
         list(map(concise, findings)),
@@ -225,14 +225,22 @@ def _relabelled(wanted: SourceImages, naming: Naming) -> Labelling:
 
 def _splits(
     wanted: SourceImages, match: TableMatch | None, annotated: Annotated | None
-) -> Coded[str | None]:
-    rule = wanted.recipe.rules.split
-    splits = given_splits(wanted.index, rule, match, wanted.documents)
+) -> GivenSplits:
+    rules = wanted.recipe.rules
+    rule, of_objects = (
+        rules.split,
+        rules.boxes.table if rules.boxes.table.files else rules.masks.runs,
+    )
+    if match is None and rule.kind in ("column", "tables") and of_objects.files:
+        table = wanted.documents.table(of_objects.files)
+        match = match_table(wanted.index, table, of_objects.id_column)
+    given = given_splits(wanted.index, rule, match, wanted.documents)
     is_by_source = rule.kind in ("folders", "ratio")
     own = annotated.splits if annotated is not None and is_by_source else None
     if own is None:
-        return splits
-    return Coded.of(one or two for one, two in zip(own, splits, strict=True))
+        return given
+    pairs = zip(own, given.splits, strict=True)
+    return given._replace(splits=Coded.of(one or two for one, two in pairs))
 
 
 def _rows(wanted: SourceImages) -> RowColumns:

@@ -25,7 +25,7 @@ from shardprep.catalog.objects.mask_files import masks_beside
 from shardprep.catalog.source_images import list_images, no_image
 from shardprep.catalog.stacks import stack_patterns
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex, match_table
+from shardprep.catalog.tables.row_matching import KeyIndex, match_table, united
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.card import Card
@@ -148,8 +148,8 @@ def survey_source(
         raise no_image(str(source), listing)
     keys = [member.key for member in listing.images]
     documents = Documents(listing.others, recipe, listing.columns)
-    tables = documents.tables
     index = KeyIndex(keys)
+    tables = united(index, documents.tables)
     chosen = auto_labels(index, tables)
     rules = stack_candidates(keys, tables) + path_candidates(index)
     rules += [one for table in tables for one in table_candidates(index, table, tables)]

@@ -31,7 +31,7 @@ from shardprep.catalog.objects.known_formats import recognise
 from shardprep.catalog.objects.mask_files import pair_masks
 from shardprep.catalog.objects.mask_values import NUMBERED, are_masks, hold_numbers
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.catalog.tables.row_matching import KeyIndex, united
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.recipe.recipe import Recipe
@@ -59,7 +59,7 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
     return [
         *recognise(AnnotatedSource(index, documents)),
         *_mask_signs(images, folders, masks, documents),
-        *(sign for table in documents.tables for sign in runs_in(table, index)),
+        *(sign for table in united(index, documents.tables) for sign in runs_in(table, index)),
         *panoptic_signs(index, documents, images),
     ]
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.names import document_split, folder_splits, given_split, stated_split
 from shardprep.catalog.tables.table import Table, stacked
 from shardprep.dataset.card import from_cell
-from shardprep.errors import SourceError, printable
+from shardprep.errors import SourceError, printable, shown
 from shardprep.recipe.rules import SLICE, letters_of
 from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts, booleans, positions
@@ -36,6 +36,7 @@ _START = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z]:/)?(\.{0,2}/)*")
 """Start of a URL or an absolute path, and steps such as ../; keys have none of them."""
 _SUBMISSION = re.compile("submission", re.IGNORECASE)
 _SPLIT_COLUMNS = frozenset(("split", "subset", "set", "partition", "usage", "dataset", "phase"))
+_MOST_SHOWN = 3
 _MOST_FOLDERS = 16
 """Maximum number of folders in an id; ids with more are searched one by one."""
 _SAMPLE_ROWS = 500
@@ -327,6 +328,15 @@ class KeyIndex:
             if len(folders) >= depth:
                 groups["/".join(folders[len(folders) - depth :])].append(i)
         return groups
+
+
+def unused_entries(where: str, unused: Sequence[str], number: int, key: str) -> list[str]:
+    """Return a remark on the entries of a list that fit nothing, with a key for comparison."""
+    if not unused:
+        return []
+    few = ", ".join(shown(text) for text in unused[:_MOST_SHOWN])
+    what = f"{where}: {len(unused):,} of {number:,} entries fit no image, such as {few}"
+    return [f"{what}; a key looks like {shown(key)}"]
 
 
 class WholeKeyIndex(KeyIndex):

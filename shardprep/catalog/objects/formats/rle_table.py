@@ -187,6 +187,6 @@ def runs_in(table: Table, index: KeyIndex) -> list[Sign]:
             except SourceError:
                 return []
         others = [name for name in table.header if name.lower() in _CLASS_COLUMNS]
-        option = ":".join(["rle", table.name, id_column, title, *others[:1]])
+        option = ":".join(["rle", table.files, id_column, title, *others[:1]])
         return [Sign("masks", option, f"{table.name}: run lengths in column {title!r}")]
     return []
