@@ -151,6 +151,7 @@ def survey_source(
     index = KeyIndex(keys)
     tables = united(index, documents.tables)
     chosen = auto_labels(index, tables)
+    unclear = [] if chosen.unclear is None else [str(chosen.unclear)]
     rules = stack_candidates(keys, tables) + path_candidates(index)
     rules += [one for table in tables for one in table_candidates(index, table, tables)]
     if chosen.rule == "none":
@@ -178,7 +179,7 @@ def survey_source(
         chosen=chosen.rule,
         annotations=ordered,
         stacks=tuple(stack_patterns(keys, tables)),
-        findings=(*listing.notes, *chosen.findings, *recognised, *_large(listing.images)),
+        findings=(*listing.notes, *unclear, *chosen.findings, *recognised, *_large(listing.images)),
         proposals=listing.proposals,
         target=targets.kind,
         classes={name: counts[i] for i, name in enumerate(targets.names)},

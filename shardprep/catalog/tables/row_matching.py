@@ -170,12 +170,16 @@ class KeyIndex:
 
     def num_found(self, texts: Texts) -> int:
         """Return the number of ids that fit an image, or several."""
+        return int(self.are_found(texts).sum())
+
+    def are_found(self, texts: Texts) -> Bools:
+        """Return whether each id fits an image, or several."""
         texts = _paths(texts)
         found, is_many = self._find_names(texts)
         if not (is_many.any() or (found >= 0).any()):
             short, _ = self._shortened(texts, Coded.constant(Origin(), len(texts)))
             found, is_many = self._find_names(short)
-        return int(((found >= 0) | is_many).sum())
+        return (found >= 0) | is_many
 
     def _near(
         self, texts: Texts, found: Ints, is_many: Bools, origin: Origin, where: str
