@@ -366,7 +366,13 @@ class WholeKeyIndex(KeyIndex):
 
 def _paths(texts: Texts) -> Texts:
     r"""Return ids with "/" for "\", without the start of an absolute path, a URL or `../`."""
-    paths = pc.replace_substring(texts.array, "\\", "/")
+    array = texts.array
+    is_odd = pc.starts_with(array, "/")
+    for part in ("\\", "./", ":/"):  # cheaper than the expression, which few tables need
+        is_odd = pc.or_(is_odd, pc.match_substring(array, part))
+    if not booleans(is_odd).any():
+        return texts
+    paths = pc.replace_substring(array, "\\", "/")
     return Texts(pc.replace_substring_regex(paths, _START.pattern, ""))
 
 
