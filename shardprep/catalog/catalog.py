@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -45,13 +46,9 @@ from shardprep.catalog.tables.columns import (
     make_rows,
     with_headers,
 )
+from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import (
-    KeyIndex,
-    TableMatch,
-    WholeKeyIndex,
-    match_table,
-)
+from shardprep.catalog.tables.row_matching import TableMatch, match_table
 from shardprep.catalog.targets import (
     Naming,
     Target,
@@ -372,7 +369,7 @@ def _without_effect(
 ) -> list[str]:
     """Return remarks on `--separator` and `--classes` that name nothing in the source."""
     findings = []
-    cells = [cell for one in (labelling.names, *labelling.cells.values()) for cell in one.counts()]
+    cells = [*labelling.names.counts(), *chain(*labelling.cells.values())]
     if recipe.separator and not any(recipe.separator in str(cell) for cell in cells):
         findings.append(f"{OptionName('separator')}: no label has {recipe.separator!r}")
     if targets.kind in ("class", "multilabel") and annotated is None:

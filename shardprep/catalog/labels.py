@@ -14,14 +14,8 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.names import find_masks, folder_splits, given_split, natural_order
 from shardprep.catalog.patterns import Pattern
-from shardprep.catalog.tables.row_matching import (
-    AmbiguousIdError,
-    KeyIndex,
-    TableMatch,
-    find_ids,
-    match_table,
-    united,
-)
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table, united
 from shardprep.catalog.tables.table import OpenQuoteError, Table
 from shardprep.catalog.target_values import OF_COLUMNS
 from shardprep.catalog.targets import Cell

@@ -24,13 +24,8 @@ from shardprep.catalog.objects.formats.panoptic import with_panoptic
 from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside, skipped
 from shardprep.catalog.patterns import matched, unused_globs
 from shardprep.catalog.stacks import check_stacks, stack_masks, stacked
+from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex, origin_of, unused_entries
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import (
-    KeyIndex,
-    WholeKeyIndex,
-    origin_of,
-    unused_entries,
-)
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError, printable, shown, some_of
 from shardprep.recipe.recipe import Recipe, outputs

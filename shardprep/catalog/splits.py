@@ -15,13 +15,9 @@ from numpy.typing import NDArray
 from shardprep.catalog.items import Items
 from shardprep.catalog.names import folder_splits, given_split, natural_order
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
+from shardprep.catalog.tables.key_index import KeyIndex, origin_of, unused_entries
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import (
-    KeyIndex,
-    TableMatch,
-    origin_of,
-    unused_entries,
-)
+from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.errors import OptionError, OptionName, SourceError, counted, shown, some_of
 from shardprep.recipe.rules import GroupRule, SplitRule
 from shardprep.source.names import composed

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog.objects.mask_files import pair_masks
-from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts
 from tests.catalog.builders import catalog, grey

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.catalog.tables.row_matching import AmbiguousIdError
+from shardprep.catalog.tables.key_index import AmbiguousIdError
 from shardprep.errors import SourceError
 from tests.catalog.builders import catalog, facts_of, found, images, objects_of, reasons, survey
 
@@ -183,6 +183,23 @@ def test_rows_of_two_splits_are_of_their_own_images(tmp_path: Path) -> None:
     made = catalog(tmp_path, TWINS | tables, "none", rows="csv:train.csv,test.csv:id:x")
     cells = {item.key: item.columns[0] for item in made.items}
     assert cells == {key: (key[int(key[-5]) % 2].encode(),) for key in TWINS}
+
+
+@pytest.mark.parametrize(
+    ("files", "join"),
+    [("train.csv,test.csv", ("test_more.csv",)), ("train.csv,test.csv", ("{split}_more.csv:id",))],
+)
+def test_a_joined_table_of_a_split_adds_its_columns_to_that_split(
+    tmp_path: Path, files: str, join: tuple[str, ...]
+) -> None:
+    more = {f"{s}_more.csv": labels(s[:2], head="id,more") for s in ("train", "test")}
+    made = catalog(
+        tmp_path, TWINS | BOTH | more, f"csv:{files}:id:label", join=join, columns=("more",)
+    )
+    wanted = {key: key[int(key[-5]) % 2] for key in TWINS}
+    if join == ("test_more.csv",):
+        wanted |= {key: "" for key in TWINS if key.startswith("train")}
+    assert {item.key: item.columns for item in made.items} == {k: (v,) for k, v in wanted.items()}
 
 
 def test_corrections_and_exclude_lists_mean_one_image(tmp_path: Path) -> None:

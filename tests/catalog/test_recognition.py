@@ -20,7 +20,8 @@ from shardprep.catalog.labels import auto_labels
 from shardprep.catalog.names import find_masks
 from shardprep.catalog.objects.detect import annotation_findings
 from shardprep.catalog.survey import recipe_text, survey_source
-from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex, Origin, match_table
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin
+from shardprep.catalog.tables.row_matching import match_table
 from shardprep.errors import SourceError
 from shardprep.source.string_column import Coded, Texts
 from tests.catalog.builders import VOC, Found, catalog, found, images, reasons, table, table_of

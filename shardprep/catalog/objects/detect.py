@@ -30,8 +30,9 @@ from shardprep.catalog.objects.formats.rle_table import runs_in
 from shardprep.catalog.objects.known_formats import recognise
 from shardprep.catalog.objects.mask_files import pair_masks
 from shardprep.catalog.objects.mask_values import NUMBERED, are_masks, hold_numbers
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex, united
+from shardprep.catalog.tables.row_matching import united
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.recipe.recipe import Recipe

@@ -252,8 +252,7 @@ SERIES = (
         stored="25 classes of each series", expected=_lumbar_values,
         skipped={"not an image": 5}, rows_without_image=1,
         proposal="--stack '{study}/{series}/*.dcm' "
-        "--labels csv:test_series_descriptions.csv,train_series_descriptions.csv:series_id:"
-        f"{','.join(LUMBAR)} "
+        f"--labels csv:train_series_descriptions.csv:series_id:{','.join(LUMBAR)} "
         "--join train.csv",
     ),
     Competition(

@@ -20,13 +20,8 @@ from shardprep.catalog.objects.object_table import (
     Found,
     ObjectTable,
 )
-from shardprep.catalog.tables.row_matching import (
-    KeyIndex,
-    TableMatch,
-    find_ids,
-    match_table,
-    united,
-)
+from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table, united
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import Floats

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from shardprep.catalog.names import IMAGE_FOLDER, folder_splits, stated_split
-from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.errors import OptionName, SourceError
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.source.names import composed, without_archive_suffix

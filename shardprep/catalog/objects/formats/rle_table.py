@@ -17,7 +17,8 @@ import numpy as np
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
 from shardprep.catalog.objects.formats.box_format import SizeOf
 from shardprep.catalog.objects.object_table import NO_BOX, ONE_CLASS, Found, ObjectTable
-from shardprep.catalog.tables.row_matching import KeyIndex, find_ids, find_rows, row_ids
+from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.row_matching import find_ids, find_rows, row_ids
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError
 from shardprep.image.annotation_types import RunOrder, Runs
