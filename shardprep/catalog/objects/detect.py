@@ -95,7 +95,7 @@ def recognised(
         if len(fit) > 1:
             several = "; ".join(f"{one.flag} ({one.how})" for one in fit)
             hint = "say which to use"
-            hint += "" if wanted else f", or {OptionName('labels')} none for images alone"
+            hint += "" if wanted else f", or {_images_alone(images)} for images alone"
             where = OptionName(key if wanted else "labels", "auto")
             raise SourceError(where, f"the source has {several}", hint)
         if wanted and not fit:
@@ -110,6 +110,13 @@ def recognised(
             raise SourceError(where, f"{sign.how}, or classes?", hint)
     found_rules = {one.key: one.option for one in signs}
     return recipe.with_rules(**found_rules) if found_rules else recipe
+
+
+def _images_alone(images: Sequence[Member]) -> str:
+    """Return the flags that store the images without labels, boxes and masks."""
+    masks = find_masks([member.key for member in images]).num_masks
+    globs = [f"{OptionName('exclude')} '{name}/*'" for name in masks]
+    return " ".join([f"{OptionName('labels')} none", *globs])
 
 
 def _mask_signs(

@@ -41,13 +41,7 @@ class AmbiguousIdError(SourceError):
     """An id of a table fits several images, or only an image of another split."""
 
     found: Sequence[int] = ()
-    """Positions of these images."""
-
-
-def _ambiguous(where: str, what: str, found: Sequence[int], key: str) -> AmbiguousIdError:
-    error = AmbiguousIdError(where, what, f"a path says which: {key}")
-    error.found = found
-    return error
+    """Positions of these images; () if all are of another split."""
 
 
 class Origin(NamedTuple):
@@ -233,7 +227,10 @@ class KeyIndex:
             row = int(foreign[firm][0])
             key = self.keys[int(found[row])]
             what = f"id {texts[row]!r} is of split {origins[row].split}, but fits only {key}"
-            raise _ambiguous(where, what, [int(found[row])], key)
+            hint = (
+                f"use images of {origins[row].split}, or a table of {self._splits[int(found[row])]}"
+            )
+            raise AmbiguousIdError(where, what, hint)
         found[foreign[lost]] = -1
         return found
 
@@ -241,7 +238,9 @@ class KeyIndex:
         if len(found) > 1:
             one, two = self.keys[found[0]], self.keys[found[1]]
             what = f"id {text!r} fits several images: {one} and {two}"
-            raise _ambiguous(where, what, found, one)
+            error = AmbiguousIdError(where, what, f"a path says which: {one}")
+            error.found = found
+            raise error
 
     def _shortened(self, texts: Texts, origins: Coded[Origin]) -> tuple[Texts, Coded[Origin]]:
         """Return ids without the first folders, such as `/kaggle/input/set/`, that no key has.
