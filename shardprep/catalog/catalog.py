@@ -288,10 +288,11 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         class_map = {old: new for old, new in class_map.items() if old in words}
         renamed = words.union(class_map.values())
         classes = classes if renamed.intersection(classes) else ()
+    flags = tuple(dict.fromkeys(class_map.get(title, title) for title in labelling.flags))
     spec = TargetSpec(
         kind="class" if recipe.target == "auto" and labelling.match is None else recipe.target,
         separator=recipe.separator,
-        classes=classes,
+        classes=classes or flags,
         class_map=class_map,
     )
     return make_targets(keys, labelling.names, spec, labelling.table_names, labelling.cells)

@@ -12,7 +12,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.names import find_masks, folder_splits, given_split, natural_order
+from shardprep.catalog.names import (
+    class_folders,
+    find_masks,
+    folder_splits,
+    given_split,
+    natural_order,
+)
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table, united
@@ -46,6 +52,11 @@ _SAMPLES = re.compile(
 """Titles of columns whose cells are ids of samples, and not classes."""
 _SET = frozenset(("1", "1.0", "true", "yes"))
 _SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
+_CAMERAS = re.compile(
+    "(IMG|DSC[NF]?|DSC_|PXL|DJI|GOPR|GX|P|VID|WP|MVI|SAM|CIMG|Screenshot|image|photo)[-_ ]*",
+    re.IGNORECASE,
+)
+"""Starts of file names that cameras, phones and drones give."""
 _SIGNS = re.compile(r"[\W_]+")
 _MOST_LOOKED_AT = 500
 _MOST_CANDIDATES = 40
@@ -64,6 +75,8 @@ class Labelling:
     """All labels in the table, so that classes do not depend on which images the source has."""
     match: TableMatch | None = None
     columns: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    """Titles of the columns of 1 and 0 for each class, in their order."""
     rule: str = "none"
     findings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -117,9 +130,7 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
         is_fit, passed_over = False, f"{passed_over}; the folders are ids in {ids}"
     if not is_fit:
         prefixes = Coded.of(map(_prefix, keys))
-        names = prefixes.map(
-            lambda name: name if name and _WORDS.match(name) and not given_split([name]) else None
-        )
+        names = prefixes.map(lambda name: name if name and _may_be_class(name) else None)
         first = int(considered[0])
         example = keys[first].rpartition("/")[2]
         how = f"start of the file name, before the number ({example} → {names[first]})"
@@ -185,6 +196,10 @@ def _plain(name: str) -> str:
     return re.sub(r"(?<!\d)0+(?=\d)", "", bare).casefold()
 
 
+def _may_be_class(prefix: str) -> bool:
+    return bool(_WORDS.match(prefix)) and not (given_split([prefix]) or _CAMERAS.fullmatch(prefix))
+
+
 def _ids_of_samples(names: Coded[Cell | None], tables: Sequence[Table]) -> str:
     """Return the column that has most names as ids of patients or the like; "" without one."""
     known = {str(name) for name in names.counts()}
@@ -232,14 +247,19 @@ def are_classes(num_names: int, num_images: int) -> bool:
 def _folder_names(
     keys: Sequence[str], depth: int, no_classes: Collection[str] = ()
 ) -> Coded[Cell | None]:
+    folders = Texts.of(keys).folders
+    classes = class_folders(folders.firsts().values())
+
     def named(folder: str) -> str | None:
         parts = folder.split("/") if folder else []
         name = without_archive_suffix(parts[-depth]) if len(parts) >= depth else None
+        if classes and "/".join(parts[: len(parts) - depth + 1]) in classes:
+            return name
         if name is not None and is_array_name(parts[-depth]) and _NUMBERED_END.search(name):
             return None  # a part of a set, such as data_0.parquet
         return None if name is None or name in no_classes or given_split([name]) else name
 
-    return Texts.of(keys).folders.map(named)
+    return folders.map(named)
 
 
 def _prefix(key: str) -> str | None:
@@ -302,7 +322,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
         return replace(found, names=names, table_names=frozenset(all_cells[titles[0]]))
     if _are_flags(table.name, all_cells, rule.target):
         names, classes = _sets_of_flags(of_images), frozenset((title,) for title in of_images)
-        return replace(found, names=names, table_names=classes)
+        return replace(found, names=names, table_names=classes, flags=tuple(of_images))
     return replace(found, names=_titles_of_rows(of_images), cells=of_images)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from shardprep.source.names import composed, is_array_name, split_word, without_archive_suffix
@@ -16,6 +17,7 @@ _SPLITS = {
     "validation": re.compile(rf"(val(id(ation)?)?|dev){_OF}", re.IGNORECASE),
     "test": re.compile(rf"(test(ing)?|public_?test|t10k){_OF}", re.IGNORECASE),
 }
+_MAY_BE_SPLIT = re.compile("train|val|dev|test|t10k", re.IGNORECASE)
 IMAGE_FOLDER = re.compile(
     r"((jpe?g|png|rgb|raw)[-_ ]?)?(images?|imgs?)|inputs?|rgb|leftimg8bit", re.IGNORECASE
 )
@@ -45,7 +47,7 @@ _MATCHED = 0.5
 
 def given_split(folders: Iterable[str]) -> str | None:
     """Return the split of the first folder that is named like a split, or None."""
-    for folder in folders:
+    for folder in filter(_MAY_BE_SPLIT.search, folders):
         name = without_archive_suffix(folder)
         for split, pattern in _SPLITS.items():
             if pattern.fullmatch(name):
@@ -58,7 +60,57 @@ def given_split(folders: Iterable[str]) -> str | None:
 
 def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
     """Return the split of each key by the names of its folders; None if they name no split."""
-    return Texts.of(keys).folders.map(lambda folder: given_split(folder.split("/")))
+    folders = Texts.of(keys).folders
+    classes = class_folders(folders.firsts().values())
+
+    def split(folder: str) -> str | None:
+        if not classes:
+            return given_split(folder.split("/"))
+        pairs = zip(folder.split("/"), _paths_to(folder), strict=True)
+        return given_split(name for name, path in pairs if path not in classes)
+
+    return folders.map(split)
+
+
+def class_folders(folders: Iterable[str]) -> frozenset[str]:
+    """Return the paths of folders that are classes although their name is that of a split.
+
+    They have folders of other classes beside them, and are in a folder of a split: `train` in
+    `test/bus`, `test/train`. Without a split, only `train` among folders of images is a class:
+    `test` may have unlabelled images.
+    """
+    with_images = {*folders}
+    words = {name for one in with_images for name in one.split("/") if _MAY_BE_SPLIT.search(name)}
+    words = {name for name in words if given_split([name])}
+    named: set[str] = set()
+    for one in with_images if words else ():
+        parts = one.split("/")
+        named.update("/".join(parts[: i + 1]) for i, name in enumerate(parts) if name in words)
+    siblings: dict[str, set[str]] = {path.rpartition("/")[0]: set() for path in named}
+    for depth in {path.count("/") for path in named}:
+        for one in with_images:
+            parts = one.split("/", depth + 1)
+            if len(parts) > depth and "/".join(parts[:depth]) in siblings:
+                siblings["/".join(parts[:depth])].add("/".join(parts[: depth + 1]))
+    classes: set[str] = set()
+    for parent, several in siblings.items():
+        others = several - named
+        names = [path.rpartition("/")[2] for path in others]
+        if not names or any(
+            IMAGE_FOLDER.fullmatch(name) or _MASKS.fullmatch(name) for name in names
+        ):
+            continue
+        own = several & named
+        is_train = {given_split([path.rpartition("/")[2]]) for path in own} == {"train"}
+        is_alone = len(own) == 1 < len(others) and several <= with_images
+        if given_split(parent.split("/")) or (is_train and is_alone):
+            classes |= own
+    return frozenset(classes)
+
+
+def _paths_to(folder: str) -> Iterator[str]:
+    """Yield the path of each folder in a path, the uppermost first."""
+    return itertools.accumulate(folder.split("/"), "{}/{}".format)
 
 
 def document_split(name: str) -> str | None:

@@ -393,3 +393,59 @@ def test_folders_that_are_ids_of_patients_are_not_classes() -> None:
     found = labels_of(keys, "auto", rows)
     assert found.rule == "none"
     assert "the folders are ids in train.csv, column 'patient_id'" in found.how
+
+
+@pytest.mark.parametrize(
+    ("folders", "classes"),
+    [
+        ("train/bus train/train test/bus test/train", "bus train"),
+        ("data/train/a data/train/val data/val/a data/val/val", "a val"),
+        ("bus train car", "bus car train"),
+        ("train.zip/train/cat train.zip/train/dog", "cat dog"),
+        ("train/train/cat train/train/dog test/test/cat", "cat dog"),
+        ("cat dog test", "cat dog"),
+        ("train/images train/train_masks cat/x dog/x", ""),
+    ],
+)
+def test_a_class_may_be_called_as_a_split(folders: str, classes: str) -> None:
+    keys = sorted(f"{folder}/{i}.jpg" for folder in folders.split() for i in range(3))
+    made = labels_of(keys, "folder")
+    found = {str(name) for name in made.names.counts()}
+    assert found >= {*classes.split()}
+    if classes:
+        assert found == {*classes.split()}
+
+
+def test_a_folder_of_test_beside_classes_stays_the_split(tmp_path: Path) -> None:
+    keys = [f"{folder}/{i}.jpg" for folder in ("cat", "dog", "test") for i in range(3)]
+    made = found(catalog(tmp_path, images(*keys)))
+    assert {key: one for key, one in made.items() if key.startswith("test")} == {
+        f"test/{i}.jpg": ("test", None) for i in range(3)
+    }
+
+
+def test_names_that_cameras_give_are_not_classes(tmp_path: Path) -> None:
+    starts = (
+        "IMG_",
+        "DSC_",
+        "PXL_2024",
+        "DJI_",
+        "DSCN",
+        "P100",
+        "GOPR",
+        "VID_",
+        "WP_",
+        "Screenshot_",
+    )
+    keys = [f"{start}{i:04}.jpg" for start in starts for i in range(4)]
+    assert catalog(tmp_path, images(*keys)).labels_from.startswith("none found")
+    assert labels_of(keys, "prefix").names[0] == "IMG"
+
+
+def test_columns_of_flags_keep_their_order(tmp_path: Path) -> None:
+    members = images(*(f"{i}.jpg" for i in range(3)))
+    members["t.csv"] = b"id,rust,apple,scab\n0,1,0,0\n1,0,1,0\n2,0,0,1\n"
+    made = catalog(tmp_path, members, "csv:t.csv:id:rust,apple,scab")
+    assert made.label_names == ("rust", "apple", "scab")
+    whole = catalog(tmp_path, members, "csv:t.csv:id:*")
+    assert whole.label_names == ("rust", "apple", "scab")

@@ -54,15 +54,14 @@ class Origin(NamedTuple):
     is_firm: bool = True
     """Whether the split is of the images as they are; a list of a split may name others."""
 
-    def level(self, folder: str) -> int:
-        """Return how far a folder of images is from the origin; 0 is nearest.
+    def level(self, folder: str, split: str | None) -> int:
+        """Return how far a folder of images of a split is from the origin; 0 is nearest.
 
         It counts the folders to go up from `folder` to one that both have above them. An even
         level has images of the origin's split, an odd level images without a split. `FOREIGN` has
         images of another split.
         """
         own, other = (path.split("/") if path else [] for path in (self.folder, folder))
-        split = given_split(other)
         if self.split is not None and split not in (self.split, None):
             return FOREIGN
         shared = sum(takewhile(bool, map(str.__eq__, own, other)))
@@ -176,7 +175,10 @@ class KeyIndex:
 
         `found` are the keys that fit alone. Ids that fit no key near enough have −1.
         """
-        levels = self.keys.folders.map(origin.level)
+        folders = self.keys.folders
+        firsts = folders.firsts()
+        splits = self._splits.take(np.array([*firsts], np.int64))
+        levels = folders.mapped(map(origin.level, firsts.values(), splits))
         level_of = np.append(np.array(levels.values, np.int64)[levels.codes], FOREIGN)
         left = np.flatnonzero(is_many)
         found = found.copy()
