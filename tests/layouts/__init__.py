@@ -1,0 +1,1 @@
+"""Public layouts of data sets, and what a build without flags makes of them."""
