@@ -136,7 +136,8 @@ def encode_stack(
     if encoder.annotations is not None:
         placed = _stack_masks(item, stack, encoder, before_item)
         if isinstance(placed, Rejection):
-            return b"", outcome._replace(kind=placed.kind, reason=placed.reason, is_dark=False)
+            outcome = outcome._replace(is_dark=False, has_own_levels=False)
+            return b"", outcome._replace(kind=placed.kind, reason=placed.reason)
         pictures[names.MASK] = tuple(one.segmentation_mask for one in placed)
         total = sum((Counter(one.pixels) for one in placed), Counter[int]())
         every = replace(placed[0], pixels=total, num_ignored=sum(one.num_ignored for one in placed))

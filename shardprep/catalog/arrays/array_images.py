@@ -32,7 +32,6 @@ from shardprep.source.names import clean_key, composed, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
-Levels = tuple[DepthRange, DepthRange]
 _UINT16: DepthRange = (0.0, 65535.0)
 """Black and white of target images of uint16: `--depth-range` does not apply to them."""
 _MANY = 4  # fewer .npy files may be splits
@@ -95,6 +94,7 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
     images = [*itertools.compress(taken, map(operator.not_, are_targets))]
     targets = [*itertools.compress(taken, are_targets)]
     levels = [_levels(files, one, is_target=one is targets) for one in (images, targets)]
+    of_sample = _sample_ranges(files, taken, first) if levels[False] == "auto" else {}
     files.use(per_file)
     packed = sum({one.opened.key: one.opened.place.num_bytes for one in taken}.values())
     builder, out = MembersBuilder(), list[UnpackedFile]()
@@ -114,8 +114,9 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
                 depth = files.recipe.depth if is_deep else 8
                 try:
                     most = files.recipe.max_member_size
-                    own = levels[is_target], _UINT16 if is_target else "full"
-                    sizes = _write(one, own, depth, out[0], most)
+                    unscaled = _UINT16 if is_target else "full"
+                    own = levels[is_target] if one.is_scaled else unscaled
+                    sizes = _write(one, of_sample.get(name, own), depth, out[0], most)
                 except DamagedFileError as error:
                     if one.layout.has_samples:
                         raise
@@ -192,6 +193,40 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool
     return levels
 
 
+def _sample_ranges(
+    files: ArrayFiles, taken: Sequence[ChosenColumn], keys: Sequence[str]
+) -> dict[str, DepthRange]:
+    """Return by key of a file the range of its sample, which `--stack` may join of several files.
+
+    A sample of uint16 alone has none: its range is found when it is stored.
+    """
+    rule, option = files.recipe.rules.stack, OptionName("depth_range", "auto")
+    samples: Sequence[str | None] = keys
+    if rule.text:
+        pattern = Pattern(rule.pattern, OptionName("stack"), rule.text, "key", is_whole=True)
+        samples = pattern.search(keys)
+        if rows := [one.flag for one in taken if one.is_scaled and one.layout.has_samples]:
+            what = f"has no range for samples that --stack joins of rows, as of {rows[0]}"
+            raise SourceError(option, what, "give MIN,MAX")
+    ranges = {
+        sample: ValueRange()
+        for one, sample in zip(taken, samples, strict=True)
+        if one.is_scaled and not one.layout.has_samples
+    }
+    parts = [
+        (key, one, sample)
+        for key, one, sample in zip(keys, taken, samples, strict=True)
+        if sample in ranges and one.column.dtype is not None and is_scaled(one.column.dtype, 3)
+    ]
+    for _, one, sample in parts:
+        with contextlib.suppress(DamagedFileError):  # it is rejected when it is written
+            ranges[sample] = _range(one, ranges[sample])
+    return {
+        key: (found.low, found.high) if (found := ranges[sample]).low <= found.high else (0.0, 1.0)
+        for key, _, sample in parts
+    }
+
+
 def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
     with reading(one.opened.key):
         for block in one.column.blocks(one.layout.rows):
@@ -201,21 +236,14 @@ def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
 
 
 def _write(
-    one: ChosenColumn, own: Levels, depth: int, out: UnpackedFile, most_bytes: int
+    one: ChosenColumn, levels: DepthRange, depth: int, out: UnpackedFile, most_bytes: int
 ) -> NDArray[np.int64]:
     """Write all rows as image files; return the size of each image, −1 for one without an image.
 
-    `own` are levels for numbers that are scaled, and for others. "auto" is the range of a sample:
-    a stack has the same levels in all its images.
+    The levels "auto" are the range of each row.
     """
-    levels, others = own
     column, layout, key = one.column, one.layout, one.opened.key
     if column.dtype is not None:
-        is_own = "T" in layout.axes and levels == "auto" and is_scaled(column.dtype, 3)
-        levels = levels if one.is_scaled or is_own else others
-        if is_own and not layout.has_samples:
-            low, high, _ = _range(one, ValueRange())
-            levels = (low, high) if low <= high else (0.0, 1.0)
         size = math.prod(layout.row_shape(column.shape)) * column.dtype.itemsize
         if size > most_bytes:
             hint = f"raise {OptionName('max_member_size')} if this is intended"
