@@ -72,9 +72,6 @@ def print_counts(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts | No
     if number := manifest.num_rescaled:
         text = f"annotations of {counted(number, 'image')} state another size than the image has"
         terminal.entry("rescaled", text, style="yellow")
-    if number := manifest.num_own_levels:
-        text = f"{counted(number, 'stack')} from black to white by their own values or windows"
-        terminal.entry("levels", f"{text}: compare their brightness only within a stack")
     if num_clipped := sum(one.num_clipped for one in counts):
         terminal.entry("clipped", f"{counted(num_clipped, 'object')} at the edge of the image")
     _print_points(terminal, [one.points for one in counts if one.points])

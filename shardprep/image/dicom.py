@@ -151,6 +151,7 @@ def frame_files(data: bytes, number: int) -> Iterator[bytes]:
 
 
 _PLACE_TAGS: Final = ("ImagePositionPatient", "ImageOrientationPatient", "InstanceNumber")
+_OWNER_TAGS: Final = ("SeriesInstanceUID", "PatientID")
 _PLACE_BYTES: Final = 256 << 10
 """Bytes of a file that are searched for these elements, which precede the pixels."""
 _SAME_DIRECTION: Final = 1e-3
@@ -163,12 +164,26 @@ class SlicePlace(NamedTuple):
     position: tuple[float, ...]
     orientation: tuple[float, ...]
     number: tuple[float, ...]
+    owner: tuple[str, ...] = ("", "")
+    """Series and patient."""
 
     @classmethod
     def of(cls, head: bytes) -> SlicePlace:
         """Return the place in a header, from the first bytes of a file."""
-        texts = header_texts(head[:_PLACE_BYTES], _PLACE_TAGS)
-        return cls(*map(_numbers, texts, (3, 6, 1)))
+        texts = header_texts(head[:_PLACE_BYTES], (*_PLACE_TAGS, *_OWNER_TAGS))
+        position, orientation, number = map(_numbers, texts, (3, 6, 1))
+        return cls(position, orientation, number, (*texts[3:],))
+
+
+def mixture(places: Sequence[SlicePlace]) -> str:
+    """Return "2 patients" or "2 series" if the slices of a sample are of several, or "".
+
+    A series of its own for each slice says nothing: some anonymised files have it.
+    """
+    series, patients = (len({one.owner[i] for one in places}) for i in range(2))
+    if patients > 1:
+        return f"{patients} patients"
+    return f"{series} series" if 1 < series < len(places) else ""
 
 
 def series_order(places: Sequence[SlicePlace]) -> list[int]:

@@ -49,6 +49,8 @@ class StackExtent:
     """Whether each file is a channel, so that their order is fixed."""
     spacing: tuple[float, ...] = ()
     """Distance between images, rows and columns, in the unit of the source; () if unknown."""
+    directions: tuple[str, ...] = ()
+    """Letters of LRPAIS: directions of images, rows and columns; () if unknown."""
 
     @property
     def num_bytes(self) -> int:

@@ -74,6 +74,8 @@ def read_stack(
             break
         reader = _StackReader(_with_one_range(spec, found), stack, has_one_range=True)
     made = reader.images()
+    if isinstance(made, Rejection):
+        return _rejected(item, member, made)
     has_own = len(found) > 1 or any(one.is_own for one in found)
     return made._replace(outcome=made.outcome._replace(has_own_levels=has_own))
 
@@ -147,13 +149,16 @@ class _StackReader:
             return Rejection("bad_stack", what)
         return None
 
-    def images(self) -> StackImages:
+    def images(self) -> StackImages | Rejection:
         first, images = self._images[0], self._images
         damaged = [one.damage for one in images if one.damage]
         order: Sequence[int] = range(len(images))
         if len(self._places) == len(images):
-            from shardprep.image.dicom import series_order
+            from shardprep.image.dicom import mixture, series_order
 
+            if mixed := mixture(self._places):
+                hint = "sort them into folders, or leave some out with --exclude"
+                return Rejection("bad_stack", f"is one of {mixed}: {hint}")
             order = series_order(self._places)
         stored = tuple(images[row].data for row in order)
         files = tuple((row, images[row].placement) for row in order)

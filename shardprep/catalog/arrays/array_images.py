@@ -66,7 +66,7 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
         if listing.images:
             files.open_volumes(listing.images)
         if rules or not listing.images:
-            files.open(listing.others)
+            files.open(listing.others, listing.skipped)
         taken = [*files.named()] if rules else [*files.clear(files.all())]
         if not (taken or files.refused):
             return ImageListing(*parts, notes=files.looked_into() or _unread(listing.others))
@@ -94,7 +94,8 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
     images = [*itertools.compress(taken, map(operator.not_, are_targets))]
     targets = [*itertools.compress(taken, are_targets)]
     levels = [_levels(files, one, is_target=one is targets) for one in (images, targets)]
-    of_sample = _sample_ranges(files, taken, first) if levels[False] == "auto" else {}
+    own_keys = [*itertools.compress(first, map(operator.not_, are_targets))]
+    of_sample = _sample_ranges(files, images, own_keys) if levels[False] == "auto" else {}
     files.use(per_file)
     packed = sum({one.opened.key: one.opened.place.num_bytes for one in taken}.values())
     builder, out = MembersBuilder(), list[UnpackedFile]()
@@ -365,11 +366,12 @@ def _add(
     good = np.flatnonzero(~lacks)
     if "T" not in one.layout.axes:
         builder.add_all(keys.take(good), places[good, 0], file)
-    along = one.column.spacing
-    spacing = tuple(along[one.layout.axes.index(axis)] for axis in "THW") if along else ()
+    column, places_of = one.column, [one.layout.axes.find(axis) for axis in "THW"]
+    spacing = tuple(column.spacing[place] for place in places_of if column.spacing)
+    directions = tuple(column.directions[place] for place in places_of if column.directions)
     for row in good.tolist() if "T" in one.layout.axes else ():
         members = Members(_numbered(keys[row], places.shape[1]), places[row], (file,))
-        builder.add(keys[row], StackExtent(members, spacing=spacing))
+        builder.add(keys[row], StackExtent(members, spacing=spacing, directions=directions))
     for row in np.flatnonzero(lacks).tolist():
         reason = f"has no image: {one.title!r} is empty in this row, or of another shape"
         builder.add(keys[row], RefusedExtent(0, reason))
