@@ -19,7 +19,7 @@ from PIL import Image
 import shardprep
 from shardprep.errors import SourceError
 from tests.support.arrays import npy
-from tests.support.builders import build, write_folder
+from tests.support.builders import build, tree, write_folder
 from tests.support.dicom import dicom, sequence
 from tests.writer.records import records
 
@@ -157,3 +157,24 @@ def test_rows_of_an_array_that_are_joined_need_a_range(tmp_path: Path) -> None:
     made = build(source, tmp_path / "out", depth_range="-700,3300", **options)
     (found,) = stacks(made.path).values()
     assert np.array_equal(found, scaled(ARRAYS, -700, 3300))
+
+
+def test_copied_and_repaired_stacks_are_counted_as_built_ones(tmp_path: Path) -> None:
+    """Of four samples, three have slices of 16 bits, and one has a slice of floats as well."""
+    shapes = {"a": "uint16", "b": "uint16", "c": "uint16", "d": "float32"}
+    members = {
+        f"{name}/{i}.tif": image(slice_.astype(dtype), "TIFF")
+        for name, dtype in shapes.items()
+        for i, slice_ in enumerate(VALUES[0])
+    }
+    source = write_folder(tmp_path / "in", members)
+    keys = {**KEYS, "name": "s", "shards": 2}
+    for given, number, num_copied in (("full", 1, 0), ("auto", 4, 4)):
+        options = {**keys, "depth_range": given}
+        made = build(source, tmp_path / given, **options)
+        assert made.manifest.num_own_levels == number
+        again = build(source, tmp_path / f"{given} again", reuse=made.path, **options)
+        assert (again.manifest.num_own_levels, again.num_copied) == (number, num_copied)
+        assert tree(again.path) == tree(made.path)
+        next(made.path.glob("*.tfrecord-00000*")).unlink()
+        assert tree(build(source, tmp_path / given, **options).path) == tree(again.path)
