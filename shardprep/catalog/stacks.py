@@ -76,8 +76,8 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
         rows.sort(key=lambda row: order.index(channels[row]) if order else 0)
         files = _single(images.take(np.array(rows)), order, _turns(images, rows))
         first = images[rows[0]].extent
-        facts = (first.spacing, first.directions) if isinstance(first, StackExtent) else ()
-        extent = StackExtent(files, bool(order), *facts)
+        own = first if isinstance(first, StackExtent) else StackExtent(files)
+        extent = replace(own, members=files, has_channels=bool(order))
         member = Member(str(sample), extent)
         there = [channels[row] for row in rows] if order else []
         if not files:

@@ -206,8 +206,8 @@ def read_files(item: Item, noun: str) -> list[bytes] | Rejection:
     try:
         return [_read(member) for member in item.masks]
     except MemberError as error:
-        is_turned = any(isinstance(one.extent, RefusedExtent) for one in item.masks)
-        return Rejection("bad_mask" if is_turned else UNREADABLE, f"its {noun}: {error}")
+        is_bad = any(getattr(one.extent, "kind", "") == "bad_mask" for one in item.masks)
+        return Rejection("bad_mask" if is_bad else UNREADABLE, f"its {noun}: {error}")
     except MemoryError:
         return Rejection("crashed", f"its {noun} is larger than the memory a worker may use")
 

@@ -76,7 +76,7 @@ def read_stack(
     made = reader.images()
     if isinstance(made, Rejection):
         return _rejected(item, member, made)
-    has_own = len(found) > 1 or any(one.is_own for one in found)
+    has_own = stack.is_scaled or len(found) > 1 or any(one.is_own for one in found)
     return made._replace(outcome=made.outcome._replace(has_own_levels=has_own))
 
 

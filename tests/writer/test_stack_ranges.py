@@ -147,6 +147,7 @@ def test_files_of_a_sample_have_one_range(types: list[Any], stack: str, tmp_path
     (found,) = stacks(made.path).values()
     order = [0, 2, 1, 3] if stack.endswith("nii") else [0, 1, 2, 3]
     assert np.array_equal(found, scaled(planes[order], planes.min(), planes.max()))
+    assert made.manifest.num_own_levels == 1
 
 
 def test_rows_of_an_array_that_are_joined_need_a_range(tmp_path: Path) -> None:

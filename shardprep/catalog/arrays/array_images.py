@@ -127,7 +127,8 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
                 file, offsets = out[0].place.file, ends - np.maximum(sizes, 0)
             keys = _keys(name, one, len(sizes) // one.images_per_item)
             files.unpacker.budget.add_members(len(sizes), key)
-            _add(builder, (keys, file, offsets, sizes), one)
+            is_auto = one.is_scaled and levels[is_target] == "auto"
+            _add(builder, (keys, file, offsets, sizes), one, is_own=is_auto or name in of_sample)
             if one.layout.has_samples and not is_target:
                 tables.append((keys, others.of(one, len(keys))))
     made = files.with_refused(builder.members())
@@ -356,6 +357,8 @@ def _add(
     builder: MembersBuilder,
     rows: tuple[Texts, str, NDArray[np.int64], NDArray[np.int64]],
     one: ChosenColumn,
+    *,
+    is_own: bool,
 ) -> None:
     """Add images, or stacks of equal numbers of images, one for each key."""
     keys, file, offsets, sizes = rows
@@ -371,7 +374,8 @@ def _add(
     directions = tuple(column.directions[place] for place in places_of if column.directions)
     for row in good.tolist() if "T" in one.layout.axes else ():
         members = Members(_numbered(keys[row], places.shape[1]), places[row], (file,))
-        builder.add(keys[row], StackExtent(members, spacing=spacing, directions=directions))
+        stack = StackExtent(members, spacing=spacing, directions=directions, is_scaled=is_own)
+        builder.add(keys[row], stack)
     for row in np.flatnonzero(lacks).tolist():
         reason = f"has no image: {one.title!r} is empty in this row, or of another shape"
         builder.add(keys[row], RefusedExtent(0, reason))

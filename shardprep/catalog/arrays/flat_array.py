@@ -140,6 +140,7 @@ def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
     return _array_file(array, name, **more)
 
 
+@np.errstate(all="ignore")
 def _directions(sign: float, given: Any, quaternion: Any, affine: Any) -> str:
     """Return the letters of the directions of x, y and z by sform, else by qform, or ""."""
     matrix = np.array(affine, np.float64).reshape(3, 4)[:, :3]

@@ -119,7 +119,8 @@ def _planes(members: Sequence[Member], image: Member, times: int) -> list[Member
     turns = {of.directions for _, of in extents if isinstance(of, StackExtent)} - {(), directions}
     if turns and directions:
         ways = ["".join(one) for one in (min(turns), directions)]
-        refused = RefusedExtent(0, f"its header says {ways[0]}, and the one of its image {ways[1]}")
+        what = f"its header says {ways[0]}, and the one of its image {ways[1]}"
+        refused = RefusedExtent(0, what, "bad_mask")
         planes = [[Member(one.key, refused) for one in some] for some in planes]
     return [plane for several in planes for plane in several for _ in range(times)]
 
