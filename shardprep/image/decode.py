@@ -57,6 +57,8 @@ class Decoded(NamedTuple):
     """EXIF orientation that was applied, 1 to 8."""
     damage: str = ""
     """Damage that the decoder tolerated, or ""."""
+    scale: int = 1
+    """Divisor of the sides, which were rounded up."""
     levels: Levels | None = None
     """Values that became black and white; None for an image of 8 bits, or of colours."""
 
@@ -117,7 +119,7 @@ def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Deco
             if transform is not None:
                 convert_in_place(pixels, transform)
             turn = _orientation(image)
-            return Decoded(_upright(pixels, turn), transform is None, turn)
+            return Decoded(_upright(pixels, turn), transform is None, turn, scale=scale)
     if image.format == "DICOM":
         dicom = cast("DicomImage", image)
         pixels = dicom.pixels(spec.window)
