@@ -130,21 +130,30 @@ def stated_split(folder: str) -> str | None:
     return given_split(parts) or next(filter(None, stated), None)
 
 
-def natural_order(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
-    """Return a sort key that puts 2 before 10 and compares case last."""
-    parts = re.split("([0-9]+)", name)
-    folded = [
-        (0, *_by_value(part)) if part[0] in "0123456789" else (1, 0, part.casefold())
-        for part in parts
+_NUMBER = re.compile(
+    r"((?:(?:^|(?<=[_/=(\[,]))-)?(?:(?<![0-9]\.)[0-9]+\.[0-9]+(?!\.?[0-9])|[0-9]+))"
+)
+"""A number: a sign begins a word, and a dot of several, as in 1.10.2, is no decimal point."""
+_NINES = str.maketrans("0123456789", "9876543210")
+
+
+def natural_order(name: str) -> tuple[tuple[tuple[int, int, int, str, str], ...], str]:
+    """Return a sort key that puts -1 before 0.25, 0.25 before 0.5, 2 before 10, and case last."""
+    folded = (
+        _by_value(part) if place % 2 else (1, 0, 0, part.casefold(), "")
+        for place, part in enumerate(_NUMBER.split(name))
         if part
-    ]
+    )
     return tuple(folded), name
 
 
-def _by_value(digits: str) -> tuple[int, str]:
-    """Return a sort key that orders digits by value; `int` refuses very long ones."""
-    stripped = digits.lstrip("0")
-    return len(stripped), stripped
+def _by_value(number: str) -> tuple[int, int, int, str, str]:
+    """Return a sort key that orders numbers by value; `int` refuses very long ones."""
+    whole, _, fraction = number.lstrip("-").partition(".")
+    whole, fraction = whole.lstrip("0"), fraction.rstrip("0")
+    if number[0] != "-":
+        return 0, 0, len(whole), whole, fraction
+    return 0, -1, -len(whole), whole.translate(_NINES), f"{fraction.translate(_NINES)}~"
 
 
 def stem(key: str) -> str:

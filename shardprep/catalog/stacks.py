@@ -6,7 +6,7 @@ import math
 import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -30,6 +30,7 @@ _NOT_MATCHED = "not matched by --stack"
 _LACKS = "a channel is missing"
 _TWICE = "a channel has several files"
 _DIFFER = "channels differ in their number of planes"
+_TURNED = "volumes differ in the directions of their axes"
 _MOST_SHOWN = 160
 _MOST_OF_THEM = 0.9
 """Share of images or folders that a detected pattern must fit: some files may be missing."""
@@ -73,14 +74,14 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     for sample, rows in rows_of.items():
         rows.sort(key=lambda row: natural_order(names[row]))
         rows.sort(key=lambda row: order.index(channels[row]) if order else 0)
-        files = _single(images.take(np.array(rows)), order)
+        files = _single(images.take(np.array(rows)), order, _turns(images, rows))
         first = images[rows[0]].extent
-        spacing = first.spacing if isinstance(first, StackExtent) else ()
-        extent = StackExtent(files, has_channels=bool(order), spacing=spacing)
+        own = first if isinstance(first, StackExtent) else StackExtent(files)
+        extent = replace(own, members=files, has_channels=bool(order))
         member = Member(str(sample), extent)
         there = [channels[row] for row in rows] if order else []
         if not files:
-            lost.append(skipped(member, _DIFFER))
+            lost.append(skipped(member, _TURNED if len(_turns(images, rows)) > 1 else _DIFFER))
         elif there == order:
             made.append(member)
         elif lacking := [name for name in rule.channels if name.lower() not in there]:
@@ -97,10 +98,17 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     return replace(listing, images=Members.of(made), skipped=every)
 
 
-def _single(members: Members, channels: Sequence[str]) -> Members:
+def _turns(images: Members, rows: Sequence[int]) -> set[tuple[str, ...]]:
+    """Return the known directions of the axes of volumes."""
+    extents = (images[row].extent for row in rows)
+    return {one.directions for one in extents if isinstance(one, StackExtent)} - {()}
+
+
+def _single(members: Members, channels: Sequence[str], turns: Collection[object]) -> Members:
     """Return the members, with the images of each stack instead of the stack.
 
-    Of channels, the first images precede all second ones; empty if they differ in length.
+    Of channels, the first images precede all second ones; empty if they differ in length, or if
+    volumes differ in the directions of their axes, `turns`.
     """
     if not members.are_stacks.any():
         return members
@@ -111,8 +119,8 @@ def _single(members: Members, channels: Sequence[str]) -> Members:
         for one in members
     ]
     joined = Members.joined(parts)
-    is_even = len({*map(len, parts)}) == 1
-    rows = np.arange(len(joined) if is_even or not channels else 0)
+    is_even = not channels or len({*map(len, parts)}) == 1
+    rows = np.arange(len(joined) if is_even and len(turns) < 2 else 0)
     return joined.take(rows.reshape(len(parts), -1).T.ravel() if channels else rows)
 
 

@@ -351,6 +351,9 @@ def _print_sizes(terminal: Terminal, manifest: Manifest) -> None:
     ratio = totals.num_bytes / totals.original_bytes if totals.original_bytes else 0.0
     sizes = f"{megabytes(totals.original_bytes)} of images → {megabytes(totals.num_bytes)}"
     terminal.entry("bytes", f"{sizes} of shards ({ratio:.2f}x)")
+    if number := manifest.num_own_levels:
+        text = f"{counted(number, 'stack')} from black to white by their own values or windows"
+        terminal.entry("levels", f"{text}: compare brightness only within a stack")
     if totals.num_enlarged > totals.num_written // 2:
         terminal.entry(
             "note",

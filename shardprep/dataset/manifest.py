@@ -217,7 +217,7 @@ class Manifest(SparseDocument):
     """Contents and origin of a whole dataset."""
 
     sparse_keys: ClassVar[frozenset[str]] = frozenset(
-        {"annotations", "unmatched", "num_rescaled", "leaks"}
+        {"annotations", "unmatched", "num_rescaled", "num_own_levels", "leaks"}
     )
 
     format_version: Literal[1] = 1
@@ -237,6 +237,9 @@ class Manifest(SparseDocument):
     num_rescaled: Count = 0
     """Number of written images whose boxes and outlines were scaled, because the annotations state
     another image size; left out if 0."""
+    num_own_levels: Count = 0
+    """Number of stacks whose black and white are their own smallest and largest values, or windows;
+    left out if 0."""
     leaks: LeakCheck | None = None
     """The search for near copies; left out if the build made none."""
     files: dict[str, Sha256] = Field(default_factory=dict)
@@ -347,8 +350,10 @@ def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
 
 
 def _annotation_contradictions(manifest: Manifest, num_records: Mapping[str, int]) -> Iterator[str]:
-    if manifest.num_rescaled > (total := sum(num_records.values())):
-        yield f"num_rescaled is {manifest.num_rescaled:,}, of {total:,} images"
+    total = sum(num_records.values())
+    for field in ("num_rescaled", "num_own_levels"):
+        if (number := getattr(manifest, field)) > total:
+            yield f"{field} is {number:,}, of {total:,} images"
     if manifest.annotations and [*manifest.annotations] != [*num_records]:
         yield "annotations are not of the splits"
         return

@@ -40,24 +40,26 @@ class SrgbTransform(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """Values of an image that become black and white."""
+    """Values of an image of more than 8 bits that become black and white."""
 
     black: float
     white: float
     dtype: str = ""
     """numpy type in which to view Pillow's values; "" to keep their type."""
+    is_own: bool = False
+    """Whether the values or the header of this image decided, and not its type or an option."""
+    curve: str = ""
+    """How DICOM values between black and white are shown, unless in proportion."""
 
 
 def eight_bit_pixels(
-    image: Image.Image, spec: ImageSpec, transform: SrgbTransform | None
+    image: Image.Image, spec: ImageSpec, transform: SrgbTransform | None, levels: Levels | None
 ) -> Pixels:
     """Return the pixels of a loaded image of any mode in sRGB, over the background of the spec.
 
     The result is uint8[height, width, 3], or [height, width, 1] for grey without transparency or
-    transform. Values of more than 8 bits are scaled by `spec.depth_range`; Pillow would clip them
-    at 255. The full range of floats is 0 to 1, or their own range if any value is outside.
+    transform. `levels` are its `deep_levels`; Pillow would clip values at 255.
     """
-    levels = deep_levels(image, spec.depth_range)
     is_grey = levels is not None or image.mode in _GREYS
     is_grey &= transform is None and not image.has_transparency_data
     pixels = np.empty((image.height, image.width, 1 if is_grey else 3), np.uint8)
@@ -165,9 +167,12 @@ def sixteen_bit_pixels(image: Image.Image, levels: Levels) -> Deep:
 
 
 def deep_levels(image: Image.Image, wanted: DepthRange) -> Levels | None:
-    """Return the levels of a loaded image of more than 8 bits; None for other images."""
+    """Return the levels of a loaded image of more than 8 bits; None for other images.
+
+    The full range of floats is 0 to 1, or their own range if any value is outside.
+    """
     tags: Any = getattr(image, "tag_v2", {})
-    low, high, dtype = 0.0, 1.0, ""
+    low, high, dtype, is_own = 0.0, 1.0, "", wanted == "auto"
     if image.mode.startswith("I;16"):
         (bits, *_) = tags.get(_BITS_PER_SAMPLE, (16,))
         high = (1 << min(bits, 16)) - 1
@@ -176,15 +181,17 @@ def deep_levels(image: Image.Image, wanted: DepthRange) -> Levels | None:
         unsigned = tags.get(_BITS_PER_SAMPLE) == (32,) and tags.get(_SAMPLE_FORMAT, (1,)) == (1,)
         dtype = "u4" if unsigned else ""
         high = max(65535, _range(image, dtype)[1])
+        is_own |= high > 65535
     elif image.mode == "F":
         found = _range(image, "")
-        low, high = (0.0, 1.0) if found[0] >= 0 and found[1] <= 1 else found
+        is_own |= found[0] < 0 or found[1] > 1
+        low, high = found if is_own else (0.0, 1.0)
     else:
         return None
     if wanted != "full":
         low, high = _range(image, dtype) if wanted == "auto" else wanted
-    is_reversed = tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
-    return Levels(high, low, dtype) if is_reversed else Levels(low, high, dtype)
+    ends = (high, low) if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else (low, high)
+    return Levels(*ends, dtype, is_own and not isinstance(wanted, tuple))
 
 
 def _range(image: Image.Image, dtype: str) -> tuple[float, float]:

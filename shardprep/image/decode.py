@@ -11,6 +11,7 @@ import simplejpeg
 from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 
 from shardprep.image.color import (
+    Levels,
     convert_in_place,
     deep_levels,
     eight_bit_pixels,
@@ -58,6 +59,8 @@ class Decoded(NamedTuple):
     """Damage that the decoder tolerated, or ""."""
     scale: int = 1
     """Divisor of the sides, which were rounded up."""
+    levels: Levels | None = None
+    """Values that became black and white; None for an image of 8 bits, or of colours."""
 
 
 @stage("decode")
@@ -118,23 +121,27 @@ def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Deco
             turn = _orientation(image)
             return Decoded(_upright(pixels, turn), transform is None, turn, scale=scale)
     if image.format == "DICOM":
-        pixels = cast("DicomImage", image).pixels(spec.window)
+        dicom = cast("DicomImage", image)
+        pixels = dicom.pixels(spec.window)
         if transform is not None:
             convert_in_place(pixels, transform)
-        return Decoded(pixels, transform is None)
+        return Decoded(pixels, transform is None, levels=dicom.levels)
     return _decode_by_pillow(image, spec)._replace(is_srgb=transform is None, damage=damage)
 
 
 @stage("decode")
-def decode_deep(data: bytes, image: Image.Image, spec: ImageSpec) -> tuple[Deep, int]:
-    """Return the first frame as grey of 16 bits, upright, and its EXIF orientation.
+def decode_deep(
+    data: bytes, image: Image.Image, spec: ImageSpec
+) -> tuple[Deep, int, Levels | None]:
+    """Return the first frame as grey of 16 bits, upright, its EXIF orientation, and its levels.
 
     Images of 8 bits are multiplied by 257; colours become their luma. A profile is not applied.
     """
     before = _orientation(image) if image.format == "TIFF" else None
     deep: Deep | None = None
     if image.format == "DICOM":
-        deep = cast("DicomImage", image).deep_pixels(spec.window)
+        dicom = cast("DicomImage", image)
+        deep, levels = dicom.deep_pixels(spec.window), dicom.levels
     else:
         image.load()
         levels = deep_levels(image, spec.depth_range)
@@ -143,9 +150,10 @@ def decode_deep(data: bytes, image: Image.Image, spec: ImageSpec) -> tuple[Deep,
     if deep is None:
         pixels = decode(data, open_image(data), 1, spec).pixels
         grey = pixels if pixels.shape[2] == 1 else np.asarray(Image.fromarray(pixels).convert("L"))
-        return grey.reshape(*pixels.shape[:2], 1).astype(np.uint16) * np.uint16(257), before or turn
-    deep = deep if turn == UPRIGHT else np.ascontiguousarray(turned(deep, turn))
-    return deep, before or turn
+        deep = grey.reshape(*pixels.shape[:2], 1).astype(np.uint16) * np.uint16(257)
+    elif turn != UPRIGHT:
+        deep = np.ascontiguousarray(turned(deep, turn))
+    return deep, before or turn, levels
 
 
 @stage("decode")
@@ -222,14 +230,16 @@ def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
     if image.format == "PNG":
         _scale_colour_key(image)
     before = _orientation(image) if image.format == "TIFF" else None
-    pixels = _webp_pixels(image, spec) if image.format == "WEBP" else None
+    pixels, levels = _webp_pixels(image, spec) if image.format == "WEBP" else None, None
     if pixels is None:
         image.load()
-        pixels = eight_bit_pixels(image, spec, srgb_transform(image))
+        levels = deep_levels(image, spec.depth_range)
+        pixels = eight_bit_pixels(image, spec, srgb_transform(image), levels)
     # Only known now: a PNG may state it after its pixels, and Pillow rotates a TIFF while loading.
     turn = _orientation(image)
     image.close()
-    return Decoded(_upright(pixels, turn), is_srgb=False, orientation=before or turn)
+    upright = _upright(pixels, turn)
+    return Decoded(upright, is_srgb=False, orientation=before or turn, levels=levels)
 
 
 def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import io
 import struct
 import zlib
@@ -23,6 +24,7 @@ from pydicom.encaps import encapsulate, generate_frames, get_frame
 from pydicom.pixels import apply_color_lut, get_decoder
 from pydicom.pixels.utils import get_expected_length
 
+from shardprep.image.color import Levels
 from shardprep.image.resample import Deep, Pixels
 from shardprep.image.signatures import NotAnImageError, is_dicom
 from shardprep.image.spec import Window
@@ -76,6 +78,8 @@ class DicomImage(Image.Image):
         self._about = _elements(data)
         self._size = (int(self._about.Columns), int(self._about.Rows))
         self._mode = "RGB"
+        self.levels: Levels | None = None
+        """Values that became black and white, in the file's units; None until grey is decoded."""
         if "ICCProfile" in self._about:
             self.info["icc_profile"] = self._about.ICCProfile
 
@@ -101,7 +105,7 @@ class DicomImage(Image.Image):
     def _grey(self, values: Values, window: Window, white: int) -> Values:
         about = self._about
         _lift_frame_groups(about)
-        grey = grey_levels(values, about, window, white)
+        grey, self.levels = grey_levels(values, about, window, white)
         if str(about.PhotometricInterpretation) == "MONOCHROME1":
             np.subtract(white, grey, out=grey)
         return grey
@@ -147,6 +151,7 @@ def frame_files(data: bytes, number: int) -> Iterator[bytes]:
 
 
 _PLACE_TAGS: Final = ("ImagePositionPatient", "ImageOrientationPatient", "InstanceNumber")
+_OWNER_TAGS: Final = ("SeriesInstanceUID", "PatientID")
 _PLACE_BYTES: Final = 256 << 10
 """Bytes of a file that are searched for these elements, which precede the pixels."""
 _SAME_DIRECTION: Final = 1e-3
@@ -159,12 +164,26 @@ class SlicePlace(NamedTuple):
     position: tuple[float, ...]
     orientation: tuple[float, ...]
     number: tuple[float, ...]
+    owner: tuple[str, ...] = ("", "")
+    """Series and patient."""
 
     @classmethod
     def of(cls, head: bytes) -> SlicePlace:
         """Return the place in a header, from the first bytes of a file."""
-        texts = header_texts(head[:_PLACE_BYTES], _PLACE_TAGS)
-        return cls(*map(_numbers, texts, (3, 6, 1)))
+        texts = header_texts(head[:_PLACE_BYTES], (*_PLACE_TAGS, *_OWNER_TAGS))
+        position, orientation, number = map(_numbers, texts, (3, 6, 1))
+        return cls(position, orientation, number, (*texts[3:],))
+
+
+def mixture(places: Sequence[SlicePlace]) -> str:
+    """Return "2 patients" or "2 series" if the slices of a sample are of several, or "".
+
+    A series of its own for each slice says nothing: some anonymised files have it.
+    """
+    series, patients = (len({one.owner[i] for one in places}) for i in range(2))
+    if patients > 1:
+        return f"{patients} patients"
+    return f"{series} series" if 1 < series < len(places) else ""
 
 
 def series_order(places: Sequence[SlicePlace]) -> list[int]:
@@ -292,10 +311,12 @@ _TAILS: Final = (0.005, 0.995)
 """Quantiles of the values that become black and white if no window is known."""
 
 
-def grey_levels(values: Values, about: Dataset, window: Window, white: int = 255) -> Values:
-    """Return grey levels from 0 to `white` (255 or 65535) of stored values, [height, width]."""
+def grey_levels(
+    values: Values, about: Dataset, window: Window, white: int = 255
+) -> tuple[Values, Levels]:
+    """Return grey from 0 to `white` (255 or 65535) of stored values, [height, width], by levels."""
     dtype = np.uint8 if white == 255 else np.uint16
-    share = _share_of_white(values, about, window)
+    levels, share = _share_of_white(values, about, window)
 
     def shades(stored: Values) -> Values:
         found = np.nan_to_num(share(_rescaled(stored, about)), nan=0.0)
@@ -314,29 +335,40 @@ def grey_levels(values: Values, about: Dataset, window: Window, white: int = 255
     for top in range(0, height, rows):
         band = values[top : top + rows]
         grey[top : top + rows] = shades(band) if table is None else table[band]
-    return grey
+    return grey, levels
 
 
-def _share_of_white(values: Values, about: Dataset, window: Window) -> Callable[[Values], Values]:
-    """Return a function that maps rescaled values to 0 at black and 1 at white, unclipped."""
+def _share_of_white(
+    values: Values, about: Dataset, window: Window
+) -> tuple[Levels, Callable[[Values], Values]]:
+    """Return levels, and a function that maps rescaled values to 0 at black and 1 at white."""
+    is_own = window == "auto"
     if window == "auto":
         table = _first(about.get("VOILUTSequence"))
         if table is not None:
-            white = (1 << int(table.LUTDescriptor[2])) - 1
-            return lambda rescaled: _looked_up(rescaled, table) / white
+            number, first, bits = table.LUTDescriptor
+            curve = hashlib.sha256(repr((bits, table.LUTData)).encode()).hexdigest()
+            levels = Levels(first, first + (number or 1 << 16) - 1, "", is_own, curve)
+            return levels, lambda rescaled: _looked_up(rescaled, table) / ((1 << int(bits)) - 1)
         found = _own_window(about)
     else:
         found = (*window, "LINEAR") if isinstance(window, tuple) else None
     if found is not None:
-        return functools.partial(_windowed, *found)
+        center, width, function = found
+        center, width = (center - 0.5, width - 1) if function == "LINEAR" else (center, width)
+        curve = function if function == "SIGMOID" else ""
+        levels = Levels(center - width / 2, center + width / 2, "", is_own, curve)
+        return levels, functools.partial(_windowed, *found)
     bits = int(about.get("BitsStored") or 32)
     if values.dtype.kind in "iu" and (window == "full" or bits <= 8):
+        is_own = False
         low = -(1 << bits - 1) if values.dtype.kind == "i" else 0
         ends = np.array([low, low + (1 << bits) - 1])
     else:
         ends = _tails(values, about)
     black, white = sorted(_rescaled(ends, about).tolist())
-    return lambda rescaled: (rescaled - black) / ((white - black) or 1)
+    levels = Levels(black, white, "", is_own)
+    return levels, lambda rescaled: (rescaled - black) / ((white - black) or 1)
 
 
 def _own_window(about: Dataset) -> tuple[float, float, str] | None:

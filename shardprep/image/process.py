@@ -22,7 +22,7 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from shardprep.image.color import srgb_transform
+from shardprep.image.color import Levels, srgb_transform
 from shardprep.image.decode import (
     decode,
     decode_deep,
@@ -93,6 +93,8 @@ class ProcessedImage:
     is_dark: bool = False
     """Whether over 99% of the sampled pixels are nearly black; only in DICOM images and in images
     of more than 8 bits."""
+    levels: Levels | None = None
+    """Values that became black and white; None for an image of 8 bits, or of colours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +253,9 @@ def _process(
     stored = encode(fitted, original.format, spec)
     is_deep = image.format == "DICOM" or image.mode.startswith(_DEEP_MODES)
     is_dark = is_deep and _is_dark(pixels)
-    return ProcessedImage(stored, *placement.size, original, placement, damage, is_dark)
+    return ProcessedImage(
+        stored, *placement.size, original, placement, damage, is_dark, decoded.levels
+    )
 
 
 def _process_deep(
@@ -259,7 +263,7 @@ def _process_deep(
 ) -> ProcessedImage | Rejection:
     is_tiff = image.format == "TIFF"
     try:
-        pixels, turn = decode_deep(data, image, spec)
+        pixels, turn, levels = decode_deep(data, image, spec)
     except Exception as error:
         if _is_out_of_memory(error) or not is_cut(data, error):
             raise
@@ -269,7 +273,7 @@ def _process_deep(
     placement = Placement.fit(upright, spec, turn)
     stored = _encoded_deep(pixels, placement, spec)
     is_dark = _is_dark((pixels >> 8).astype(np.uint8))
-    return ProcessedImage(stored, *placement.size, original, placement, is_dark=is_dark)
+    return ProcessedImage(stored, *placement.size, original, placement, "", is_dark, levels)
 
 
 @stage("encode")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, BinaryIO
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageSequence
 
-from shardprep.image.color import eight_bit_pixels, srgb_transform
+from shardprep.image.color import deep_levels, eight_bit_pixels, srgb_transform
 from shardprep.image.resample import Pixels
 from shardprep.image.signatures import NotAnImageError
 from shardprep.image.spec import ImageSpec
 
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _TILE_WIDTH, _ORIENTATION, _ICC_PROFILE = 322, 274, 34675
+_MOST_PAGES = 256
+"""Pages that are searched for tiles: a thumbnail may be the first one."""
 _COLOURS = {1: (1,), 2: (3, 4), 6: (3,)}
 """PhotometricInterpretation (grey, RGB, YCbCr) → numbers of channels of a page."""
 _TYPES = {("u1", 1), ("u1", 3), ("u1", 4), ("u2", 1)}
@@ -22,11 +25,12 @@ _TYPES = {("u1", 1), ("u1", 3), ("u1", 4), ("u2", 1)}
 
 
 def needs_bands(file: BinaryIO, max_pixels: int) -> bool:
-    """Return whether a file is a TIFF of tiles, or one with more than `max_pixels` pixels."""
+    """Return whether a TIFF has a page of tiles, or a first page of over `max_pixels` pixels."""
     try:
         with Image.open(file, formats=("TIFF",)) as image:
             is_large = image.width * image.height > max_pixels
-            return is_large or _TILE_WIDTH in image.tag_v2  # type: ignore[attr-defined]
+            pages: Any = islice(ImageSequence.Iterator(image), _MOST_PAGES)
+            return is_large or any(_TILE_WIDTH in page.tag_v2 for page in pages)
     except Exception:  # decoders raise anything
         return False
 
@@ -43,7 +47,8 @@ class TiffBands:
             raise NotAnImageError(what) from error
         self._file, self._spec = file, spec
         file.seek(0)
-        level = TiffFile(file).series[0].levels[0]
+        levels = (series.levels[0] for series in TiffFile(file).series)
+        level = max(levels, key=lambda one: one.keyframe.imagelength * one.keyframe.imagewidth)
         pages: list[Any] = [page.aspage() for page in level.pages if page is not None]
         page, are_channels = pages[0], level.axes.endswith("CYX") or level.ndim == 5
         self._pages = pages if are_channels and len(pages) == 3 else pages[:1]
@@ -99,7 +104,8 @@ class TiffBands:
                 ] = part
         image = Image.fromarray(band[..., 0] if self._channels == 1 else band)
         image.info["icc_profile"] = self._profile
-        return eight_bit_pixels(image, self._spec, srgb_transform(image))
+        levels = deep_levels(image, self._spec.depth_range)
+        return eight_bit_pixels(image, self._spec, srgb_transform(image), levels)
 
     def _segments(self, page: Any, top: int, bottom: int) -> Iterator[int]:
         rows, columns = self._segment

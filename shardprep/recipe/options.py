@@ -117,7 +117,8 @@ class BuildOptions:
     """Red, green and blue in 0..255."""
     depth_range: DepthRange = _option("full",
         "Values of black and white in grey images of more than 8 bits: full (the range of the "
-        "type), auto (the smallest and largest value of each image), or MIN,MAX, such as 0,4095.",
+        "type), auto (the smallest and largest value of each image or stack), or MIN,MAX, such as "
+        "0,4095.",
         _IMAGES, "RANGE", read=read_depth_range, wanted="full, auto or MIN,MAX, such as 0,4095")
     window: Window = _option("auto",
         "Values of black and white in grey DICOM images: auto (the window in the file, otherwise "

@@ -49,6 +49,10 @@ class StackExtent:
     """Whether each file is a channel, so that their order is fixed."""
     spacing: tuple[float, ...] = ()
     """Distance between images, rows and columns, in the unit of the source; () if unknown."""
+    directions: tuple[str, ...] = ()
+    """Letters of LRPAIS: directions of images, rows and columns; () if unknown."""
+    is_scaled: bool = False
+    """Whether the images were scaled from the smallest to the largest value of the sample."""
 
     @property
     def num_bytes(self) -> int:

@@ -72,6 +72,8 @@ class Outcome(NamedTuple):
     objects: ImageObjectCounts | None = None
     """Counts of objects and mask pixels; None if rejected, or if the dataset has no annotations."""
     is_copied: bool = False
+    has_own_levels: bool = False
+    """Whether black and white are values of this stack, and not of its type or of an option."""
 
     @classmethod
     def unread(cls, item: Item | Member, kind: str, reason: str) -> Outcome:

@@ -136,7 +136,8 @@ def encode_stack(
     if encoder.annotations is not None:
         placed = _stack_masks(item, stack, encoder, before_item)
         if isinstance(placed, Rejection):
-            return b"", outcome._replace(kind=placed.kind, reason=placed.reason, is_dark=False)
+            outcome = outcome._replace(is_dark=False, has_own_levels=False)
+            return b"", outcome._replace(kind=placed.kind, reason=placed.reason)
         pictures[names.MASK] = tuple(one.segmentation_mask for one in placed)
         total = sum((Counter(one.pixels) for one in placed), Counter[int]())
         every = replace(placed[0], pixels=total, num_ignored=sum(one.num_ignored for one in placed))
@@ -187,6 +188,12 @@ def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes |
     if isinstance(target, Rejection):
         kind = target.kind if target.kind == "crashed" else "bad_target"
         return Rejection(kind, f"its target image: {target.reason}")
+    if target.levels is not None and target.levels.is_own:
+        low, high = sorted(target.levels[:2])
+        hint = "give --depth-range MIN,MAX (DICOM: --window CENTER,WIDTH) for all target images"
+        return Rejection(
+            "bad_target", f"its target image has values of {low:g} to {high:g}: {hint}"
+        )
     size, own = image.placement.upright, target.placement.upright
     if spec.fit != "stretch" and image.placement.frame(own, "upright") is None:
         sizes = f"{own[1]}x{own[0]}, and the image {size[1]}x{size[0]} pixels"
@@ -199,7 +206,8 @@ def read_files(item: Item, noun: str) -> list[bytes] | Rejection:
     try:
         return [_read(member) for member in item.masks]
     except MemberError as error:
-        return Rejection(UNREADABLE, f"its {noun}: {error}")
+        is_bad = any(getattr(one.extent, "kind", "") == "bad_mask" for one in item.masks)
+        return Rejection("bad_mask" if is_bad else UNREADABLE, f"its {noun}: {error}")
     except MemoryError:
         return Rejection("crashed", f"its {noun} is larger than the memory a worker may use")
 

@@ -27,7 +27,13 @@ from shardprep.profiling import stage
 from shardprep.writer.engine.job import NOTHING_DONE, ItemCounts
 from shardprep.writer.plan.plan import Outline, read_outline
 from shardprep.writer.plan.shard_plan import numbers_of
-from shardprep.writer.shard import Receipt, read_receipt, read_skipped, written_receipt
+from shardprep.writer.shard import (
+    Receipt,
+    ReceiptFacts,
+    read_receipt,
+    read_skipped,
+    written_receipt,
+)
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import (
     SKIPPED_FILE,
@@ -176,8 +182,11 @@ def complete(
             check_rejections(workspace, folders, manifest, outline.max_rejected)
             check_dropped(folders, manifest, outline.max_dropped)
         else:  # its rejections were accepted when it was first published
-            # An earlier version recorded no certificate, or one of another search.
-            manifest = manifest.model_copy(update={"leaks": expected.leaks}).signed()
+            # An earlier version recorded no certificate, or one of another search. The items of
+            # intact shards are not counted again.
+            names = "leaks", "num_rescaled", "num_own_levels"
+            same = {name: getattr(expected, name) for name in names}
+            manifest = manifest.model_copy(update=same).signed()
             _check_same(workspace, manifest, expected)
         if not workspace.is_exclusive:
             workspace.remove_foreign(manifest, folders.output)
@@ -193,11 +202,17 @@ def complete(
 def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     tally = Tally(outline.spec)
     folder, schema = folders.output, outline.dataset_schema
-    num_dark, num_rescaled = Counter[str](), Counter[str]()
+    written = list[ReceiptFacts]()
     records = RecordsSum() if outline.leaks else None
     columns = item_table.columns_for(schema)
-    tables = _tables(folders, outline, tally, num_dark, num_rescaled, records)
+    tables = _tables(folders, outline, tally, written, records)
     item_table.write_items(folder, ITEMS_FILE, tables, columns)
+    num_dark = Counter[str]()
+    for shard, facts in zip(outline.shards, written, strict=True):
+        num_dark[shard.split] += facts.num_dark
+    totals = tally.totals(Counter(outline.skipped))
+    num_rescaled = outline.num_rescaled + sum(one.num_rescaled for one in written)
+    num_own_levels = outline.num_own_levels + sum(one.num_own_levels for one in written)
     manifest = Manifest(
         name=outline.name,
         version=outline.version,
@@ -209,11 +224,12 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
             num_rows_without_image=outline.num_rows_without_image,
             rows_without_image=outline.rows_without_image,
         ),
-        totals=tally.totals(Counter(outline.skipped)),
+        totals=totals,
         splits=tally.splits(schema.labels),
         annotations=tally.annotations(schema),
         unmatched=outline.unmatched,
-        num_rescaled=outline.num_rescaled + num_rescaled.total(),
+        num_rescaled=min(num_rescaled, totals.num_written),  # a repack may select some
+        num_own_levels=min(num_own_levels, totals.num_written),
     )
     _warn_of_darkness(manifest, num_dark, outline.spec)
     _warn_of_sizes(manifest)
@@ -253,11 +269,10 @@ def _tables(
     folders: Folders,
     outline: Outline,
     tally: Tally,
-    num_dark: Counter[str],
-    num_rescaled: Counter[str],
+    written: list[ReceiptFacts],
     records: RecordsSum | None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of each shard, then of skipped inputs; write shard indexes, update counts."""
+    """Yield the rows of each shard, then of skipped inputs; write shard indexes, add to counts."""
     names = (shard.name for shard in outline.shards)
     with ThreadPoolExecutor(_NUM_INDEXED) as pool:
         coming = deque(pool.submit(_indexed, folders, name) for name in islice(names, _NUM_INDEXED))
@@ -266,8 +281,7 @@ def _tables(
             coming.extend(pool.submit(_indexed, folders, name) for name in islice(names, 1))
             facts = receipt.facts
             tally.add(facts.shard, shard.split, receipt.table)
-            num_dark[shard.split] += facts.num_dark
-            num_rescaled[shard.split] += facts.num_rescaled
+            written.append(facts)
             if records is not None:
                 records.add(item_table.with_status(receipt.table, item_table.WRITTEN))
             yield receipt.table

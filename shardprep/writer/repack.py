@@ -162,6 +162,7 @@ class ParentImages:
             "num_rows_without_image": sum(one.labels.num_rows_without_image for one in manifests),
             "unmatched": united_unmatched(one.unmatched for one in manifests),
             "num_rescaled": sum(one.num_rescaled for one in manifests),
+            "num_own_levels": sum(one.num_own_levels for one in manifests),
         }
         return outline.model_copy(update=more)
 

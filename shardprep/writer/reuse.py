@@ -82,6 +82,8 @@ class OldDataset:
     dtypes: tuple[tuple[str, str], ...]
     channels: tuple[str, ...]
     """Names of the images of a stack; () if the dataset has none."""
+    have_own_levels: bool
+    """Whether all of its stacks have black and white of their own, or else none has."""
     rows: pa.Table
 
     def applied(
@@ -97,7 +99,8 @@ class OldDataset:
             shard._replace(old=self.rows.take(pa.array(rows, mask=rows < 0)))
             for shard, rows in zip(shards, np.split(places, ends[:-1]), strict=True)
         ]
-        return ReuseEncoder(encoder, self.mark, self.dtypes, self.channels), planned, remark
+        form = self.dtypes, self.channels, self.have_own_levels
+        return ReuseEncoder(encoder, self.mark, *form), planned, remark
 
     def prospect(self, spec: ImageSpec, places: Rows, schema: Schema) -> str:
         """Return a remark for the user: how many images may be copied, or why none."""
@@ -140,7 +143,9 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     missing = {name for name in made_by.options if name not in recorded}
     several = {name for name in missing if not BUILD_OPTIONS[name].is_newer}
     made_by.options.update(dict.fromkeys(several, "several"))  # merged datasets
-    form = tuple(schema.dtypes.items()), schema.image.channels
+    if 0 < manifest.num_own_levels < manifest.totals.num_written:
+        rows = rows.slice(0, 0)  # it is not recorded which these are
+    form = tuple(schema.dtypes.items()), schema.image.channels, manifest.num_own_levels > 0
     return OldDataset(str(dataset), made_by, dataset.mark, *form, rows)
 
 
@@ -184,6 +189,7 @@ class ReuseEncoder:
     mark: ManifestMark
     dtypes: tuple[tuple[str, str], ...]
     channels: tuple[str, ...] = ()
+    have_own_levels: bool = False
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         """Return the encoded chunk; ChangedError if the dataset to copy from was replaced."""
@@ -199,7 +205,8 @@ class _ChunkCopy:
         self._members = items.members.listed()
         facts = (_values(old, name, null) for name, null in _FACTS.items())
         self._outcomes = [
-            Outcome._make(("", *values, False, None, True)) for values in zip(*facts, strict=True)
+            Outcome._make(("", *values, False, None, True, reuse.have_own_levels))
+            for values in zip(*facts, strict=True)
         ]
         have = [name for name, _ in reuse.dtypes]
         self._is_same = [False] * len(items)

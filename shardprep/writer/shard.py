@@ -53,6 +53,8 @@ class ReceiptFacts(BaseModel):
     """Records whose image is nearly black; 0 if unknown."""
     num_rescaled: Count = 0
     """Records whose image has another size than its annotations state."""
+    num_own_levels: Count = 0
+    """Records of stacks that have black and white of their own."""
 
 
 class Receipt(NamedTuple):
@@ -83,7 +85,7 @@ class ShardWriter:
         self._hashing = ThreadPoolExecutor(1)
         """Hashes a chunk while it is written; both release the interpreter lock."""
         self.num_items = self._num_records = self._num_bytes = 0
-        self._num_dark = self._num_rescaled = 0
+        self._num_dark = self._num_rescaled = self._num_own_levels = 0
         self._columns = columns
         self._tables = [self._columns.empty_table()]
         self._rows: defaultdict[str, list[Any]] = defaultdict(list)
@@ -140,6 +142,7 @@ class ShardWriter:
         self._num_bytes += len(chunk.data)
         self._num_dark += sum(outcome.is_dark for outcome in outcomes)
         self._num_rescaled += sum(map(_is_rescaled, own.annotation, outcomes))
+        self._num_own_levels += sum(outcome.has_own_levels for outcome in outcomes)
         hashed.result()
 
     def commit(self) -> None:
@@ -161,6 +164,7 @@ class ShardWriter:
             build=self._folders.build,
             num_dark=self._num_dark,
             num_rescaled=self._num_rescaled,
+            num_own_levels=self._num_own_levels,
         )
         # With unified dictionaries the layout does not depend on the chunks.
         table = pa.concat_tables(self._tables).unify_dictionaries()

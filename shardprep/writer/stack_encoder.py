@@ -1,19 +1,22 @@
 """Encode a stack: read its files one by one, and store them in order as the images of one sample.
 
 Only one original is in memory at a time. A file that cannot be stored rejects the whole sample, and
-the reason begins with the name of the file.
+the reason begins with the name of the file. Black and white are the same values in all files: if
+the files differ in them, the files are only measured, and then read again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shardprep.catalog.items import Item
 from shardprep.errors import counted
+from shardprep.image.color import Levels
 from shardprep.image.placement import Placement
 from shardprep.image.process import Original, ProcessedImage, Rejection, process_image
 from shardprep.image.signatures import is_dicom
@@ -52,19 +55,37 @@ def read_stack(
     A series of DICOM images is stored in the order of `series_order`. `before_item` is called
     before each file, so that the time limit is one of files.
     """
-    reader, member = _StackReader(spec, stack), stack.members[0]
-    try:
-        for member in stack.members:
-            before_item()
-            rejection = reader.add(_read(member))
-            if rejection is not None:
-                return _rejected(item, member, rejection)
-    except MemberError as error:
-        return _rejected(item, member, Rejection(UNREADABLE, str(error)))
-    except MemoryError:
-        what = "needs more memory than a worker may use"
-        return _rejected(item, member, Rejection("crashed", what))
-    return reader.images()
+    reader, found = _StackReader(spec, stack), set[Levels]()
+    while True:
+        member = stack.members[0]
+        try:
+            for member in stack.members:
+                before_item()
+                rejection = reader.add(_read(member))
+                if rejection is not None:
+                    return _rejected(item, member, rejection)
+        except MemberError as error:
+            return _rejected(item, member, Rejection(UNREADABLE, str(error)))
+        except MemoryError:
+            what = "needs more memory than a worker may use"
+            return _rejected(item, member, Rejection("crashed", what))
+        found |= reader.levels
+        if not reader.only_measures:
+            break
+        reader = _StackReader(_with_one_range(spec, found), stack, has_one_range=True)
+    made = reader.images()
+    if isinstance(made, Rejection):
+        return _rejected(item, member, made)
+    has_own = stack.is_scaled or len(found) > 1 or any(one.is_own for one in found)
+    return made._replace(outcome=made.outcome._replace(has_own_levels=has_own))
+
+
+def _with_one_range(spec: ImageSpec, found: Collection[Levels]) -> ImageSpec:
+    """Return the spec with the range from the lowest to the highest of all levels."""
+    low = float(min(min(one.black, one.white) for one in found))
+    high = float(max(max(one.black, one.white) for one in found))
+    window = (low + high + 1) / 2, high - low + 1  # as PS3.3, C.11.2.1.2 defines it
+    return replace(spec, depth_range=(low, high), window=window)
 
 
 def order_fault(item: Item) -> str:
@@ -84,20 +105,32 @@ def order_fault(item: Item) -> str:
 
 
 class _StackReader:
-    def __init__(self, spec: ImageSpec, stack: StackExtent) -> None:
-        self._spec = spec
+    def __init__(self, spec: ImageSpec, stack: StackExtent, *, has_one_range: bool = False) -> None:
+        self._spec, self._has_one_range = spec, has_one_range
         self._is_series = not stack.has_channels
         self._digest, self._num_bytes, self._num_stored = hashlib.sha256(), 0, 0
         self._images: list[ProcessedImage] = []
+        self.levels: set[Levels] = set()
+        self._measure = replace(spec, size=(1, 1), fit="stretch", format="raw", depth=8)
         self._places: list[SlicePlace] = []
+
+    @property
+    def only_measures(self) -> bool:
+        """Whether the files differ in their levels, so that no image is kept."""
+        return len(self.levels) > 1 and not self._has_one_range
 
     def add(self, data: bytes) -> Rejection | None:
         """Add the image of the next file, or return the reason to reject the stack."""
         self._digest.update(data)
         self._num_bytes += len(data)
-        image = process_image(data, self._spec)
+        image = process_image(data, self._measure if self.only_measures else self._spec)
         if isinstance(image, Rejection):
             return image
+        if image.levels is not None:
+            self.levels.add(image.levels)
+        if self.only_measures:
+            self._images.clear()
+            return None
         if self._is_series and is_dicom(data):
             from shardprep.image.dicom import SlicePlace
 
@@ -116,13 +149,16 @@ class _StackReader:
             return Rejection("bad_stack", what)
         return None
 
-    def images(self) -> StackImages:
+    def images(self) -> StackImages | Rejection:
         first, images = self._images[0], self._images
         damaged = [one.damage for one in images if one.damage]
         order: Sequence[int] = range(len(images))
         if len(self._places) == len(images):
-            from shardprep.image.dicom import series_order
+            from shardprep.image.dicom import mixture, series_order
 
+            if mixed := mixture(self._places):
+                hint = "sort them into folders, or leave some out with --exclude"
+                return Rejection("bad_stack", f"is one of {mixed}: {hint}")
             order = series_order(self._places)
         stored = tuple(images[row].data for row in order)
         files = tuple((row, images[row].placement) for row in order)

@@ -369,3 +369,30 @@ def test_verify_reports_a_damaged_target(pairs: Path) -> None:
     features = {**schema.features, "target_image": schema.image.model_copy(update={"shape": ()})}
     with pytest.raises(ValueError, match=r"target_image: must be height, width, 3 of a PNG"):
         Schema.model_validate(schema.model_copy(update={"features": features}).model_dump())
+
+
+@pytest.mark.parametrize(("form", "top"), [("floats", 1.5), ("32 bits", 70_000)])
+@pytest.mark.parametrize("given", ["full", "auto"])
+def test_target_images_never_have_a_range_of_their_own(
+    form: str, top: float, given: str, tmp_path: Path
+) -> None:
+    """Depths up to 1, 2, 3 and 4 times `top` are refused until a range for all is given."""
+    dtype = np.float32 if form == "floats" else np.int32
+    maps = [np.linspace(0, top * (i + 1), 24).reshape(4, 6).astype(dtype) for i in range(4)]
+    members = {
+        f"depth/{i}.tif": encoded(Image.fromarray(one), "TIFF") for i, one in enumerate(maps)
+    }
+    members |= {f"rgb/{i}.png": png(4, 6, i) for i in range(4)}
+    source = write_folder(tmp_path / "in", members)
+    keys: dict[str, Any] = {
+        "target_image": "depth/{stem}.tif", "depth": 16, "size": "none", "format": "png",
+    }  # fmt: skip
+    refused = build(source, tmp_path / given, depth_range=given, max_rejected=1, **keys)
+    assert refused.manifest.totals.rejected == {"bad_target": 4}
+    reasons = read_items(refused.path / "items.parquet", ["reason"]).to_pylist()
+    assert all("give --depth-range MIN,MAX" in row["reason"] for row in reasons)
+    high = 4 * top
+    made = build(source, tmp_path / "out", depth_range=f"0,{high}", **keys)
+    for key, row in records(made.path).items():
+        expected = np.rint(maps[int(key[-5])].astype(np.float64) / high * 65_535)
+        assert np.array_equal(decoded(row["target_image"][0]), expected)

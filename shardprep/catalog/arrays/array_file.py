@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ _DAMAGE = (
 )  # fmt: skip
 _EXTRAS = {"h5py": "hdf5", "pydicom": "dicom", "tifffile": "tiff", "zarr": "zarr"}
 """Module → the extra that installs it."""
+_NO_CODEC = re.compile(r"requires the '(\w+)' package|filter .* is not registered|lib/plugin")
+"""Matches errors for data whose codec is not installed; the group is its package, if known."""
 Block = Any
 """Some rows: an Arrow array of files, an array of numbers with the rows first, or a list whose
 elements are files, arrays of single images, or None."""
@@ -52,6 +55,8 @@ class ImageColumn:
     """Layouts that the format states; () to take them from the shape."""
     spacing: tuple[float, ...] = ()
     """Distance between neighbours along each axis, in the unit of the file; () if unknown."""
+    directions: tuple[str, ...] = ()
+    """Letter of LRPAIS for each spatial axis, "" for others; () if unknown."""
     placed: tuple[str, NDArray[np.int64], NDArray[np.int64]] | None = None
     """File, offsets and sizes of images that need no copy."""
 
@@ -85,6 +90,8 @@ def reading(name: str) -> Iterator[None]:
     except _DAMAGE as error:
         why = shown(" ".join(str(error).split()) or type(error).__name__, _SHOWN_ERROR)
         what = f"cannot be read ({why})"
+        if codec := _NO_CODEC.search(str(error)):
+            raise DamagedFileError(name, what, f"pip install {codec[1] or 'hdf5plugin'}") from error
         raise DamagedFileError(name, what, "download or write it again") from error
 
 

@@ -32,7 +32,6 @@ from shardprep.source.names import clean_key, composed, split_word
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import UnpackedFile
 
-Levels = tuple[DepthRange, DepthRange]
 _UINT16: DepthRange = (0.0, 65535.0)
 """Black and white of target images of uint16: `--depth-range` does not apply to them."""
 _MANY = 4  # fewer .npy files may be splits
@@ -67,7 +66,7 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
         if listing.images:
             files.open_volumes(listing.images)
         if rules or not listing.images:
-            files.open(listing.others)
+            files.open(listing.others, listing.skipped)
         taken = [*files.named()] if rules else [*files.clear(files.all())]
         if not (taken or files.refused):
             return ImageListing(*parts, notes=files.looked_into() or _unread(listing.others))
@@ -95,6 +94,8 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
     images = [*itertools.compress(taken, map(operator.not_, are_targets))]
     targets = [*itertools.compress(taken, are_targets)]
     levels = [_levels(files, one, is_target=one is targets) for one in (images, targets)]
+    own_keys = [*itertools.compress(first, map(operator.not_, are_targets))]
+    of_sample = _sample_ranges(files, images, own_keys) if levels[False] == "auto" else {}
     files.use(per_file)
     packed = sum({one.opened.key: one.opened.place.num_bytes for one in taken}.values())
     builder, out = MembersBuilder(), list[UnpackedFile]()
@@ -114,8 +115,9 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
                 depth = files.recipe.depth if is_deep else 8
                 try:
                     most = files.recipe.max_member_size
-                    own = levels[is_target], _UINT16 if is_target else "full"
-                    sizes = _write(one, own, depth, out[0], most)
+                    unscaled = _UINT16 if is_target else "full"
+                    own = levels[is_target] if one.is_scaled else unscaled
+                    sizes = _write(one, of_sample.get(name, own), depth, out[0], most)
                 except DamagedFileError as error:
                     if one.layout.has_samples:
                         raise
@@ -125,7 +127,8 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
                 file, offsets = out[0].place.file, ends - np.maximum(sizes, 0)
             keys = _keys(name, one, len(sizes) // one.images_per_item)
             files.unpacker.budget.add_members(len(sizes), key)
-            _add(builder, (keys, file, offsets, sizes), one)
+            is_auto = one.is_scaled and levels[is_target] == "auto"
+            _add(builder, (keys, file, offsets, sizes), one, is_own=is_auto or name in of_sample)
             if one.layout.has_samples and not is_target:
                 tables.append((keys, others.of(one, len(keys))))
     made = files.with_refused(builder.members())
@@ -192,6 +195,40 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool
     return levels
 
 
+def _sample_ranges(
+    files: ArrayFiles, taken: Sequence[ChosenColumn], keys: Sequence[str]
+) -> dict[str, DepthRange]:
+    """Return by key of a file the range of its sample, which `--stack` may join of several files.
+
+    A sample of uint16 alone has none: its range is found when it is stored.
+    """
+    rule, option = files.recipe.rules.stack, OptionName("depth_range", "auto")
+    samples: Sequence[str | None] = keys
+    if rule.text:
+        pattern = Pattern(rule.pattern, OptionName("stack"), rule.text, "key", is_whole=True)
+        samples = pattern.search(keys)
+        if rows := [one.flag for one in taken if one.is_scaled and one.layout.has_samples]:
+            what = f"has no range for samples that --stack joins of rows, as of {rows[0]}"
+            raise SourceError(option, what, "give MIN,MAX")
+    ranges = {
+        sample: ValueRange()
+        for one, sample in zip(taken, samples, strict=True)
+        if one.is_scaled and not one.layout.has_samples
+    }
+    parts = [
+        (key, one, sample)
+        for key, one, sample in zip(keys, taken, samples, strict=True)
+        if sample in ranges and one.column.dtype is not None and is_scaled(one.column.dtype, 3)
+    ]
+    for _, one, sample in parts:
+        with contextlib.suppress(DamagedFileError):  # it is rejected when it is written
+            ranges[sample] = _range(one, ranges[sample])
+    return {
+        key: (found.low, found.high) if (found := ranges[sample]).low <= found.high else (0.0, 1.0)
+        for key, _, sample in parts
+    }
+
+
 def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
     with reading(one.opened.key):
         for block in one.column.blocks(one.layout.rows):
@@ -201,21 +238,14 @@ def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
 
 
 def _write(
-    one: ChosenColumn, own: Levels, depth: int, out: UnpackedFile, most_bytes: int
+    one: ChosenColumn, levels: DepthRange, depth: int, out: UnpackedFile, most_bytes: int
 ) -> NDArray[np.int64]:
     """Write all rows as image files; return the size of each image, −1 for one without an image.
 
-    `own` are levels for numbers that are scaled, and for others. "auto" is the range of a sample:
-    a stack has the same levels in all its images.
+    The levels "auto" are the range of each row.
     """
-    levels, others = own
     column, layout, key = one.column, one.layout, one.opened.key
     if column.dtype is not None:
-        is_own = "T" in layout.axes and levels == "auto" and is_scaled(column.dtype, 3)
-        levels = levels if one.is_scaled or is_own else others
-        if is_own and not layout.has_samples:
-            low, high, _ = _range(one, ValueRange())
-            levels = (low, high) if low <= high else (0.0, 1.0)
         size = math.prod(layout.row_shape(column.shape)) * column.dtype.itemsize
         if size > most_bytes:
             hint = f"raise {OptionName('max_member_size')} if this is intended"
@@ -327,6 +357,8 @@ def _add(
     builder: MembersBuilder,
     rows: tuple[Texts, str, NDArray[np.int64], NDArray[np.int64]],
     one: ChosenColumn,
+    *,
+    is_own: bool,
 ) -> None:
     """Add images, or stacks of equal numbers of images, one for each key."""
     keys, file, offsets, sizes = rows
@@ -337,11 +369,13 @@ def _add(
     good = np.flatnonzero(~lacks)
     if "T" not in one.layout.axes:
         builder.add_all(keys.take(good), places[good, 0], file)
-    along = one.column.spacing
-    spacing = tuple(along[one.layout.axes.index(axis)] for axis in "THW") if along else ()
+    column, places_of = one.column, [one.layout.axes.find(axis) for axis in "THW"]
+    spacing = tuple(column.spacing[place] for place in places_of if column.spacing)
+    directions = tuple(column.directions[place] for place in places_of if column.directions)
     for row in good.tolist() if "T" in one.layout.axes else ():
         members = Members(_numbered(keys[row], places.shape[1]), places[row], (file,))
-        builder.add(keys[row], StackExtent(members, spacing=spacing))
+        stack = StackExtent(members, spacing=spacing, directions=directions, is_scaled=is_own)
+        builder.add(keys[row], stack)
     for row in np.flatnonzero(lacks).tolist():
         reason = f"has no image: {one.title!r} is empty in this row, or of another shape"
         builder.add(keys[row], RefusedExtent(0, reason))

@@ -100,11 +100,18 @@ _NIFTI_TYPES = {
     1280: "u8",
 }  # fmt: skip
 _NIFTI_FACTS = {
-    348: (("8h", 40), ("h", 70), ("f", 108), ("2f", 112), ("8f", 76)),
-    540: (("8q", 16), ("h", 12), ("q", 168), ("2d", 176), ("8d", 104)),
-}
+    348: (
+        ("8h", 40), ("h", 70), ("f", 108), ("2f", 112), ("8f", 76), ("2h", 252), ("3f", 256),
+        ("12f", 280),
+    ),
+    540: (
+        ("8q", 16), ("h", 12), ("q", 168), ("2d", 176), ("8d", 104), ("2i", 344), ("3d", 352),
+        ("12d", 400),
+    ),
+}  # fmt: skip
 """Bytes of the header of NIfTI-1 and NIfTI-2 → forms and offsets of the number of axes and their
-sizes, the type, the offset of the numbers, slope and intercept, and the spacing of the axes."""
+sizes, the type, the offset of the numbers, slope and intercept, the spacing of the axes, which of
+qform and sform are given, the quaternion, and the affine."""
 
 
 def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
@@ -117,7 +124,7 @@ def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
         order = "<" if head[0] else ">"
         (size,) = struct.unpack_from(f"{order}i", head)
         facts = [struct.unpack_from(order + form, head, at) for form, at in _NIFTI_FACTS[size]]
-        (num_axes, *sides), (kind,), (start,), (slope, summand), (_, *spacing) = facts
+        (num_axes, *sides), (kind,), (start,), (slope, summand), (sign, *spacing), *turn = facts
         shape = tuple(sides[:num_axes])
         scale = (slope, summand) if slope and math.isfinite(slope) else (1, 0)
         is_known = kind in _NIFTI_TYPES and math.isfinite(scale[1])
@@ -128,7 +135,25 @@ def open_nifti(place: PlainExtent, name: str) -> ArrayFile:
     extent = PlainExtent(place.file, place.offset + start, place.num_bytes - start)
     array = _Array(extent, dtype, shape, "F", None if scale == (1, 0) else scale)
     more = {"layouts": (Layout("WHTTTTT"[:num_axes]),), "spacing": tuple(spacing[:num_axes])}
+    letters = _directions(sign, *turn)
+    more["directions"] = tuple(letters.ljust(num_axes))[:num_axes] if letters else ()
     return _array_file(array, name, **more)
+
+
+@np.errstate(all="ignore")
+def _directions(sign: float, given: Any, quaternion: Any, affine: Any) -> str:
+    """Return the letters of the directions of x, y and z by sform, else by qform, or ""."""
+    matrix = np.array(affine, np.float64).reshape(3, 4)[:, :3]
+    if given[1] <= 0:
+        turn = np.array(quaternion, np.float64)
+        real = max(0.0, 1 - float(turn @ turn))
+        matrix = (2 * real - 1) * np.eye(3) + 2 * np.outer(turn, turn)
+        matrix += 2 * math.sqrt(real) * np.cross(np.eye(3), turn)
+        matrix *= (1, 1, -1 if sign < 0 else 1)
+    if max(given) <= 0 or not np.isfinite(matrix).all():
+        return ""
+    rows = np.abs(matrix).argmax(axis=0)
+    return "".join("LRPAIS"[2 * row + (matrix[row, axis] > 0)] for axis, row in enumerate(rows))
 
 
 def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:

@@ -56,7 +56,8 @@ def with_masks(listing: ImageListing, masks: Sequence[Member], recipe: Recipe) -
     with limited_memory(WORK_BYTES + recipe.max_member_size):  # a damaged size may be any number
         if listing.images.are_stacks.any() and len(masks) < 2 * len(listing.images):
             files.open_volumes(Members.of(masks))  # not if there is a file for each image
-            files.files = [one for one in files.files if one.columns[0].column.dtype is not None]
+            is_tiff = ((one, PAGED.search(one.key)) for one in files.files)
+            files.files = [one for one, found in is_tiff if found and found["tiff"]]
         if arrays := [one for one in masks if is_array_name(one.key.rpartition("/")[2])]:
             files.open(arrays)
         made, _ = read_columns(files, [_exact(opened, files) for opened in files.files])

@@ -27,7 +27,7 @@ from shardprep.image.signatures import array_type
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES, ArrayRule
 from shardprep.source.byte_range import PlainExtent, RefusedExtent, StoredExtent
-from shardprep.source.listing import inner_head
+from shardprep.source.listing import Skipped, inner_head
 from shardprep.source.members import Member, Members
 from shardprep.source.names import split_word
 from shardprep.source.unpack import Unpacker, decompressed, member_stream
@@ -178,9 +178,9 @@ class ArrayFiles:
             "zarr": lambda _, name: open_zarr(self._zarrs[name], name, most_bytes),
         }
 
-    def open(self, others: Sequence[Member]) -> None:
+    def open(self, others: Sequence[Member], lost: Sequence[Skipped] = ()) -> None:
         """Open all array files; with rules, the named ones and arrays in the same folders."""
-        others, self._zarrs = zarr_folders(others, self._root)
+        others, self._zarrs = zarr_folders(others, self._root, lost)
         keys = {member.key for member in others}
         manifests = [key for key in keys if key.rpartition("/")[2] == "manifest.json"]
         folders = [key.removesuffix("manifest.json") for key in manifests]

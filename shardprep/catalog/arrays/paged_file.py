@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import io
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from shardprep.catalog.arrays.array_file import ArrayFile, Block, ImageColumn, reading
 from shardprep.catalog.arrays.layout import CHANNELS, Layout
@@ -14,6 +17,9 @@ from shardprep.source.byte_range import PlainExtent
 from shardprep.source.unpack import buffered
 
 _DICOM_HEAD_BYTES = 256 << 10
+_PLAIN = (1, 2, 6)
+"""PhotometricInterpretation whose numbers are levels: black is 0, RGB, YCbCr, which is decoded."""
+_PHOTOMETRIC, _ORIENTATION, _ICC_PROFILE = 262, 274, 34675
 
 
 def open_tiff(place: PlainExtent, name: str) -> ArrayFile | None:
@@ -29,6 +35,9 @@ def open_tiff(place: PlainExtent, name: str) -> ArrayFile | None:
         return None
     letters = {"Y": "H", "X": "W", "S": "C" if is_picture else "T"}
     layout = Layout("T" + "".join(letters.get(axis, "T") for axis in first.axes))
+    if is_picture and not all(map(_is_plain, pages)):
+        numbers = [page.index for page in pages]
+        return _files((len(pages),), lambda _: _page_files(place, name, numbers))
 
     def blocks(_: int) -> Iterator[Block]:
         with _pages(place, name) as pages:
@@ -45,9 +54,35 @@ def _pages(place: PlainExtent, name: str) -> Iterator[list[Any]]:
 
         try:
             with tifffile.TiffFile(stream) as file:
-                yield [one for one in file.pages if not (one.is_reduced or one.is_mask)]
+                pages, form = list(file.pages), file.tiff
+                stream.seek(pages[-1].offset)
+                (number,) = struct.unpack(form.tagnoformat, stream.read(form.tagnosize))
+                stream.seek(number * form.tagsize, io.SEEK_CUR)
+                (after,) = struct.unpack(form.offsetformat, stream.read(form.offsetsize))
+                if after >= place.num_bytes:
+                    raise ValueError("it is truncated: its next page is beyond its end")
+                yield [one for one in pages if not (one.is_reduced or one.is_mask)]
         except tifffile.TiffFileError as error:
             raise ValueError(str(error)) from error
+
+
+def _is_plain(page: Any) -> bool:
+    """Return whether the numbers of a page are its levels, upright and in sRGB."""
+    orientation, profile = (page.tags.valueof(code) for code in (_ORIENTATION, _ICC_PROFILE))
+    return int(page.photometric) in _PLAIN and orientation in (None, 1) and not profile
+
+
+def _page_files(place: PlainExtent, name: str, numbers: Sequence[int]) -> Iterator[Block]:
+    """Yield some pages as TIFF files of their own, which are read like any single image."""
+    with reading(name), buffered(place) as stream, Image.open(stream, formats=("TIFF",)) as image:
+        for number in numbers:
+            image.seek(number)
+            photometric = image.tag_v2.get(_PHOTOMETRIC, 1)  # type: ignore[attr-defined]
+            image.load()
+            tags = {_PHOTOMETRIC: photometric} if image.mode.startswith(("I", "F")) else {}
+            out, profile = io.BytesIO(), image.info.get("icc_profile")
+            image.save(out, "TIFF", tiffinfo=tags, icc_profile=profile)
+            yield [out.getvalue()]
 
 
 def open_frames(place: PlainExtent, name: str) -> ArrayFile | None:

@@ -16,7 +16,8 @@ import numpy as np
 from shardprep.catalog.arrays.array_file import ArrayFile, ImageColumn, reading
 from shardprep.catalog.arrays.hdf5_file import open_datasets
 from shardprep.catalog.arrays.layout import CHANNELS, Layout
-from shardprep.source.byte_range import PlainExtent
+from shardprep.source.byte_range import PlainExtent, RefusedExtent
+from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
 
 _ARRAYS = (".zarray", "zarr.json")
@@ -38,21 +39,25 @@ class ZarrFiles(dict[str, Any]):
         return default_buffer_prototype().buffer.from_bytes(data)
 
 
-def zarr_folders(members: Iterable[Member], root: str) -> tuple[list[Member], dict[str, ZarrFiles]]:
+def zarr_folders(
+    members: Iterable[Member], root: str, skipped: Iterable[Skipped]
+) -> tuple[list[Member], dict[str, ZarrFiles]]:
     """Return the members, with one for each zarr folder, and the files of each folder by its key.
 
-    `root` is the key of a source that is a zarr folder.
+    `root` is the key of a source that is a zarr folder. A chunk among the `skipped` files is an
+    error when it is read: one that does not exist has the fill value.
     """
-    pairs = [(member.key.rpartition("/"), member) for member in members]
+    lost = (Member(one.key, RefusedExtent(0, f"{one.key}: {one.reason}")) for one in skipped)
+    pairs = [(member.key.rpartition("/"), member) for member in (*members, *lost)]
     tops = {f"{folder}{slash}" for (folder, slash, name), _ in pairs if name in _DOCUMENTS}
     folders: dict[str, ZarrFiles] = defaultdict(ZarrFiles)
     others = []
     for (folder, slash, _), member in pairs:
         above = itertools.accumulate(f"{folder}{slash}".split("/"), "{}{}/".format, initial="")
         top = next((one for one in above if one in tops), None) if tops else None
-        if top is None:
+        if top is None and not isinstance(member.extent, RefusedExtent):
             others.append(member)
-        else:
+        elif top is not None:
             folders[top.rstrip("/") or root][member.key.removeprefix(top)] = member
     for key, files in folders.items():
         num_bytes = sum(member.extent.num_bytes for member in files.values())

@@ -46,7 +46,7 @@ from shardprep.image.masks import MaskError, decode_mask, decode_numbers, mask_c
 from shardprep.image.placement import Labels
 from shardprep.recipe.object_rules import FormatRule
 from shardprep.recipe.recipe import Recipe
-from shardprep.source.byte_range import MemberError
+from shardprep.source.byte_range import MemberError, RefusedExtent
 from shardprep.source.members import Member, StackExtent
 
 _NUM_THREADS = 2
@@ -75,8 +75,8 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     keys, beside = images.index.keys, images.beside
     channels, members = len(recipe.rules.stack.channels) or 1, images.members
     times = np.where(members.num_files > channels, channels, 1).tolist()  # of volumes by channel
-    each = zip(keys, members.are_stacks.tolist(), times, strict=True)
-    of_image = [_planes(beside.of(key), one, number) for key, one, number in each]
+    pairs = zip(members, times, strict=True)
+    of_image = [_planes(beside.of(image.key), image, number) for image, number in pairs]
     used = [member for members in of_image for member in members]
     if not used:
         what = f"no image that is used has a mask {recipe.masks}"
@@ -105,12 +105,23 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     return FileMasks(files, labels, present, values, raw, how, is_read=True)
 
 
-def _planes(members: Sequence[Member], is_stack: bool, times: int) -> list[Member]:  # noqa: FBT001
-    """Return the masks of an image or stack in its files, each of them several `times`."""
-    if is_stack:
+def _planes(members: Sequence[Member], image: Member, times: int) -> list[Member]:
+    """Return the masks of an image or stack in its files, each of them several `times`.
+
+    Masks are refused if their axes have other directions than those of the stack.
+    """
+    directions: tuple[str, ...] = ()
+    if isinstance(image.extent, StackExtent):
         members = sorted(members, key=lambda one: natural_order(one.key))
-    extents = ((one, one.extent) for one in members)
-    planes = (of.members if isinstance(of, StackExtent) else [one] for one, of in extents)
+        directions = image.extent.directions
+    extents = [(one, one.extent) for one in members]
+    planes = [of.members if isinstance(of, StackExtent) else [one] for one, of in extents]
+    turns = {of.directions for _, of in extents if isinstance(of, StackExtent)} - {(), directions}
+    if turns and directions:
+        ways = ["".join(one) for one in (min(turns), directions)]
+        what = f"its header says {ways[0]}, and the one of its image {ways[1]}"
+        refused = RefusedExtent(0, what, "bad_mask")
+        planes = [[Member(one.key, refused) for one in some] for some in planes]
     return [plane for several in planes for plane in several for _ in range(times)]
 
 

@@ -100,6 +100,8 @@ class Outline(Document):
     """Annotations and images that do not match; None without annotations or if all match."""
     num_rescaled: Count = 0
     """In a repack, images whose annotations were scaled when the parents were built."""
+    num_own_levels: Count = 0
+    """In a repack, stacks of the parents with black and white of their own."""
     shards: tuple[PlannedShard, ...]
     skipped: dict[str, Count]
     max_rejected: float = Field(ge=0, le=1)

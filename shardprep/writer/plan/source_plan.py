@@ -82,6 +82,10 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     ratios = recipe.rules.split.ratios
     items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
     near = leaks = vectors = sha256 = used = None
+    if recipe.dedup == "near" and items.members.are_stacks.any():
+        what = "no near copy of a stack is left out: only whole stacks are equal"
+        catalog.findings.append(f"{OptionName('dedup')} near: {what}")
+        recipe = replace(recipe, dedup=True)
     if recipe.finds_near:
         items, unlabelled = without_spoilers(items, ratios)
         left_out += unlabelled

@@ -1,0 +1,267 @@
+"""A volume obeys its header as a single image does, and a sample is one volume.
+
+The oracle for pages is the single image: each page is saved alone with the same tags.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import h5py
+import nibabel
+import numpy as np
+import pytest
+import tifffile
+import zarr
+from nibabel.eulerangles import euler2mat
+from nibabel.orientations import aff2axcodes
+from numpy.typing import NDArray
+from PIL import Image, ImageCms
+
+from shardprep.catalog.arrays.array_file import reading
+from shardprep.catalog.arrays.flat_array import open_nifti
+from shardprep.catalog.names import natural_order
+from shardprep.dataset.item_table import read_items
+from shardprep.errors import SourceError
+from shardprep.source.byte_range import PlainExtent
+from shardprep.writer.finalize import BuildResult
+from tests.support.arrays import npy
+from tests.support.builders import build, png, write, write_folder
+from tests.support.dicom import dicom
+from tests.writer.records import records
+
+Array = NDArray[Any]
+RNG = np.random.default_rng(25)
+GREY = RNG.integers(0, 4000, (3, 6, 9)).astype(np.uint16)
+BYTES = RNG.integers(0, 256, (3, 6, 9)).astype(np.uint8)
+CMYK = RNG.integers(0, 256, (3, 6, 9, 4)).astype(np.uint8)
+PALETTE = RNG.integers(0, 65536, (3, 256)).astype(np.uint16)
+PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()
+KEYS: dict[str, Any] = {"size": "none", "format": "png", "labels": "none", "max_rejected": 1.0}
+TAGS: dict[str, tuple[Array, dict[str, Any]]] = {
+    "white is 0, 16 bits": (GREY, {"photometric": "miniswhite"}),
+    "white is 0, 8 bits": (BYTES, {"photometric": "miniswhite"}),
+    "CMYK": (CMYK, {"photometric": "separated"}),
+    "a palette": (BYTES, {"photometric": "palette", "colormap": PALETTE}),
+    **{
+        f"orientation {i}": (
+            BYTES,
+            {"photometric": "minisblack", "extratags": [(274, 3, 1, i, True)]},
+        )
+        for i in range(2, 9)
+    },
+}
+
+
+def tiff(pages: Array, **options: Any) -> bytes:
+    out = io.BytesIO()
+    with tifffile.TiffWriter(out) as file:
+        for page in pages:
+            file.write(page, metadata=None, contiguous=False, **options)
+    return out.getvalue()
+
+
+def pixels(made: BuildResult, feature: str) -> Array:
+    found = [record[feature] for _, record in sorted(records(made.path).items())]
+    images = [one for some in found for one in some]
+    return np.stack([np.asarray(Image.open(io.BytesIO(one))) for one in images])
+
+
+@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize("depth_range", ["full", "0,3000"])
+def test_pages_are_read_like_single_images(tag: str, depth_range: str, tmp_path: Path) -> None:
+    pages, options = TAGS[tag]
+    volume = write(tmp_path / "volume" / "a.tif", tiff(pages, **options)).parent
+    singles = {f"{i}.tif": tiff(page[None], **options) for i, page in enumerate(pages)}
+    keys = {**KEYS, "depth_range": depth_range}
+    made = build(volume, tmp_path / "out", **keys)
+    alone = build(write_folder(tmp_path / "singles", singles), tmp_path / "out", **keys)
+    assert np.array_equal(pixels(made, "images"), pixels(alone, "image"))
+
+
+def test_masks_of_pages_are_read_like_single_masks(tmp_path: Path) -> None:
+    """Mask and image of a volume are turned alike, and the values of a palette are classes."""
+    options = {"extratags": [(274, 3, 1, 6, True)]}
+    classes = BYTES % 3
+    members = {
+        "images/a.tif": tiff(BYTES, photometric="minisblack", **options),
+        "labels/a.tif": tiff(classes, photometric="palette", colormap=PALETTE, **options),
+    }
+    source = write_folder(tmp_path / "in", members)
+    made = build(source, tmp_path / "out", masks="labels/{name}", mask_values="0=x,1=y,2=z", **KEYS)
+    found = pixels(made, "segmentation_mask")
+    assert np.array_equal(found, np.rot90(classes, -1, (1, 2)))
+
+
+def test_a_volume_without_its_last_pages_is_rejected_as_truncated(tmp_path: Path) -> None:
+    whole = tiff(GREY, photometric="minisblack")
+    with tifffile.TiffFile(io.BytesIO(whole)) as file:
+        last = file.pages[-1].offset
+    members = {f"{i}.tif": whole for i in range(3)} | {"cut.tif": whole[:last]}
+    made = build(write_folder(tmp_path / "in", members), tmp_path / "out", **KEYS)
+    rows = read_items(made.path / "items.parquet", ["key", "reason"]).to_pylist()
+    (reason,) = (row["reason"] for row in rows if row["key"] == "cut.tif")
+    assert "truncated" in reason
+
+
+def test_tiles_are_of_the_largest_page_after_a_thumbnail(tmp_path: Path) -> None:
+    slide = np.kron(RNG.integers(0, 256, (8, 8, 3)), np.ones((16, 16, 1))).astype(np.uint8)
+    out = io.BytesIO()
+    with tifffile.TiffWriter(out) as file:
+        file.write(slide[::8, ::8], photometric="rgb", metadata=None)
+        file.write(slide, photometric="rgb", tile=(32, 32), metadata=None)
+    source = write(tmp_path / "in" / "a.tif", out.getvalue()).parent
+    made = build(source, tmp_path / "out", tile="64x64", **{**KEYS, "size": "64x64"})
+    corners = [slide[y : y + 64, x : x + 64] for y in (0, 64) for x in (0, 64)]
+    assert np.array_equal(pixels(made, "image"), corners)
+
+
+def nifti(
+    array: Array, affine: Array, form: str = "sform", kind: Any = nibabel.Nifti1Image
+) -> bytes:
+    image = kind(array, affine)
+    image.set_sform(affine, code=int(form == "sform"))
+    image.set_qform(affine, code=int(form == "qform"))
+    data: bytes = image.to_bytes()
+    return data
+
+
+def affines() -> list[Array]:
+    """Return mirrored and permuted affines, each turned a little."""
+    small = euler2mat(0.1, -0.2, 0.15)
+    made = []
+    for order in ((0, 1, 2), (2, 0, 1), (1, 0, 2)):
+        for signs in np.ndindex(2, 2, 2):
+            matrix = np.eye(4)
+            matrix[:3, :3] = small @ np.eye(3)[:, order] * (1 - 2 * np.array(signs)) * (1, 2, 3)
+            made.append(matrix)
+    return made
+
+
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+@pytest.mark.parametrize("form", ["sform", "qform", "none"])
+def test_directions_are_those_of_nibabel(kind: Any, form: str, tmp_path: Path) -> None:
+    for affine in affines():
+        data = nifti(np.zeros((3, 4, 5), np.uint8), affine, form, kind)
+        path = write(tmp_path / "a.nii", data)
+        found = open_nifti(PlainExtent.named(str(path), len(data)), "a.nii").images[""].directions
+        assert found == (() if form == "none" else aff2axcodes(affine))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_mask_that_is_mirrored_against_its_image_is_rejected(axis: int, tmp_path: Path) -> None:
+    values = RNG.integers(0, 2, (4, 5, 3)).astype(np.uint8)
+    mirrored = np.eye(4)
+    mirrored[axis, axis] = -1
+    members = {f"images/{i}.nii": nifti(values, np.eye(4)) for i in range(2)}
+    members |= {"labels/0.nii": nifti(values, np.eye(4)), "labels/1.nii": nifti(values, mirrored)}
+    source = write_folder(tmp_path / "in", members)
+    made = build(source, tmp_path / "out", masks="labels/{name}", mask_values="0=x,1=y", **KEYS)
+    assert [*records(made.path)] == ["images/0.nii"]
+    assert made.manifest.totals.rejected == {"bad_mask": 1}
+
+
+def test_channels_that_are_mirrored_against_each_other_are_skipped(tmp_path: Path) -> None:
+    values = BYTES.transpose(2, 1, 0)
+    ways = {"a_t1": 1, "a_t2": 1, "b_t1": 1, "b_t2": -1}
+    members = {
+        f"{name}.nii": nifti(values, np.diag([sign, 1, 1, 1])) for name, sign in ways.items()
+    }
+    source = write_folder(tmp_path / "in", members)
+    made = build(source, tmp_path / "out", stack="{id}_{t1,t2}.nii", **KEYS)
+    assert [*records(made.path)] == ["a"]
+    assert made.manifest.totals.skipped["volumes differ in the directions of their axes"] == 1
+
+
+@pytest.mark.parametrize("owner", ["SeriesInstanceUID", "PatientID"])
+def test_slices_of_two_series_or_patients_are_not_one_stack(owner: str, tmp_path: Path) -> None:
+    members = {}
+    for sample, owners in (("one", "1111"), ("two", "1122")):
+        for i, number in enumerate(owners):
+            elements: dict[str, Any] = {"InstanceNumber": i, owner: f"1.2.{number}"}
+            members[f"{sample}/{i}.dcm"] = dicom(GREY[0], **elements)
+    source = write_folder(tmp_path / "in", members)
+    made = build(source, tmp_path / "out", stack="{id}/*.dcm", **KEYS)
+    assert [*records(made.path)] == ["one"]
+    rows = read_items(made.path / "items.parquet", ["key", "reason"]).to_pylist()
+    what = "2 series" if owner.startswith("Series") else "2 patients"
+    assert [what in row["reason"] for row in rows if row["key"] == "two"] == [True]
+
+
+def test_a_volume_is_no_near_copy_of_another_with_an_equal_middle(tmp_path: Path) -> None:
+    volumes = [
+        np.stack(
+            [np.asarray(Image.open(io.BytesIO(png(32, 32, seed))).convert("L")) for seed in seeds]
+        )
+        for seeds in ((1, 2, 3), (4, 2, 5))
+    ]
+    members = {f"{i}.npy": npy(volume) for i, volume in enumerate(volumes)}
+    source = write_folder(tmp_path / "in", {**members, "2.npy": npy(volumes[0])})
+    made = build(source, tmp_path / "out", images="*.npy::THW", dedup="near", **KEYS)
+    assert {*records(made.path)} == {"0.npy", "1.npy"}
+    assert "no near copy of a stack is left out" in " ".join(made.notes)
+
+
+def test_a_chunk_that_leads_outside_is_not_black(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        array = zarr.create_array(str(tmp_path / "in" / f"{name}.zarr"), shape=(4, 9, 12),
+                                  chunks=(1, 9, 12), dtype="uint8", zarr_format=2)  # fmt: skip
+        array[:] = 7
+    chunk = tmp_path / "in" / "b.zarr" / "2.0.0"
+    chunk.symlink_to(chunk.rename(tmp_path / "outside"))
+    made = build(tmp_path / "in", tmp_path / "out", **KEYS)
+    assert [*records(made.path)] == ["a.zarr"]
+    rows = read_items(made.path / "items.parquet", ["key", "reason"]).to_pylist()
+    assert any("link that leads outside" in row["reason"] for row in rows if row["key"] == "b.zarr")
+
+
+@pytest.mark.parametrize("form", ["files", "numbers"])
+def test_an_image_behind_an_external_link_is_counted(form: str, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with h5py.File(tmp_path / "in" / "a.h5", "w") as file:
+        for i in range(4):
+            picture = np.frombuffer(png(9, 12, i), np.uint8)
+            file[f"images/{i}"] = np.void(picture.tobytes()) if form == "files" else COLOURS[i]
+        file["images/z"] = h5py.ExternalLink("other.h5", "/x")
+        file["w"] = h5py.ExternalLink("other.h5", "/y")
+    made = build(tmp_path / "in", tmp_path / "out", **KEYS)
+    assert made.manifest.totals.num_written == 4
+    assert made.manifest.totals.rejected == {"unreadable": 1}
+    assert "w (its data are in another file)" in " ".join(made.notes)
+
+
+COLOURS = RNG.integers(0, 256, (4, 9, 12, 3)).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        ("<COMPRESSION.LZW: 5> requires the 'imagecodecs' package", "pip install imagecodecs"),
+        ("required filter 'blosc' is not registered", "pip install hdf5plugin"),
+        ("can't open directory (/usr/local/hdf5/lib/plugin)", "pip install hdf5plugin"),
+        ("bad magic number", "download or write it again"),
+    ],
+)
+def test_a_missing_codec_is_to_be_installed(error: str, hint: str) -> None:
+    with pytest.raises(SourceError, match=f"{hint}$"), reading("a.tif"):
+        raise ValueError(error)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["z_-10.png", "z_-2.png", "z_-1.5.png", "z_-1.25.png", "z_-1.png", "z_0.png", "z_0.25.png",
+         "z_0.5.png", "z_1.png", "z_1.25.png", "z_1.5.png", "z_2.png", "z_10.png"],
+        ["-3", "-1", "-0.5", "0", "0.05", "0.5", "3"],
+        ["scan-1", "scan-2", "scan-10"],
+        ["2020-01-15", "2020-02-03"],
+        ["v1.2.3", "v1.10.2"],
+        ["1.2.840.9", "1.2.840.10"],
+        ["a-1b", "a-2b"],
+    ],
+)  # fmt: skip
+def test_names_are_ordered_by_their_numbers(names: list[str]) -> None:
+    backwards = names[::-1]
+    assert sorted(backwards, key=natural_order) == names
