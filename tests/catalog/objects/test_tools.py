@@ -105,6 +105,13 @@ def test_regions_of_via(tmp_path: Path, form: str) -> None:
     assert made.signs() == ["via"]
 
 
+def test_two_files_of_one_name_are_not_one_image_of_via(tmp_path: Path) -> None:
+    entries: Any = {f"1.png{n}": {"filename": "1.png", "size": n, "regions": []} for n in (1, 2)}
+    made = source(tmp_path, {"via.json": json.dumps(entries)}, "1.png")
+    with pytest.raises(SourceError, match=r"via\.json: '1\.png' and '1\.png' are both of 1\.png"):
+        made.read("via:via.json")
+
+
 def test_regions_without_attributes_are_of_one_class(tmp_path: Path) -> None:
     bare = {**REGIONS[0], "region_attributes": {}}
     text = json.dumps({"1": {"filename": "1.png", "regions": {"0": bare}}})

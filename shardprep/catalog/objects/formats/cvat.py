@@ -25,6 +25,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
 from shardprep.catalog.objects.formats.box_format import box_of, ellipse, rectangle, turned
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, Found, ObjectTable
+from shardprep.catalog.tables.key_index import AmbiguousIdError
 from shardprep.errors import SourceError, some_of
 from shardprep.image.annotation_types import Outline, Polygons, Runs
 from shardprep.recipe.object_rules import FormatRule
@@ -140,15 +141,14 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         keys.append(key)
         reader, is_listed, missing = _Reader(key), False, Counter[str]()
         for image in reader.images(data):
-            name = image.facts.get("name", "")
-            found = pairing.find(name, key) if name else None
+            name, found = _image(image.facts, pairing, key)
             if found is None:
                 missing[name] += len(image.shapes)
                 continue
             is_listed = True
             size = _size(image.facts)
             table.list_image(found, size)
-            splits[found] = splits[found] or given_split([image.facts.get("subset", "")])
+            splits[found] = given_split([image.facts.get("subset", "")]) or splits[found]
             for shape in image.shapes:
                 _add(table, found, shape, size)
         table.miss(missing, is_elsewhere=not is_listed)
@@ -165,6 +165,24 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         (names, {name: i for i, name in enumerate(names)}),
         splits=splits if any(splits) else None,
     )
+
+
+def _image(facts: Mapping[str, str], pairing: Pairing, document: str) -> tuple[str, int | None]:
+    """Return the name of an image, below its subset, and its position.
+
+    The images of a project have the same names in several subsets.
+    """
+    name, subset = facts.get("name", ""), facts.get("subset", "")
+    if not name:
+        return "", None
+    split, path = given_split([subset]) or "", f"{subset}/{name}".lstrip("/")
+    try:
+        found = pairing.find(name, document, split)
+    except AmbiguousIdError:
+        found = pairing.find(path, document, split)
+    if found is not None:
+        pairing.claim_entry(found, document, path, split or subset)
+    return path, found
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:

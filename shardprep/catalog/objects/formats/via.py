@@ -75,6 +75,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
                 if found is None:
                     missing[name] += len(_regions(entry))
                     continue
+                if not is_lines:
+                    pairing.claim_entry(found, key, name)
                 table.list_image(found)
                 is_listed = True
                 for region in _regions(entry):
