@@ -68,6 +68,7 @@ def test_shapes_of_cvat(tmp_path: Path) -> None:
         element("mask", label="dog", rle="1,2,1,3", left=4, top=6, width=4, height=2),
         element("polyline", label="cat", points="0,0;8,0;8,9"),
         element("points", label="cat", points="0,0"),
+        element("sphere", label="cat", r="3"),
         element("tag", label="blurred"),
         polygon("0,0;8,0"),
         box("stranger"),
@@ -84,7 +85,8 @@ def test_shapes_of_cvat(tmp_path: Path) -> None:
         [1, 2.5, 9, 8], [13, 7, 17, 17], [0, 0, 8, 9], [16, 7, 24, 23], [4, 6, 7, 8], [1, 2.5, 9, 8]
     ]  # fmt: skip
     np.testing.assert_allclose(one.boxes, wanted, atol=0.02)
-    assert one.dropped == {"malformed": 3, "unknown class": 1}
+    unread = {f"shape '{kind}'": 1 for kind in ("polyline", "points", "sphere")}
+    assert one.dropped == {"malformed": 1, "unknown class": 1, **unread}
     assert one.size == (HEIGHT, WIDTH)
     assert made.rows(found)["images/b.png"] == []
     assert [*found.without_image] == ["gone.png"]
