@@ -111,6 +111,19 @@ def corners(boxes: Floats, form: BoxForm) -> Floats:
 
 def image_size(extent: Extent) -> tuple[int, int] | None:
     """Return height and width of an image as displayed; None if the start of its file has none."""
+    head = image_head(extent)
+    return None if head is None else head.upright
+
+
+class ImageHead(NamedTuple):
+    """Height and width of an image as displayed, and its EXIF orientation."""
+
+    upright: tuple[int, int]
+    orientation: int
+
+
+def image_head(extent: Extent) -> ImageHead | None:
+    """Return what the start of an image file states; None if it has no size."""
     from PIL import Image  # noqa: PLC0415 - most sources never need it
 
     try:
@@ -118,10 +131,11 @@ def image_size(extent: Extent) -> tuple[int, int] | None:
             warnings.simplefilter("ignore")  # Pillow warns of metadata after the first bytes
             with Image.open(io.BytesIO(extent.read_head(_HEAD_BYTES))) as image:
                 width, height = image.size
-                turned = image.getexif().get(_ORIENTATION) in _TURNED
+                turn = image.getexif().get(_ORIENTATION, 1)
+                is_swapped = turn in _TURNED and image.format != "TIFF"  # has its displayed size
     except Exception:  # decoders can raise any exception
         return None
-    return (width, height) if turned else (height, width)
+    return ImageHead((width, height) if is_swapped else (height, width), turn)
 
 
 class _Boxes(NamedTuple):
