@@ -21,6 +21,7 @@ RunOrder = Literal["column", "row", "relative"]
 down the columns with each start counted from the end of the previous run (0 for the first)."""
 Frame = Literal["upright", "stored"]
 """Orientation in which the image was annotated: turned upright by its EXIF tag, or as stored."""
+FRAMES: Final[tuple[Frame, ...]] = ("upright", "stored")
 IGNORE = 255
 """Value of 8-bit mask pixels without a class; training ignores them."""
 IGNORE_16 = 65_535
@@ -156,8 +157,8 @@ class AnnotationSpec:
     """Class index of pixels outside all objects, or `ignore`. Padding always gets `ignore`."""
     min_visible: float = 0.1
     """An object is dropped if a crop leaves less than this share of its box's area."""
-    frame: Frame | None = None
-    """Frame of all annotations. None to detect it from the annotated size, upright if unclear."""
+    frames: tuple[Frame, ...] = FRAMES
+    """Possible frames of annotations, the first one if the annotated size does not decide."""
 
     @property
     def has_points(self) -> bool:

@@ -136,7 +136,7 @@ class Scene:
     ) -> Scene | Rejection:
         if annotation.fault:
             return Rejection("bad_annotation", annotation.fault)
-        frame = placement.frame(annotation.size, spec.frame)
+        frame = placement.frame(annotation.size, spec.frames)
         if frame is None:
             found = size_mismatch(annotation.size or (0, 0), placement)
             return Rejection("bad_annotation", f"the annotation was made for an image {found}")
@@ -312,7 +312,7 @@ class Scene:
         if isinstance(outline, Counts):
             height, width = outline.size
             size = (height, width)
-            frame = self.placement.frame(size, self.spec.frame)
+            frame = self.placement.frame(size, self.spec.frames)
         elif isinstance(outline, Polygons) and self.annotation.is_relative:
             sides = np.array(size[::-1], np.float64)
             outline = Polygons(tuple(ring * sides for ring in outline.rings))

@@ -355,7 +355,7 @@ class MaskFiles:
 
     def _frame(self, pixels: NDArray[Any]) -> Frame:
         size = pixels.shape[0], pixels.shape[1]
-        frame = self.placement.frame(size, self.spec.frame)
+        frame = self.placement.frame(size, self.spec.frames)
         if frame is None:
             raise MaskError(f"is {size_mismatch(size, self.placement)}")
         return frame

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.image.annotation_types import Floats, Frame
+from shardprep.image.annotation_types import FRAMES, Floats, Frame
 from shardprep.image.spec import ImageSpec, fitted_size
 
 if TYPE_CHECKING:
@@ -119,15 +119,16 @@ class Placement:
     def frame_size(self, frame: Frame) -> tuple[int, int]:
         return self.upright[::-1] if self._is_swapped(frame) else self.upright
 
-    def frame(self, size: tuple[int, int] | None, known: Frame | None = None) -> Frame | None:
+    def frame(
+        self, size: tuple[int, int] | None, frames: tuple[Frame, ...] = FRAMES
+    ) -> Frame | None:
         """Return the frame of annotations made on an image of this size, or None if no frame fits.
 
         A frame of equal size is preferred, then one with the same aspect ratio within 1% (a resized
-        copy), upright first. Only `known` is tried if given. Without a size: `known` or upright.
+        copy). Of several such frames, and without a size, the first one in `frames`.
         """
         if size is None or min(size) < 1:
-            return known or "upright"
-        frames: tuple[Frame, ...] = (known,) if known else ("upright", "stored")
+            return frames[0]
         for frame in frames:
             if size == self.frame_size(frame):
                 return frame

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardprep.image.annotation_types import (
+    FRAMES,
     NO_OUTLINE,
     Annotation,
     AnnotationSpec,
@@ -57,9 +58,9 @@ def _starts(side: int, tile: int, overlap: int) -> list[int]:
 
 def tile_spec(spec: AnnotationSpec) -> AnnotationSpec:
     """Return how the objects of tiles are read: masks are upright, and class masks in files."""
-    frame = spec.frame if spec.masks == "none" else "upright"
+    frames = spec.frames if spec.masks == "none" else FRAMES[:1]
     kinds = replace(spec, is_binary=False, is_panoptic=False, ids_are_values=False)
-    return replace(kinds, frame=frame, values=None)
+    return replace(kinds, frames=frames, values=None)
 
 
 class ObjectCutter:

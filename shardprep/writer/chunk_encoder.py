@@ -195,7 +195,7 @@ def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes |
             "bad_target", f"its target image has values of {low:g} to {high:g}: {hint}"
         )
     size, own = image.placement.upright, target.placement.upright
-    if spec.fit != "stretch" and image.placement.frame(own, "upright") is None:
+    if spec.fit != "stretch" and image.placement.frame(own, ("upright",)) is None:
         sizes = f"{own[1]}x{own[0]}, and the image {size[1]}x{size[0]} pixels"
         return Rejection("bad_target", f"its target image has another aspect ratio: {sizes}")
     return target.data

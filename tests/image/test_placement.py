@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from shardprep.image.annotation_types import Annotation, AnnotationSpec, Frame, Polygons
+from shardprep.image.annotation_types import FRAMES, Annotation, AnnotationSpec, Frame, Polygons
 from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.placement import Placement
 from shardprep.image.process import ProcessedImage, process_image
@@ -163,11 +163,11 @@ def test_annotations_in_the_stored_frame_end_at_the_same_place(orientation: int)
     box = np.array([[columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]], np.float64)
     size = (stored.shape[0], stored.shape[1])
     upright = objects(Annotation(labels=(0,)), (grey_png(mask),), placement, INSTANCES)
-    forced = None if orientation >= 5 else "stored"
-    spec = AnnotationSpec(boxes=True, masks="instances", is_binary=True, frame=forced)  # type: ignore[arg-type]
+    usual: tuple[Frame, ...] = FRAMES if orientation >= 5 else ("stored", "upright")
+    spec = AnnotationSpec(boxes=True, masks="instances", is_binary=True, frames=usual)
     turned = objects(Annotation(labels=(0,)), (grey_png(stored),), placement, spec)
-    by_box = objects(Annotation(boxes=box, labels=(0,), size=size), (), placement,
-                     AnnotationSpec(boxes=True, frame=forced))  # type: ignore[arg-type]  # fmt: skip
+    spec = AnnotationSpec(boxes=True, frames=usual)
+    by_box = objects(Annotation(boxes=box, labels=(0,), size=size), (), placement, spec)
     assert turned.masks == upright.masks
     np.testing.assert_allclose(turned.boxes, upright.boxes, atol=1e-6)
     np.testing.assert_allclose(by_box.boxes, upright.boxes, atol=1e-6)
@@ -238,8 +238,9 @@ def test_the_annotated_size_gives_the_frame() -> None:
     assert turned.frame((45, 30)) == "stored"
     assert turned.frame(None) == turned.frame((0, 0)) == "upright"
     assert turned.frame((60, 60)) is None
-    assert turned.frame((90, 60), "upright") is None
-    assert turned.frame(None, "stored") == "stored"
+    assert turned.frame((90, 60), ("upright",)) is None
+    assert turned.frame((60, 90), ("stored", "upright")) == "upright"
+    assert turned.frame(None, ("stored",)) == "stored"
     mirrored = Placement.whole((60, 90), 2)
     assert mirrored.frame((60, 90)) == "upright"
     assert mirrored.frame((90, 60)) is None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from shardprep.catalog.names import stem
+from shardprep.catalog.objects.annotated_frames import annotated_frames
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
 from shardprep.catalog.objects.formats.box_format import check_boxes, image_size
 from shardprep.catalog.objects.formats.panoptic import masks_of_segments, with_segments
@@ -120,7 +121,8 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
     annotations, names = _classed(recipe, read, naming)
     if read.points is not None:
         annotations = _with_points(annotations, read.points)
-    spec = _spec(recipe, read, annotations, names)
+    frames, open_frames = annotated_frames(images, annotations, read.files.masks)
+    spec = replace(_spec(recipe, read, annotations, names), frames=frames)
     counts, dropped = _counts(annotations)
     objects, files = read.objects, read.files
     without_image = {
@@ -163,6 +165,7 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
         findings=[
             *(line for one in sources for line in one.findings),
             *files.values.findings,
+            *open_frames,
         ],
     )
 
@@ -318,7 +321,6 @@ def _spec(
         is_panoptic=is_panoptic,
         ids_are_values=read.is_numbered,
         min_visible=recipe.min_visible,
-        frame=None if recipe.annotated == "auto" else recipe.annotated,
     )
     return replace(
         spec,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.targets import class_names
 from shardprep.dataset.manifest import ELSEWHERE, LEFT_OUT
 from shardprep.dataset.schema import MOST_POINTS
-from shardprep.errors import OptionName, SourceError
+from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import Annotation, Floats, Outline, Points, Segment, Skeleton
 from shardprep.image.keypoints import united
 from shardprep.recipe.object_rules import BoxColumns
@@ -153,6 +153,11 @@ class ObjectTable:
     def drop(self, image: int, reason: str, count: int = 1) -> None:
         counts = self._dropped[image]
         counts[reason] = counts.get(reason, 0) + count
+
+    @staticmethod
+    def unread(kind: str) -> str:
+        """Return the reason to drop a shape that is not an area, or of an unknown kind."""
+        return f"shape {shown(kind)!r}"
 
     def fault(self, image: int, reason: str) -> None:
         self.listed.add(image)

@@ -68,6 +68,7 @@ def test_shapes_of_cvat(tmp_path: Path) -> None:
         element("mask", label="dog", rle="1,2,1,3", left=4, top=6, width=4, height=2),
         element("polyline", label="cat", points="0,0;8,0;8,9"),
         element("points", label="cat", points="0,0"),
+        element("sphere", label="cat", r="3"),
         element("tag", label="blurred"),
         polygon("0,0;8,0"),
         box("stranger"),
@@ -84,7 +85,8 @@ def test_shapes_of_cvat(tmp_path: Path) -> None:
         [1, 2.5, 9, 8], [13, 7, 17, 17], [0, 0, 8, 9], [16, 7, 24, 23], [4, 6, 7, 8], [1, 2.5, 9, 8]
     ]  # fmt: skip
     np.testing.assert_allclose(one.boxes, wanted, atol=0.02)
-    assert one.dropped == {"malformed": 3, "unknown class": 1}
+    unread = {f"shape '{kind}'": 1 for kind in ("polyline", "points", "sphere")}
+    assert one.dropped == {"malformed": 1, "unknown class": 1, **unread}
     assert one.size == (HEIGHT, WIDTH)
     assert made.rows(found)["images/b.png"] == []
     assert [*found.without_image] == ["gone.png"]
@@ -148,13 +150,13 @@ def test_boxes_and_masks_of_cvat_are_stored(tmp_path: Path) -> None:
 def test_objects_of_several_documents_are_joined_and_a_large_one_is_read_in_pieces(
     tmp_path: Path,
 ) -> None:
-    many = [image("1.png", *[box() for _ in range(700)]), image("2.png", box("dog"))]
-    texts = {"one.xml": document(*many, *many), "two.xml": document(image("2.png", box()))}
+    many = [image("1.png", *[box() for _ in range(1400)]), image("2.png", box("dog"))]
+    texts = {"one.xml": document(*many), "two.xml": document(image("2.png", box()))}
     made = source(tmp_path, texts, "1.png", "2.png")
     rows = made.rows(made.read("cvat"))
     assert len(texts["one.xml"]) > 1 << 16
     assert [name for name, _ in rows["1.png"]] == ["cat"] * 1400
-    assert [name for name, _ in rows["2.png"]] == ["dog", "dog", "cat"]
+    assert [name for name, _ in rows["2.png"]] == ["dog", "cat"]
     assert made.read("cvat:two.xml").documents == ("two.xml",)
 
 
@@ -166,6 +168,55 @@ def test_objects_of_images_that_are_missing_are_counted_by_document(tmp_path: Pa
     found = source(tmp_path, texts, "1.png").read("cvat")
     assert found.without_image == {"gone.png": 2, "8.png": 0, "9.png": 0}
     assert found.num_elsewhere == 3
+
+
+PROJECT = document(
+    image("1.png", box("dog"), subset="Train"), image("1.png", box("cat"), subset="Validation")
+)
+
+
+@pytest.mark.parametrize(
+    "text", [PROJECT, PROJECT.replace("Train", "A").replace("Validation", "B")]
+)
+def test_a_subset_tells_images_of_one_name_apart(tmp_path: Path, text: str) -> None:
+    folders = ("A", "B") if "Train" not in text else ("train", "images/val")
+    names = [f"{folder}/1.png" for folder in folders]
+    made = source(tmp_path, {"annotations.xml": text}, *names)
+    found = made.read("cvat")
+    for name, wanted in zip(names, ("dog", "cat"), strict=True):
+        assert [label for label, _ in made.rows(found)[name]] == [wanted]
+    splits = dict(zip(made.index.keys, found.splits or (), strict=False))
+    assert splits == ({} if "A" in folders else {names[0]: "train", names[1]: "validation"})
+    assert not found.without_image
+
+
+def test_an_image_never_gets_the_objects_of_an_excluded_one(tmp_path: Path) -> None:
+    members = {f"images/{name}/1.png": PIXELS for name in ("Train", "Validation")}
+    path = write(tmp_path / "x.zip", zip_bytes({**members, "a.xml": PROJECT.encode()}))
+    made = build(path, tmp_path / "out", boxes="cvat", exclude=["images/Validation/*"])
+    assert made.manifest.splits["train"].num_records == 1
+    assert Dataset(made.path, "train", as_supervised=False)[0]["objects/label"].tolist() == [0]
+    assert made.manifest.unmatched is not None
+    assert made.manifest.unmatched.objects == {"image left out": 1}
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown"),
+    [
+        ([PROJECT], "'Validation/1.png' and 'Train/1.png' are both of 1.png"),
+        ([PROJECT.replace("subset=", "x=")], "'1.png' and '1.png' are both of 1.png"),
+        (
+            [document(image("1.png", box(), subset=s)) for s in ("Train", "Test")],
+            "'Test/1.png' and 'Train/1.png' in x0.xml are both of 1.png",
+        ),
+    ],
+)
+def test_two_entries_of_one_image_are_a_question(
+    tmp_path: Path, texts: list[str], shown: str
+) -> None:
+    made = source(tmp_path, {f"x{i}.xml": text for i, text in enumerate(texts)}, "1.png")
+    with pytest.raises(SourceError, match=re.escape(f"x{len(texts) - 1}.xml: {shown}")):
+        made.read("cvat")
 
 
 HUGE = "9" * 401

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
 
 from shardprep.errors import SourceError
-from shardprep.image.annotation_types import Polygons
+from shardprep.image.annotation_types import Polygons, Runs
+from shardprep.image.rasterize import outline_mask
 from tests.support.annotated import source
 from tests.support.paths import DATA, data_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 EMPTY = '{"shapes": [], "imagePath": "x"}'
 RING = (
@@ -34,7 +38,7 @@ def test_shapes_of_labelme(tmp_path: Path) -> None:
     assert names == ["cat", "ant", "dog", "cat"]
     wanted = [[1, 2, 9, 8], [0, 0, 4, 4], [0, 0, 9, 9], [5, 5, 15, 15]]
     np.testing.assert_allclose(one.boxes, wanted, atol=0.02)
-    assert one.dropped == {"malformed": 3}
+    assert one.dropped == {"malformed": 2, "shape 'line'": 1}
     assert found.findings == ["1 point of LabelMe: not stored without --points labelme"]
     assert one.size == (30, 40)
     assert isinstance(one.outlines[2], Polygons)
@@ -42,6 +46,81 @@ def test_shapes_of_labelme(tmp_path: Path) -> None:
     assert found.annotations[1] is None
     assert not made.of(made.read("labelme"), "a.png").outlines
     assert made.signs() == ["labelme"]
+
+
+def masked(pixels: np.ndarray[Any, Any], left: int, top: int, **facts: Any) -> dict[str, Any]:
+    """Return a shape as LabelMe 5 writes it: its points are the first and the last pixel."""
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype(bool)).save(file, "PNG")
+    last = [left + pixels.shape[1] - 1, top + pixels.shape[0] - 1]
+    text = base64.b64encode(file.getvalue()).decode()
+    shape = {"label": "cat", "points": [[left, top], last], "shape_type": "mask", "mask": text}
+    return {**shape, **facts}
+
+
+def labelme(*shapes: dict[str, Any], **sides: int) -> dict[str, str]:
+    sides = sides or {"imageHeight": 30, "imageWidth": 40}
+    return {"a.json": json.dumps({"imagePath": "a.png", "shapes": shapes, **sides})}
+
+
+@given(
+    place=st.tuples(st.integers(0, 20), st.integers(0, 15)),
+    sides=st.tuples(st.integers(1, 15), st.integers(1, 20)),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=50, deadline=None, database=None)
+def test_a_mask_of_labelme_is_pasted_at_its_corners(
+    place: tuple[int, int], sides: tuple[int, int], seed: int
+) -> None:
+    pixels = np.random.default_rng(seed).integers(0, 2, sides)
+    pixels[-1, -1] = 1
+    (left, top), whole = place, np.zeros((30, 40), np.uint8)
+    whole[top : top + sides[0], left : left + sides[1]] = pixels
+    with TemporaryDirectory() as folder:
+        made = source(Path(folder), labelme(masked(pixels, left, top)), "a.png")
+        one = made.of(made.read("labelme", outlines=True), "a.png")
+    (outline,), (found,) = one.outlines, one.boxes.tolist()
+    assert isinstance(outline, Runs)
+    assert (outline_mask(outline, (30, 40)) == whole).all()
+    rows, columns = np.nonzero(whole)
+    assert found == [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+
+
+def test_masks_and_polygons_of_a_group_are_one_object(tmp_path: Path) -> None:
+    parts = [masked(np.ones((2, 3)), x, 4, group_id=1) for x in (5, 20)]
+    ring = {"label": "cat", "points": [[0, 0], [8, 0], [8, 2], [0, 2]], "group_id": 1}
+    made = source(tmp_path, labelme(*parts, ring), "a.png")
+    one = made.of(made.read("labelme", outlines=True), "a.png")
+    whole = np.zeros((30, 40), np.uint8)
+    whole[:2, :8] = whole[4:6, 5:8] = whole[4:6, 20:23] = 1
+    assert one.boxes.tolist() == [[0, 0, 23, 6]]
+    assert isinstance(one.outlines[0], Runs)
+    assert (outline_mask(one.outlines[0], (30, 40)) == whole).all()
+
+
+MASK = masked(np.ones((2, 3)), 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        ({"points": [[5, 4], [8, 5]]}, "malformed"),
+        ({"points": [[38, 4], [40, 5]]}, "malformed"),
+        ({"points": [[-1, 4], [1, 5]]}, "malformed"),
+        ({"points": [[float("nan"), 4], [7, 5]]}, "malformed"),
+        ({"points": []}, "malformed"),
+        ({"mask": "AAAA"}, "malformed"),
+        ({"mask": None}, "malformed"),
+        (masked(np.zeros((2, 3)), 5, 4), "malformed"),
+        ({"shape_type": "rotated cuboid"}, "shape 'rotated cuboid'"),
+    ],
+)
+def test_a_shape_that_cannot_be_drawn_is_dropped_by_name(
+    tmp_path: Path, shape: dict[str, Any], reason: str
+) -> None:
+    made = source(tmp_path, labelme(MASK, {**MASK, **shape}), "a.png")
+    one = made.of(made.read("labelme", outlines=True), "a.png")
+    assert (len(one.labels), one.dropped) == (1, {reason: 1})
 
 
 def test_the_image_that_labelme_states_counts_if_no_image_has_the_name_of_the_file(
@@ -97,12 +176,19 @@ def test_regions_of_via(tmp_path: Path, form: str) -> None:
     assert [name for name, _ in made.rows(found)["1.png"]] == ["cat", "dog", "owl", "owl"]
     wanted = [[1, 2, 4, 6], [0, 0, 4, 5], [5, 5, 15, 15], [8, 5, 12, 15]]
     np.testing.assert_allclose(one.boxes, wanted, atol=0.02)
-    assert one.dropped == {"malformed": 2, "unknown class": 1}
+    assert one.dropped == {"malformed": 1, "shape 'point'": 1, "unknown class": 1}
     assert made.rows(found)["2.png"] == []
     assert found.annotations[2] is None
     assert found.without_image == {"gone.png": len(REGIONS)}
     assert all(isinstance(outline, Polygons) for outline in one.outlines)
     assert made.signs() == ["via"]
+
+
+def test_two_files_of_one_name_are_not_one_image_of_via(tmp_path: Path) -> None:
+    entries: Any = {f"1.png{n}": {"filename": "1.png", "size": n, "regions": []} for n in (1, 2)}
+    made = source(tmp_path, {"via.json": json.dumps(entries)}, "1.png")
+    with pytest.raises(SourceError, match=r"via\.json: '1\.png' and '1\.png' are both of 1\.png"):
+        made.read("via:via.json")
 
 
 def test_regions_without_attributes_are_of_one_class(tmp_path: Path) -> None:

@@ -169,6 +169,14 @@ def test_an_image_on_two_lists_is_in_the_test_split(tmp_path: Path) -> None:
     assert found.findings[0].startswith("1 image on the lists of two splits in ImageSets/Main/")
 
 
+def test_a_list_of_a_split_means_the_image_of_its_split(tmp_path: Path) -> None:
+    lists = {f"ImageSets/Main/{split}.txt": "1" for split in ("train", "val")}
+    keys = [f"JPEGImages/{split}/1.png" for split in ("train", "val")]
+    texts = {**lists, **{f"Annotations/{split}/1.xml": xml() for split in ("train", "val")}}
+    found = source(tmp_path, texts, *keys).read("voc")
+    assert found.splits == ["train", "validation"]
+
+
 BOMB = '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa">' + "".join(
     f'<!ENTITY {b} "{f"&{a};" * 10}">' for a, b in zip("abcdefghi", "bcdefghij", strict=True)
 )

@@ -321,6 +321,14 @@ def test_other_text_files_are_not_labels(tmp_path: Path) -> None:
         source(tmp_path, {"README.txt": "hello"}, "1.png").read("yolo")
 
 
+def test_a_list_of_a_split_means_the_image_of_its_split(tmp_path: Path) -> None:
+    yaml = "names: [cat]\ntrain: train.txt\nval: val.txt\n"
+    texts = {"data.yaml": yaml, "train.txt": "1.png", "val.txt": "1.png"}
+    texts |= {f"labels/{split}/1.txt": "0 0.5 0.5 0.5 0.5" for split in ("train", "val")}
+    found = source(tmp_path, texts, "images/train/1.png", "images/val/1.png").read("yolo")
+    assert found.splits == ["train", "validation"]
+
+
 # Poses
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.objects.object_table import MOST_SIDE, Found
 from shardprep.errors import OptionName, SourceError, shown
-from shardprep.image.annotation_types import Floats
+from shardprep.image.annotation_types import Floats, Runs
 from shardprep.recipe.object_rules import BoxForm
 from shardprep.source.members import Extent
 
@@ -46,6 +46,7 @@ _MOST_HEADS = 256
 _NUM_SHOWN = 3
 _MOST = 1e100
 _NUM_CORNERS = 64
+_MOST_RUNS = 1 << 20
 
 
 def is_relative(boxes: Floats) -> bool:
@@ -110,6 +111,19 @@ def corners(boxes: Floats, form: BoxForm) -> Floats:
 
 def image_size(extent: Extent) -> tuple[int, int] | None:
     """Return height and width of an image as displayed; None if the start of its file has none."""
+    head = image_head(extent)
+    return None if head is None else head.upright
+
+
+class ImageHead(NamedTuple):
+    """Height and width of an image as displayed, and its EXIF orientation."""
+
+    upright: tuple[int, int]
+    orientation: int
+
+
+def image_head(extent: Extent) -> ImageHead | None:
+    """Return what the start of an image file states; None if it has no size."""
     from PIL import Image  # noqa: PLC0415 - most sources never need it
 
     try:
@@ -117,10 +131,11 @@ def image_size(extent: Extent) -> tuple[int, int] | None:
             warnings.simplefilter("ignore")  # Pillow warns of metadata after the first bytes
             with Image.open(io.BytesIO(extent.read_head(_HEAD_BYTES))) as image:
                 width, height = image.size
-                turned = image.getexif().get(_ORIENTATION) in _TURNED
+                turn = image.getexif().get(_ORIENTATION, 1)
+                is_swapped = turn in _TURNED and image.format != "TIFF"  # has its displayed size
     except Exception:  # decoders can raise any exception
         return None
-    return (width, height) if turned else (height, width)
+    return ImageHead((width, height) if is_swapped else (height, width), turn)
 
 
 class _Boxes(NamedTuple):
@@ -236,6 +251,31 @@ def rectangle(x1: float, y1: float, x2: float, y2: float) -> Floats:
     """Return the four corners of a rectangle, float64[4, 2]."""
     left, right, top, bottom = min(x1, x2), max(x1, x2), min(y1, y2), max(y1, y2)
     return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float64)
+
+
+def pasted_runs(
+    starts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+    place: tuple[int, int, int],
+    size: tuple[int, int],
+) -> tuple[tuple[float, ...], Runs]:
+    """Return the box and the runs, in the whole image, of runs along the rows of a rectangle.
+
+    `place` is left, top and width of the rectangle; `size` is the height and width of the image.
+    """
+    left, top, width = place
+    rows = starts // width
+    num_rows = (stops - 1) // width + 1 - rows
+    if not 0 < num_rows.sum() <= _MOST_RUNS:
+        raise ValueError("no pixel, or more runs than a mask has")
+    behind = np.cumsum(num_rows)
+    row = np.arange(behind[-1]) + np.repeat(rows - behind + num_rows, num_rows)
+    first = np.maximum(np.repeat(starts, num_rows) - row * width, 0)
+    last = np.minimum(np.repeat(stops, num_rows) - row * width, width)
+    pixels = (row + top) * size[1] + left + first + 1
+    runs = np.stack((pixels, last - first), axis=1).ravel().tolist()
+    box = left + first.min(), top + row.min(), left + last.max(), top + row.max() + 1
+    return tuple(map(float, box)), Runs(" ".join(map(str, runs)), "row")
 
 
 def ellipse(x: float, y: float, radius_x: float, radius_y: float, turn: float = 0.0) -> Floats:

@@ -22,11 +22,18 @@ from shardprep.catalog.objects.formats.annotated_source import (
     shared_documents,
     shared_texts,
 )
-from shardprep.catalog.objects.formats.box_format import box_of, ellipse, rectangle, turned
+from shardprep.catalog.objects.formats.box_format import (
+    box_of,
+    ellipse,
+    pasted_runs,
+    rectangle,
+    turned,
+)
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, Found, ObjectTable
+from shardprep.catalog.tables.key_index import AmbiguousIdError
 from shardprep.errors import SourceError, some_of
-from shardprep.image.annotation_types import Outline, Polygons, Runs
+from shardprep.image.annotation_types import Outline, Polygons
 from shardprep.recipe.object_rules import FormatRule
 
 _SHAPES = ("box", "polygon", "ellipse", "mask")
@@ -34,7 +41,6 @@ _NO_AREAS = ("polyline", "points", "cuboid", "skeleton")
 _HEAD_BYTES = 1 << 20
 """Number of bytes to search for the first image, which follows the labels."""
 _PIECE = 1 << 16
-_MOST_RUNS = 1 << 20
 _HINT = "export it from CVAT as 'CVAT for images 1.1' again"
 
 
@@ -88,7 +94,7 @@ class _Reader:
             self.has_image |= "name" in facts
             self._images.append(_Image(facts, []))
         elif depth == 2 and self._path[1] == "image":
-            if tag in (*_SHAPES, *_NO_AREAS):
+            if tag != "tag":
                 self._images[-1].shapes.append(_Shape(tag, facts))
         elif tag == "label":
             self._label = {}
@@ -126,9 +132,9 @@ def _stated_names(data: bytes) -> list[str]:
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all documents, with classes in the order of the declared labels.
 
-    Boxes, polygons, ellipses and masks are objects. Lines, points, cuboids and skeletons count as
-    malformed, tags are ignored. An image in several documents has the objects of all of them. The
-    subset of an image is its split.
+    Boxes, polygons, ellipses and masks are objects. Other shapes are dropped by name, tags are
+    ignored. An image in several documents has the objects of all of them. The subset of an image
+    is its split.
     """
     index = source.index
     pairing, table = Pairing(index), ObjectTable(len(index.keys), outlines=source.outlines)
@@ -140,15 +146,14 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         keys.append(key)
         reader, is_listed, missing = _Reader(key), False, Counter[str]()
         for image in reader.images(data):
-            name = image.facts.get("name", "")
-            found = pairing.find(name, key) if name else None
+            name, found = _image(image.facts, pairing, key)
             if found is None:
                 missing[name] += len(image.shapes)
                 continue
             is_listed = True
             size = _size(image.facts)
             table.list_image(found, size)
-            splits[found] = splits[found] or given_split([image.facts.get("subset", "")])
+            splits[found] = given_split([image.facts.get("subset", "")]) or splits[found]
             for shape in image.shapes:
                 _add(table, found, shape, size)
         table.miss(missing, is_elsewhere=not is_listed)
@@ -165,6 +170,24 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         (names, {name: i for i, name in enumerate(names)}),
         splits=splits if any(splits) else None,
     )
+
+
+def _image(facts: Mapping[str, str], pairing: Pairing, document: str) -> tuple[str, int | None]:
+    """Return the name of an image, below its subset, and its position.
+
+    The images of a project have the same names in several subsets.
+    """
+    name, subset = facts.get("name", ""), facts.get("subset", "")
+    if not name:
+        return "", None
+    split, path = given_split([subset]) or "", f"{subset}/{name}".lstrip("/")
+    try:
+        found = pairing.find(name, document, split)
+    except AmbiguousIdError:
+        found = pairing.find(path, document, split)
+    if found is not None:
+        pairing.claim_entry(found, document, path, split or subset)
+    return path, found
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
@@ -187,7 +210,8 @@ def _add(table: ObjectTable, image: int, shape: _Shape, size: tuple[int, int] | 
     try:
         box, outline = _object(shape, size)
     except (KeyError, ValueError, OverflowError):
-        table.drop(image, MALFORMED)
+        is_known = shape.kind in _SHAPES
+        table.drop(image, MALFORMED if is_known else table.unread(shape.kind))
         return
     number = table.number_of(shape.facts.get("label", "").strip())
     table.add(image, box, number, outline=outline)
@@ -235,15 +259,4 @@ def _mask(
     starts = ends[: 2 * len(stops) : 2]
     is_run = stops > starts
     starts, stops = starts[is_run], stops[is_run]
-    rows = starts // width
-    num_rows = (stops - 1) // width + 1 - rows
-    if not 0 < num_rows.sum() <= _MOST_RUNS:
-        raise ValueError("no pixel, or more runs than a mask has")
-    behind = np.cumsum(num_rows)
-    row = np.arange(behind[-1]) + np.repeat(rows - behind + num_rows, num_rows)
-    first = np.maximum(np.repeat(starts, num_rows) - row * width, 0)
-    last = np.minimum(np.repeat(stops, num_rows) - row * width, width)
-    pixels = (row + top) * size[1] + left + first + 1
-    runs = np.stack((pixels, last - first), axis=1).ravel().tolist()
-    box = left + first.min(), top + row.min(), left + last.max(), top + row.max() + 1
-    return tuple(map(float, box)), Runs(" ".join(map(str, runs)), "row")
+    return pasted_runs(starts, stops, (left, top, width), size)

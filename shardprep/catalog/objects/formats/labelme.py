@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,18 +24,23 @@ from shardprep.catalog.objects.formats.annotated_source import (
     named_as_images,
     read_each,
 )
-from shardprep.catalog.objects.formats.box_format import box_of, ellipse, rectangle
+from shardprep.catalog.objects.formats.box_format import box_of, ellipse, pasted_runs, rectangle
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.image_points import NOT_A_NUMBER, REPEATED, FoundPoints, PointList
-from shardprep.catalog.objects.object_table import MALFORMED, Found, ObjectTable
+from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, Found, ObjectTable
 from shardprep.errors import OptionName, SourceError, counted
-from shardprep.image.annotation_types import Floats, Polygons, Skeleton
+from shardprep.image.annotation_types import Floats, Outline, Polygons, Runs, Skeleton
+from shardprep.image.masks import MAX_PIXELS, decode_mask
+from shardprep.image.rasterize import outline_mask, runs_of
 from shardprep.recipe.object_rules import FormatRule, PointRule
 
 _NO_CLASSES = ("__ignore__", "_background_")
 NO_OBJECT_OF_POINT = "no object of its group"
 """Reason to leave out a point of LabelMe."""
+_SHAPES = ("polygon", "rectangle", "oriented_rectangle", "circle", "mask")
 Rows = dict[str, int]
+_Part = tuple[tuple[float, ...], Outline]
+"""Box and outline of a shape, or of an object."""
 _DAMAGE = (ValueError, TypeError, KeyError, OverflowError, AttributeError)
 
 
@@ -201,58 +209,94 @@ def _parsed(text: Text) -> tuple[dict[str, Any], str]:
 
 def _add(table: ObjectTable, image: int, document: dict[str, Any], poses: _Poses) -> str:
     try:
-        objects, num_bad = _objects(document)
+        objects, bad = _objects(document)
     except _DAMAGE:
         return "has shapes that LabelMe does not write"
-    height, width = document.get("imageHeight"), document.get("imageWidth")
-    is_stated = isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0
-    table.list_image(image, (height, width) if is_stated else None)  # type: ignore[arg-type]
-    if num_bad:
-        table.drop(image, MALFORMED, num_bad)
+    table.list_image(image, _size(document))
+    for reason, count in bad.items():
+        table.drop(image, reason, count)
     rows: Rows = {}
-    for (label, group), rings in objects.items():
+    for (label, group), (box, outline) in objects.items():
         if isinstance(group, str):
             rows.setdefault(group, len(table))
-        number = table.number_of(label)
-        table.add(image, box_of(rings), number, outline=Polygons(tuple(rings)))
+        table.add(image, box, table.number_of(label), outline=outline)
     poses.take(table, image, _points_of(document), rows)
     return ""
 
 
+def _size(document: dict[str, Any]) -> tuple[int, int] | None:
+    height, width = document.get("imageHeight"), document.get("imageWidth")
+    are_sides = all(isinstance(one, int) and 0 < one < MOST_SIDE for one in (height, width))
+    return (height, width) if are_sides else None  # type: ignore[return-value]
+
+
 def _num_objects(document: dict[str, Any]) -> int:
     try:
-        objects, num_bad = _objects(document)
+        objects, bad = _objects(document)
     except _DAMAGE:
         return 0
-    return len(objects) + num_bad
+    return len(objects) + bad.total()
 
 
-def _objects(document: dict[str, Any]) -> tuple[dict[tuple[str, object], list[Floats]], int]:
-    objects: dict[tuple[str, object], list[Floats]] = {}
-    num_bad = 0
+def _objects(
+    document: dict[str, Any],
+) -> tuple[dict[tuple[str, object], _Part], Counter[str]]:
+    """Return the objects by label and group, and the number of dropped shapes by reason."""
+    objects: dict[tuple[str, object], list[_Part]] = {}
+    bad: Counter[str] = Counter()
+    size = _size(document)
     for number, shape in enumerate(document["shapes"]):
         label, group = str(shape["label"]), shape.get("group_id")
-        if label in _NO_CLASSES or shape.get("shape_type") == "point":
+        kind = str(shape.get("shape_type") or "polygon")
+        if label in _NO_CLASSES or kind == "point":
+            continue
+        if kind not in _SHAPES:
+            bad[ObjectTable.unread(kind)] += 1
             continue
         points = np.array(shape["points"], np.float64)
         try:
-            ring = _ring(shape.get("shape_type") or "polygon", points)
-        except OverflowError:
-            ring = None
-        if ring is None:
-            num_bad += 1
-        else:
-            one = (label, ("shape", number) if group is None else str(group))
-            objects.setdefault(one, []).append(ring)
-    return objects, num_bad
+            part = _mask(shape, points, size) if kind == "mask" else _area(kind, points)
+        except _DAMAGE:
+            bad[MALFORMED] += 1
+            continue
+        one = (label, ("shape", number) if group is None else str(group))
+        objects.setdefault(one, []).append(part)
+    return {one: _joined(parts, size or (0, 0)) for one, parts in objects.items()}, bad
 
 
-def _ring(kind: str, points: Floats) -> Floats | None:
-    if points.ndim != 2 or points.shape[1] != 2:
-        return None
-    if kind in ("rectangle", "mask") and len(points) in (2, 4):
-        return rectangle(*points.min(0).tolist(), *points.max(0).tolist())
-    if kind == "circle" and len(points) == 2:
-        radius = math.dist(points[0], points[1])
-        return ellipse(float(points[0, 0]), float(points[0, 1]), radius, radius)
-    return points if kind in ("polygon", "oriented_rectangle") and len(points) >= 3 else None
+def _area(kind: str, points: Floats) -> _Part:
+    """Return the box and outline of a shape; ValueError or OverflowError if it has no area."""
+    if kind == "rectangle" and len(points) in (2, 4):
+        points = rectangle(*points.min(0).tolist(), *points.max(0).tolist())
+    elif kind == "circle":
+        (x, y), edge = points.tolist()
+        radius = math.dist((x, y), edge)
+        points = ellipse(x, y, radius, radius)
+    if points.ndim != 2 or points.shape[1] != 2 or len(points) < 3 + (kind == "rectangle"):
+        raise ValueError("not the corners of an area")
+    return box_of([points]), Polygons((points,))
+
+
+def _mask(shape: dict[str, Any], points: Floats, size: tuple[int, int] | None) -> _Part:
+    """Return the box and runs of a mask; its points are the first and last pixel of its place."""
+    left, top, right, bottom = map(int, (*points.min(0), *points.max(0)))
+    pixels = decode_mask(base64.b64decode(shape["mask"])).pixels
+    if pixels.shape[:2] != (bottom - top + 1, right - left + 1) or min(left, top) < 0:
+        raise ValueError("a mask of another size than its place")
+    if size is None or bottom >= size[0] or right >= size[1]:
+        raise ValueError("a mask outside of its image")
+    flat = pixels.reshape(pixels.shape[0] * pixels.shape[1], -1).any(axis=1)
+    edges = np.flatnonzero(np.diff(flat, prepend=False, append=False))
+    return pasted_runs(edges[::2], edges[1::2], (left, top, pixels.shape[1]), size)
+
+
+def _joined(parts: Sequence[_Part], size: tuple[int, int]) -> _Part:
+    box = box_of([np.array(box).reshape(2, 2) for box, _ in parts])
+    outlines = [outline for _, outline in parts]
+    rings = [one.rings for one in outlines if isinstance(one, Polygons)]
+    if len(parts) == 1 or len(rings) == len(parts):
+        return box, Polygons(tuple(itertools.chain(*rings))) if rings else outlines[0]
+    if math.prod(size) > MAX_PIXELS:
+        return box, None
+    masks = [outline_mask(one, size) for one in outlines if isinstance(one, (Polygons, Runs))]
+    return box, runs_of(np.maximum.reduce(masks))

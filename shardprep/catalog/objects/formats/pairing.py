@@ -36,6 +36,8 @@ class Pairing:
         self._splits = folder_splits(index.keys)
         self.documents: dict[int, str] = {}
         """Position of an image with a document → key of the document."""
+        self._entries: dict[int, tuple[str, str, str]] = {}
+        """Position of an image → document, name and split of its last entry."""
         self._places: dict[tuple[str, str], tuple[str | None, list[str]]] = {}
 
     def find(self, name: str, document: str, split: str = "") -> int | None:
@@ -64,6 +66,25 @@ class Pairing:
         if (other := self.documents.setdefault(image, document)) != document:
             what = f"and {other} are both of {self._index.keys[image]}"
             raise SourceError(document, what, hint)
+
+    def find_listed(self, name: str, document: str, split: str) -> int | None:
+        """Return the image that a list of a split means; the split decides between several."""
+        try:
+            return self.find(name, document)
+        except AmbiguousIdError:
+            return self.find(name, document, split)
+
+    def claim_entry(self, image: int, document: str, name: str, split: str = "") -> None:
+        """Record an entry of a document for many images.
+
+        SourceError if the image has an entry in the same document, or one of another split.
+        """
+        other, known, of_split = self._entries.get(image, ("", "", split))
+        self._entries[image] = document, name, split
+        if other == document or (of_split and split and of_split != split):
+            where = f" in {other}" if other != document else ""
+            what = f"{name!r} and {known!r}{where} are both of {self._index.keys[image]}"
+            raise SourceError(document, what, "add the image of each, or delete one entry")
 
     def _find(self, path: str, document: str, split: str) -> int | None:
         folder = composed(document.rpartition("/")[0])

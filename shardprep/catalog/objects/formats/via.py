@@ -30,6 +30,7 @@ from shardprep.recipe.object_rules import FormatRule
 
 _PROJECT = "_via_img_metadata"
 _CLASS_NAMES = ("class", "label", "name", "type", "category", "object", "species")
+_SHAPES = ("rect", "polygon", "circle", "ellipse", "parts")
 _DAMAGE = (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError)
 
 
@@ -75,6 +76,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
                 if found is None:
                     missing[name] += len(_regions(entry))
                     continue
+                if not is_lines:
+                    pairing.claim_entry(found, key, name)
                 table.list_image(found)
                 is_listed = True
                 for region in _regions(entry):
@@ -143,11 +146,14 @@ def _add(table: ObjectTable, image: int, region: dict[str, Any], attribute: str)
         value = next((name for name, is_set in value.items() if is_set), "")
     try:
         shape = region["shape_attributes"]
+        if str(shape["name"]) not in _SHAPES:
+            table.drop(image, table.unread(str(shape["name"])))
+            return
         is_several = shape["name"] == "parts"
         rings = [np.array(r, np.float64) for r in shape["parts"]] if is_several else [_ring(shape)]
     except _DAMAGE:
         rings = []
-    known = tuple(ring for ring in rings if ring is not None and ring.ndim == 2 and len(ring) > 2)
+    known = tuple(ring for ring in rings if ring.ndim == 2 and len(ring) > 2)
     if not known or len(known) < len(rings) or any(ring.shape[1] != 2 for ring in known):
         table.drop(image, MALFORMED)
         return
@@ -155,7 +161,7 @@ def _add(table: ObjectTable, image: int, region: dict[str, Any], attribute: str)
     table.add(image, box_of(known), number, outline=Polygons(known))
 
 
-def _ring(shape: dict[str, Any]) -> Floats | None:
+def _ring(shape: dict[str, Any]) -> Floats:
     match shape["name"]:
         case "rect":
             x, y = shape["x"], shape["y"]
@@ -165,8 +171,6 @@ def _ring(shape: dict[str, Any]) -> Floats | None:
             return np.stack([np.array(side, np.float64) for side in points], axis=1)
         case "circle":
             return ellipse(shape["cx"], shape["cy"], shape["r"], shape["r"])
-        case "ellipse":
+        case _:
             radii = shape["rx"], shape["ry"]
             return ellipse(shape["cx"], shape["cy"], *radii, float(shape.get("theta") or 0))
-        case _:
-            return None

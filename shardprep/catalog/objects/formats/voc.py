@@ -142,7 +142,7 @@ def _list_splits(lists: Iterable[Text], index: KeyIndex, findings: list[str]) ->
         key, names = of_split.get(split, ("", ()))
         beside = key.removesuffix(_SPLIT_LISTS + key.rpartition("/")[2]) + _ANNOTATIONS
         for name in names:
-            found = pairing.find(name, beside)
+            found = pairing.find_listed(name, beside, split)
             if found is None:
                 continue
             num_twice += splits[found] not in (None, split)

@@ -417,7 +417,7 @@ def _yaml_splits(names: NameFile, source: AnnotatedSource, findings: list[str]) 
             listed = [key for key in lists if key.endswith(path.lstrip("./"))]
             if path.lower().endswith(".txt") and listed:
                 lines = source.documents.ids(listed[0])
-                found = (pairing.find(line, names.key) for line in lines)
+                found = (pairing.find_listed(line, names.key, split) for line in lines)
                 of_split.update(i for i in found if i is not None)
                 continue
             wanted = "/" + "/".join(n for n in path.split("/") if n not in ("", ".", "..")) + "/"
