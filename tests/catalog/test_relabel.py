@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardprep.errors import ShardprepError
+from shardprep.errors import ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from tests.catalog.builders import catalog, images
 from tests.support.builders import write
@@ -31,11 +31,11 @@ def test_only_named_images_with_a_label_get_another(tmp_path: Path) -> None:
     table = "key,label\ncat/1.png,dog\n4,wolf\ndog/3.png,\ntest/5.png,cat\nno.png,cat\n"
     before, _ = relabelled(tmp_path / "1", "key,label\ncat/2.png,cat\n")
     assert before == dict(zip(KEYS, ("cat", "cat", "cat", "dog", "dog", None), strict=True))
-    after, made = relabelled(tmp_path / "2", table)
+    after, made = relabelled(tmp_path / "2", table, classes=("cat", "dog", "wolf"))
     assert after == before | {"cat/1.png": "dog", "dog/4.png": "wolf"}
     assert made.rows_without_image == ("no.png",)
     remark = next(one for one in made.findings if one.startswith("--relabel: 2 labels"))
-    assert "2 images have no label, or an empty cell there; new labels: wolf" in remark
+    assert "2 images have no label, or an empty cell there" in remark
     assert made.labels_from.endswith("fixes.csv, column 'label' by 'key'")
 
 
@@ -46,7 +46,32 @@ def test_the_table_names_classes_as_the_class_map_does(tmp_path: Path) -> None:
     assert before["cat/2.png"] == "dog"
     after, made = relabelled(tmp_path / "2", "key,label\ncat/2.png,cat\n", class_map=swap)
     assert after == before | {"cat/2.png": "cat"}
-    assert "new labels" not in " ".join(made.findings)
+    assert made.label_names == ("dog", "cat")  # the order of the old names
+
+
+def test_a_class_that_no_image_has_is_a_question(tmp_path: Path) -> None:
+    """A typo would renumber the classes; the flag of the error adds the class at the end."""
+    table = "key,label\ncat/1.png,ape\n"
+    with pytest.raises(SourceError) as caught:
+        relabelled(tmp_path / "1", table)
+    assert "has ape, which is not a class of the images" in caught.value.what
+    assert caught.value.hint.endswith("--classes cat,dog,ape")
+    _, made = relabelled(tmp_path / "2", table, classes=("cat", "dog", "ape"))
+    assert made.label_names == ("cat", "dog", "ape")
+    after, _ = relabelled(tmp_path / "3", table, class_map="ape=ape")
+    assert after["cat/1.png"] == "ape"
+
+
+def test_a_class_whose_last_image_is_relabelled_keeps_its_number(tmp_path: Path) -> None:
+    table = "key,label\ncat/1.png,dog\ncat/2.png,dog\nx/cat/1.png,dog\n"
+    after, made = relabelled(tmp_path, table)
+    assert (after["cat/1.png"], made.label_names) == ("dog", ("cat", "dog"))
+
+
+def test_a_whole_number_is_the_class_whatever_its_decimals(tmp_path: Path) -> None:
+    file = write(tmp_path / "fixes.csv", b"key,label\n0/1.png,7.0\n")
+    made = catalog(tmp_path, images("0/1.png", "0/2.png", "7/3.png"), relabel=f"csv:{file}")
+    assert made.label_names == ("0", "7")
 
 
 @pytest.mark.parametrize(
