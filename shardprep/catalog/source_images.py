@@ -16,6 +16,7 @@ import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing, with_arrays
 from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
+from shardprep.catalog.arrays.opened_files import OWN_DATASET
 from shardprep.catalog.labels import Labelling, label_keys
 from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.detect import recognised
@@ -188,7 +189,8 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
     what = f"holds no image ({found or 'it is empty'})"
     if listing.notes:
         what += f"; looked into {some_of(listing.notes)}"
-        return SourceError(source, what, f"{OptionName('images')} FILE:COLUMN names an array")
+        hint = f"{OptionName('images')} FILE:COLUMN names an array"
+        return SourceError(source, what, "" if listing.notes == (OWN_DATASET,) else hint)
     return SourceError(source, what, "is it the right archive?")
 
 

@@ -28,6 +28,7 @@ from shardprep.image.signatures import (
     archive_type,
     array_type,
     is_image,
+    is_page,
 )
 from shardprep.source.byte_range import (
     MOST_BYTES,
@@ -277,10 +278,9 @@ class _Walk:
             # A zip may have data in front, such as a self-extractor: its directory is at its end.
             with buffered(self.unpacker.in_place(extent, name)) as whole:
                 kind = "zip" if zipfile.is_zipfile(whole) else None
+        _refuse(kind, extent, name)
         if kind is None:
             return False
-        if kind == "rar":
-            raise SourceError(name, "is a rar archive, which is not supported", "unpack it first")
         self.budget.check_depth(depth, name)
         try:
             if kind in _COMPRESSED:
@@ -374,6 +374,14 @@ def _is_packed_archive(extent: StoredExtent, key: str, head: bytes) -> bool:
     is_packed = not isinstance(extent, PlainExtent) and extent.is_packed
     is_zip = kind is not None or key.lower().endswith(_ZIP_SUFFIXES)
     return kind in (*_COMPRESSED, "7z") or (is_packed and is_zip)
+
+
+def _refuse(kind: str | None, extent: StoredExtent, name: str) -> None:
+    if kind == "rar":
+        raise SourceError(name, "is a rar archive, which is not supported", "unpack it first")
+    if kind is None and is_archive_name(name) and is_page(extent.read_head(HEAD_BYTES)):
+        what = "looks like a web page (a login?), not an archive"
+        raise SourceError(name, what, "download it again, signed in")
 
 
 def _head_type(extent: StoredExtent, name: str) -> str | None:

@@ -118,3 +118,23 @@ def test_of_the_whole_machine_only_the_root_is_listed(tmp_path: Path) -> None:
     root = str(source / "a").lstrip("/")
     result = build(Path("/"), tmp_path / "out", root=root, name="pets")
     assert (result.manifest.totals.num_inputs, result.manifest.labels.names) == (6, ("x", "y"))
+
+
+@pytest.mark.parametrize("start", [b"<!DOCTYPE html><html>", b"\xef\xbb\xbf\n <html lang=en>"])
+def test_a_web_page_that_is_called_an_archive_is_named(tmp_path: Path, start: bytes) -> None:
+    page = start + b"<body>Sign in</body></html>"
+    alone = tmp_path / "data.zip"
+    alone.write_bytes(page)
+    folder = write_folder(tmp_path / "source", {**IMAGES, "b/data.tar.gz": page})
+    for source in (alone, folder):
+        with pytest.raises(SourceError, match=r"data\..*: looks like a web page \(a login\?\)"):
+            build(source, tmp_path / "out")
+    assert summary(folder, root="a")[0] == 6
+
+
+def test_a_dataset_as_a_source_names_repack(tmp_path: Path) -> None:
+    dataset = build(write_folder(tmp_path / "source", IMAGES), tmp_path / "out").path
+    with pytest.raises(SourceError) as caught:
+        build(dataset, tmp_path / "again", name="again")
+    line = "looked into a dataset of shardprep, which shardprep repack reads"
+    assert str(caught.value).endswith(line)
