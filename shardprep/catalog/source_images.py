@@ -29,7 +29,7 @@ from shardprep.catalog.tables.row_matching import KeyIndex, WholeKeyIndex
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError, shown, some_of
 from shardprep.recipe.recipe import Recipe, outputs
-from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
+from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule, parse_label_rule
 from shardprep.source.byte_range import MemberError, RefusedExtent, StoredExtent, ZipExtent
 from shardprep.source.file_listing import LEADS_OUTSIDE, NOT_BELOW, Scope
 from shardprep.source.listing import Listing, Skipped, list_source
@@ -38,6 +38,7 @@ from shardprep.source.names import is_array_name, without_archive_suffix
 
 _KEPT_FIRST = ("test", "validation", "train")
 MOST_SHOWN = 160
+_COPY = "a copy of another"
 NOT_INCLUDED, NOT_EXCLUDED = "not matched by --include", "matched by --exclude"
 _UNWANTED = (NOT_BELOW, NOT_INCLUDED, NOT_EXCLUDED)
 _DOCUMENTS = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml", ".txt")
@@ -176,7 +177,40 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         found = recognised(recipe, index, documents, candidates)
         if found is not recipe:
             return source_images(found, listing)
+    labelling = _with_other_labels(labelling, recipe, tables, (members, left_out))
     return SourceImages(recipe, documents, beside, members, left_out, index, labelling, tables)
+
+
+def _with_other_labels(
+    labelling: Labelling,
+    recipe: Recipe,
+    tables: Sequence[Table],
+    images: tuple[Members, Sequence[Skipped]],
+) -> Labelling:
+    """Return the labels with a remark about copies that have another label than the kept image."""
+    kept = {one.key: one.detail for one in images[1] if one.reason == _COPY}
+    if not kept or labelling.rule == "none":
+        return labelling
+    rule = recipe.label_rule
+    if rule.kind == "auto":
+        rule = parse_label_rule(labelling.rule)
+        tables = [labelling.match.table] if labelling.match else ()
+    try:
+        names = label_keys(KeyIndex([*kept]), rule, tables).names
+    except SourceError:  # no copy has a label
+        return labelling
+    label_of = dict(zip(images[0].keys, labelling.names, strict=True))
+    pairs = zip(kept.items(), names, strict=True)
+    others = [
+        f"{key} ({name}) and {first} ({label_of[first]})"
+        for (key, first), name in pairs
+        if name is not None and label_of[first] not in (None, name)
+    ]
+    if not others:
+        return labelling
+    what = f"{OptionName('dedup')}: of the left-out copies, {len(others):,} had another label"
+    remark = f"{what} than the image that is kept, such as {others[0]}"
+    return replace(labelling, remarks=(*labelling.remarks, remark))
 
 
 def no_image(source: str, listing: ImageListing) -> SourceError:
@@ -224,7 +258,7 @@ def _select(
         listed = {i: "" for text in set(excluded) for i in index.find(text)}
         wanted = _without(wanted, listed, "on the exclude list", left_out)
     if recipe.dedup:
-        wanted = _without(wanted, _copies(wanted), "a copy of another", left_out)
+        wanted = _without(wanted, _copies(wanted), _COPY, left_out)
     if not wanted:
         reasons = Counter(one.reason for one in left_out)
         counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())

@@ -10,7 +10,7 @@ import pytest
 from shardprep.errors import ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from tests.catalog.builders import catalog, images
-from tests.support.builders import write
+from tests.support.builders import jpeg, write
 
 KEYS = ("cat/1.png", "cat/2.png", "x/cat/1.png", "dog/3.png", "dog/4.png", "test/5.png")
 
@@ -100,3 +100,33 @@ def test_the_option_and_its_table_are_in_the_fingerprint() -> None:
     assert (recipe.fingerprint_options()["relabel"], recipe.named_files[0]) == (
         "csv:a.csv:key:label", "a.csv"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("header", ["old,new", "class_name,Label", "from,english"])
+def test_the_header_of_a_class_map_is_not_a_class(tmp_path: Path, header: str) -> None:
+    names = write(tmp_path / "names.csv", f"{header}\ncat,feline\n".encode())
+    made = catalog(tmp_path, images(*KEYS), class_map=str(names))
+    assert made.label_names == ("feline", "dog")
+    assert "no class is called" not in " ".join(made.findings)
+
+
+def test_a_class_that_looks_like_a_header_is_renamed(tmp_path: Path) -> None:
+    names = write(tmp_path / "names.csv", b"old,new\ncat,feline\n")
+    made = catalog(tmp_path, images("old/1.png", "old/2.png", "cat/3.png"), class_map=str(names))
+    assert set(made.label_names) == {"new", "feline"}
+
+
+@pytest.mark.parametrize("labels", ["auto", "folder", "csv:labels.csv:id:label"])
+def test_copies_with_different_labels_are_named(tmp_path: Path, labels: str) -> None:
+    keys = ("cat/1.png", "cat/2.png", "dog/3.png", "dog/4.png")
+    members = {key: jpeg(8, 8, seed=int(key[4])) for key in keys}
+    members |= {"dog/9.png": members["cat/1.png"], "cat/8.png": members["cat/2.png"]}
+    if labels.startswith("csv"):
+        rows = "".join(f"{key[4]},{key[:3]}\n" for key in members)
+        members["labels.csv"] = f"id,label\n{rows}".encode()
+    made = catalog(tmp_path, members, labels, dedup=True)
+    (remark,) = (one for one in made.findings if "had another label" in one)
+    assert remark == (
+        "--dedup: of the left-out copies, 1 had another label than the image that is kept, "
+        "such as dog/9.png (dog) and cat/1.png (cat)"
+    )
