@@ -298,7 +298,7 @@ def test_sizes_of_originals_are_not_mixed(run: Callable[..., Done], tmp_path: Pa
     (line,) = (
         one for one in run("inspect", path).stdout.splitlines() if one.startswith("originals")
     )
-    assert line.startswith("originals width 94 to 130 (median 94), height 94 to 130 (median 94)")
+    assert line.startswith("originals width 94 to 130 (median 130), height 94 to 130 (median 130)")
     one = write_folder(tmp_path / "one", {"1.jpg": jpeg(94, 130)})
     path = build(one, tmp_path / "out", labels="none").path
     assert "originals 130x94 pixels (1 jpeg)" in run("inspect", path).stdout
