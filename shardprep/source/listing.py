@@ -164,7 +164,7 @@ class _Walk:
                 else:
                     self.budget.add_source(file.num_bytes)
                     extent = PlainExtent(file.path, 0, file.num_bytes)
-                    self.member(clean_key(file.relative), extent, depth=1)
+                    self.member(clean_key(file.relative.replace("\\", "/")), extent, depth=1)
 
     def file(self, place: str, num_bytes: int) -> None:
         """Add the members of a source that is an archive, or a volume of a split archive."""
