@@ -240,8 +240,9 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     """Return options with the predictions in a table, and a sentence on those that are not used."""
     import numpy as np
 
+    from shardprep.catalog.tables.key_index import WholeKeyIndex
     from shardprep.catalog.tables.metadata_files import Documents
-    from shardprep.catalog.tables.row_matching import WholeKeyIndex, match_table
+    from shardprep.catalog.tables.row_matching import match_table
     from shardprep.dataset.schema import LABEL
     from shardprep.recipe.recipe import make_recipe
     from shardprep.recipe.rules import parse_table_rule

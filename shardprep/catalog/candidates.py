@@ -22,8 +22,9 @@ from shardprep.catalog.labels import (
 )
 from shardprep.catalog.names import find_masks, given_split
 from shardprep.catalog.stacks import sample_keys, stack_patterns
-from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, match_table
-from shardprep.catalog.tables.table import Table, joined
+from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.row_matching import TableMatch, joined, match_table, united
+from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_proposals import has_texts, target_proposals
 from shardprep.errors import SourceError, counted
 from shardprep.recipe.rules import CsvRule, LabelRule
@@ -123,7 +124,8 @@ def table_candidates(
 ) -> list[Candidate]:
     """Return a candidate for the label column of a table, or if unclear, for each likely column.
 
-    `tables` are all tables: the columns that a sample submission shares with this one are targets.
+    `tables` are all tables, not united. The columns that a sample submission shares with this one
+    are targets.
     """
     try:
         labelling = label_by_table(index, table, CsvRule((table.name,)))
@@ -149,10 +151,11 @@ def table_candidates(
             found.append(one)
     found.sort(key=lambda one: -one.num_labelled)
     several = _target_candidates(index, match, tables)
-    for other in tables:
+    parts = [one for one in tables if one.name in dict(table.parts)] or [table]
+    for own, other in itertools.product(parts, tables):
         with contextlib.suppress(SourceError):  # they share no column, or several
             if match.id_column not in other.header:
-                more = match_table(index, joined(table, other, ""), match.id_column)
+                more = match_table(index, joined(own, other, ""), match.id_column)
                 new = more.table.header[len(table.header) :]
                 there = _target_candidates(index, more, tables, new)
                 several += [replace(one, join=other.name) for one in there]
@@ -207,7 +210,7 @@ def stack_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candi
         replace(one, stack=pattern)
         for pattern in stack_patterns(keys, tables)
         for index in [KeyIndex(sample_keys(keys, pattern))]
-        for table in tables
+        for table in united(index, tables)
         for one in table_candidates(index, table, tables)
         if 2 * one.num_labelled > one.num_images
     ]
@@ -239,7 +242,9 @@ def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candid
 def label_findings(index: KeyIndex, tables: Sequence[Table]) -> list[str]:
     """Return a line about each of the first three candidates, and a line about the others."""
     found = stack_candidates(index.keys, tables)
-    found += [one for table in tables for one in table_candidates(index, table, tables)]
+    found += [
+        one for table in united(index, tables) for one in table_candidates(index, table, tables)
+    ]
     found += part_candidates(index.keys, tables)
     lines = [f"labels could be {one.flags} ({one.counts})" for one in found[:_MOST_SHOWN]]
     if found[_MOST_SHOWN:]:

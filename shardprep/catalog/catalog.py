@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -35,7 +36,7 @@ from shardprep.catalog.source_images import (
     num_links_outside,
     source_images,
 )
-from shardprep.catalog.splits import given_splits, group_findings, group_keys
+from shardprep.catalog.splits import GivenSplits, given_splits, group_findings, group_keys
 from shardprep.catalog.stacks import stack_columns, stack_findings, stack_patterns
 from shardprep.catalog.tables.columns import (
     Column,
@@ -45,8 +46,9 @@ from shardprep.catalog.tables.columns import (
     make_rows,
     with_headers,
 )
+from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import TableMatch, WholeKeyIndex, match_table
+from shardprep.catalog.tables.row_matching import TableMatch, match_table
 from shardprep.catalog.targets import (
     Naming,
     Target,
@@ -66,7 +68,7 @@ from shardprep.image.tiles import tile_spec
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
-from shardprep.source.string_column import Coded
+from shardprep.source.string_column import Coded, Texts
 
 _NO_LABEL, _NO_TARGET = "no label", "no target image"
 TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
@@ -138,12 +140,11 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
             *(annotated.facts.names if annotated is not None else ()),
         )
     )
-    splits = _splits(wanted, match, annotated)
+    splits, notes, unused = _splits(wanted, match, annotated)
     rule = recipe.rules.group
     match = with_headers(match, members, (*recipe.columns, rule.text))
-    groups = Coded.constant("", len(members))
-    if rule.kind != "none":
-        groups = group_keys(index.keys, rule, match)
+    no_groups = Coded.constant("", len(members))
+    groups = no_groups if rule.kind == "none" else group_keys(index.keys, rule, match)
     lacks = _lacks(splits, targets.values)
     if annotated is not None:
         annotated = settled(annotated, splits, recipe)
@@ -181,19 +182,33 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         used = {mask.key for several in items.masks.firsts().values() for mask in several}
         others += beside.unused(set(index.keys), used)
     findings = _findings(wanted, listing, targets, annotated, (items, unlabelled))
-    findings += rows.findings
+    lost, more = _without_left_out((*labelling.rows_without_image, *rows.without_image), wanted)
+    findings += [*rows.findings, *wanted.notes, *notes, *more]
     return Catalog(
         items,
         listing.skipped + others + wanted.skipped + unlabelled,
         targets.names,
         concise(labelling.how),
-        labelling.rows_without_image + rows.without_image,
+        (*lost, *wanted.unused, *unused),
         targets.kind,
         columns,
         list(map(concise, findings)),
         facts,
         targets.features,
     )
+
+
+def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[str], list[str]]:
+    """Return the ids of rows without those of images that options leave out, and a remark."""
+    if not (rows and wanted.skipped):
+        return [*rows], []
+    out = KeyIndex([one.key for one in wanted.skipped]).are_found(Texts.of(rows))
+    if not out.any():
+        return [*rows], []
+    excluded = [row for row, is_out in zip(rows, out, strict=True) if is_out]
+    kept = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
+    remark = f"{counted(len(excluded), 'row', 'is', 'are')} of images that are left out: "
+    return kept, [remark + some_of(excluded, 3)]
 
 
 def _relabelled(wanted: SourceImages, naming: Naming) -> Labelling:
@@ -231,7 +246,7 @@ def _relabelled(wanted: SourceImages, naming: Naming) -> Labelling:
     lost = labelling.rows_without_image + fixes.rows_without_image
     how = f"{labelling.how}; then {fixes.how}"
     labelling = replace(labelling, names=names, table_names=given, how=how)
-    return replace(labelling, rows_without_image=lost, remarks=(remark,))
+    return replace(labelling, rows_without_image=lost, remarks=(*labelling.remarks, remark))
 
 
 def _strata(
@@ -250,14 +265,22 @@ def _strata(
 
 def _splits(
     wanted: SourceImages, match: TableMatch | None, annotated: Annotated | None
-) -> Coded[str | None]:
-    rule = wanted.recipe.rules.split
-    splits = given_splits(wanted.index, rule, match, wanted.documents)
+) -> GivenSplits:
+    rules = wanted.recipe.rules
+    rule, of_objects = (
+        rules.split,
+        rules.boxes.table if rules.boxes.table.files else rules.masks.runs,
+    )
+    if match is None and rule.kind in ("column", "tables") and of_objects.files:
+        table = wanted.documents.table(of_objects.files)
+        match = match_table(wanted.index, table, of_objects.id_column)
+    given = given_splits(wanted.index, rule, match, wanted.documents)
     is_by_source = rule.kind in ("folders", "ratio")
     own = annotated.splits if annotated is not None and is_by_source else None
     if own is None:
-        return splits
-    return Coded.of(one or two for one, two in zip(own, splits, strict=True))
+        return given
+    pairs = zip(own, given.splits, strict=True)
+    return given._replace(splits=Coded.of(one or two for one, two in pairs))
 
 
 def _rows(wanted: SourceImages) -> RowColumns:
@@ -344,6 +367,7 @@ def _findings(
         unmapped = tuple(n for n in annotated.unmapped if not has_labels or n in unmapped)
     if unmapped:
         findings.append(f"{OptionName('class_map')}: no class is called {some_of(unmapped)}")
+    findings += _without_effect(recipe, labelling, targets, annotated)
     if recipe.rules.group.kind != "none":
         findings += group_findings(items, recipe.rules.group.text, recipe.rules.split.ratios)
     patterns: list[str] = []
@@ -362,6 +386,26 @@ def _findings(
         if labelling.rule == "none" or patterns:
             findings += label_findings(wanted.index, wanted.tables)
     return findings + stack_findings(items.members, patterns)
+
+
+def _without_effect(
+    recipe: Recipe, labelling: Labelling, targets: Targets, annotated: Annotated | None
+) -> list[str]:
+    """Return remarks on `--separator` and `--classes` that name nothing in the source."""
+    findings = []
+    cells = [*labelling.names.counts(), *chain(*labelling.cells.values())]
+    if recipe.separator and not any(recipe.separator in str(cell) for cell in cells):
+        findings.append(f"{OptionName('separator')}: no label has {recipe.separator!r}")
+    if targets.kind in ("class", "multilabel") and annotated is None:
+        used = {
+            i
+            for one in targets.values.counts()
+            for i in (one if isinstance(one, tuple) else (one,))
+        }
+        unused = [name for name in recipe.classes if targets.names.index(name) not in used]
+        if unused:
+            findings.append(f"{OptionName('classes')}: no image is of class {some_of(unused)}")
+    return findings
 
 
 def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, num_images: int) -> None:

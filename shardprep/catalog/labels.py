@@ -14,13 +14,8 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.names import find_masks, folder_splits, given_split, natural_order
 from shardprep.catalog.patterns import Pattern
-from shardprep.catalog.tables.row_matching import (
-    AmbiguousIdError,
-    KeyIndex,
-    TableMatch,
-    find_ids,
-    match_table,
-)
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table, united
 from shardprep.catalog.tables.table import OpenQuoteError, Table
 from shardprep.catalog.target_values import OF_COLUMNS
 from shardprep.catalog.targets import Cell
@@ -51,6 +46,8 @@ _SAMPLES = re.compile(
 """Titles of columns whose cells are ids of samples, and not classes."""
 _SET = frozenset(("1", "1.0", "true", "yes"))
 _SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
+_SIGNS = re.compile(r"[\W_]+")
+_MOST_LOOKED_AT = 500
 _MOST_CANDIDATES = 40
 _MOST_TARGETS = 1_000
 
@@ -70,6 +67,8 @@ class Labelling:
     rule: str = "none"
     findings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    unclear: SourceError | None = None
+    """The error of a table that has labels, if `auto` finds no image of its ids."""
     cells: Mapping[str, Coded[str | None]] = field(default_factory=dict)
     """Column → its cell for each image, for targets of several values; {} for a single one."""
 
@@ -106,22 +105,9 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
     keys = index.keys
     is_test = folder_splits(keys).fit(lambda split: split == "test")
     considered = np.flatnonzero(~is_test if not is_test.all() else is_test)
-    passed_over = ""
-    for table in tables:
-        try:
-            labelling = label_by_table(index, table, CsvRule((table.name,)))
-        except AmbiguousIdError:
-            passed_over = f"; {table.name} is passed over: its ids fit several images each"
-            continue
-        except OpenQuoteError:  # the table names images, but rows are missing
-            raise
-        except SourceError:
-            continue
-        is_fit = _fits(labelling.names, considered)
-        if is_fit or are_classes(len(labelling.table_names), len(table.rows)):  # not captions
-            table.check_quotes(*labelling.columns)
-        if is_fit:
-            return labelling
+    labelling, passed_over, unclear = _by_tables(index, tables, considered)
+    if labelling is not None:
+        return labelling
     no_classes = find_masks(keys).no_classes
     names = _folder_names(keys, 1, no_classes)
     how = "name of the folder that holds the image"
@@ -138,12 +124,65 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
         example = keys[first].rpartition("/")[2]
         how = f"start of the file name, before the number ({example} → {names[first]})"
         rule = "prefix"
+    if unclear is not None and rule == "prefix":
+        names = Coded.constant(None, len(keys))
     if not _fits(names, considered):
         how = f"none found{passed_over}; say where they are with {OptionName('labels')}"
-        return Labelling(Coded.constant(None, len(keys)), how)
+        return Labelling(Coded.constant(None, len(keys)), how, unclear=unclear)
     names, findings = _without_test_names(names, considered, rule)
     # The rule alone would label the test split as well.
     return Labelling(names, how + passed_over, rule="auto" if findings else rule, findings=findings)
+
+
+def _by_tables(
+    index: KeyIndex, tables: Sequence[Table], considered: Ints
+) -> tuple[Labelling | None, str, SourceError | None]:
+    """Return the labels by the first table that fits, a remark on others, and the first error."""
+    passed_over, unclear = "", list[SourceError]()
+    for table in united(index, tables):
+        try:
+            labelling = label_by_table(index, table, CsvRule((table.name,)))
+        except AmbiguousIdError as error:
+            passed_over = f"; {table.name} is passed over: {error.what}"
+            unclear.append(error)
+            continue
+        except OpenQuoteError:  # the table names images, but rows are missing
+            raise
+        except SourceError:
+            unclear += _nearly_fitting(index, table)
+            continue
+        is_fit = _fits(labelling.names, considered)
+        if is_fit or are_classes(len(labelling.table_names), len(table.rows)):  # not captions
+            table.check_quotes(*labelling.columns)
+        if is_fit:
+            return labelling, "", None
+    return None, passed_over, unclear[0] if unclear else None
+
+
+def _nearly_fitting(index: KeyIndex, table: Table) -> list[SourceError]:
+    """Return an error if a table has a column of labels, and ids that are nearly names of images.
+
+    Names are nearly equal if they differ in case, in zeros before numbers or in signs.
+    """
+    titles = {title.lower() for title in table.header}
+    if titles.isdisjoint(_LABEL_COLUMNS):
+        return []
+    names = {_plain(key): key for key in index.keys}
+    every = [(title, table.cells(i)[:_MOST_LOOKED_AT]) for i, title in enumerate(table.header)]
+    for title, cells in every:
+        near = [cell for cell in cells if _plain(cell) in names]
+        if index.num_found(cells) >= len(cells) / 2:
+            return []  # the ids fit, but the labels are not clear
+        if near and len(near) >= len(cells) / 2:
+            what = f"column {title!r} has ids such as {near[0]!r}, and keys are like "
+            hint = f"write ids as the keys are, or name a rule with {OptionName('labels')}"
+            return [SourceError(table.name, what + repr(names[_plain(near[0])]), hint)]
+    return []
+
+
+def _plain(name: str) -> str:
+    bare = _SIGNS.sub("", name.rpartition("/")[2].rpartition(".")[0] or name)
+    return re.sub(r"(?<!\d)0+(?=\d)", "", bare).casefold()
 
 
 def _ids_of_samples(names: Coded[Cell | None], tables: Sequence[Table]) -> str:
@@ -231,7 +270,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
     by += f", a row for each {rule.pivot!r}" if rule.pivot else ""
     found = Labelling(
         Coded.constant(None, len(keys)),
-        f"{table.name}, {columns}{by}",
+        f"{_named(keys, match)}, {columns}{by}",
         match.rows_without_image,
         match=match,
         columns=(*titles, rule.pivot) if rule.pivot else titles,
@@ -265,6 +304,21 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
         names, classes = _sets_of_flags(of_images), frozenset((title,) for title in of_images)
         return replace(found, names=names, table_names=classes)
     return replace(found, names=_titles_of_rows(of_images), cells=of_images)
+
+
+def _named(keys: Sequence[str], match: TableMatch) -> str:
+    """Return the name of the table; of several tables, with the images that each names by split."""
+    if not match.table.parts:
+        return match.table.name
+    splits = folder_splits(keys).filled("train")
+    names, start = list[str](), 0
+    for name, number in match.table.parts:
+        images = np.unique(match.key_of[start : start + number])
+        counts = splits.take(images[images >= 0]).counts()
+        of = ", ".join(f"{count:,} {split}" for split, count in counts.items())
+        names.append(f"{name} ({of or 'no image'})")
+        start += number
+    return " + ".join(names)
 
 
 def _same(cell: str | None) -> str | None:

@@ -62,9 +62,20 @@ def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
 
 
 def document_split(name: str) -> str | None:
-    """Return the split in the name of a document, or None: "train_labels.csv" → "train"."""
-    word, _ = split_word(name.rpartition("/")[2].rpartition(".")[0])
-    return given_split([word]) if word else None
+    """Return the split in the name of a document, or None: "train_labels.csv" → "train".
+
+    A name with two splits, such as "train_val.csv", names neither.
+    """
+    word, rest = split_word(name.rpartition("/")[2].rpartition(".")[0])
+    splits = {given_split([one]) for one in (word, split_word(rest)[0]) if one}
+    return splits.pop() if len(splits) == 1 else None
+
+
+def stated_split(folder: str) -> str | None:
+    """Return the split that a folder of documents states: "train_labels" → "train"."""
+    parts = folder.split("/")
+    stated = (document_split(f"{part}.") for part in parts)
+    return given_split(parts) or next(filter(None, stated), None)
 
 
 def natural_order(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:

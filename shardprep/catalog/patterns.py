@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import fnmatch
 import marshal
+import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shardprep.catalog import regex_process
@@ -76,12 +77,27 @@ def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
     return fits
 
 
+def unused_globs(globs: Sequence[str], keys: Iterable[str]) -> list[str]:
+    """Return the globs that match no key, regardless of case."""
+    left = {glob: re.compile(ANY_FOLDER + _translated(glob)).match for glob in globs}
+    for key in keys:
+        if not left:
+            break
+        name = composed(key).lower()
+        names = {name, without_archive_suffix(name)}
+        left = {glob: fits for glob, fits in left.items() if not any(map(fits, names))}
+    return list(left)
+
+
+def _translated(glob: str) -> str:
+    return fnmatch.translate(composed(glob).removeprefix("**/").lower())
+
+
 def matched(keys: Sequence[str], globs: Sequence[str], option: str) -> list[bool]:
     """Return whether each key matches one of the globs of an option, regardless of case."""
     if not globs:
         return [False] * len(keys)
     start = "" if option == "root" else ANY_FOLDER
-    wanted = [composed(glob).removeprefix("**/").lower() for glob in globs]
-    text = "|".join(start + fnmatch.translate(glob) for glob in wanted)
+    text = "|".join(start + _translated(glob) for glob in globs)
     pattern = Pattern(text, OptionName(option), " ".join(globs), is_whole=True)
     return globs_match([composed(key).lower() for key in keys], pattern)

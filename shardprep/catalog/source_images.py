@@ -10,7 +10,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,12 +24,12 @@ from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
 from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside, skipped
-from shardprep.catalog.patterns import matched
+from shardprep.catalog.patterns import matched, unused_globs
 from shardprep.catalog.stacks import check_stacks, stack_masks, stacked
+from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex, origin_of, unused_entries
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex, WholeKeyIndex
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import OptionName, SourceError, shown, some_of
+from shardprep.errors import OptionName, SourceError, printable, shown, some_of
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule, parse_label_rule
 from shardprep.source.byte_range import MemberError, RefusedExtent, StoredExtent, ZipExtent
@@ -35,6 +37,7 @@ from shardprep.source.file_listing import LEADS_OUTSIDE, NOT_BELOW, Scope
 from shardprep.source.listing import Listing, Skipped, list_source
 from shardprep.source.members import Member, Members, StackExtent
 from shardprep.source.names import is_array_name, without_archive_suffix
+from shardprep.source.string_column import Coded, Texts
 
 _KEPT_FIRST = ("test", "validation", "train")
 MOST_SHOWN = 160
@@ -56,6 +59,9 @@ class SourceImages:
     index: KeyIndex
     labelling: Labelling
     tables: Sequence[Table]
+    notes: list[str]
+    unused: tuple[str, ...]
+    """Entries of the exclude list that fit no image."""
 
 
 def list_images(
@@ -157,7 +163,10 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
     recipe = with_panoptic(recipe, listing.images, documents)
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
     beside = masks_beside(recipe, listing.images, documents)
-    members, left_out = _select(beside.images, recipe, excluded)
+    others = [one.key for several in (listing.others, listing.skipped) for one in several]
+    others += listing.images.keys if len(beside.images) < len(listing.images) else []
+    selected = _select(beside.images, recipe, excluded, others)
+    members = selected.members
     check_stacks(recipe, members)
     index = KeyIndex(members.keys)
     candidates = listing.images
@@ -177,8 +186,21 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         found = recognised(recipe, index, documents, candidates)
         if found is not recipe:
             return source_images(found, listing)
-    labelling = _with_other_labels(labelling, recipe, tables, (members, left_out))
-    return SourceImages(recipe, documents, beside, members, left_out, index, labelling, tables)
+    if labelling.unclear is not None:
+        raise labelling.unclear
+    labelling = _with_other_labels(labelling, recipe, tables, (members, selected.left_out))
+    return SourceImages(
+        recipe=recipe,
+        documents=documents,
+        beside=beside,
+        members=members,
+        skipped=selected.left_out,
+        index=index,
+        labelling=labelling,
+        tables=tables,
+        notes=selected.notes,
+        unused=tuple(selected.unused),
+    )
 
 
 def _with_other_labels(
@@ -206,11 +228,9 @@ def _with_other_labels(
         for (key, first), name in pairs
         if name is not None and label_of[first] not in (None, name)
     ]
-    if not others:
-        return labelling
     what = f"{OptionName('dedup')}: of the left-out copies, {len(others):,} had another label"
-    remark = f"{what} than the image that is kept, such as {others[0]}"
-    return replace(labelling, remarks=(*labelling.remarks, remark))
+    remarks = [f"{what} than the image that is kept, such as {one}" for one in others[:1]]
+    return replace(labelling, remarks=(*labelling.remarks, *remarks))
 
 
 def no_image(source: str, listing: ImageListing) -> SourceError:
@@ -233,15 +253,25 @@ def num_links_outside(listing: Listing) -> int:
     return sum(one.reason == LEADS_OUTSIDE for one in listing.skipped)
 
 
+class _Selected(NamedTuple):
+    members: Members
+    left_out: list[Skipped]
+    notes: list[str]
+    unused: list[str]
+    """Entries of the exclude list that fit no image."""
+
+
 def _select(
-    images: Members, recipe: Recipe, excluded: Sequence[str]
-) -> tuple[Members, list[Skipped]]:
+    images: Members, recipe: Recipe, excluded: Sequence[str], others: Sequence[str]
+) -> _Selected:
     """Return the wanted images, and the others with the reason why they are left out.
 
     A glob fits the whole key, or an end of it that starts at a folder, regardless of case: `*.png`,
-    `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list.
+    `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list, `others` the keys of
+    all other members, which a glob may mean.
     """
     wanted, left_out = images, list[Skipped]()
+    notes, unused = list[str](), list[str]()
     below = [f"{recipe.root.strip('/')}/*"] if recipe.root.strip("/.") else []
     for globs, option, is_kept, reason in (
         (below, "root", True, NOT_BELOW),
@@ -251,11 +281,22 @@ def _select(
         if globs:
             fits = matched(wanted.keys, globs, option)
             out = {i: "" for i, fit in enumerate(fits) if fit != is_kept}
-            wanted = _without(wanted, out, reason, left_out)
+            kept, wanted = wanted, _without(wanted, out, reason, left_out)
+            hits = wanted.keys if is_kept else [kept.keys[i] for i in out]
+            if option != "root":
+                lost = unused_globs(globs, chain(hits, others, images.keys))
+                notes += [f"{OptionName(option)}: {some_of(lost)} fits nothing"] if lost else []
     left_out.sort(key=lambda one: one.key)
     if excluded:
-        index = WholeKeyIndex(wanted.keys)
-        listed = {i: "" for text in set(excluded) for i in index.find(text)}
+        file, index = recipe.exclude_list, WholeKeyIndex(wanted.keys)
+        origins = Coded.constant(origin_of(file, is_firm=False), len(excluded))
+        found = index.find_all(Texts.of(excluded), file, origins).tolist()
+        unused += [text for text, at in zip(excluded, found, strict=True) if at < 0]
+        if unused and len(wanted) < len(images):  # other options may leave their images out
+            every = WholeKeyIndex(images.keys)
+            unused = [text for text in unused if not every.find(printable(text))]
+        notes += unused_entries(file, unused, len(excluded), images.keys[0])
+        listed = dict.fromkeys(filter(lambda at: at >= 0, found), "")
         wanted = _without(wanted, listed, "on the exclude list", left_out)
     if recipe.dedup:
         wanted = _without(wanted, _copies(wanted), _COPY, left_out)
@@ -265,7 +306,7 @@ def _select(
         what = f"all {len(images):,} images are left out ({counted})"
         hint = f"a key looks like {shown(images[0].key, MOST_SHOWN)}"
         raise SourceError(recipe.source, what, hint)
-    return wanted, left_out
+    return _Selected(wanted, left_out, notes, unused)
 
 
 def _without(

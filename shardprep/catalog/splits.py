@@ -6,16 +6,18 @@ Splits come from folders, a column, lists or tables. A group can be a patient, a
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.items import Items
-from shardprep.catalog.names import document_split, folder_splits, given_split, natural_order
+from shardprep.catalog.names import folder_splits, given_split, natural_order
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
+from shardprep.catalog.tables.key_index import KeyIndex, origin_of, unused_entries
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch
+from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.errors import OptionError, OptionName, SourceError, counted, shown, some_of
 from shardprep.recipe.rules import GroupRule, SplitRule
 from shardprep.source.names import composed
@@ -30,27 +32,45 @@ def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
     return split == "train" or split in ratios
 
 
+class GivenSplits(NamedTuple):
+    """The split of each key; None to leave the key out."""
+
+    splits: Coded[str | None]
+    notes: Sequence[str] = ()
+    unused: Sequence[str] = ()
+    """Entries of lists that fit no image."""
+
+
 def given_splits(
     index: KeyIndex, rule: SplitRule, match: TableMatch | None, documents: Documents
-) -> Coded[str | None]:
-    """Return the split of each key by the rule, or by its folders; None to leave the key out."""
+) -> GivenSplits:
+    """Return the splits by the rule, or by folders.
+
+    With a column or tables, an image without a row is left out, unless it is in a folder of
+    validation or test.
+    """
     if rule.kind == "roots":
-        return Coded.of(_root_splits(index.keys, rule))
+        return GivenSplits(Coded.of(_root_splits(index.keys, rule)))
     if rule.kind == "list":
-        return Coded.of(_listed_splits(index, rule, documents))
+        return _listed_splits(index, rule, documents)
     by_folder = folder_splits(index.keys).filled("train")
     if rule.kind in ("folders", "ratio"):
-        return by_folder
+        return GivenSplits(by_folder)
+    return GivenSplits(Coded.of(_splits_by_table(rule, match, by_folder)))
+
+
+def _splits_by_table(
+    rule: SplitRule, match: TableMatch | None, by_folder: Coded[str | None]
+) -> Iterator[str | None]:
     if match is None:
         what = "needs a label table, and the source has none"
         hint = f"use {OptionName('labels')} csv:FILE or {OptionName('join')} FILE"
         raise SourceError(OptionName("split", rule.kind), what, hint)
     if rule.kind == "tables":
-        tables = match.table.parts_of_rows().map(lambda name: document_split(name) or "train")
-        return Coded.of(
-            folder if row < 0 else tables[row]
-            for row, folder in zip(match.row_of.tolist(), by_folder, strict=True)
-        )
+        tables = match.table.parts_of_rows().map(lambda name: origin_of(name).split or "train")
+        of_rows = Coded(np.append(tables.codes, -1)[match.row_of], tables.values)
+        yield from _filled(of_rows, match, by_folder)
+        return
     cells = match.cells(rule.column)
     known = {*cells.firsts().values()}
     if unused := rule.places.keys() - known:
@@ -58,7 +78,16 @@ def given_splits(
         what = f"no image has {', '.join(_natural(unused))} in column {rule.column!r}"
         raise SourceError(OptionName("split", "column"), what, f"its cells are {there}")
     given = cells.map(lambda cell: _column_split(cell, rule) if cell else None)
-    return Coded.of(own or folder for own, folder in zip(given, by_folder, strict=True))
+    yield from _filled(given, match, by_folder)
+
+
+def _filled(
+    given: Iterable[str | None], match: TableMatch, by_folder: Iterable[str | None]
+) -> Iterator[str | None]:
+    """Yield the given splits; without one, the folder's, but no train for images without a row."""
+    rows = match.row_of.tolist()
+    for own, row, folder in zip(given, rows, by_folder, strict=True):
+        yield own or (None if row < 0 and folder == "train" else folder)
 
 
 def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
@@ -80,24 +109,27 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
     return splits
 
 
-def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> list[str | None]:
+def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> GivenSplits:
     splits: list[str | None] = [None] * len(index.keys)
+    notes, every = list[str](), list[str]()
     for split, file in rule.places.items():
         ids = documents.ids(file)
-        for text in ids:
-            found = index.find_one(text, file)
-            if found is None:
-                continue
-            if (other := splits[found]) not in (None, split):
+        origin = origin_of(file, is_firm=False)._replace(split=split)
+        places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
+        unused = [text for text, at in zip(ids, places.tolist(), strict=True) if at < 0]
+        notes += unused_entries(file, unused, len(ids), index.keys[0])
+        every += unused
+        for place in places[places >= 0].tolist():
+            if (other := splits[place]) not in (None, split):
                 raise SourceError(
-                    file, f"{index.keys[found]} is in two splits, {other} and {split}"
+                    file, f"{index.keys[place]} is in two splits, {other} and {split}"
                 )
-            splits[found] = split
+            splits[place] = split
         if split not in splits:
             line = f", such as {shown(ids[0], _MOST_CHARACTERS)}" if ids else ": it is empty"
             hint = f"a key looks like {shown(index.keys[0], _MOST_CHARACTERS)}"
             raise SourceError(file, f"names no image of the source{line}", hint)
-    return splits
+    return GivenSplits(Coded.of(splits), notes, every)
 
 
 def _column_split(cell: str, rule: SplitRule) -> str:

@@ -24,8 +24,9 @@ from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.mask_files import masks_beside
 from shardprep.catalog.source_images import list_images, no_image
 from shardprep.catalog.stacks import stack_patterns
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex, match_table
+from shardprep.catalog.tables.row_matching import match_table, united
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.card import Card
@@ -148,11 +149,13 @@ def survey_source(
         raise no_image(str(source), listing)
     keys = [member.key for member in listing.images]
     documents = Documents(listing.others, recipe, listing.columns)
-    tables = documents.tables
     index = KeyIndex(keys)
+    several = documents.tables
+    tables = united(index, several)
     chosen = auto_labels(index, tables)
-    rules = stack_candidates(keys, tables) + path_candidates(index)
-    rules += [one for table in tables for one in table_candidates(index, table, tables)]
+    unclear = [] if chosen.unclear is None else [str(chosen.unclear)]
+    rules = stack_candidates(keys, several) + path_candidates(index)
+    rules += [one for table in tables for one in table_candidates(index, table, several)]
     if chosen.rule == "none":
         rules += part_candidates(keys, tables)
     signs = find_signs(index, documents, listing.images)
@@ -178,7 +181,7 @@ def survey_source(
         chosen=chosen.rule,
         annotations=ordered,
         stacks=tuple(stack_patterns(keys, tables)),
-        findings=(*listing.notes, *chosen.findings, *recognised, *_large(listing.images)),
+        findings=(*listing.notes, *unclear, *chosen.findings, *recognised, *_large(listing.images)),
         proposals=listing.proposals,
         target=targets.kind,
         classes={name: counts[i] for i, name in enumerate(targets.names)},

@@ -56,6 +56,8 @@ class Decoded(NamedTuple):
     """EXIF orientation that was applied, 1 to 8."""
     damage: str = ""
     """Damage that the decoder tolerated, or ""."""
+    scale: int = 1
+    """Divisor of the sides, which were rounded up."""
 
 
 @stage("decode")
@@ -114,7 +116,7 @@ def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Deco
             if transform is not None:
                 convert_in_place(pixels, transform)
             turn = _orientation(image)
-            return Decoded(_upright(pixels, turn), transform is None, turn)
+            return Decoded(_upright(pixels, turn), transform is None, turn, scale=scale)
     if image.format == "DICOM":
         pixels = cast("DicomImage", image).pixels(spec.window)
         if transform is not None:

@@ -7,7 +7,7 @@ masks stay on their pixels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -58,19 +58,16 @@ class Placement:
 
     @classmethod
     def fit(
-        cls, upright: tuple[int, int], spec: ImageSpec, whole: tuple[int, int] | None = None
+        cls, upright: tuple[int, int], spec: ImageSpec, orientation: int = UPRIGHT
     ) -> Placement:
-        """Return the placement of upright pixels by the size and fit of the spec.
+        """Return the placement of an image of this upright size by the size and fit of the spec.
 
-        If the decoder scaled the pixels, `whole` is the upright size of the file: `fit="within"`
-        needs its exact aspect ratio, because scaled sides are rounded. A crop is cut out before the
-        resize, so that fewer pixels are filtered.
+        A crop is cut out before the resize, so that fewer pixels are filtered.
         """
         height, width = upright
         if spec.size is None:
-            return cls.whole(upright)
-        exact = whole if whole and spec.fit == "within" else upright
-        to_height, to_width = spec.size if spec.fit == "crop" else fitted_size(*exact, spec)
+            return cls.whole(upright, orientation)
+        to_height, to_width = spec.size if spec.fit == "crop" else fitted_size(*upright, spec)
         box_width, box_height = float(width), float(height)
         if spec.fit == "crop" and (height, width) != (to_height, to_width):
             box_width = min(width, height * to_width / to_height)
@@ -78,6 +75,7 @@ class Placement:
         left, top = (width - box_width) / 2, (height - box_height) / 2
         size = spec.size if spec.fit == "pad" else (to_height, to_width)
         return cls(
+            orientation=orientation,
             upright=upright,
             box=(left, top, left + box_width, top + box_height),
             fitted=(to_height, to_width),
@@ -86,24 +84,25 @@ class Placement:
         )
 
     @classmethod
-    def whole(cls, size: tuple[int, int]) -> Placement:
-        """Return the placement of an upright image that is stored unchanged."""
+    def whole(cls, size: tuple[int, int], orientation: int = UPRIGHT) -> Placement:
+        """Return the placement of an image that is stored in its upright size."""
         height, width = size
         box = (0.0, 0.0, float(width), float(height))
-        return cls(upright=size, box=box, fitted=size, corner=(0, 0), size=size)
+        return cls(
+            orientation=orientation, upright=size, box=box, fitted=size, corner=(0, 0), size=size
+        )
 
-    def of_file(self, upright: tuple[int, int], orientation: int) -> Placement:
-        """Return the placement of a file from this placement of its decoded, upright pixels.
+    def decoded_box(self, scale: int) -> Box:
+        """Return `box` in the upright pixels of a decoder that divides the sides by `scale`.
 
-        If the decoder scaled the pixels, with sides rounded up, the whole file is mapped to all
-        pixels: the error at the far edge is less than one pixel.
+        It rounds sides up, so the last row and column of the file also show what is not in the
+        image. After a turn, these may be the first ones.
         """
-        if upright == self.upright:
-            return self if orientation == UPRIGHT else replace(self, orientation=orientation)
-        down, across = (full / made for full, made in zip(upright, self.upright, strict=True))
-        left, top, right, bottom = self.box
-        box = (left * across, top * down, right * across, bottom * down)
-        return replace(self, orientation=orientation, upright=upright, box=box)
+        left, top, right, bottom = (edge / scale for edge in self.box)
+        height, width = self.upright
+        across = (-width % scale) / scale if self.orientation in _MIRRORED else 0.0
+        down = (-height % scale) / scale if self.orientation in _UPSIDE_DOWN else 0.0
+        return left + across, top + down, right + across, bottom + down
 
     @property
     def is_cropped(self) -> bool:

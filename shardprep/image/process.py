@@ -34,7 +34,7 @@ from shardprep.image.decode import (
 )
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
 from shardprep.image.netpbm import SCALED, OrdinaryNetpbm, ordinary_netpbm
-from shardprep.image.placement import UPRIGHT, Placement
+from shardprep.image.placement import Placement
 from shardprep.image.png import OrdinaryPng, ordinary_png
 from shardprep.image.resample import Deep, Pixels, resize, resize_deep
 from shardprep.image.signatures import TEXT_BYTES, NotAnImageError, description, is_image
@@ -141,15 +141,15 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
     if not isinstance(image, OrdinaryJpeg):
         pixels = image.pixels(spec.background)
         is_kept = spec.format == "keep" and _is_fitted(size, spec) and image.is_plain
+        scale = 1
     else:
         is_kept = _is_kept_ordinary(image, spec)
         scale = _PROOF_SCALE if is_kept else _dct_scale(size, spec)
         pixels = decode_ordinary(data, *size, scale, is_grey=image.is_grey)
     if is_kept:
         return ProcessedImage(data, *size, original, Placement.whole(size))
-    placement = Placement.fit(pixels.shape[:2], spec, size)
-    stored = encode(_fit(pixels, placement, spec), original.format, spec)
-    placement = placement.of_file(size, UPRIGHT)
+    placement = Placement.fit(size, spec)
+    stored = encode(_fit(pixels, placement, spec, scale), original.format, spec)
     return ProcessedImage(stored, *placement.size, original, placement)
 
 
@@ -164,9 +164,7 @@ def ordinary_placement(data: bytes, spec: ImageSpec) -> Placement | None:
     size = (jpeg.height, jpeg.width)
     if _is_kept_ordinary(jpeg, spec):
         return Placement.whole(size)
-    scale = _dct_scale(size, spec)
-    decoded = -(-jpeg.height // scale), -(-jpeg.width // scale)
-    return Placement.fit(decoded, spec, size).of_file(size, UPRIGHT)
+    return Placement.fit(size, spec)
 
 
 def _is_kept_ordinary(jpeg: OrdinaryJpeg, spec: ImageSpec) -> bool:
@@ -244,9 +242,8 @@ def _process(
         return ProcessedImage(data, *size, original, Placement.whole(size))
     is_turned = decoded.orientation >= 5 and image.format != "TIFF"
     upright = size[::-1] if is_turned else size
-    placement = Placement.fit(pixels.shape[:2], spec, upright)
-    fitted = _fit(pixels, placement, spec)
-    placement = placement.of_file(upright, decoded.orientation)
+    placement = Placement.fit(upright, spec, decoded.orientation)
+    fitted = _fit(pixels, placement, spec, decoded.scale)
     untouched = fitted is pixels and placement.size == size
     is_sound = decoded.is_srgb and not damage
     if spec.format == "keep" and untouched and is_sound and is_plain(data, image):
@@ -269,10 +266,9 @@ def _process_deep(
         return Rejection("truncated", _CUT["recover"], original)
     size = original.height, original.width
     upright = size[::-1] if turn >= 5 and not is_tiff else size
-    placement = Placement.fit(pixels.shape[:2], spec, upright)
+    placement = Placement.fit(upright, spec, turn)
     stored = _encoded_deep(pixels, placement, spec)
     is_dark = _is_dark((pixels >> 8).astype(np.uint8))
-    placement = placement.of_file(upright, turn)
     return ProcessedImage(stored, *placement.size, original, placement, is_dark=is_dark)
 
 
@@ -326,10 +322,10 @@ def _is_fitted(size: tuple[int, int], spec: ImageSpec) -> bool:
 
 
 @stage("resize")
-def _fit(pixels: Pixels, placement: Placement, spec: ImageSpec) -> Pixels:
+def _fit(pixels: Pixels, placement: Placement, spec: ImageSpec, scale: int) -> Pixels:
     """Return the stored pixels; the same array if they need no change."""
     if pixels.shape[:2] != placement.fitted:
-        pixels = resize(pixels, placement.fitted, placement.box)
+        pixels = resize(pixels, placement.fitted, placement.decoded_box(scale))
     if placement.fitted != placement.size:
         canvas = np.empty((*placement.size, 3), np.uint8)
         canvas[:] = spec.background

@@ -144,8 +144,8 @@ def load(request: Request) -> Any:  # noqa: D417 - documents fields
         batch_size: number of images per batch; None for single images.
         shuffle: True permutes blocks of 8 to 64 records and mixes the records of at least 16
             blocks, in another order in each epoch. A number shuffles in a window of that many
-            records. False keeps the order of the shards. By default, a split is shuffled if its
-            name starts with "train".
+            records. False keeps the order of the shards. By default, a split is shuffled unless
+            it is named validation or test.
         weights: draw records at random. "balanced" draws each class equally often, then one of its
             images; if images have no classes in the dataset, the classes of their objects count. An
             array has a weight for each record, in the order of the split without shuffling. An

@@ -24,7 +24,8 @@ _ARRAY_NAME = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SPLIT_WORD = re.compile(
-    r"(?:^|[_\-. :])(train(?:ing)?|val(?:id(?:ation)?)?|test|t10k)(?=[_\-. ]|\d|$)", re.IGNORECASE
+    r"(?:^|[_\-. :])(train(?:ing)?|val(?:id(?:ation)?)?|test|t10k)(?=[_\-. ]|\d|$|(?-i:[A-Z]))",
+    re.IGNORECASE,
 )
 _DRIVE = re.compile("[A-Za-z]:")
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog.objects.mask_files import pair_masks
-from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts
 from tests.catalog.builders import catalog, grey
@@ -59,7 +59,7 @@ def test_of_two_names_that_differ_only_in_form_the_equal_one_fits() -> None:
             assert KeyIndex(keys).find(text) == [i]
             assert KeyIndex(keys).find_all(Texts.of([text]), "t").tolist() == [i]
     with pytest.raises(AmbiguousIdError):
-        KeyIndex([*keys, *(f"b/{key}" for key in keys)]).find_one("é.jpg", "t")
+        KeyIndex([*keys, *(f"b/{key}" for key in keys)]).find_all(Texts.of(["é.jpg"]), "t")
 
 
 def images(form: Any) -> dict[str, bytes]:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from shardprep.catalog.tables.columns import make_columns
-from shardprep.catalog.tables.row_matching import KeyIndex, match_table
+from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.row_matching import match_table
 from shardprep.catalog.tables.table import table_of
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.example import encode, is_beyond_float32

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardprep.catalog.labels import Labelling, label_keys
 from shardprep.catalog.names import given_split, natural_order
-from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.table import Table, parse_table
 from shardprep.dataset.schema import UNLABELLED
 from shardprep.errors import RecipeError, SourceError

@@ -1,12 +1,14 @@
-"""A table's ids are found all at once as they are one by one."""
+"""Ids of a table find their images: all at once as one by one, and by the one rule of splits."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.source.string_column import Texts
 from tests.support.examples import examples
 
@@ -23,31 +25,33 @@ IDS = st.lists(
 )
 
 
-def one_by_one(index: KeyIndex, ids: list[str]) -> list[int] | str:
-    """Return the position of the key of each id, or the error of the first that fits several."""
-    try:
-        found = [index.find_one(text, "t.csv") for text in ids]
-    except AmbiguousIdError as error:
-        return str(error)
-    return [-1 if one is None else one for one in found]
+def one_by_one(keys: list[str], text: str) -> list[int]:
+    """Return the positions of all keys that end in an id, with or without their extension."""
+    path = re.sub(r"^(\.{0,2}/)*", "", text.replace("\\", "/"))
+    named = [i for i, key in enumerate(keys) if f"/{key}".endswith(f"/{path}")]
+    name = path.rpartition("/")[2]
+    if named or any(key.rpartition("/")[2] == name for key in keys):
+        return named
+    bare = [re.sub(r"(?<=[^/])\.[^./]*$", "", key) for key in keys]
+    return [i for i, key in enumerate(bare) if f"/{key}".endswith(f"/{path}")]
 
 
 @given(KEYS, IDS)
 @examples(100, database=None)
-def test_ids_are_found_all_at_once_as_they_are_one_by_one(keys: list[str], ids: list[str]) -> None:
-    keys = sorted(keys)
-    try:
-        found: list[int] | str = KeyIndex(keys).find_all(Texts.of(ids), "t.csv").tolist()
-    except AmbiguousIdError as error:
-        found = str(error)
-    assert found == one_by_one(KeyIndex(keys), ids)
-
-
-@given(KEYS, IDS)
-@examples(60, database=None)
-def test_the_ids_that_fit_are_counted(keys: list[str], ids: list[str]) -> None:
+def test_an_id_finds_the_keys_that_end_in_it(keys: list[str], ids: list[str]) -> None:
     index = KeyIndex(sorted(keys))
-    assert index.num_found(Texts.of(ids)) == sum(bool(index.find(text)) for text in ids)
+    found = [one_by_one(sorted(keys), text) for text in ids]
+    assert [list(index.find(text)) for text in ids] == found
+    if not any(found):
+        return
+    assert index.num_found(Texts.of(ids)) == sum(map(bool, found))
+    if max(map(len, found)) == 1:
+        assert index.find_all(Texts.of(ids), "t.csv").tolist() == [
+            *(one[0] if one else -1 for one in found)
+        ]
+    else:
+        with pytest.raises(AmbiguousIdError):
+            index.find_all(Texts.of(ids), "t.csv")
 
 
 def test_the_first_id_that_fits_several_is_the_one_of_the_error() -> None:

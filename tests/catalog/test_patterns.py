@@ -18,7 +18,8 @@ from shardprep.catalog.labels import label_keys
 from shardprep.catalog.names import natural_order
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.splits import group_keys
-from shardprep.catalog.tables.row_matching import KeyIndex, row_ids
+from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.row_matching import row_ids
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, RecipeError
 from shardprep.recipe.rules import parse_group_rule, parse_label_rule

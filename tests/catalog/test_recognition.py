@@ -20,9 +20,10 @@ from shardprep.catalog.labels import auto_labels
 from shardprep.catalog.names import find_masks
 from shardprep.catalog.objects.detect import annotation_findings
 from shardprep.catalog.survey import recipe_text, survey_source
-from shardprep.catalog.tables import row_matching
-from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex, match_table
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin
+from shardprep.catalog.tables.row_matching import match_table
 from shardprep.errors import SourceError
+from shardprep.source.string_column import Coded, Texts
 from tests.catalog.builders import VOC, Found, catalog, found, images, reasons, table, table_of
 from tests.support.annotated import source
 from tests.support.builders import write, zip_bytes
@@ -293,12 +294,14 @@ def test_a_name_of_many_images_is_refused_in_few_steps() -> None:
     index = KeyIndex(keys)
     for _ in range(100):
         with pytest.raises(AmbiguousIdError):
-            index.find_one("image", "t.csv")
+            index.find_all(Texts.of(["image"]), "t.csv")
     assert keys.num_reads < 3 * len(keys)
 
 
 def test_a_file_called_as_a_split_is_in_no_split() -> None:
     """The base name of a key is none of its folders."""
+    train = Coded.constant(Origin(split="train"), 1)
     index = KeyIndex(["a/test", "b/test"])
     assert list(index.find("test")) == [0, 1]
-    assert [row_matching.KeyIndex(["test/1", "a/1"]).find("1")] == [[1]]
+    found = KeyIndex(["test/1", "a/1"]).find_all(Texts.of(["1"]), "t.csv", train)
+    assert found.tolist() == [1]

@@ -17,7 +17,7 @@ import shardprep
 from shardprep import reader
 from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.survey import recipe_text, survey_source
-from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.table import parse_table
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.item_table import read_items

@@ -189,7 +189,7 @@ def test_any_numbers_are_stored_as_boxes_or_dropped(
     is_relative: bool,  # noqa: FBT001
 ) -> None:
     spec = ImageSpec(size=None if fit == "none" else (30, 50), fit=fit)
-    placement = Placement.fit((70, 40), spec).of_file((70, 40), orientation)
+    placement = Placement.fit((70, 40), spec, orientation)
     found = stored(annotated(boxes, is_relative=is_relative), placement=placement)
     assert len(found.boxes) + sum(found.dropped.values()) == len(boxes)
 
@@ -214,7 +214,7 @@ def test_c_and_numpy_place_boxes_with_equal_bytes(
     crowds: bool,  # noqa: FBT001
 ) -> None:
     spec = ImageSpec(size=None if fit == "none" else (33, 51), fit=fit)
-    placement = Placement.fit((70, 40), spec).of_file((70, 40), orientation)
+    placement = Placement.fit((70, 40), spec, orientation)
     height, width = scale or (1, 1)
     corners = np.array([box[:4] for box in boxes]).reshape(-1, 2, 2)
     annotation = Annotation(
@@ -366,7 +366,7 @@ def test_boxes_and_masks_without_a_known_order_reject_the_image() -> None:
 
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_a_mask_of_another_size_rejects_the_image(orientation: int) -> None:
-    placement = WHOLE.of_file((100, 200), orientation)
+    placement = Placement.whole((100, 200), orientation)
     for size in ((100, 100), (200, 300)):
         found = rejection(Annotation(), (png(np.zeros(size, np.uint8)),), placement, FILES)
         assert found.kind == "bad_mask"
@@ -525,7 +525,7 @@ def test_segments_become_classes_and_objects(orientation: int) -> None:
     rng = np.random.default_rng(orientation)
     palette = np.array([0, 7, 300, 70_000, 0x0A0A0A, 0xFFFFFF])
     ids = np.kron(palette[rng.integers(0, 6, (10, 20))], np.ones((10, 10), int))
-    placement = Placement.whole((100, 200)).of_file((100, 200), orientation)
+    placement = Placement.whole((100, 200), orientation)
     things = {7: 0, 0x0A0A0A: 1, 300: 1}
     one = segments(things, {70_000: 3}, crowds=(False, False, True))
     mask = values(stored(one, [coloured(ids)], placement, PANOPTIC).segmentation_mask)

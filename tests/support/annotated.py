@@ -22,8 +22,8 @@ from PIL import Image
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
 from shardprep.catalog.objects.known_formats import read_boxes, recognise
 from shardprep.catalog.objects.object_table import Found
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset import schema as names
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema

@@ -30,8 +30,9 @@ from shardprep.catalog.objects.formats.rle_table import runs_in
 from shardprep.catalog.objects.known_formats import recognise
 from shardprep.catalog.objects.mask_files import pair_masks
 from shardprep.catalog.objects.mask_values import NUMBERED, are_masks, hold_numbers
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.catalog.tables.row_matching import united
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.recipe.recipe import Recipe
@@ -59,7 +60,7 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
     return [
         *recognise(AnnotatedSource(index, documents)),
         *_mask_signs(images, folders, masks, documents),
-        *(sign for table in documents.tables for sign in runs_in(table, index)),
+        *(sign for table in united(index, documents.tables) for sign in runs_in(table, index)),
         *panoptic_signs(index, documents, images),
     ]
 
@@ -94,7 +95,7 @@ def recognised(
         if len(fit) > 1:
             several = "; ".join(f"{one.flag} ({one.how})" for one in fit)
             hint = "say which to use"
-            hint += "" if wanted else f", or {OptionName('labels')} none for images alone"
+            hint += "" if wanted else f", or {_images_alone(images)} for images alone"
             where = OptionName(key if wanted else "labels", "auto")
             raise SourceError(where, f"the source has {several}", hint)
         if wanted and not fit:
@@ -109,6 +110,13 @@ def recognised(
             raise SourceError(where, f"{sign.how}, or classes?", hint)
     found_rules = {one.key: one.option for one in signs}
     return recipe.with_rules(**found_rules) if found_rules else recipe
+
+
+def _images_alone(images: Sequence[Member]) -> str:
+    """Return the flags that store the images without labels, boxes and masks."""
+    masks = find_masks([member.key for member in images]).num_masks
+    globs = [f"{OptionName('exclude')} '{name}/*'" for name in masks]
+    return " ".join([f"{OptionName('labels')} none", *globs])
 
 
 def _mask_signs(

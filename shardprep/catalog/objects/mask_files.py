@@ -13,8 +13,8 @@ from shardprep.catalog.names import class_files, masks_by_folder, stem
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.formats.panoptic import SegmentMasks, segment_masks
 from shardprep.catalog.patterns import Pattern, matched
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
 from shardprep.errors import SourceError, shown, some_of
 from shardprep.recipe.object_rules import NAME_FIELDS, PATTERN_HINT, MaskPattern, PatternField
 from shardprep.recipe.recipe import Recipe

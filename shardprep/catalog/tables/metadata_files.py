@@ -18,11 +18,11 @@ import numpy as np
 
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.columns import DICOM
-from shardprep.catalog.tables.row_matching import WholeKeyIndex, row_ids
+from shardprep.catalog.tables.key_index import WholeKeyIndex
+from shardprep.catalog.tables.row_matching import joined, row_ids
 from shardprep.catalog.tables.table import (
     DELIMITERS,
     Table,
-    joined,
     json_rows,
     parse_table,
     stacked,

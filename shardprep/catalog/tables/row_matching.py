@@ -1,191 +1,32 @@
-"""Match table rows to images by id: a name or a path, with or without its extension."""
+"""Match table rows to images, and to rows of other tables."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
 
 import numpy as np
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from shardprep.catalog.names import folder_splits
-from shardprep.catalog.tables.table import Table
-from shardprep.dataset.card import from_cell
-from shardprep.errors import OptionName, SourceError, printable
+from shardprep.catalog.names import given_split
+from shardprep.catalog.tables.key_index import (
+    SUBMISSION,
+    AmbiguousIdError,
+    Ints,
+    KeyIndex,
+    Origin,
+    origin_of,
+)
+from shardprep.catalog.tables.table import Table, stacked
+from shardprep.errors import OptionName, SourceError
 from shardprep.recipe.rules import SLICE, letters_of
-from shardprep.source.names import composed
-from shardprep.source.string_column import Coded, Texts, booleans, positions
-
-Ints = NDArray[np.int64]
+from shardprep.source.string_column import Coded, Texts, positions
 
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
-_MOST_FOLDERS = 16
-"""Maximum number of folders in an id; ids with more are searched one by one."""
+_SPLIT_COLUMNS = frozenset(("split", "subset", "set", "partition", "usage", "dataset", "phase"))
 _SAMPLE_ROWS = 500
 """Approximate number of rows to search in order to detect the column of ids."""
-
-
-class AmbiguousIdError(SourceError):
-    """An id of a table fits several images."""
-
-    found: Sequence[int] = ()
-    """Positions of these images, if `Pairing` raised the error."""
-
-
-class KeyIndex:
-    """The keys of all images, searched for ids in time linear in the number of ids and keys."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        self.keys = Texts.of(keys)
-        self._names = self.keys.composed()
-        """The keys in form NFC, so that accents in other forms are equal."""
-        self._by_folder: dict[tuple[str, int], dict[str, list[int]]] = {}
-
-    def find(self, text: str) -> Sequence[int]:
-        """Return the positions of all keys that end in the id, with or without extension.
-
-        Keys in test splits count only if no other key fits. If keys differ only in the Unicode form
-        of their accents, only the key in the form of the id fits.
-        """
-        path = text.replace("\\", "/").removeprefix("./").lstrip("/")
-        found = self._find(composed(path))
-        if len(found) < 2 or path.isascii():
-            return found
-        keys = {i: f"/{self.keys[i]}" for i in found}
-        same = [
-            i
-            for i, key in keys.items()
-            if key.endswith(f"/{path}") or key.rpartition(".")[0].endswith(f"/{path}")
-        ]
-        return same or found
-
-    def _find(self, path: str) -> Sequence[int]:
-        folder, _, name = path.rpartition("/")
-        by_name, by_stem = self._by_name
-        named = by_name[name] if name in by_name else by_stem.get(name, ())
-        if isinstance(named, int):
-            lies_there = not folder or f"/{self._names[named]}".rpartition("/")[0].endswith(
-                f"/{folder}"
-            )
-            return (named,) if lies_there else ()
-        depth = folder.count("/") + 1 if folder else 0
-        if not named or depth > self._most_folders:
-            return ()
-        if (name, depth) not in self._by_folder:
-            self._by_folder[name, depth] = self._grouped(named, depth)
-        return self._by_folder[name, depth].get(folder, ())
-
-    def find_all(self, texts: Texts, where: str) -> Ints:
-        """Return the position of the key of each id, or −1; errors as in `find_one`."""
-        found, is_odd = self._find_names(texts)
-        for row in np.flatnonzero(is_odd).tolist():
-            position = self.find_one(texts[row], where)
-            found[row] = -1 if position is None else position
-        return found
-
-    def num_found(self, texts: Texts) -> int:
-        found, is_odd = self._find_names(texts)
-        odd = np.flatnonzero(is_odd).tolist()
-        return int((found >= 0).sum()) + sum(bool(self.find(texts[row])) for row in odd)
-
-    def _find_names(self, texts: Texts) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return the position of each id's key or −1, and whether the id needs `find`."""
-        texts = texts.composed()
-        found = np.full(len(texts), -1, np.int64)
-        is_odd = pc.match_substring_regex(texts.array, r"\\|^\.?/")
-        is_odd = booleans(is_odd)
-        depths = np.minimum(texts.num_folders(), _MOST_FOLDERS + 1).astype(np.int8)
-        is_odd = is_odd | (depths > _MOST_FOLDERS)
-        for depth in np.flatnonzero(np.bincount(depths[~is_odd])).tolist():
-            is_one = ~is_odd & (depths == depth)
-            wanted = texts.where(is_one)
-            first, is_many = positions(wanted, self._names, partial(Texts.ends, depth=depth))
-            lost = first < 0
-            if depth and lost.any():  # no stem, if this name is in another folder
-                names = wanted.where(lost).ends(0)
-                lost[lost] = positions(names, self._names, partial(Texts.ends, depth=0))[0] < 0
-            if lost.any():
-                first[lost], is_many[lost] = positions(
-                    wanted.where(lost), self._names, partial(Texts.stems, depth=depth)
-                )
-            found[is_one] = first
-            is_odd[is_one] = is_many
-        found[is_odd] = -1
-        return found, is_odd
-
-    def find_one(self, text: str, where: str) -> int | None:
-        """Return the position of the key that fits, or None; AmbiguousIdError if several do."""
-        found = self.find(text)
-        if len(found) > 1:
-            one, two = self.keys[found[0]], self.keys[found[1]]
-            what = f"id {text!r} fits several images: {one} and {two}"
-            hint = "say which with a path, as in csv:FILE:{folder}/{id}.jpg:LABEL, or with "
-            hint += f"{OptionName('root')}, or leave copies out with {OptionName('dedup')}"
-            raise AmbiguousIdError(where, what, hint)
-        return found[0] if found else None
-
-    @cached_property
-    def _by_name(self) -> tuple[dict[str, int | list[int]], dict[str, int | list[int]]]:
-        by_name: dict[str, int | list[int]] = {}
-        by_stem: dict[str, int | list[int]] = {}
-        for i, key in enumerate(self._names):
-            name = key.rpartition("/")[2]
-            _add(by_name, name, i)
-            _add(by_stem, name.rpartition(".")[0] or name, i)
-        return by_name, by_stem
-
-    @cached_property
-    def _most_folders(self) -> int:
-        return max((key.count("/") for key in self._names), default=0)
-
-    @cached_property
-    def _splits(self) -> list[str | None]:
-        return list(folder_splits(self.keys))
-
-    def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:
-        """Return the positions by their last `depth` folders; test splits only if no other fits."""
-        groups: defaultdict[str, list[int]] = defaultdict(list)
-        for i in positions:
-            *folders, _ = self._names[i].rsplit("/", depth + 1)
-            if len(folders) >= depth:
-                groups["/".join(folders[len(folders) - depth :])].append(i)
-        return {
-            folder: [i for i in group if self._splits[i] != "test"] or group
-            for folder, group in groups.items()
-        }
-
-
-class WholeKeyIndex(KeyIndex):
-    """Keys, searched for ids as `report --list` prints them: a whole key fits only itself."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        super().__init__([printable(key) for key in keys])
-
-    def find(self, text: str) -> Sequence[int]:
-        name = printable(text)
-        position = self._whole.get(name, self._whole.get(composed(name)))
-        return super().find(name) if position is None else (position,)
-
-    def find_all(self, texts: Texts, where: str) -> Ints:
-        return super().find_all(Texts.of([printable(from_cell(one)) for one in texts]), where)
-
-    @cached_property
-    def _whole(self) -> dict[str, int]:
-        keys = {key: i for i, key in enumerate(self.keys)}
-        return {composed(key): i for key, i in keys.items()} | keys
-
-
-def _add(positions: dict[str, int | list[int]], name: str, position: int) -> None:
-    """Add a position of a name. A single one is stored without a list: a million lists are slow."""
-    known = positions.setdefault(name, position)
-    if isinstance(known, list):
-        known.append(position)
-    elif known != position:
-        positions[name] = [known, position]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +51,102 @@ class TableMatch:
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
     """Match the rows of a table to images; `id_column` "" means to detect the column."""
     title, ids = row_ids(table, find_ids(index, table, id_column))
-    key_of = index.find_all(ids, table.name)
+    key_of = find_rows(index, table, title, ids)
     row_of = np.full(len(index.keys), -1, np.int64)
     rows = np.flatnonzero(key_of >= 0)[::-1]  # the first of several rows is assigned last
     row_of[key_of[rows]] = rows
     missing = ids.take(np.flatnonzero(key_of < 0))
     return TableMatch(table, row_of, key_of, title, tuple(missing))
+
+
+def find_rows(index: KeyIndex, table: Table, id_column: str, ids: Texts) -> Ints:
+    """Return the position of the key of each row, or −1; errors as in `KeyIndex.find_all`."""
+    try:
+        return index.find_all(ids, table.name, _origins(table))
+    except AmbiguousIdError as error:
+        folders = dict.fromkeys(index.keys[at].rpartition("/")[0] for at in error.found[:2])
+        field = id_column if "{" in id_column else f"{{{id_column}}}"
+        paths = " or ".join(f"{folder}/{field}" for folder in folders if folder)
+        error.hint = f"{paths} instead of {id_column} says which" if paths else error.hint
+        raise
+
+
+def _origins(table: Table) -> Coded[Origin]:
+    """Return the origin of each row: its table, and the split in a column if all cells have one."""
+    origins = table.parts_of_rows().map(origin_of)
+    for place, title in enumerate(table.header):
+        splits = table.cells(place).coded() if title.lower() in _SPLIT_COLUMNS else Coded.of([])
+        stated = splits.map(lambda cell: given_split([cell]))
+        if len(splits) and stated.are_there.all():
+            pairs = zip(origins, stated, strict=True)
+            return Coded.of(one._replace(split=split) for one, split in pairs)
+    return origins
+
+
+def joined(table: Table, other: Table, key: str) -> Table:
+    """Return `table` with the additional columns of `other`, joined by the column `key`.
+
+    `key` "" means the only column that both have. All rows of `table` are kept. If `other` has
+    several rows for a key, the first of the same split is used, or of an unknown split.
+    """
+    if not key:
+        shared = [title for title in table.header if title in other.header]
+        if len(shared) != 1:
+            hint = f"say which one joins them: {OptionName('join')} {other.name}:COLUMN"
+            raise SourceError(other.name, f"shares {len(shared)} columns with {table.name}", hint)
+        key = shared[0]
+    ours, theirs = (one.checked_cells(one.column(key)) for one in (table, other))
+    found, _ = positions(ours, theirs)
+    splits, others = (_origins(one).map(lambda origin: origin.split) for one in (table, other))
+    if splits.are_there.any() and others.are_there.any():
+        own, _ = positions(_of_split(ours, splits), _of_split(theirs, others))
+        unknown, _ = positions(
+            _of_split(ours, Coded.constant(None, len(ours))), _of_split(theirs, others)
+        )
+        is_other = splits.are_there & (found >= 0) & others.are_there[found]
+        found = np.where(own >= 0, own, np.where(is_other, unknown, found))
+    new = [i for i, title in enumerate(other.header) if title not in table.header]
+    return table.with_columns(other, new, np.where(found < 0, len(theirs), found))
+
+
+def _of_split(cells: Texts, splits: Coded[str | None]) -> Texts:
+    """Return each cell after its split."""
+    codes = np.where(splits.codes < 0, len(splits.values), splits.codes)
+    lead = Texts.of([*(f"{split}\n" for split in splits.values), "\n"]).take(codes)
+    nothing = Texts.of([""]).array[0]
+    return Texts(pc.binary_join_element_wise(lead.array, cells.array, nothing))
+
+
+def united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
+    """Return the tables; those of one header are one table if they are of different images.
+
+    These are tables of different splits (`train.csv`, `test.csv`), and tables without a common id.
+    """
+    groups: list[list[Table]] = []
+    for table in tables:
+        alike = [one for one in groups if _are_parts(index, [*one, table])]
+        if alike:
+            alike[0].append(table)
+        else:
+            groups.append([table])
+    return [stacked(group) for group in groups]
+
+
+def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
+    *others, last = tables
+    first = others[0]
+    is_odd = any("," in one.name or SUBMISSION.search(one.name) for one in tables)
+    if is_odd or last.header != first.header:
+        return False
+    splits = [origin_of(one.name).split for one in tables]
+    if None not in splits and splits[-1] not in splits[:-1]:
+        return True
+    try:
+        place = first.column(find_ids(index, first))
+    except SourceError:
+        return False
+    ids = Texts.joined([one.cells(place) for one in others])
+    return bool((positions(last.cells(place), ids)[0] < 0).all())
 
 
 def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:

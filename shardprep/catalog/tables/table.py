@@ -11,9 +11,10 @@ from typing import Any, cast, overload
 
 import numpy as np
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from shardprep.errors import OptionName, SourceError
-from shardprep.source.string_column import Coded, Texts, positions, release
+from shardprep.errors import SourceError
+from shardprep.source.string_column import Coded, Texts, release
 from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 
 DELIMITERS = ",;\t|"
@@ -91,7 +92,12 @@ class Table:
     def label_rule(self, id_column: str, columns: Iterable[str]) -> str:
         """Return the value of `--labels` that names columns of this table."""
         names = ",".join(columns)
-        return f"column:{names}" if self.is_own else f"csv:{self.name}:{id_column}:{names}"
+        return f"column:{names}" if self.is_own else f"csv:{self.files}:{id_column}:{names}"
+
+    @property
+    def files(self) -> str:
+        """The name of the table as options take it: names of several files, with commas."""
+        return ",".join(name for name, _ in self.parts) or self.name
 
     def with_cells(self, name: str, cells: Mapping[str, str]) -> Table:
         """Return the table under another name, with columns that have one cell in all rows."""
@@ -101,6 +107,21 @@ class Table:
         rows = Rows([*columns, *map(self.cells, kept)], len(number))
         header = (*cells, *(self.header[i] for i in kept))
         return replace(self, name=name, header=header, rows=rows)
+
+    def with_columns(self, other: Table, places: Sequence[int], rows: NDArray[np.int64]) -> Table:
+        """Return the table with columns of another; `rows` are their rows, or its length for ""."""
+        nothing = Texts.of([""])
+        columns = [self.cells(i) for i in range(len(self.header))]
+        columns += [Texts.joined([other.cells(i), nothing]).take(rows) for i in places]
+        added = [other.header[i] for i in places]
+        faults = {title: other.faults[title] for title in added if title in other.faults}
+        return replace(
+            self,
+            header=(*self.header, *added),
+            rows=Rows(columns, len(self.rows)),
+            num_joined=self.num_joined + len(places),
+            faults=faults | dict(self.faults),
+        )
 
     def cells(self, place: int) -> Texts:
         return cast("Rows", self.rows).columns[place]
@@ -281,31 +302,3 @@ def stacked(tables: list[Table]) -> Table:
     faults = {title: fault for table in reversed(tables) for title, fault in table.faults.items()}
     name = " + ".join(table.name for table in tables)
     return Table(name, header, rows, parts=parts, faults=faults)
-
-
-def joined(table: Table, other: Table, key: str) -> Table:
-    """Return `table` with the additional columns of `other`, joined by the column `key`.
-
-    `key` "" means the only column that both have. All rows of `table` are kept. If `other` has
-    several rows for a key, the first is used.
-    """
-    if not key:
-        shared = [title for title in table.header if title in other.header]
-        if len(shared) != 1:
-            hint = f"say which one joins them: {OptionName('join')} {other.name}:COLUMN"
-            raise SourceError(other.name, f"shares {len(shared)} columns with {table.name}", hint)
-        key = shared[0]
-    ours, theirs = (one.checked_cells(one.column(key)) for one in (table, other))
-    new = [i for i, title in enumerate(other.header) if title not in table.header]
-    found, _ = positions(ours, theirs)
-    nothing = len(theirs)
-    rows_of = np.where(found < 0, nothing, found)
-    columns = [table.cells(i) for i in range(len(table.header))]
-    columns += [Texts.joined([other.cells(i), Texts.of([""])]).take(rows_of) for i in new]
-    added = [other.header[i] for i in new]
-    header = (*table.header, *added)
-    rows = Rows(columns, len(table.rows))
-    faults = {title: other.faults[title] for title in added if title in other.faults}
-    faults.update(table.faults)
-    num_joined = table.num_joined + len(new)
-    return replace(table, header=header, rows=rows, num_joined=num_joined, faults=faults)

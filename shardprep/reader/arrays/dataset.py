@@ -240,7 +240,7 @@ class Dataset:
             batch_size: number of images per batch.
             shuffle: True for another order in each epoch, the order of
                 `reader.load(shuffle=True)`: blocks of 8 to 64 records are permuted and mixed. By
-                default, a split is shuffled if its name starts with "train".
+                default, a split is shuffled unless it is named validation or test.
             weights: as in `reader.load`.
             seed: number that, together with the epoch, decides order and crops, on any machine and
                 in both readers. By default it is random, or 0 for several readers.

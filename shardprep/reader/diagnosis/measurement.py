@@ -115,6 +115,17 @@ def _agree(*rates: float) -> bool:
     return max(rates) <= _AGREE * min(rates)
 
 
+def _repeated(
+    rounds: list[_Timed], run: Callable[[], _Timed], rate: Callable[[_Timed], float]
+) -> bool:
+    """Add rounds until the last two agree, at most `_MOST_ROUNDS`; return whether they do."""
+    while len(rounds) < 2 or not _agree(*map(rate, rounds[-2:])):
+        if len(rounds) >= _MOST_ROUNDS:
+            return False
+        rounds.append(run())
+    return True
+
+
 class _Measurement:
     """The runs of one diagnosis; a turn (see `_NUM_TURNS`) takes `turn` seconds."""
 
@@ -165,23 +176,16 @@ class _Measurement:
 
     def _more(self, rounds: list[_Timed]) -> _Timed:
         """Train until the last two rounds agree; return all rounds that agree with the last one."""
-        rounds.append(_run(self.dataset, self.turn, self.train))
-        while not (agree := _agree(*map(self._rate, rounds[-2:]))) and len(rounds) < _MOST_ROUNDS:
-            rounds.append(_run(self.dataset, self.turn, self.train))
-        self.is_sure = agree
+        run = functools.partial(_run, self.dataset, self.turn, self.train)
+        rounds.append(run())
+        self.is_sure = _repeated(rounds, run, self._rate)
         last = self._rate(rounds[-1])
-        return functools.reduce(
-            _Timed.plus, [one for one in rounds if _agree(self._rate(one), last)]
-        )
+        return functools.reduce(_Timed.plus, [r for r in rounds if _agree(self._rate(r), last)])
 
     def _agreed(self, run: Callable[[float], _Timed], name: str = "") -> _Timed:
         """Return the last two rounds of `run`, each of half a turn, which agree if possible."""
-        rounds = [run(self.turn / 2), run(self.turn / 2)]
-        while (
-            not (agree := _agree(*(one.rate for one in rounds[-2:]))) and len(rounds) < _MOST_ROUNDS
-        ):
-            rounds.append(run(self.turn / 2))
-        if not agree:
+        rounds = list[_Timed]()
+        if not _repeated(rounds, lambda: run(self.turn / 2), lambda one: one.rate):
             self.unsure.add(name)
         return rounds[-2].plus(rounds[-1])
 

@@ -34,7 +34,7 @@ class Selection:
     """
 
     name: str
-    """Description. Readers shuffle by default if it starts with "train"."""
+    """Description. Readers shuffle by default unless it names validation or test."""
     fingerprint: str
     """SHA-256 of the manifest of the dataset in hexadecimal."""
     numbers: Ints

@@ -59,6 +59,8 @@ def even_splits(split: str, n: Count, *, drop_remainder: bool = False) -> tuple[
     return tuple(EvenSplit(split, i, n, drop_remainder) for i in range(n))
 
 
+_EVALUATION = ("validation", "test")
+
 if TYPE_CHECKING:
     AnySplit: TypeAlias = str | EvenSplit | Selection
 else:
@@ -70,10 +72,12 @@ else:
 
 
 def is_training(split: AnySplit) -> bool:
-    """Return whether both readers shuffle a split by default: its name starts with "train"."""
-    if isinstance(split, str):
-        return split.startswith("train")
-    return (split.split if isinstance(split, EvenSplit) else split.name).startswith("train")
+    """Return whether both readers shuffle a split by default.
+
+    They do, unless the name of each of its parts starts with "validation" or "test".
+    """
+    name = split.split if isinstance(split, EvenSplit) else getattr(split, "name", split)
+    return not all(part.strip().startswith(_EVALUATION) for part in str(name).split("+"))
 
 
 def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:

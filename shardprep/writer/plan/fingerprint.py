@@ -30,8 +30,9 @@ from shardprep.writer.engine.worker_process import start_server
 SPLIT_RATIOS = "split ratios"
 _SPLIT_RATIOS_VERSION = "2"
 """Version of the rule for `--split` ratios. Since 2, they cut only train and splits they name."""
-_FIT_WITHIN = {"fit within": "2"}
-"""Version of the rule for sizes with `--fit within`. Since 2 it uses the image size in the file."""
+_FIT_VERSION = {"fit": "3"}
+"""Version of the rule for resizing. Since 2, sizes of `--fit within` follow from the image size in
+the file. Since 3, no stored pixel shows what a decoder adds to sides that it rounds up."""
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
 _EXTRAS = {
     "pydicom": "dicom",
@@ -116,7 +117,7 @@ def versions() -> dict[str, str]:
 
 def fit_version(fit: str) -> dict[str, str]:
     """Return the entry in the versions of a fingerprint for a fit, or {} if it has none."""
-    return _FIT_WITHIN if fit == "within" else {}
+    return {} if fit == "none" else _FIT_VERSION
 
 
 def used_versions(of: Mapping[str, str], formats: Collection[str]) -> dict[str, str]:

@@ -296,7 +296,7 @@ import resource
 from types import SimpleNamespace
 from shardprep.catalog.objects.formats import coco
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
-from shardprep.catalog.tables.row_matching import KeyIndex
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.recipe.object_rules import parse_box_rule
 one = b'{"image_id": 1, "category_id": 1, "bbox": [1.5, 2.5, 3.5, 4.5]},'
 data = b'{"images": [{"id": 1, "file_name": "1.png"}], "annotations": [' + one * 400_000

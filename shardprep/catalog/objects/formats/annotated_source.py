@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from shardprep.catalog.names import folder_splits, stem
 from shardprep.catalog.objects.formats.box_format import image_size
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.recipe.object_rules import FormatRule
 from shardprep.source.byte_range import MemberError

@@ -20,7 +20,8 @@ from shardprep.catalog.objects.object_table import (
     Found,
     ObjectTable,
 )
-from shardprep.catalog.tables.row_matching import KeyIndex, TableMatch, find_ids, match_table
+from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table, united
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import Floats
@@ -208,7 +209,7 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str) -> str:
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of the first table with boxes of enough images, or []."""
-    for table in source.documents.tables:
+    for table in united(source.index, source.documents.tables):
         option, id_column = _rule_of(table, source.index)
         if option:
             ids = table.column(id_column)
@@ -233,7 +234,7 @@ def _rule_of(table: Table, index: KeyIndex) -> tuple[str, str]:
     if len(columns.names) == 4 and len({row[place] for row in table.rows}) == len(table.rows):
         return "", ""
     label = _find_label(table, columns, ids)
-    parts = ["csv", table.name, ids, ",".join(columns.names), label]
+    parts = ["csv", table.files, ids, ",".join(columns.names), label]
     rule = ":".join(part for part in parts if part)
     return ("", "") if ":" in "".join(parts[2:]) else (rule, ids)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from shardprep.catalog.names import IMAGE_FOLDER, folder_splits, given_split
-from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
+from shardprep.catalog.names import IMAGE_FOLDER, folder_splits, stated_split
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.errors import OptionName, SourceError
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.source.names import composed, without_archive_suffix
 
 _MOST_FOLDERS = 8
-"""Maximum number of folders of images, and of folders of a split, to try."""
+"""Maximum number of folders of images to try."""
 _ABSOLUTE = re.compile(r"^([A-Za-z]:)?/|(^|(?<=/))\.{1,2}/")
 """Start of an absolute path, and the steps ./ and ../; keys of a source have neither."""
 
@@ -22,7 +22,8 @@ class Pairing:
 
     The search starts in the folder of the document. Next are its path with one folder left out or
     replaced by a folder of images (`labels/a/1.txt`, `images/a/1.jpg`), the last folders of the
-    path, folders of the same split, and the name alone. An image of another split never fits.
+    path, and the name alone. In each place, an image of the split that the document states comes
+    before an image without a split; an image of another split never fits.
     """
 
     def __init__(self, index: KeyIndex) -> None:
@@ -67,14 +68,16 @@ class Pairing:
     def _find(self, path: str, document: str, split: str) -> int | None:
         folder = composed(document.rpartition("/")[0])
         if (folder, split) not in self._places:
-            meant = split or given_split(folder.split("/"))
-            self._places[folder, split] = meant, self._ways(folder, meant)
+            meant = split or stated_split(folder)
+            self._places[folder, split] = meant, self._ways(folder)
         meant, places = self._places[folder, split]
         several: Sequence[int] = ()
         for place in places:
             found = self._index.find(f"{place}/{path}" if place else path)
             if meant:
-                found = [i for i in found if self._splits[i] in (None, meant)]
+                found = [i for i in found if self._splits[i] == meant] or [
+                    i for i in found if self._splits[i] is None
+                ]
             if len(found) == 1:
                 return found[0]
             several = several or found
@@ -87,7 +90,7 @@ class Pairing:
             raise error
         return None
 
-    def _ways(self, folder: str, split: str | None) -> list[str]:
+    def _ways(self, folder: str) -> list[str]:
         names = folder.split("/") if folder else []
         ways = [names]
         for i in reversed(range(len(names))):
@@ -95,9 +98,6 @@ class Pairing:
             ways.append([*names[:i], *names[i + 1 :]])
         ways += [names[i:] for i in range(1, len(names))]
         paths = ["/".join(way) for way in ways if way]
-        if split:
-            of_split = (path for path in self._paths if given_split(path.split("/")) == split)
-            paths += list(of_split)[:_MOST_FOLDERS]
         if len(self._paths) <= _MOST_FOLDERS:  # other folders have no image
             paths = [path for path in paths if f"/{path}/" in self._all_paths]
         return list(dict.fromkeys([*paths, ""]))

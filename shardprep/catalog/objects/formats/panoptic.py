@@ -10,8 +10,8 @@ from shardprep.catalog.names import stem
 from shardprep.catalog.objects.formats.annotated_source import ENOUGH, Sign, coverage
 from shardprep.catalog.objects.formats.coco import is_coco, is_panoptic, stated_names
 from shardprep.catalog.objects.object_table import Found
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import KeyIndex
 from shardprep.errors import SourceError, shown, some_of
 from shardprep.image.annotation_types import Annotation, Segment
 from shardprep.recipe.recipe import Recipe

@@ -17,11 +17,13 @@ import numpy as np
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
 from shardprep.catalog.objects.formats.box_format import SizeOf
 from shardprep.catalog.objects.object_table import NO_BOX, ONE_CLASS, Found, ObjectTable
-from shardprep.catalog.tables.row_matching import KeyIndex, find_ids, row_ids
+from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.row_matching import find_ids, find_rows, row_ids
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError
 from shardprep.image.annotation_types import RunOrder, Runs
 from shardprep.recipe.object_rules import RunTableRule
+from shardprep.source.string_column import Texts
 
 Pairs = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
@@ -52,17 +54,16 @@ def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | Non
     """Return the masks of a table, an object for each row; `order` None means to detect it."""
     table, index = source.documents.table(rule.files), source.index
     objects = _objects(table, rule, index)
-    images = {text: index.find_one(text, table.name) for text in dict.fromkeys(objects.ids)}
-    if all(found is None for found in images.values()):
+    images = find_rows(index, table, rule.id_column, Texts.of(objects.ids)).tolist()
+    if max(images, default=-1) < 0:
         what = f"no id of column {rule.id_column!r} fits an image, such as {objects.ids[:1]}"
         raise SourceError(table.name, what, f"a key looks like {index.keys[0]}")
     findings: list[str] = []
     if order is None:
         of_image: defaultdict[int, list[str]] = defaultdict(list)
-        for text, cell in zip(objects.ids, objects.cells, strict=True):
-            found = images[text]
-            if found is not None and cell not in _NO_RUNS:
-                of_image[found].append(cell)
+        for image, cell in zip(images, objects.cells, strict=True):
+            if image >= 0 and cell not in _NO_RUNS:
+                of_image[image].append(cell)
         order, why = tell_order(of_image, source.size_of)
         if why:
             findings.append(why)
@@ -70,10 +71,8 @@ def read_runs(rule: RunTableRule, source: AnnotatedSource, order: RunOrder | Non
     labels = objects.labels or [ONE_CLASS] * len(objects.ids)
     numbers = {label: found_objects.number_of(label) for label in dict.fromkeys(labels)}
     missing = found_objects.missing
-    missing.update({text: 0 for text, image in images.items() if image is None})
-    for text, cell, label in zip(objects.ids, objects.cells, labels, strict=True):
-        image = images[text]
-        if image is None:
+    for image, text, cell, label in zip(images, objects.ids, objects.cells, labels, strict=True):
+        if image < 0:
             missing[text] += cell not in _NO_RUNS
             continue
         found_objects.list_image(image)
@@ -189,6 +188,6 @@ def runs_in(table: Table, index: KeyIndex) -> list[Sign]:
             except SourceError:
                 return []
         others = [name for name in table.header if name.lower() in _CLASS_COLUMNS]
-        option = ":".join(["rle", table.name, id_column, title, *others[:1]])
+        option = ":".join(["rle", table.files, id_column, title, *others[:1]])
         return [Sign("masks", option, f"{table.name}: run lengths in column {title!r}")]
     return []

@@ -19,7 +19,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
 )
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import MALFORMED, NO_BOX, Found, ObjectTable
-from shardprep.catalog.tables.row_matching import AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.image.annotation_types import Segment
 from shardprep.recipe.object_rules import BoxColumns, FormatRule

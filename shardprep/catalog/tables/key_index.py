@@ -1,0 +1,378 @@
+"""Find images by id: a name or a path, with or without its extension.
+
+One rule decides which image an id means, in tables and lists of all kinds. Nearest are the images
+below the folder of the table, then those below each folder above it. In each folder, the images of
+the split come first that the table's name or a column states, then images without a split. An image
+of another split is taken only if names are unique. `KeyIndex.find_all` applies the rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cached_property, partial
+from itertools import takewhile
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from shardprep.catalog.names import document_split, folder_splits, given_split, stated_split
+from shardprep.dataset.card import from_cell
+from shardprep.errors import SourceError, printable, shown
+from shardprep.source.names import composed
+from shardprep.source.string_column import Coded, Texts, booleans, positions
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_START = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z]:/)?(\.{0,2}/)*")
+"""Start of a URL or an absolute path, and steps such as ../; keys have none of them."""
+SUBMISSION = re.compile("submission", re.IGNORECASE)
+"""Name of a sample submission, whose rows are of the split test."""
+_MOST_SHOWN = 3
+_MOST_FOLDERS = 16
+"""Maximum number of folders in an id; ids with more are searched one by one."""
+
+
+class AmbiguousIdError(SourceError):
+    """An id of a table fits several images, or only an image of another split."""
+
+    found: Sequence[int] = ()
+    """Positions of these images; () if all are of another split."""
+
+
+class Origin(NamedTuple):
+    """The place of an id: it decides which of several images the id means."""
+
+    folder: str = ""
+    """Folder of the table or list; "" for the top of the source."""
+    split: str | None = None
+    """Split that the table or a column of it states for the id."""
+    is_firm: bool = True
+    """Whether the split is of the images as they are; a list of a split may name others."""
+
+    def level(self, folder: str) -> int:
+        """Return how far a folder of images is from the origin; 0 is nearest.
+
+        It counts the folders to go up from `folder` to one that both have above them. An even
+        level has images of the origin's split, an odd level images without a split. `FOREIGN` has
+        images of another split.
+        """
+        own, other = (path.split("/") if path else [] for path in (self.folder, folder))
+        split = given_split(other)
+        if self.split is not None and split not in (self.split, None):
+            return FOREIGN
+        shared = sum(takewhile(bool, map(str.__eq__, own, other)))
+        return 2 * (len(own) - shared) + (self.split is not None and split is None)
+
+
+FOREIGN = 1 << 20
+
+
+def origin_of(file: str, *, is_firm: bool = True) -> Origin:
+    """Return the origin of the ids in a file; a sample submission is of the split test."""
+    folder, _, name = composed(file).rpartition("/")
+    if folder.startswith("/"):  # a file on disk
+        folder = ""
+    split = document_split(name) or ("test" if SUBMISSION.search(name) else None)
+    return Origin(folder, split or stated_split(folder), is_firm)
+
+
+class KeyIndex:
+    """The keys of all images, searched for ids in time linear in the number of ids and keys."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self.keys = Texts.of(keys)
+        self._names = self.keys.composed()
+        """The keys in form NFC, so that accents in other forms are equal."""
+        self._by_folder: dict[tuple[str, int], dict[str, list[int]]] = {}
+
+    def find(self, text: str) -> Sequence[int]:
+        """Return the positions of all keys that end in the id, with or without extension.
+
+        If keys differ only in the Unicode form of their accents, only the key in the form of the
+        id fits.
+        """
+        path = _START.sub("", text.replace("\\", "/"))
+        found = self._find(composed(path))
+        if len(found) < 2 or path.isascii():
+            return found
+        keys = {i: f"/{self.keys[i]}" for i in found}
+        same = [
+            i
+            for i, key in keys.items()
+            if key.endswith(f"/{path}") or key.rpartition(".")[0].endswith(f"/{path}")
+        ]
+        return same or found
+
+    def _find(self, path: str) -> Sequence[int]:
+        folder, _, name = path.rpartition("/")
+        by_name, by_stem = self._by_name
+        named = by_name[name] if name in by_name else by_stem.get(name, ())
+        if isinstance(named, int):
+            lies_there = not folder or f"/{self._names[named]}".rpartition("/")[0].endswith(
+                f"/{folder}"
+            )
+            return (named,) if lies_there else ()
+        depth = folder.count("/") + 1 if folder else 0
+        if not named or depth > self._most_folders:
+            return ()
+        if (name, depth) not in self._by_folder:
+            self._by_folder[name, depth] = self._grouped(named, depth)
+        return self._by_folder[name, depth].get(folder, ())
+
+    def find_all(self, texts: Texts, where: str, origins: Coded[Origin] | None = None) -> Ints:
+        """Return the position of the key of each id, or −1 if no image has it.
+
+        An id that fits several images means the one nearest to its origin (see `Origin.level`).
+        The ids of an origin that do not fit there are searched farther away only if names are
+        unique: if an id fits images both near and far, the others are of images that are missing.
+        AmbiguousIdError if several images are equally near, or if all are of another split.
+        """
+        texts = _paths(texts)
+        origins = origins or Coded.constant(Origin(), len(texts))
+        found, is_many = self._find_names(texts)
+        if is_many.any() or (found >= 0).any():
+            return self._nearest(texts, found, is_many, origins, where)
+        texts, origins = self._shortened(texts, origins)
+        try:
+            return self._nearest(texts, *self._find_names(texts), origins, where)
+        except AmbiguousIdError:  # the ids are not of this source
+            return found
+
+    def _nearest(
+        self, texts: Texts, found: Ints, is_many: Bools, origins: Coded[Origin], where: str
+    ) -> Ints:
+        is_home = np.zeros(len(texts), bool)
+        for row, origin in origins.firsts().items():
+            rows = np.flatnonzero(origins.codes == origins.codes[row])
+            if origin == Origin() and not is_many[rows].any():
+                is_home[rows] = True
+                continue
+            near = self._near(texts.take(rows), found[rows], is_many[rows], origin, where)
+            found[rows], is_home[rows] = near
+        return self._with_foreign(texts, found, is_home, origins, where)
+
+    def num_found(self, texts: Texts) -> int:
+        """Return the number of ids that fit an image, or several."""
+        return int(self.are_found(texts).sum())
+
+    def are_found(self, texts: Texts) -> Bools:
+        """Return whether each id fits an image, or several."""
+        texts = _paths(texts)
+        found, is_many = self._find_names(texts)
+        if not (is_many.any() or (found >= 0).any()):
+            short, _ = self._shortened(texts, Coded.constant(Origin(), len(texts)))
+            found, is_many = self._find_names(short)
+        return (found >= 0) | is_many
+
+    def _near(
+        self, texts: Texts, found: Ints, is_many: Bools, origin: Origin, where: str
+    ) -> tuple[Ints, Bools]:
+        """Return the nearest key of each id, and whether it is not of another split.
+
+        `found` are the keys that fit alone. Ids that fit no key near enough have −1.
+        """
+        levels = self.keys.folders.map(origin.level)
+        level_of = np.append(np.array(levels.values, np.int64)[levels.codes], FOREIGN)
+        left = np.flatnonzero(is_many)
+        found = found.copy()
+        last = FOREIGN
+        for level in sorted({*levels.values} - {FOREIGN}) if len(left) else ():
+            place = np.flatnonzero(level_of[:-1] <= level)
+            part = KeyIndex(self.keys.take(place))
+            near, are_many = part._find_names(texts.take(left))
+            for row in np.flatnonzero(are_many).tolist():
+                several = part.find(texts[int(left[row])])
+                self._check_one(texts[int(left[row])], place[list(several)].tolist(), where)
+                near[row] = several[0]
+            is_there = near >= 0
+            found[left[is_there]] = place[near[is_there]]
+            left = left[~is_there]
+            if is_there.any():
+                last = level
+                break
+        if last == FOREIGN and len(left):
+            row = int(left[0])
+            self._check_one(texts[row], self.find(texts[row]), where)
+        far = level_of[found] > last
+        far[left] = True
+        found[far] = -1
+        return found, level_of[found] < FOREIGN
+
+    def _with_foreign(
+        self, texts: Texts, found: Ints, is_home: Bools, origins: Coded[Origin], where: str
+    ) -> Ints:
+        """Return `found` without keys of another split than the origin's, unless they are meant.
+
+        They are meant if the folder of the id names their split, or if names are unique: no key is
+        also that of an id from its own split.
+        """
+        foreign = np.flatnonzero((found >= 0) & ~is_home)
+        stated = texts.take(foreign).folders.map(lambda path: given_split(path.split("/")))
+        splits = self._splits.take(found[foreign])
+        pairs = zip(stated, splits, strict=True)
+        foreign = foreign[[own is None or own != split for own, split in pairs]]
+        if not len(foreign):
+            return found
+        homes = found[(found >= 0) & is_home]
+        codes = origins.codes[foreign]
+        is_known = np.isin(found[foreign], homes)
+        lost = np.isin(codes, np.unique(codes[is_known]))
+        firm = origins.fit(lambda one: one.is_firm)[foreign]
+        if not len(homes) and firm.any():
+            row = int(foreign[firm][0])
+            key = self.keys[int(found[row])]
+            what = f"id {texts[row]!r} is of split {origins[row].split}, but fits only {key}"
+            hint = (
+                f"use images of {origins[row].split}, or a table of {self._splits[int(found[row])]}"
+            )
+            raise AmbiguousIdError(where, what, hint)
+        found[foreign[lost]] = -1
+        return found
+
+    def _check_one(self, text: str, found: Sequence[int], where: str) -> None:
+        if len(found) > 1:
+            one, two = self.keys[found[0]], self.keys[found[1]]
+            what = f"id {text!r} fits several images: {one} and {two}"
+            error = AmbiguousIdError(where, what, f"a path says which: {one}")
+            error.found = found
+            raise error
+
+    def _shortened(self, texts: Texts, origins: Coded[Origin]) -> tuple[Texts, Coded[Origin]]:
+        """Return ids without the first folders, such as `/kaggle/input/set/`, that no key has.
+
+        As many folders are kept as fit a key. A split that the folders name stays that of the id.
+        """
+        depths = texts.num_folders()
+        if not depths.any():
+            return texts, origins
+        short = texts
+        left = np.flatnonzero(depths)
+        parts: list[tuple[Ints, Texts]] = []
+        for depth in range(min(self._most_folders, int(depths.max()) - 1), -1, -1):
+            ends = texts.take(left).ends(depth)
+            found, is_many = self._find_names(ends)
+            fits = (found >= 0) | is_many
+            parts.append((left[fits], ends.where(fits)))
+            left = left[~fits]
+        rest = np.setdiff1d(np.arange(len(texts)), np.concatenate([rows for rows, _ in parts]))
+        rows = np.concatenate([*(rows for rows, _ in parts), rest])
+        every = Texts.joined([*(ends for _, ends in parts if len(ends)), texts.take(rest)])
+        short = every.take(np.argsort(rows, kind="stable"))
+        stated = texts.folders.map(lambda path: given_split(path.split("/")))
+        pairs = zip(origins, stated, strict=True)
+        return short, Coded.of(one._replace(split=own or one.split) for one, own in pairs)
+
+    def _find_names(self, texts: Texts) -> tuple[Ints, Bools]:
+        """Return the only key of each id or −1, and whether several keys fit."""
+        asked, texts = texts, texts.composed()
+        found = np.full(len(texts), -1, np.int64)
+        is_several = np.zeros(len(texts), bool)
+        depths = np.minimum(texts.num_folders(), _MOST_FOLDERS + 1).astype(np.int8)
+        for depth in np.flatnonzero(np.bincount(depths)).tolist():
+            is_one = depths == depth
+            if depth > _MOST_FOLDERS:
+                is_several |= is_one
+                continue
+            wanted = texts.where(is_one)
+            first, is_many = positions(wanted, self._names, partial(Texts.ends, depth=depth))
+            lost = first < 0
+            if depth and lost.any():  # no stem, if this name is in another folder
+                names = wanted.where(lost).ends(0)
+                lost[lost] = positions(names, self._names, partial(Texts.ends, depth=0))[0] < 0
+            if lost.any():
+                first[lost], is_many[lost] = positions(
+                    wanted.where(lost), self._names, partial(Texts.stems, depth=depth)
+                )
+            found[is_one] = first
+            is_several[is_one] = is_many
+        is_odd = is_several & (
+            (depths > _MOST_FOLDERS) | ~booleans(pc.string_is_ascii(texts.array))
+        )
+        for row in np.flatnonzero(is_odd).tolist():  # accents may tell keys apart
+            several = self.find(asked[row])
+            is_several[row] = len(several) > 1
+            found[row] = several[0] if len(several) == 1 else -1
+        return found, is_several
+
+    @cached_property
+    def _by_name(self) -> tuple[dict[str, int | list[int]], dict[str, int | list[int]]]:
+        by_name: dict[str, int | list[int]] = {}
+        by_stem: dict[str, int | list[int]] = {}
+        for i, key in enumerate(self._names):
+            name = key.rpartition("/")[2]
+            _add(by_name, name, i)
+            _add(by_stem, name.rpartition(".")[0] or name, i)
+        return by_name, by_stem
+
+    @cached_property
+    def _most_folders(self) -> int:
+        return int(self._names.num_folders().max(initial=0))
+
+    @cached_property
+    def _splits(self) -> Coded[str | None]:
+        return folder_splits(self.keys)
+
+    def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:
+        """Return the positions by their last `depth` folders."""
+        groups: defaultdict[str, list[int]] = defaultdict(list)
+        for i in positions:
+            *folders, _ = self._names[i].rsplit("/", depth + 1)
+            if len(folders) >= depth:
+                groups["/".join(folders[len(folders) - depth :])].append(i)
+        return groups
+
+
+def unused_entries(where: str, unused: Sequence[str], number: int, key: str) -> list[str]:
+    """Return a remark on the entries of a list that fit nothing, with a key for comparison."""
+    if not unused:
+        return []
+    few = ", ".join(shown(text) for text in unused[:_MOST_SHOWN])
+    what = f"{where}: {len(unused):,} of {number:,} entries fit no image, such as {few}"
+    return [f"{what}; a key looks like {shown(key)}"]
+
+
+class WholeKeyIndex(KeyIndex):
+    """Keys, searched for ids as `report --list` prints them: a whole key fits only itself."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        super().__init__([printable(key) for key in keys])
+
+    def find_all(self, texts: Texts, where: str, origins: Coded[Origin] | None = None) -> Ints:
+        texts = Texts.of([printable(from_cell(one)) for one in texts])
+        origins = origins or Coded.constant(Origin(), len(texts))
+        found, _ = positions(texts, self.keys)
+        for row in np.flatnonzero(found < 0).tolist():
+            found[row] = self._whole.get(composed(texts[row]), -1)
+        left = np.flatnonzero(found < 0)
+        found[left] = super().find_all(texts.take(left), where, origins.take(left))
+        return found
+
+    @cached_property
+    def _whole(self) -> dict[str, int]:
+        return {key: i for i, key in enumerate(self._names)}
+
+
+def _paths(texts: Texts) -> Texts:
+    r"""Return ids with "/" for "\", without the start of an absolute path, a URL or `../`."""
+    array = texts.array
+    is_odd = pc.starts_with(array, "/")
+    for part in ("\\", "./", ":/"):  # cheaper than the expression, which few tables need
+        is_odd = pc.or_(is_odd, pc.match_substring(array, part))
+    if not booleans(is_odd).any():
+        return texts
+    paths = pc.replace_substring(array, "\\", "/")
+    return Texts(pc.replace_substring_regex(paths, _START.pattern, ""))
+
+
+def _add(positions: dict[str, int | list[int]], name: str, position: int) -> None:
+    """Add a position of a name. A single one is stored without a list: a million lists are slow."""
+    known = positions.setdefault(name, position)
+    if isinstance(known, list):
+        known.append(position)
+    elif known != position:
+        positions[name] = [known, position]

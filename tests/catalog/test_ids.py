@@ -1,0 +1,298 @@
+"""A row belongs to its image: the one rule of ids, in tables and lists of every kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep.catalog.tables.key_index import AmbiguousIdError
+from shardprep.errors import SourceError
+from tests.catalog.builders import catalog, facts_of, found, images, objects_of, reasons, survey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+IDS = range(6)
+TWINS = images(*(f"{split}/{i}.jpg" for split in ("train", "test") for i in IDS))
+"""Images of two splits with equal names."""
+
+
+def labels(letters: str, ids: Iterable[Any] = IDS, head: str = "id,label") -> bytes:
+    """Return a table that gives ids these letters in turn."""
+    rows = (f"{one},{letters[i % len(letters)]}" for i, one in enumerate(ids))
+    return "\n".join([head, *rows]).encode()
+
+
+def named(folder: Path, members: Mapping[str, bytes], rule: str = "auto", **keys: Any) -> Any:
+    """Return the label of each key."""
+    made = catalog(folder, members, rule, **keys)
+    return {key: label for key, (_, label) in found(made).items()}
+
+
+def expected(**letters: str) -> dict[str, str | None]:
+    """Return the labels of `TWINS` if each split has these letters in turn."""
+    return {
+        f"{split}/{i}.jpg": letters[split][i % 2] if split in letters else None
+        for split in ("train", "test")
+        for i in IDS
+    }
+
+
+BOTH = {"train.csv": labels("ab"), "test.csv": labels("ba")}
+
+
+@pytest.mark.parametrize(
+    ("names", "rule"),
+    [
+        (("train.csv", "test.csv"), "auto"),
+        (("train.csv", "test.csv"), "csv:train.csv,test.csv:id:label"),
+        (("train.csv", "test.csv"), "csv:test.csv,train.csv"),
+        (("train_labels.csv", "test_labels.csv"), "csv:{split}_labels.csv:id:label"),
+        (("TrainLabels.csv", "TestLabels.csv"), "auto"),
+        (("train/labels.csv", "test/labels.csv"), "auto"),
+        (("train/_classes.csv", "test/_classes.csv"), "csv:{split}/_classes.csv:id:label"),
+        (("labels_train/a.csv", "labels_test/a.csv"), "auto"),
+    ],
+)
+def test_tables_of_two_splits_label_each_their_own_images(
+    tmp_path: Path, names: tuple[str, str], rule: str
+) -> None:
+    members = TWINS | dict(zip(names, BOTH.values(), strict=True))
+    assert named(tmp_path, members, rule) == expected(train="ab", test="ba")
+
+
+def test_the_output_says_which_table_labelled_which_split(tmp_path: Path) -> None:
+    assert catalog(tmp_path, TWINS | BOTH).labels_from == (
+        "test.csv (6 test) + train.csv (6 train), column 'label' by 'id'"
+    )
+
+
+def test_init_proposes_both_tables_as_one_rule(tmp_path: Path) -> None:
+    assert survey(tmp_path, TWINS | BOTH).chosen == "csv:test.csv,train.csv:id:label"
+
+
+@pytest.mark.parametrize("name", ["test.csv", "test/labels.csv", "a/test_labels.csv"])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_table_of_a_split_alone_labels_only_that_split(
+    tmp_path: Path, name: str, *, is_named: bool
+) -> None:
+    members = TWINS | {name: labels("ab")}
+    if is_named:
+        assert named(tmp_path, members, f"csv:{name}:id:label") == expected(test="ab")
+    else:
+        assert set(named(tmp_path, members).values()) == {None}
+
+
+def test_a_column_of_splits_tells_equal_names_apart(tmp_path: Path) -> None:
+    rows = [f"{i},{s},{s[1]}{i % 2}" for s in ("train", "test") for i in IDS]
+    members = TWINS | {"labels.csv": "\n".join(["id,split,label", *rows]).encode()}
+    made = named(tmp_path, members, "csv:labels.csv:id:label")
+    assert made == {key: f"{key[1]}{int(key[-5]) % 2}" for key in TWINS}
+
+
+def test_an_id_of_two_images_is_an_error_whose_advice_works(tmp_path: Path) -> None:
+    members = TWINS | {"labels.csv": labels("ab")}
+    for rule in ("auto", "csv:labels.csv:id:label"):
+        with pytest.raises(AmbiguousIdError) as caught:
+            catalog(tmp_path / rule[:4], members, rule)
+        assert str(caught.value) == (
+            "labels.csv: id '0' fits several images: test/0.jpg and train/0.jpg; "
+            "test/{id} or train/{id} instead of id says which"
+        )
+    for split in ("train", "test"):
+        made = named(tmp_path / split, members, f"csv:labels.csv:{split}/{{id}}:label")
+        assert made == expected(**{split: "ab"})
+
+
+def test_a_table_of_another_split_is_refused_unless_a_path_says_so(tmp_path: Path) -> None:
+    members = TWINS | {"test.csv": labels("ab")}
+    with pytest.raises(SourceError, match=r"'0' is of split test, .*train/0.*a table of train$"):
+        catalog(tmp_path / "1", members, "csv:test.csv:id:label", root="train")
+    rule = "csv:test.csv:train/{id}:label"
+    made = named(tmp_path / "2", members, rule, root="train")
+    assert made == {key: label for key, label in expected(train="ab").items() if label}
+
+
+def test_an_id_whose_image_is_missing_does_not_take_the_twin_of_another_split(
+    tmp_path: Path,
+) -> None:
+    members = {key: data for key, data in TWINS.items() if key != "test/5.jpg"} | BOTH
+    made = catalog(tmp_path, members)
+    wanted = expected(train="ab", test="ba")
+    del wanted["test/5.jpg"]
+    assert {key: label for key, (_, label) in found(made).items()} == wanted
+    assert made.rows_without_image == ("5",)
+
+
+def test_a_table_of_validation_may_name_images_of_the_training_folder(tmp_path: Path) -> None:
+    members = images(*(f"train/{i}.jpg" for i in range(8)))
+    members |= {"train.csv": labels("ab"), "val.csv": labels("b", [6, 7])}
+    made = catalog(tmp_path, members, "csv:train.csv,val.csv:id:label", split="tables")
+    assert [split for split, _ in found(made).values()] == ["train"] * 6 + ["validation"] * 2
+
+
+# Boxes, rows, corrections and lists
+
+BOXES = "filename,width,height,class,xmin,ymin,xmax,ymax"
+
+
+def boxes(name: str, ids: Iterable[Any] = IDS) -> bytes:
+    rows = (f"{one}.jpg,8,8,{name},1,1,{x},6" for one in ids for x in (5, 6))
+    return "\n".join([BOXES, *rows]).encode()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["auto", "csv:train/_annotations.csv,test/_annotations.csv", "csv:{split}/_annotations.csv"],
+)
+def test_tables_of_boxes_belong_to_the_images_beside_them(tmp_path: Path, rule: str) -> None:
+    members = TWINS | {f"{s}/_annotations.csv": boxes(s) for s in ("train", "test")}
+    made = catalog(tmp_path, members, boxes=rule)
+    names = facts_of(made).names
+    for item in made.items:
+        assert {names[label] for label in objects_of(item).labels} == {item.split}
+        assert len(objects_of(item).labels) == 2
+
+
+def test_tables_of_boxes_can_give_the_splits(tmp_path: Path) -> None:
+    members = images(*(f"all/{i}.jpg" for i in range(8)))
+    members |= {"train_boxes.csv": boxes("a"), "val_boxes.csv": boxes("a", [6])}
+    rule = "csv:train_boxes.csv,val_boxes.csv"
+    made = catalog(tmp_path, members, boxes=rule, split="tables")
+    splits = [split for split, _ in found(made).values()]
+    assert splits == ["train"] * 6 + ["validation"]
+    assert reasons(made)["all/7.jpg"] in {"in no split", "no annotation"}
+
+
+def test_run_lengths_of_two_splits_are_of_their_own_images(tmp_path: Path) -> None:
+    runs = {s: f"id,rle\n0,{start} 2 20 3\n".encode() for s, start in (("train", 1), ("test", 9))}
+    members = TWINS | {f"{split}.csv": table for split, table in runs.items()}
+    made = catalog(tmp_path, members, masks="rle:train.csv,test.csv:id:rle", instances=True)
+    cells = {
+        item.key: objects_of(item).outlines[0].text  # type: ignore[union-attr]
+        for item in made.items
+        if item.annotation and item.annotation.outlines
+    }
+    assert cells == {"test/0.jpg": "9 2 20 3", "train/0.jpg": "1 2 20 3"}
+
+
+def test_rows_of_two_splits_are_of_their_own_images(tmp_path: Path) -> None:
+    tables = {f"{s}.csv": labels(s[:2], head="id,x") for s in ("train", "test")}
+    made = catalog(tmp_path, TWINS | tables, "none", rows="csv:train.csv,test.csv:id:x")
+    cells = {item.key: item.columns[0] for item in made.items}
+    assert cells == {key: (key[int(key[-5]) % 2].encode(),) for key in TWINS}
+
+
+@pytest.mark.parametrize(
+    ("files", "join"),
+    [("train.csv,test.csv", ("test_more.csv",)), ("train.csv,test.csv", ("{split}_more.csv:id",))],
+)
+def test_a_joined_table_of_a_split_adds_its_columns_to_that_split(
+    tmp_path: Path, files: str, join: tuple[str, ...]
+) -> None:
+    more = {f"{s}_more.csv": labels(s[:2], head="id,more") for s in ("train", "test")}
+    made = catalog(
+        tmp_path, TWINS | BOTH | more, f"csv:{files}:id:label", join=join, columns=("more",)
+    )
+    wanted = {key: key[int(key[-5]) % 2] for key in TWINS}
+    if join == ("test_more.csv",):
+        wanted |= {key: "" for key in TWINS if key.startswith("train")}
+    assert {item.key: item.columns for item in made.items} == {k: (v,) for k, v in wanted.items()}
+
+
+def test_corrections_and_exclude_lists_mean_one_image(tmp_path: Path) -> None:
+    members = TWINS | BOTH
+    (tmp_path / "fixes.csv").write_text("key,label\ntest/0.jpg,a\n")
+    (tmp_path / "out.txt").write_text("train/1.jpg\n1.jpg\n")
+    rule = f"csv:{tmp_path}/fixes.csv:key:label"
+    made = named(tmp_path, members, relabel=rule)
+    assert made == expected(train="ab", test="ba") | {"test/0.jpg": "a"}
+    with pytest.raises(AmbiguousIdError, match=r"id '1\.jpg' fits .*test/1\.jpg and train/1\.jpg"):
+        catalog(tmp_path, members, exclude_list=str(tmp_path / "out.txt"))
+
+
+# Ids with longer paths
+
+
+@pytest.mark.parametrize(
+    "start", ["/kaggle/input/set/", "..\\data\\", "gs://bucket/set/", "set/", "C:\\x\\", "./"]
+)
+@pytest.mark.parametrize("end", ["train/p{}.jpg", "train/p{}", "train\\p{}.jpg"])
+def test_ids_with_a_longer_path_find_their_images(tmp_path: Path, start: str, end: str) -> None:
+    members = images(*(f"{split}/p{i}.jpg" for split in ("train", "test") for i in IDS))
+    ids = [start + end.format(i) for i in IDS]
+    made = named(tmp_path, members | {"all.csv": labels("ab", ids)}, "csv:all.csv")
+    assert made == {
+        key: ("ab"[int(key[-5]) % 2] if key.startswith("train") else None) for key in made
+    }
+
+
+def test_the_folder_of_a_longer_path_decides_between_splits(tmp_path: Path) -> None:
+    members = images(*(f"{split}ing/{i}.jpg" for split in ("train", "test") for i in IDS))
+    table = labels("ab", [f"/data/train/{i}.jpg" for i in IDS])
+    made = named(tmp_path, members | {"all.csv": table}, "csv:all.csv:id:label")
+    assert [key for key, label in made.items() if label] == [f"training/{i}.jpg" for i in IDS]
+
+
+def test_auto_asks_instead_of_taking_prefixes_if_ids_nearly_fit(tmp_path: Path) -> None:
+    members = images(*(f"train/p{i:03}.jpg" for i in IDS), *(f"train/q{i:03}.jpg" for i in IDS))
+    ids = [f"{letter.upper()}{i}" for letter in "pq" for i in IDS]
+    with pytest.raises(SourceError, match=r"'P0', and keys are like 'train/p000\.jpg'; write ids"):
+        catalog(tmp_path, members | {"labels.csv": labels("ab", ids)})
+
+
+# Accounts
+
+
+def notes_of(folder: Path, **keys: Any) -> tuple[list[str], tuple[str, ...]]:
+    made = catalog(folder, images(*(f"a/{i}.jpg" for i in IDS)), "none", **keys)
+    return made.findings, made.rows_without_image
+
+
+def test_entries_of_an_exclude_list_that_fit_nothing_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "out.txt").write_text("a/1.jpg\na/7.jpg\na/8.jpg\na/9.jpg\na/x.jpg\n")
+    notes, lost = notes_of(tmp_path, exclude_list=str(tmp_path / "out.txt"))
+    remark = "4 of 5 entries fit no image, such as a/7.jpg, a/8.jpg, a/9.jpg"
+    assert notes == [f"{tmp_path}/out.txt: {remark}; a key looks like a/0.jpg"]
+    assert lost == ("a/7.jpg", "a/8.jpg", "a/9.jpg", "a/x.jpg")
+
+
+def test_a_row_of_an_excluded_image_is_not_a_row_without_image(tmp_path: Path) -> None:
+    members = TWINS | {"train.csv": labels("ab", [*IDS, 9])}
+    made = catalog(tmp_path, members, "csv:train.csv:id:label", exclude=("train/1.jpg",))
+    assert made.rows_without_image == ("9",)
+    assert made.findings == ["1 row is of images that are left out: 1"]
+
+
+def test_a_class_or_separator_without_an_image_is_said(tmp_path: Path) -> None:
+    members = images("cat/1.jpg", "dog/2.jpg")
+    made = catalog(tmp_path, members, "folder", classes=("cat", "dog", "dgo"), separator="|")
+    assert made.findings == ["--separator: no label has '|'", "--classes: no image is of class dgo"]
+
+
+def test_a_glob_that_fits_nothing_is_said(tmp_path: Path) -> None:
+    notes, _ = notes_of(tmp_path, exclude=("a/1.jpg", "b/*"))
+    assert notes == ["--exclude: b/* fits nothing"]
+    notes, _ = notes_of(tmp_path, include=("a/*", "*.png"))
+    assert notes == ["--include: *.png fits nothing"]
+
+
+def test_entries_of_a_list_of_a_split_that_fit_nothing_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("a/0.jpg\na/1.jpg\nb/2.jpg\n")
+    notes, lost = notes_of(tmp_path, split=f"list:train={tmp_path}/t.txt")
+    assert notes[0].startswith(f"{tmp_path}/t.txt: 1 of 3 entries fit no image, such as b/2.jpg")
+    assert lost == ("b/2.jpg",)
+
+
+def test_images_that_a_table_does_not_list_are_in_no_split(tmp_path: Path) -> None:
+    members = images(*(f"all/{i}.jpg" for i in range(8)), "test/9.jpg")
+    rows = [f"{i},{'ab'[i % 2]},{i % 3}" for i in IDS]
+    members["folds.csv"] = "\n".join(["id,label,fold", *rows]).encode()
+    made = catalog(tmp_path, members, "csv:folds.csv:id:label", split="column:fold:0=f0,1=f1,2=f2")
+    assert {split for split, _ in found(made).values()} == {"f0", "f1", "f2", "test"}
+    assert {key for key, why in reasons(made).items() if why == "in no split"} == {
+        "all/6.jpg",
+        "all/7.jpg",
+    }
