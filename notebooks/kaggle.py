@@ -18,8 +18,9 @@
 # nothing needs to be downloaded.
 #
 # The output of a notebook is the content of `/kaggle/working`, at most 20 GB. `build` reads archives in
-# place and unpacks nothing, so only the shards need space: about 6 kB for each image at 160x160. A notebook
-# starts in `/kaggle/working`, so relative paths lie there.
+# place, so the shards need space: about 6 kB for each image at 160x160. Only a compressed archive in an archive
+# is unpacked first, beside the shards, and removed at the end. A notebook starts in `/kaggle/working`, so
+# relative paths lie there.
 #
 # The outputs on this page come from a small copy of the competition `dogs-vs-cats`, in which drawn circles
 # are the cats and drawn triangles the dogs.
@@ -105,18 +106,20 @@ import csv
 from pathlib import PurePosixPath
 
 test = reader.load(built.location, "test", batch_size=64, as_supervised=False)
-with open("submission.csv", "w", newline="", encoding="utf-8") as file:
-    rows = csv.writer(file)
-    rows.writerow(["id", "label"])
-    for batch in test:
-        scores = tf.nn.softmax(model(batch["image"], training=False)).numpy()
-        for name, score in zip(batch["image/filename"].numpy(), scores, strict=True):
-            rows.writerow(
-                [PurePosixPath(name.decode()).stem, score[train.class_names.index("dog")]]
-            )
+answers = {}
+for batch in test:
+    scores = tf.nn.softmax(model(batch["image"], training=False)).numpy()
+    for name, score in zip(batch["image/filename"].numpy(), scores, strict=True):
+        answers[PurePosixPath(name.decode()).stem] = score[train.class_names.index("dog")]
+
+sample = shardprep.download("dogs-vs-cats").path / "sampleSubmission.csv"
+with sample.open(encoding="utf-8") as given, open("submission.csv", "w", newline="") as file:
+    header, *rows = csv.reader(given)
+    csv.writer(file).writerows([header, *([name, answers[name]] for name, _ in rows)])
 
 # %% [markdown]
-# The shards of a test set need no labels. `image/filename` is the name in the source. To use the shards
+# The rows have the order of `sampleSubmission.csv`, as a submission needs it. `download` returns the mounted
+# folder. The shards of a test set need no labels. `image/filename` is the name in the source. To use the shards
 # in other notebooks, save the output of this notebook as a Kaggle dataset. Read it there from
 # `/kaggle/input/datasets/OWNER/SLUG/…/tfrecords/dogs_vs_cats`. A reader does not need write access.
 

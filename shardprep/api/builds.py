@@ -284,6 +284,8 @@ def build(
         local = local_source(options.source, watch, refresh=run.refresh)
         options = replace(options, source=local)
         old = None if run.reuse is None else open_old_dataset(dataset_at(run.reuse))
+        if old is not None and (remark := old.differences(options)):
+            watch.notice(remark)
         if dry_run:
             return _plan(options, piece, num_workers(run.workers), watch, old)
         with chosen as workers:
@@ -340,7 +342,7 @@ def _plan(
     mine = plan if part is None else plan.of_part(part)
     if old is not None:
         places = old.places(mine.shards)
-        watch.notice(old.prospect(mine.spec, places, mine.schema))
+        watch.notice(old.prospect(mine.spec, places, mine.schema, mine.shards))
     return Plan(mine, part, len(plan.shards))
 
 

@@ -55,6 +55,7 @@ from shardprep.catalog.targets import (
     Targets,
     TargetSpec,
     check_names,
+    class_names,
     make_targets,
     naming_of,
     words_in,
@@ -119,8 +120,9 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
 def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     recipe, documents, beside = wanted.recipe, wanted.documents, wanted.beside
     naming = naming_of(recipe, wanted.labelling.names, documents.read)
-    wanted = replace(wanted, labelling=_relabelled(wanted, naming))
-    members, index, labelling = wanted.members, wanted.index, wanted.labelling
+    given, labelling = wanted.labelling, _relabelled(wanted, naming)
+    wanted = replace(wanted, labelling=labelling)
+    members, index = wanted.members, wanted.index
     match = labelling.match
     if match is None and (table := documents.joined_table()) is not None:
         match = match_table(index, table)
@@ -141,9 +143,8 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     splits, notes, unused = _splits(wanted, match, annotated)
     rule = recipe.rules.group
     match = with_headers(match, members, (*recipe.columns, rule.text))
-    groups = Coded.constant("", len(members))
-    if rule.kind != "none":
-        groups = group_keys(index.keys, rule, match)
+    no_groups = Coded.constant("", len(members))
+    groups = no_groups if rule.kind == "none" else group_keys(index.keys, rule, match)
     lacks = _lacks(splits, targets.values)
     if annotated is not None:
         annotated = settled(annotated, splits, recipe)
@@ -157,7 +158,7 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     columns, values = columns + tuple(of_stacks), values + tuple(of_stacks.values())
     if of_stacks:
         check_columns((*columns, Column(IMAGES, "int64")))
-    strata = targets.strata()
+    strata = _strata(targets, wanted, given, naming)
     annotation: Coded[Annotation | None] = Coded.constant(None, len(members))
     if annotated is not None:
         annotation, masks = Coded.apart(annotated.annotations), Coded.apart(annotated.masks)
@@ -231,12 +232,35 @@ def _relabelled(wanted: SourceImages, naming: Naming) -> Labelling:
     num_rows = int((fixes.match.row_of >= 0).sum()) if fixes.match else 0
     if num_rows > is_new.sum():
         remark += f"; {num_rows - is_new.sum():,} images have no label, or an empty cell there"
-    known = {*labelling.names.counts(), *labelling.table_names, *naming.classes}
-    if added := sorted(str(one) for one in names.counts() if one not in known):
-        remark += f"; new labels: {some_of(added)}"
+    mapped = naming.class_map
+    # A class keeps its number if its last image gets another one.
+    given = labelling.table_names.union(cell for cell in labelling.names.values if cell)
+    known = {*map(str, given), *mapped.values()}
+    whole = class_names({*known, *mapped, *naming.classes, *map(str, names.counts())})
+    classes = naming.classes or tuple(dict.fromkeys(mapped.get(c, c) for c in whole if c in known))
+    there = {whole[one] for one in (*known, *mapped, *naming.classes)}
+    if added := [c for c in whole if c in names.counts() and whole[c] not in there]:
+        what = f"{table.name} has {some_of(added)}, which is not a class of the images"
+        flag = f"{OptionName('classes')} {shlex.quote(','.join((*classes, *added)))}"
+        raise SourceError(option, what, f"correct it, or state all classes: {flag}")
     lost = labelling.rows_without_image + fixes.rows_without_image
     how = f"{labelling.how}; then {fixes.how}"
-    return replace(labelling, names=names, how=how, rows_without_image=lost, remarks=(remark,))
+    labelling = replace(labelling, names=names, table_names=given, how=how)
+    return replace(labelling, rows_without_image=lost, remarks=(*labelling.remarks, remark))
+
+
+def _strata(
+    targets: Targets, wanted: SourceImages, given: Labelling, naming: Naming
+) -> Coded[tuple[int, ...]]:
+    """Return the strata of the targets before `--relabel`, so that no image changes its split."""
+    if wanted.labelling is given:
+        return targets.strata()
+    cells = {str(one) for one in given.names.counts()}
+    class_map = {old: new for old, new in naming.class_map.items() if old in cells}
+    names = (class_map.get(one, one) for one in class_names(cells).values())
+    classes = tuple(dict.fromkeys((*naming.classes, *names))) if naming.classes else ()
+    own = naming._replace(class_map=class_map, classes=classes)
+    return _targets(wanted.index.keys, given, wanted.recipe, own).strata()
 
 
 def _splits(

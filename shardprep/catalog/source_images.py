@@ -6,6 +6,7 @@ Images are selected by a root, globs and an exclude list. With `--dedup`, copies
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing, with_arrays
 from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
+from shardprep.catalog.arrays.opened_files import OWN_DATASET
 from shardprep.catalog.labels import Labelling, label_keys
 from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.detect import recognised
@@ -29,16 +31,20 @@ from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError, printable, shown, some_of
 from shardprep.recipe.recipe import Recipe, outputs
-from shardprep.recipe.rules import LabelRule
+from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule, parse_label_rule
 from shardprep.source.byte_range import MemberError, RefusedExtent, StoredExtent, ZipExtent
-from shardprep.source.file_listing import LEADS_OUTSIDE
+from shardprep.source.file_listing import LEADS_OUTSIDE, NOT_BELOW, Scope
 from shardprep.source.listing import Listing, Skipped, list_source
 from shardprep.source.members import Member, Members, StackExtent
-from shardprep.source.names import is_array_name
+from shardprep.source.names import is_array_name, without_archive_suffix
 from shardprep.source.string_column import Coded, Texts
 
 _KEPT_FIRST = ("test", "validation", "train")
 MOST_SHOWN = 160
+_COPY = "a copy of another"
+NOT_INCLUDED, NOT_EXCLUDED = "not matched by --include", "matched by --exclude"
+_UNWANTED = (NOT_BELOW, NOT_INCLUDED, NOT_EXCLUDED)
+_DOCUMENTS = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml", ".txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +82,69 @@ def list_images(
         notice,
         zip_encoding=recipe.zip_encoding or None,
         limits=recipe.source_limits,
-        leave_out=outputs(recipe),
+        scope=_scope(recipe),
         check=check,
     )
     rest, masks = masks_apart(_without_arrays(listing, recipe), recipe)
     found = stacked(recipe, with_arrays(rest, recipe, proposes=proposes))
-    return with_masks(found, masks, recipe)
+    found = with_masks(found, masks, recipe)
+    unopened = [
+        f"{one.key} is {one.reason} and not opened ({shown(one.detail, MOST_SHOWN)})"
+        for one in listing.skipped
+        if one.detail and one.reason in _UNWANTED
+    ]
+    return replace(found, notes=(*found.notes, *unopened))
+
+
+def _scope(recipe: Recipe) -> Scope:
+    texts = [recipe.class_map, recipe.exclude_list, recipe.mask_values, recipe.embeddings]
+    texts += [recipe.labels, recipe.relabel, recipe.rows, recipe.split, recipe.group]
+    texts += [recipe.boxes, recipe.masks, recipe.points, *recipe.join, *recipe.images]
+    options = " ".join(map(str, texts)).lower()
+    needs_all = recipe.is_annotated or bool(recipe.target_image)
+
+    def is_in_options(key: str) -> bool:
+        name = without_archive_suffix(key.rpartition("/")[2]).lower()
+        pattern = rf"(?<![\w.-]){re.escape(name)}(?![\w-])"
+        return name in options and re.search(pattern, options) is not None
+
+    def is_named(key: str) -> bool:
+        stem = without_archive_suffix(key).lower()
+        is_document = stem != key.lower() and stem.endswith(_DOCUMENTS)
+        return needs_all or is_document or is_in_options(key)
+
+    def unwanted(key: str) -> str:
+        names = [key, f"{key}/0"]
+        if scope.is_outside(key):
+            return "" if is_in_options(key) else NOT_BELOW
+        if any(matched(names, recipe.exclude, "exclude")):
+            return NOT_EXCLUDED
+        is_by_folder = recipe.include and all("/" in glob for glob in recipe.include)
+        is_out = is_by_folder and not any(matched(names, recipe.include, "include"))
+        return NOT_INCLUDED if is_out else ""
+
+    scope = Scope(outputs(recipe), recipe.root, is_named, unwanted)
+    return scope
 
 
 def _without_arrays(listing: Listing, recipe: Recipe) -> Listing:
-    """Return the listing without excluded files of arrays: one may be damaged."""
+    """Return the listing without the files of arrays that are not wanted: one may be damaged."""
     arrays = [one for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
-    if not (arrays and recipe.exclude):
+    if not (arrays and (recipe.exclude or recipe.include or recipe.root)):
         return listing
-    fits = matched([one.key for one in arrays], recipe.exclude, "exclude")
-    out = {one.key: one for one, is_out in zip(arrays, fits, strict=True) if is_out}
-    lost = [skipped(one, "matched by --exclude") for one in out.values()]
-    others = [one for one in listing.others if one.key not in out]
+    keys, scope = [one.key for one in arrays], _scope(recipe)
+    is_by_folder = recipe.include and all("/" in glob for glob in recipe.include)
+    are_excluded = matched(keys, recipe.exclude, "exclude")
+    are_included = matched([f"{key}/0" for key in keys], recipe.include, "include")
+    out: dict[str, str] = {}
+    for key, is_out, is_in in zip(keys, are_excluded, are_included, strict=True):
+        if is_out:
+            out[key] = NOT_EXCLUDED
+        elif not (key.lower().endswith(TABLE_SUFFIXES) or scope.is_named(key)):
+            reason = NOT_BELOW if scope.is_outside(key) else ""
+            out[key] = reason or (NOT_INCLUDED if is_by_folder and not is_in else "")
+    lost = [skipped(one, out[one.key]) for one in arrays if out.get(one.key)]
+    others = [one for one in listing.others if not out.get(one.key)]
     return replace(listing, others=others, skipped=[*listing.skipped, *lost])
 
 
@@ -136,6 +188,7 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
             return source_images(found, listing)
     if labelling.unclear is not None:
         raise labelling.unclear
+    labelling = _with_other_labels(labelling, recipe, tables, (members, selected.left_out))
     return SourceImages(
         recipe=recipe,
         documents=documents,
@@ -150,6 +203,36 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
     )
 
 
+def _with_other_labels(
+    labelling: Labelling,
+    recipe: Recipe,
+    tables: Sequence[Table],
+    images: tuple[Members, Sequence[Skipped]],
+) -> Labelling:
+    """Return the labels with a remark about copies that have another label than the kept image."""
+    kept = {one.key: one.detail for one in images[1] if one.reason == _COPY}
+    if not kept or labelling.rule == "none":
+        return labelling
+    rule = recipe.label_rule
+    if rule.kind == "auto":
+        rule = parse_label_rule(labelling.rule)
+        tables = [labelling.match.table] if labelling.match else ()
+    try:
+        names = label_keys(KeyIndex([*kept]), rule, tables).names
+    except SourceError:  # no copy has a label
+        return labelling
+    label_of = dict(zip(images[0].keys, labelling.names, strict=True))
+    pairs = zip(kept.items(), names, strict=True)
+    others = [
+        f"{key} ({name}) and {first} ({label_of[first]})"
+        for (key, first), name in pairs
+        if name is not None and label_of[first] not in (None, name)
+    ]
+    what = f"{OptionName('dedup')}: of the left-out copies, {len(others):,} had another label"
+    remarks = [f"{what} than the image that is kept, such as {one}" for one in others[:1]]
+    return replace(labelling, remarks=(*labelling.remarks, *remarks))
+
+
 def no_image(source: str, listing: ImageListing) -> SourceError:
     """Return the error for a source without an image."""
     if num_links := num_links_outside(listing):
@@ -160,7 +243,8 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
     what = f"holds no image ({found or 'it is empty'})"
     if listing.notes:
         what += f"; looked into {some_of(listing.notes)}"
-        return SourceError(source, what, f"{OptionName('images')} FILE:COLUMN names an array")
+        hint = f"{OptionName('images')} FILE:COLUMN names an array"
+        return SourceError(source, what, "" if listing.notes == (OWN_DATASET,) else hint)
     return SourceError(source, what, "is it the right archive?")
 
 
@@ -190,9 +274,9 @@ def _select(
     notes, unused = list[str](), list[str]()
     below = [f"{recipe.root.strip('/')}/*"] if recipe.root.strip("/.") else []
     for globs, option, is_kept, reason in (
-        (below, "root", True, "not below --root"),
-        (recipe.include, "include", True, "not matched by --include"),
-        (recipe.exclude, "exclude", False, "matched by --exclude"),
+        (below, "root", True, NOT_BELOW),
+        (recipe.include, "include", True, NOT_INCLUDED),
+        (recipe.exclude, "exclude", False, NOT_EXCLUDED),
     ):
         if globs:
             fits = matched(wanted.keys, globs, option)
@@ -215,7 +299,7 @@ def _select(
         listed = dict.fromkeys(filter(lambda at: at >= 0, found), "")
         wanted = _without(wanted, listed, "on the exclude list", left_out)
     if recipe.dedup:
-        wanted = _without(wanted, _copies(wanted), "a copy of another", left_out)
+        wanted = _without(wanted, _copies(wanted), _COPY, left_out)
     if not wanted:
         reasons = Counter(one.reason for one in left_out)
         counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())

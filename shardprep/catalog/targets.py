@@ -38,6 +38,11 @@ Target = int | tuple[int, ...] | float | str | TargetValues | None
 
 _NO_NAME = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Characters forbidden in class names: control characters, line ends, lone surrogates."""
+_HEADER = re.compile(
+    r"((old|new|from|to|source|target|original|raw|mapped|class|label|category|name|id|key|value"
+    r"|code)[ _-]?)+", re.IGNORECASE
+)  # fmt: skip
+"""First cell of the header of a class map."""
 _SEPARATORS = ("|", ",", ";", " ")
 _NUM_BINS = 10
 _MANY_VALUES = 20
@@ -222,7 +227,11 @@ def naming_of(recipe: Recipe, labels: Coded[Cell | None], read: Callable[[str], 
     if "=" in recipe.class_map:
         class_map = parse_pairs(recipe.class_map, _CLASS_MAP)
     elif recipe.class_map:
-        class_map = _parsed_map(read(recipe.class_map), recipe.class_map)
+        parsed = _parsed_map(read(recipe.class_map), recipe.class_map)
+        first = next(iter(parsed), "")
+        if _HEADER.fullmatch(first) and first not in words_in(labels):
+            del parsed[first]
+        class_map = parsed
     return Naming(class_map, recipe.classes, bool(labels.are_there.any()))
 
 

@@ -47,6 +47,15 @@ def _interrupt(*_: object) -> None:
     raise _InterruptedError
 
 
+def _unraisable(found: sys.UnraisableHookArgs) -> None:
+    """Report an error that cannot be raised, unless memory is short: one line says that."""
+    try:
+        if not is_short_of_memory(found.exc_value or Exception()):
+            sys.__unraisablehook__(found)
+    except MemoryError:
+        pass
+
+
 class _WithoutPandas:
     """Hides pandas from pyarrow, whose import of pandas takes half as long as a small build."""
 
@@ -68,6 +77,7 @@ def main(interrupts: Sequence[int] = ()) -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     sys.meta_path.insert(0, _WithoutPandas())
     warnings.filterwarnings("ignore", module=r"PIL\.")  # it warns if a codec cannot be loaded
+    sys.unraisablehook = _unraisable
     outlive_readers()
     name_options_as_flags()
     arguments = sys.argv[1:]

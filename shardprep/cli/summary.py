@@ -31,6 +31,7 @@ from shardprep.dataset.describe import (
     LeftOutExamples,
     measure_objects,
     read_examples,
+    size_text,
 )
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import Manifest
@@ -169,11 +170,7 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
         terminal.entry("columns", ", ".join(columns))
     terminal.entry("images", image_line(facts.schema))
     if facts.original_width and facts.original_height:
-        width, height = facts.original_width, facts.original_height
-        least = f"{width.smallest}x{height.smallest}"
-        largest = f"{width.largest}x{height.largest}"
-        sizes = f"{least} to {largest} pixels, median {width.median}x{height.median}"
-        sizes = f"{least} pixels" if least == largest else sizes
+        sizes = size_text(facts.original_width, facts.original_height)
         terminal.entry("originals", f"{sizes} ({counts_line(facts.formats)})")
     examples = LeftOutExamples(rejections=facts.rejections, skipped=facts.skipped)
     _print_inputs(terminal, manifest, examples)

@@ -141,14 +141,20 @@ class Facts(Card):
     def facts(self) -> dict[str, Any]:
         lines: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
         if self.original_width and self.original_height:
-            low, high = self.original_width, self.original_height
-            lines["originals"] = (
-                f"{low.smallest}x{high.smallest} to {low.largest}x{high.largest} pixels, "
-                f"median {low.median}x{high.median}"
-            )
+            lines["originals"] = size_text(self.original_width, self.original_height)
         rejections = {kind: [one.key for one in some] for kind, some in self.rejections.items()}
         lines |= {"such as": rejections} if rejections else {}
         return lines | ({"findings": self.findings} if self.findings else {})
+
+
+def size_text(width: Range, height: Range) -> str:
+    """Return sizes as text. Widths and heights are apart: the extremes may be of other images."""
+    if width.smallest == width.largest and height.smallest == height.largest:
+        return f"{width.smallest}x{height.smallest} pixels"
+    wide, high = (
+        f"{one.smallest} to {one.largest} (median {one.median})" for one in (width, height)
+    )
+    return f"width {wide}, height {high} pixels"
 
 
 def read_facts(dataset: OpenDataset) -> Facts:

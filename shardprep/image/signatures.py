@@ -98,6 +98,12 @@ def is_image(head: bytes) -> bool:
     return _IMAGE_START.match(head) is not None
 
 
+def is_page(head: bytes) -> bool:
+    """Return whether a file begins like a web page, which a server may send for an archive."""
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    return start.startswith((b"<!doctype html", b"<html"))
+
+
 def is_dicom(data: bytes) -> bool:
     """Return whether the bytes are a DICOM file. It may also be a TIFF, but not a DICOMDIR."""
     return _DICOM.match(data) is not None

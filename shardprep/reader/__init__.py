@@ -159,12 +159,12 @@ def load(request: Request) -> Any:  # noqa: D417 - documents fields
             later runs and other processes share; or "auto": memory if the images fit, else no
             cache, with the reason in the log. `load` fills the cache before it returns. An image
             takes height × width × 3 bytes. A cache does not change the order.
-        random_resized_crop: (height, width), or a `reader.RandomResizedCrop`: a random box of each
-            image as in torchvision, resized to that size. The seed, the epoch and the record
-            decide the box. Large JPEGs are decoded at a fraction of their size. Stored images may
-            differ in size. Boxes and masks of objects are cropped as well.
-        center_crop: (height, width), or a `reader.CenterCrop`: the largest box in the middle with
-            the aspect ratio of that size, resized; for evaluation.
+        random_resized_crop: (height, width), N for a square, or a `reader.RandomResizedCrop`: a
+            random box of each image as in torchvision, resized to that size. The seed, the epoch
+            and the record decide the box. Large JPEGs are decoded at a fraction of their size.
+            Stored images may differ in size. Boxes and masks of objects are cropped as well.
+        center_crop: (height, width), N for a square, or a `reader.CenterCrop`: the largest box in
+            the middle with the aspect ratio of that size, resized; for evaluation.
         every: in a dataset of stacks, read only every `every`-th image of each stack.
         max_length: number of images of each stack in every batch. Longer stacks are cut to their
             middle, and shorter ones are padded with zeros.

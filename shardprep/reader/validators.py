@@ -208,7 +208,7 @@ def _weights(value: Any) -> Any:
 
 def _buckets(value: Any) -> Any:
     size, selection = kind_of(Size), like("a reader.Selection", "numbers", "fingerprint")
-    buckets = {size.take(key): selection.take(value[key]) for key in value}
+    buckets = {size.take(key): selection.take(one) for key, one in dict(value).items()}
     if not buckets:
         raise ValueError
     return buckets
@@ -224,7 +224,14 @@ Number = Annotated[int, whole(0)]
 Seed = Annotated[int, whole(bits=4096)]
 Calls = Annotated[int, whole(1)] | Annotated[None, Kind(_autotune, ("tf.data.AUTOTUNE",))] | None
 Share = Annotated[float, number(0, 1)]
-Size = Annotated[tuple[int, int], pair(whole(1), "(height, width), two whole numbers from 1 on")]
+_SIDES = pair(whole(1), "(height, width), two whole numbers from 1 on")
+
+
+def _size(value: Any) -> Any:
+    return _SIDES.take((value, value) if hasattr(value, "__index__") else value)
+
+
+Size = Annotated[tuple[int, int], Kind(_size, (*_SIDES.expected, "N for a square"))]
 Location = Annotated[str | Path, Kind(_path, ("the path of a folder or an address",))]
 Folder = Annotated[str | Path, Kind(_folder, ("a folder ('./auto' where it has such a name)",))]
 File = Annotated[str | Path, Kind(_file, ("the path of a file on this machine",))]

@@ -11,15 +11,14 @@ import re
 import stat
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import numpy as np
 
-from shardprep.errors import SourceError, shown
+from shardprep.errors import OptionName, SourceError, counted, shown
 from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.source.byte_range import MOST_BYTES, PlainExtent, ZipExtent
-from shardprep.source.limits import Budget
 from shardprep.source.members import PLACE, ZIP, Entry, Members, OrdinaryImages, are_ordinary
 from shardprep.source.names import unsafe_name
 from shardprep.source.string_column import Texts
@@ -28,6 +27,7 @@ from shardprep.source.zip_directory import (
     BLOCK_BYTES,
     MOST_OFFSET,
     UTF8_FLAG,
+    WINDOWS,
     ZipEntries,
     check_directory,
     check_end,
@@ -50,7 +50,7 @@ def entries(
     `name` is used in errors. `encoding` applies to names in a zip that have no UTF-8 flag.
     """
     if kind == "zip":
-        return _zip_entries(place, name, encoding, unpacker.budget)
+        return _zip_entries(place, name, encoding, unpacker)
     if kind == "tar":
         return _tar_entries(place, name)
     try:
@@ -63,15 +63,19 @@ def entries(
 
 
 def _zip_entries(
-    place: PlainExtent, name: str, encoding: str | None, budget: Budget
+    place: PlainExtent, name: str, encoding: str | None, unpacker: Unpacker
 ) -> Iterator[Entry | OrdinaryImages]:
     end = check_end(read_end(place), name)
-    budget.check_members(end.num_listed, name)
+    unpacker.budget.check_members(end.num_listed, name)
     start, found = end.directory, None
     if encoding is None and 0 <= end.shift <= start:
         found = read_entries(place, start, end.directory_stop, end.num_listed)
     if found is None:
-        start, found = _by_zipfile(place, encoding)
+        start, found, unclear = _by_zipfile(place, encoding)
+        if unclear:
+            what = f"{name}: {counted(len(unclear), 'name', 'is', 'are')} not UTF-8"
+            hint = f"{OptionName('zip_encoding')} says what they are, such as cp932 or gbk"
+            unpacker.notice(f"{what}, such as {shown(unclear[0], _SHOWN_NAME)}; {hint}")
     else:
         found.places["offset"] += end.shift
     check_directory(found, start, place, end, name)
@@ -81,10 +85,13 @@ def _zip_entries(
     yield from members
 
 
-def _by_zipfile(place: PlainExtent, encoding: str | None) -> tuple[int, ZipEntries]:
+def _by_zipfile(place: PlainExtent, encoding: str | None) -> tuple[int, ZipEntries, Sequence[str]]:
+    """Return the end of the members, the entries, and the names in an unknown encoding."""
     with zipfile.ZipFile(buffered(place), metadata_encoding=encoding) as archive:
         infos = archive.infolist()
-        names = Texts.of(info.filename if encoding else _true_name(info) for info in infos)
+        found = [info.filename if encoding else _true_name(info) for info in infos]
+        unclear = () if encoding else [name for name in found if isinstance(name, _Unclear)]
+        names = Texts.of(map(_separated, infos, found))
         places, modes = np.zeros(len(infos), PLACE), np.empty(len(infos), np.uint16)
         for row, info in enumerate(infos):
             # Any number beyond the limit is an error later, so its exact value does not matter.
@@ -94,7 +101,7 @@ def _by_zipfile(place: PlainExtent, encoding: str | None) -> tuple[int, ZipEntri
                 min(info.compress_size, MOST_BYTES), min(info.file_size, MOST_BYTES),
             )  # fmt: skip
             modes[row] = info.external_attr >> 16
-        return archive.start_dir, ZipEntries(names, places, modes)
+        return archive.start_dir, ZipEntries(names, places, modes), unclear
 
 
 def _zip_members(columns: ZipEntries, file: str) -> Iterator[Entry | OrdinaryImages]:
@@ -124,6 +131,23 @@ def _zip_entry(path: str, extent: ZipExtent, mode: int) -> Iterator[Entry]:
         yield Entry(path, extent.num_bytes, None if problem else extent, problem)
 
 
+class _Unclear(str):
+    """A name that is not UTF-8, read as cp437."""
+
+    __slots__ = ()
+
+
+def _separated(info: zipfile.ZipInfo, name: str) -> str:
+    """Return the name with "/" for the separators of Windows; other backslashes stay.
+
+    In encodings such as Shift-JIS the second byte of a character may be that of a backslash.
+    """
+    if info.create_system not in WINDOWS:
+        return name
+    separator = r"(?<![^\0-\x7f])\\" if isinstance(name, _Unclear) else r"\\"
+    return re.sub(separator, "/", name) if "\\" in name else name
+
+
 def _true_name(info: zipfile.ZipInfo) -> str:
     """Return the name, decoded as UTF-8 if valid: many zips have such names without the flag."""
     if info.flag_bits & UTF8_FLAG or info.filename.isascii():
@@ -131,7 +155,7 @@ def _true_name(info: zipfile.ZipInfo) -> str:
     try:
         return info.filename.encode("cp437").decode()
     except UnicodeError:
-        return info.filename
+        return _Unclear(info.filename)
 
 
 class _Headers(io.BufferedReader):
@@ -168,7 +192,9 @@ def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
                 what = f"is truncated inside member {member!r}"
                 raise SourceError(name, what, "download or pack it again")
             extent = PlainExtent(place.file, place.offset + info.offset_data, info.size)
-            yield Entry(info.name, info.size, None if problem else extent, problem)
+            yield Entry(
+                info.name.replace("\\", "/"), info.size, None if problem else extent, problem
+            )
         _check_end(place, archive.offset, name)
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from shardprep.errors import SourceError
+from shardprep.source.names import composed, without_archive_suffix
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl, parse_place
 
 LEADS_OUTSIDE = "link that leads outside"
 NOT_REGULAR = "not a regular file"
+NOT_BELOW = "not below --root"
+UNREADABLE = "unreadable"
 GIVE_A_SOURCE = "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)"
 
 
@@ -31,42 +35,85 @@ class FoundFile(NamedTuple):
     """Reason not to read the file: `LEADS_OUTSIDE`, or `NOT_REGULAR` (a device, a broken link)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The part of a source that is used. The other parts are listed, but not opened."""
+
+    leave_out: tuple[str, ...] = ()
+    """Folders or addresses to ignore, such as a dataset built from the source."""
+    root: str = ""
+    """The only folder with wanted images, or "" for the whole source."""
+    is_named: Callable[[str], bool] = lambda _: True
+    """Tells whether a file that is not below `root` is needed, for example as a table."""
+    unwanted: Callable[[str], str] = lambda _: ""
+    """Returns why an archive that cannot be opened has no wanted image, or "" if it may have."""
+
+    def is_outside(self, key: str) -> bool:
+        """Return True if neither the file or folder nor anything in it is below `root`."""
+        if not self.root.strip("/.") or any(mark in self.root for mark in "*?["):
+            return False
+        root, place = (
+            f"{without_archive_suffix(composed(path.strip('/'))).lower()}/"
+            for path in (self.root, key)
+        )
+        return not (place.startswith(root) or root.startswith(place))
+
+
+EVERYTHING = Scope()
+
+
 def find_files(
-    source: Path | str, leave_out: Iterable[str] = (), *, follow_links: bool = False
+    source: Path | str, scope: Scope = EVERYTHING, *, follow_links: bool = False
 ) -> Iterable[FoundFile]:
     """Return the files below a folder or an address, or only the source if it is a file itself.
 
     Files of a folder are sorted by name. Each folder is visited once, even if links lead to it. A
     link that leads out of the source gets a `problem`, unless `follow_links` is set: a foreign
-    folder must not decide which other files of this machine are read. `leave_out` has folders or
-    addresses to ignore, such as a dataset built from the source. SourceError if the source does not
-    exist.
+    folder must not decide which other files of this machine are read. Folders that are outside of
+    the scope get a `problem` if they cannot be read; of "/" they are not listed. SourceError if the
+    source does not exist.
     """
     place = parse_place(str(source))
     if isinstance(place, ObjectUrl):
-        return _objects(str(source), place, leave_out)
+        return _objects(str(source), place, scope.leave_out)
     if place.is_dir():
-        return _walk(place, leave_out, follow_links=follow_links)
+        return _walk(place, scope, follow_links=follow_links)
     if not place.is_file():
         raise SourceError(str(place), "no such file or folder", GIVE_A_SOURCE)
     status = place.stat()
     return [FoundFile(str(place), "", status.st_size, status.st_mtime_ns)]
 
 
-def _walk(root: Path, leave_out: Iterable[str], *, follow_links: bool) -> Iterator[FoundFile]:
+def _walk(root: Path, scope: Scope, *, follow_links: bool) -> Iterator[FoundFile]:
     seen: set[tuple[int, int]] = set()
-    seen.update(_identity(folder) for folder in leave_out if Path(folder).is_dir())
+    seen.update(_identity(folder) for folder in scope.leave_out if Path(folder).is_dir())
     seen.discard(_identity(root))
     top = str(root)
+    lost: list[FoundFile] = []
+
+    def unreadable(error: OSError) -> None:
+        below = Path(error.filename).relative_to(root).as_posix()
+        if not scope.is_outside(below):
+            raise SourceError(str(error.filename), f"cannot be read ({error.strerror})")
+        lost.append(FoundFile(error.filename, below, problem=UNREADABLE))
+
     inside = "/" if follow_links else os.path.join(os.path.realpath(top), "")  # noqa: PTH118
-    for place, folders, files in os.walk(top, followlinks=True, onerror=_unreadable):
-        identity = _identity(place)
+    for place, folders, files in os.walk(top, followlinks=True, onerror=unreadable):
+        try:
+            identity = _identity(place)
+        except OSError as error:  # removed since it was listed
+            unreadable(error)
+            folders.clear()
+            continue
         if identity in seen:
             folders.clear()
             continue
         seen.add(identity)
         # Strings, and values shared by a whole folder: a million Path objects are slow.
         below = "" if place == top else Path(place).relative_to(root).as_posix() + "/"
+        if top == "/":  # the rest of the machine is not a source
+            for names in (folders, files):
+                names[:] = [name for name in names if not scope.is_outside(below + name)]
         within = os.path.join(place, "")  # noqa: PTH118
         outside = [name for name in folders if not _lies_in(inside, within + name)]
         folders[:] = sorted(set(folders).difference(outside))
@@ -74,6 +121,7 @@ def _walk(root: Path, leave_out: Iterable[str], *, follow_links: bool) -> Iterat
             yield FoundFile(within + name, below + name, problem=LEADS_OUTSIDE)
         for name in sorted(files):
             yield _file(within + name, below + name, inside)
+    yield from lost
 
 
 def _identity(folder: Path | str) -> tuple[int, int]:
@@ -102,10 +150,6 @@ def _file(path: str, relative: str, inside: str) -> FoundFile:
     if not stat.S_ISREG(status.st_mode):
         return FoundFile(path, relative, problem=NOT_REGULAR)
     return FoundFile(path, relative, status.st_size, status.st_mtime_ns)
-
-
-def _unreadable(error: OSError) -> None:
-    raise SourceError(str(error.filename), f"cannot be read ({error.strerror})")
 
 
 def _objects(address: str, url: ObjectUrl, leave_out: Iterable[str]) -> list[FoundFile]:

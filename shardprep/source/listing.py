@@ -28,6 +28,7 @@ from shardprep.image.signatures import (
     archive_type,
     array_type,
     is_image,
+    is_page,
 )
 from shardprep.source.byte_range import (
     MOST_BYTES,
@@ -37,10 +38,23 @@ from shardprep.source.byte_range import (
     StoredExtent,
 )
 from shardprep.source.containers import entries
-from shardprep.source.file_listing import GIVE_A_SOURCE, FoundFile, find_files
+from shardprep.source.file_listing import (
+    EVERYTHING,
+    GIVE_A_SOURCE,
+    NOT_BELOW,
+    FoundFile,
+    Scope,
+    find_files,
+)
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.members import Member, Members, MembersBuilder, OrdinaryImages, ordinary_files
-from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
+from shardprep.source.names import (
+    MAX_KEY_LENGTH,
+    clean_key,
+    is_archive_name,
+    is_array_name,
+    is_junk,
+)
 from shardprep.source.string_column import booleans, integers, release
 from shardprep.source.unpack import Unpacker, buffered, decompressed, member_stream
 from shardprep.storage.url import is_url
@@ -87,19 +101,20 @@ def list_source(  # noqa: PLR0913 - options of the walk and callbacks
     *,
     zip_encoding: str | None = None,
     limits: SourceLimits = DEFAULT_LIMITS,
-    leave_out: Iterable[str] = (),
+    scope: Scope = EVERYTHING,
     check: Callable[[Sequence[Member]], None] = lambda _: None,
 ) -> Listing:
     """Return all members of a source, sorted by key; SourceError if two images have the same key.
 
     A source is a folder, an archive (recognised by its content), a volume of a split archive, the
     address of an archive, or an address with objects below it. The caller removes `work_dir`.
-    Without `zip_encoding`, a name is UTF-8 if that is valid, otherwise cp437. `check` is called
-    with the `others` found so far, before the slow unpacking of inner archives; it may raise.
+    Without `zip_encoding`, a name is UTF-8 if that is valid, otherwise cp437. An archive that
+    cannot be opened is skipped if it has no image that the `scope` wants. `check` is called with
+    the `others` found so far, before the slow unpacking of inner archives; it may raise.
     """
-    walk = _Walk(Unpacker(work_dir, notice, Budget(limits)), zip_encoding)
+    walk = _Walk(Unpacker(work_dir, notice, Budget(limits)), zip_encoding, scope)
     walk.root = str(source) if is_url(str(source)) else Path(source).name
-    walk.files(find_files(source, leave_out, follow_links=limits.follow_links), walk.root)
+    walk.files(find_files(source, scope, follow_links=limits.follow_links), walk.root)
     if walk.packed or walk.volumes:
         check(walk.others)
     walk.open_packed()
@@ -108,7 +123,9 @@ def list_source(  # noqa: PLR0913 - options of the walk and callbacks
 
 
 class _Walk:
-    def __init__(self, unpacker: Unpacker, zip_encoding: str | None) -> None:
+    def __init__(self, unpacker: Unpacker, zip_encoding: str | None, scope: Scope) -> None:
+        self.scope = scope
+        self.unopened: list[str] = []
         self.unpacker = unpacker
         self.budget = unpacker.budget
         self.zip_encoding = zip_encoding
@@ -122,7 +139,12 @@ class _Walk:
     def listing(self) -> Listing:
         self.others.sort(key=attrgetter("key"))
         self.skipped.sort(key=attrgetter("key"))
-        images = in_order(self.images.members())
+        images = self.images.members()
+        for prefix in self.unopened:  # what was listed before the damage
+            self.others = [one for one in self.others if not one.key.startswith(prefix)]
+            is_in = booleans(pc.starts_with(images.keys.array, prefix))
+            images = images.take(np.flatnonzero(~is_in))
+        images = in_order(images)
         release()
         return Listing(images, self.others, self.skipped, self.unpacker)
 
@@ -142,7 +164,7 @@ class _Walk:
                 else:
                     self.budget.add_source(file.num_bytes)
                     extent = PlainExtent(file.path, 0, file.num_bytes)
-                    self.member(clean_key(file.relative), extent, depth=1)
+                    self.member(clean_key(file.relative.replace("\\", "/")), extent, depth=1)
 
     def file(self, place: str, num_bytes: int) -> None:
         """Add the members of a source that is an archive, or a volume of a split archive."""
@@ -196,8 +218,21 @@ class _Walk:
             self.others.append(Member(key, self.budget.readable(extent, key)))
         elif name[name.rfind(".") :].lower() in IMAGE_SUFFIXES:
             self.image(key, extent)
+        elif self.scope.is_outside(key) and not self.scope.is_named(key):
+            self.closed(key, extent)
         elif not self.volume(key, extent, depth):
             self.unnamed(key, extent, depth)
+
+    def closed(self, key: str, extent: StoredExtent) -> None:
+        """Add a member that is not below the root by its name alone."""
+        if is_archive_name(key) or key.lower().endswith(".rar"):
+            self.skip(key, NOT_BELOW, extent.num_bytes)
+        else:
+            self.other(key, extent, is_array=is_array_name(key.rpartition("/")[2]))
+
+    def other(self, key: str, extent: StoredExtent, *, is_array: bool) -> None:
+        # A file of arrays may be of any size: it is not read as a whole.
+        self.others.append(Member(key, extent if is_array else self.budget.readable(extent, key)))
 
     def unnamed(self, key: str, extent: StoredExtent, depth: int) -> None:
         """Add a member without an image suffix. Its first bytes show what it is."""
@@ -210,17 +245,29 @@ class _Walk:
             self.image(key, extent)
         elif self.packed is not None and _is_packed_archive(extent, key, head):
             self.packed.append((key, extent, depth))
-        elif not self.archive(extent, key, prefix=f"{key}/", depth=depth + 1, head=head):
-            # A file of arrays may be of any size: it is not read as a whole.
-            is_array = array_type(head) is not None
-            self.others.append(
-                Member(key, extent if is_array else self.budget.readable(extent, key))
-            )
+        elif not self.inner_archive(extent, key, depth, head):
+            self.other(key, extent, is_array=array_type(head) is not None)
 
     def open_packed(self) -> None:
         packed, self.packed = self.packed or [], None
         for key, extent, depth in packed:
             self.unnamed(key, extent, depth)
+
+    def inner_archive(
+        self, extent: StoredExtent, key: str, depth: int, head: bytes | None = None
+    ) -> bool:
+        """Do the same as `archive`, but skip one that has no wanted image and cannot be opened."""
+        before = dict(vars(self.budget))
+        try:
+            return self.archive(extent, key, f"{key}/", depth + 1, head)
+        except SourceError as error:
+            reason = self.scope.unwanted(key)
+            if not reason:
+                raise
+            vars(self.budget).update(before)
+            self.unopened.append(f"{key}/")
+            self.skip(key, reason, extent.num_bytes, f"{error.where}: {error.what}")
+            return True
 
     def archive(
         self, extent: StoredExtent, name: str, prefix: str, depth: int, head: bytes | None = None
@@ -231,10 +278,9 @@ class _Walk:
             # A zip may have data in front, such as a self-extractor: its directory is at its end.
             with buffered(self.unpacker.in_place(extent, name)) as whole:
                 kind = "zip" if zipfile.is_zipfile(whole) else None
+        _refuse(kind, extent, name)
         if kind is None:
             return False
-        if kind == "rar":
-            raise SourceError(name, "is a rar archive, which is not supported", "unpack it first")
         self.budget.check_depth(depth, name)
         try:
             if kind in _COMPRESSED:
@@ -293,7 +339,10 @@ class _Walk:
                 place = self.unpacker.join([volumes[number] for number in sorted(volumes)], name)
             except MemberError as error:
                 raise SourceError(name, f"one of its volumes {error}") from error
-            self.archive(place, name, prefix=f"{name}/" if depth else "", depth=depth + 1)
+            if depth:
+                self.inner_archive(place, name, depth)
+            else:
+                self.archive(place, name, prefix="", depth=1)
 
 
 def in_order(images: Members) -> Members:
@@ -325,6 +374,14 @@ def _is_packed_archive(extent: StoredExtent, key: str, head: bytes) -> bool:
     is_packed = not isinstance(extent, PlainExtent) and extent.is_packed
     is_zip = kind is not None or key.lower().endswith(_ZIP_SUFFIXES)
     return kind in (*_COMPRESSED, "7z") or (is_packed and is_zip)
+
+
+def _refuse(kind: str | None, extent: StoredExtent, name: str) -> None:
+    if kind == "rar":
+        raise SourceError(name, "is a rar archive, which is not supported", "unpack it first")
+    if kind is None and is_archive_name(name) and is_page(extent.read_head(HEAD_BYTES)):
+        what = "looks like a web page (a login?), not an archive"
+        raise SourceError(name, what, "download it again, signed in")
 
 
 def _head_type(extent: StoredExtent, name: str) -> str | None:

@@ -87,10 +87,8 @@ def is_junk(key: str, name: str) -> bool:
 def clean_key(path: str) -> str:
     r"""Return the path as a key. Two paths may give the same key.
 
-    Windows separators become "/", and "./" is dropped. Control characters and invalid UTF-8 become
-    escapes (\x1b).
+    "./" is dropped. Control characters and invalid UTF-8 become escapes (\x1b).
     """
-    path = path.replace("\\", "/")
     if not _PLAIN_PATH.fullmatch(path):
         path = PurePosixPath(path).as_posix()
     if not path.isascii():

@@ -79,4 +79,6 @@ def sevenzip_entries(
     for writer in writers.entries:
         problem = unsafe_name(writer.name)
         extent = PlainExtent(out.place.file, writer.offset, writer.num_bytes)
-        yield Entry(writer.name, writer.num_bytes, None if problem else extent, problem)
+        yield Entry(
+            writer.name.replace("\\", "/"), writer.num_bytes, None if problem else extent, problem
+        )

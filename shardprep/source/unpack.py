@@ -140,7 +140,7 @@ class Unpacker:
     def __init__(self, folder: Path, notice: Callable[[str], None], budget: Budget) -> None:
         """`folder` is created when first needed. `notice` gets a line of text before slow work."""
         self._folder = folder
-        self._notice = notice
+        self.notice = notice
         self.budget = budget
         self._num_files = 0
 
@@ -156,7 +156,7 @@ class Unpacker:
             return extent.stored()
         if extent.num_bytes > _LONG_BYTES:
             verb = "unpacking" if extent.is_packed else "checking"
-            self._notice(f"{verb} {name} ({megabytes(extent.num_bytes)})")
+            self.notice(f"{verb} {name} ({megabytes(extent.num_bytes)})")
         with member_stream(extent) as stream:
             if extent.is_packed:
                 self.budget.check_ratio(extent.stored_bytes, extent.num_bytes, name)
@@ -171,13 +171,13 @@ class Unpacker:
         return place
 
     def unpack(self, stream: BinaryIO, packed_bytes: int, name: str) -> PlainExtent:
-        self._notice(f"unpacking {name}")
+        self.notice(f"unpacking {name}")
         with closing(self.new_file(name, packed_bytes)) as out:
             _copy(stream, None, out)
         return out.place
 
     def join(self, volumes: Sequence[StoredExtent], name: str) -> PlainExtent:
-        self._notice(f"joining {len(volumes)} volumes of {name}")
+        self.notice(f"joining {len(volumes)} volumes of {name}")
         num_bytes = sum(volume.num_bytes for volume in volumes)
         with closing(self.new_file(name, num_bytes, num_bytes)) as out:
             for volume in volumes:

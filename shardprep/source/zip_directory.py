@@ -49,6 +49,9 @@ BLOCK_BYTES = 1 << 20
 _MAX_VERSION = 63
 """Highest version that `zipfile` reads."""
 UTF8_FLAG = 0x800
+_BACKSLASH = ord("\\")
+WINDOWS = (0, 10, 14)
+"""Systems that write "\\" between folders: MS-DOS, NTFS, VFAT (APPNOTE 4.4.2)."""
 _FULL = 0xFFFFFFFF
 """Marks a size or offset that is in the ZIP64 extra field instead."""
 _ZIP64, _UNICODE_PATH = 1, 0x7075
@@ -190,6 +193,8 @@ class _Names:
             if not (entries["flags"][owners] & UTF8_FLAG).all():
                 raise _OddError
         if not data.all():  # zipfile ends a name at a null byte
+            raise _OddError
+        if (data == _BACKSLASH).any() and np.isin(entries["made_by"] >> 8, WINDOWS).any():
             raise _OddError
         before = int(self._offsets[self._number])
         self._data[before : before + len(data)] = data

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -36,12 +38,13 @@ from shardprep.dataset.schema import (
     WIDTH,
     Schema,
 )
-from shardprep.errors import RecordError, counted, some_of
+from shardprep.errors import OptionName, RecordError, counted, some_of
 from shardprep.image.placement import Placement
 from shardprep.image.process import Original, ProcessedImage, ordinary_placement
 from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
 from shardprep.recipe.options import BUILD_OPTIONS
+from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.members import StackExtent
 from shardprep.source.range_reads import read_ahead
@@ -63,7 +66,8 @@ from shardprep.writer.stack_encoder import StackImages
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 _COLUMNS = (
-    "key", "status", "reason", "shard", "offset", "length", "label", "labels", "target", "text",
+    "key", "status", "reason", "split", "shard", "offset", "length",
+    "label", "labels", "target", "text",
     "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
 )  # fmt: skip
 _SHAPE_NO_IMAGE = frozenset(
@@ -85,13 +89,28 @@ class OldDataset:
     have_own_levels: bool
     """Whether all of its stacks have black and white of their own, or else none has."""
     rows: pa.Table
+    recorded: Fingerprint
+    """The inputs, options and versions of the build that made it."""
+
+    def differences(self, recipe: Recipe) -> str:
+        """Return a remark on the options that differ from those of `recipe`, or ""."""
+        if REPACKED in self.recorded.versions:
+            return ""
+        before = Fingerprint(inputs={}, options=self.recorded.options, versions={})
+        options = recipe.fingerprint_options()
+        if recipe.fit == "auto":  # a dataset records what it became
+            options["fit"] = before.options.get("fit")
+        now = Fingerprint(inputs={}, options=options, versions={})
+        changes = fingerprint_differences(before, now)
+        other = f"{self.where} was built with other options: {'; '.join(changes)}"
+        return f"{OptionName('reuse')}: {other}" if changes else ""
 
     def applied(
         self, encoder: ChunkEncoder, shards: Sequence[ShardPlan]
     ) -> tuple[Encode, Sequence[ShardPlan], str]:
         """Return an encoder that copies images if possible, shards for it, and a remark."""
         places = self.places(shards)
-        remark = self.prospect(encoder.spec, places, encoder.schema)
+        remark = self.prospect(encoder.spec, places, encoder.schema, shards)
         if self.changes(encoder.spec):
             return encoder, shards, remark
         ends = np.cumsum([len(shard.items) for shard in shards])
@@ -102,14 +121,30 @@ class OldDataset:
         form = self.dtypes, self.channels, self.have_own_levels
         return ReuseEncoder(encoder, self.mark, *form), planned, remark
 
-    def prospect(self, spec: ImageSpec, places: Rows, schema: Schema) -> str:
-        """Return a remark for the user: how many images may be copied, or why none."""
+    def prospect(
+        self, spec: ImageSpec, places: Rows, schema: Schema, shards: Sequence[ShardPlan]
+    ) -> str:
+        """Return a remark for the user: how many images may be copied or move to another split."""
+        moves = self._moves(places, shards)
         if changes := self.changes(spec):
-            return f"no image is copied from {self.where}: made with other {', '.join(changes)}"
+            none = f"no image is copied from {self.where}: made with other {', '.join(changes)}"
+            return none + moves
         num_known = int((places >= 0).sum())
         line = f"{num_known:,} of {counted(len(places), 'image')} can be copied from {self.where}"
         gone = sorted(dict(self.dtypes).keys() - schema.dtypes.keys())
-        return f"{line}; it stores {some_of(gone)}, and this build does not" if gone else line
+        line += f"; it stores {some_of(gone)}, and this build does not" if gone else ""
+        return line + moves
+
+    def _moves(self, places: Rows, shards: Sequence[ShardPlan]) -> str:
+        now = itertools.chain.from_iterable([one.split] * len(one.items) for one in shards)
+        before = self.rows["split"].take(pa.array(places, mask=places < 0)).to_pylist()
+        moves = Counter(
+            f"{old} to {new}"
+            for old, new in zip(before, now, strict=True)
+            if old not in (None, new)
+        )
+        listed = ", ".join(f"{number:,} from {move}" for move, number in moves.most_common())
+        return f"; {counted(moves.total(), 'image')} change their split: {listed}" if moves else ""
 
     def changes(self, spec: ImageSpec) -> list[str]:
         """Return in words which options and versions differ, if they change stored images."""
@@ -146,7 +181,7 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     if 0 < manifest.num_own_levels < manifest.totals.num_written:
         rows = rows.slice(0, 0)  # it is not recorded which these are
     form = tuple(schema.dtypes.items()), schema.image.channels, manifest.num_own_levels > 0
-    return OldDataset(str(dataset), made_by, dataset.mark, *form, rows)
+    return OldDataset(str(dataset), made_by, dataset.mark, *form, rows, manifest.fingerprint)
 
 
 def _formats(rows: pa.Table) -> set[str]:

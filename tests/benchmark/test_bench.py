@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import subprocess
 import sys
 from collections import Counter
@@ -293,3 +294,19 @@ def test_a_union_of_spans_covers_each_moment_once(spans: list[tuple[int, int]]) 
     assert {moment for start, end in found for moment in range(int(start), int(end))} == covered
     flat = [time for span in found for time in span]
     assert flat == sorted(set(flat))
+
+
+def test_tfds_reads_a_split_of_one_shard_again_in_every_epoch(tmp_path: Path) -> None:
+    """With its cache, the figure would be one of memory."""
+    import tensorflow as tf
+
+    pytest.importorskip("tensorflow_datasets")
+    images = {f"train/cat.{i}.png": png(seed=i) for i in range(NUM_IMAGES)}
+    source = write(tmp_path / "pets.zip", zip_bytes(images))
+    folder = build(source, tmp_path / "out", labels="prefix", size="32x24", shards=1).path
+    batches = iter(PIPELINES["tfds"].make(Source(folder, "train", NUM_IMAGES, BATCH_SIZE)))
+    next(batches)
+    (shard,) = folder.glob("*.tfrecord-*")
+    shard.write_bytes(b"")
+    with pytest.raises(tf.errors.FailedPreconditionError, match="only 0 elements"):
+        Counter(len(images_of(batch)) for batch in itertools.islice(batches, 5000))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from shardprep.errors import ShardprepError
+from shardprep.errors import ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from tests.catalog.builders import catalog, images
-from tests.support.builders import write
+from tests.support.builders import jpeg, write
 
 KEYS = ("cat/1.png", "cat/2.png", "x/cat/1.png", "dog/3.png", "dog/4.png", "test/5.png")
 
@@ -31,11 +31,11 @@ def test_only_named_images_with_a_label_get_another(tmp_path: Path) -> None:
     table = "key,label\ncat/1.png,dog\n4,wolf\ndog/3.png,\ntest/5.png,cat\nno.png,cat\n"
     before, _ = relabelled(tmp_path / "1", "key,label\ncat/2.png,cat\n")
     assert before == dict(zip(KEYS, ("cat", "cat", "cat", "dog", "dog", None), strict=True))
-    after, made = relabelled(tmp_path / "2", table)
+    after, made = relabelled(tmp_path / "2", table, classes=("cat", "dog", "wolf"))
     assert after == before | {"cat/1.png": "dog", "dog/4.png": "wolf"}
     assert made.rows_without_image == ("no.png",)
     remark = next(one for one in made.findings if one.startswith("--relabel: 2 labels"))
-    assert "2 images have no label, or an empty cell there; new labels: wolf" in remark
+    assert "2 images have no label, or an empty cell there" in remark
     assert made.labels_from.endswith("fixes.csv, column 'label' by 'key'")
 
 
@@ -46,7 +46,32 @@ def test_the_table_names_classes_as_the_class_map_does(tmp_path: Path) -> None:
     assert before["cat/2.png"] == "dog"
     after, made = relabelled(tmp_path / "2", "key,label\ncat/2.png,cat\n", class_map=swap)
     assert after == before | {"cat/2.png": "cat"}
-    assert "new labels" not in " ".join(made.findings)
+    assert made.label_names == ("dog", "cat")  # the order of the old names
+
+
+def test_a_class_that_no_image_has_is_a_question(tmp_path: Path) -> None:
+    """A typo would renumber the classes; the flag of the error adds the class at the end."""
+    table = "key,label\ncat/1.png,ape\n"
+    with pytest.raises(SourceError) as caught:
+        relabelled(tmp_path / "1", table)
+    assert "has ape, which is not a class of the images" in caught.value.what
+    assert caught.value.hint.endswith("--classes cat,dog,ape")
+    _, made = relabelled(tmp_path / "2", table, classes=("cat", "dog", "ape"))
+    assert made.label_names == ("cat", "dog", "ape")
+    after, _ = relabelled(tmp_path / "3", table, class_map="ape=ape")
+    assert after["cat/1.png"] == "ape"
+
+
+def test_a_class_whose_last_image_is_relabelled_keeps_its_number(tmp_path: Path) -> None:
+    table = "key,label\ncat/1.png,dog\ncat/2.png,dog\nx/cat/1.png,dog\n"
+    after, made = relabelled(tmp_path, table)
+    assert (after["cat/1.png"], made.label_names) == ("dog", ("cat", "dog"))
+
+
+def test_a_whole_number_is_the_class_whatever_its_decimals(tmp_path: Path) -> None:
+    file = write(tmp_path / "fixes.csv", b"key,label\n0/1.png,7.0\n")
+    made = catalog(tmp_path, images("0/1.png", "0/2.png", "7/3.png"), relabel=f"csv:{file}")
+    assert made.label_names == ("0", "7")
 
 
 @pytest.mark.parametrize(
@@ -75,3 +100,33 @@ def test_the_option_and_its_table_are_in_the_fingerprint() -> None:
     assert (recipe.fingerprint_options()["relabel"], recipe.named_files[0]) == (
         "csv:a.csv:key:label", "a.csv"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("header", ["old,new", "class_name,Label", "from,english"])
+def test_the_header_of_a_class_map_is_not_a_class(tmp_path: Path, header: str) -> None:
+    names = write(tmp_path / "names.csv", f"{header}\ncat,feline\n".encode())
+    made = catalog(tmp_path, images(*KEYS), class_map=str(names))
+    assert made.label_names == ("feline", "dog")
+    assert "no class is called" not in " ".join(made.findings)
+
+
+def test_a_class_that_looks_like_a_header_is_renamed(tmp_path: Path) -> None:
+    names = write(tmp_path / "names.csv", b"old,new\ncat,feline\n")
+    made = catalog(tmp_path, images("old/1.png", "old/2.png", "cat/3.png"), class_map=str(names))
+    assert set(made.label_names) == {"new", "feline"}
+
+
+@pytest.mark.parametrize("labels", ["auto", "folder", "csv:labels.csv:id:label"])
+def test_copies_with_different_labels_are_named(tmp_path: Path, labels: str) -> None:
+    keys = ("cat/1.png", "cat/2.png", "dog/3.png", "dog/4.png")
+    members = {key: jpeg(8, 8, seed=int(key[4])) for key in keys}
+    members |= {"dog/9.png": members["cat/1.png"], "cat/8.png": members["cat/2.png"]}
+    if labels.startswith("csv"):
+        rows = "".join(f"{key[4]},{key[:3]}\n" for key in members)
+        members["labels.csv"] = f"id,label\n{rows}".encode()
+    made = catalog(tmp_path, members, labels, dedup=True)
+    (remark,) = (one for one in made.findings if "had another label" in one)
+    assert remark == (
+        "--dedup: of the left-out copies, 1 had another label than the image that is kept, "
+        "such as dog/9.png (dog) and cat/1.png (cat)"
+    )

@@ -289,3 +289,16 @@ def test_real_boxes_are_measured(tmp_path: Path) -> None:
         totals.update(counts.objects.objects)
         totals.update(counts.dropped)
     assert totals == {"RBC": 4153, "WBC": 372, "Platelets": 361, "zero size": 2}
+
+
+def test_sizes_of_originals_are_not_mixed(run: Callable[..., Done], tmp_path: Path) -> None:
+    """No image has 94x94 or 130x130 pixels."""
+    members = {f"{i}.jpg": jpeg(*((130, 94) if i % 2 else (94, 130)), seed=i) for i in range(4)}
+    path = build(write_folder(tmp_path / "pets", members), tmp_path / "out", labels="none").path
+    (line,) = (
+        one for one in run("inspect", path).stdout.splitlines() if one.startswith("originals")
+    )
+    assert line.startswith("originals width 94 to 130 (median 130), height 94 to 130 (median 130)")
+    one = write_folder(tmp_path / "one", {"1.jpg": jpeg(94, 130)})
+    path = build(one, tmp_path / "out", labels="none").path
+    assert "originals 130x94 pixels (1 jpeg)" in run("inspect", path).stdout

@@ -101,6 +101,30 @@ def test_the_server_of_workers_never_receives_ctrl_c(
 
 # --- memory ---
 
+
+def test_errors_in_finalizers_are_silent_without_memory_and_reported_otherwise(
+    tmp_path: Path,
+) -> None:
+    """They would be printed before the line that says that memory is short."""
+    code = """
+import sys
+from shardprep.cli import app
+
+class Ending:
+    def __init__(self, error): self.error = error
+    def __del__(self): raise self.error
+
+sys.unraisablehook = app._unraisable
+Ending(MemoryError()), Ending(OSError(12, "Cannot allocate memory"))
+Ending(ValueError("a bug"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("Exception ignored in") == 1
+    assert done.stderr.rstrip().endswith("ValueError: a bug")
+
+
 _MEGABYTES = (240, 245, 250, 235, 255, 260)
 """Too few for each command, enough to import most libraries."""
 

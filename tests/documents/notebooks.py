@@ -54,7 +54,7 @@ def mount(folder: Path) -> Path:
     members = {
         "train.zip": zip_bytes(_drawn(train)),
         "test1.zip": zip_bytes(_drawn(test)),
-        "sampleSubmission.csv": b"id,label\n1,0\n2,0\n",
+        "sampleSubmission.csv": "\n".join(["id,label", *(f"{i},0" for i in range(1, 11))]).encode(),
     }
     source = write_folder(folder / "competitions" / "dogs-vs-cats", members)
     for path in (*source.iterdir(), source, source.parent, folder):

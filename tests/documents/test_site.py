@@ -142,8 +142,7 @@ def test_words_are_found_in_the_first_three_hits(site: Path, browser: Browser) -
     for words, fitting in HITS.items():
         page = browser.new_page()
         page.goto(f"{(site / 'search.html').as_uri()}?q={words.replace(' ', '+')}")
-        page.wait_for_selector("#search-results li a")
-        page.wait_for_timeout(300)
+        page.locator(".search-summary", has_text="Search finished").wait_for()
         links = page.locator("#search-results li > a").evaluate_all("all => all.map(a => a.href)")
         first = [Path(urlsplit(link).path).stem for link in links[:3]]
         page.close()

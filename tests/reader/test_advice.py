@@ -159,6 +159,10 @@ def report(**figures: Any) -> Diagnosis:
 
 def test_the_report_has_a_line_for_each_measurement_and_trial() -> None:
     assert str(report()).splitlines() == [
+        (
+            "decoding limits you: at most 100 images/s, you get 100; "
+            "cache='memory' gives about 2.5 times as many"
+        ),
         "bound by decode: 80% of the time is waiting for data (12% for first batches)",
         "                                    images/s",
         "training                                 100",
@@ -174,6 +178,61 @@ def test_the_report_has_a_line_for_each_measurement_and_trial() -> None:
     assert "3% faster" in str(conclude(measured(), here(), [change("repeat", 103)]))
 
 
+@pytest.mark.parametrize(
+    ("figures", "tried", "unsure", "sentence"),
+    [
+        (
+            {"model": 1445, "pipeline": 2000, "training": 819, "waiting": 0.15},
+            [change("repeat", 917)],
+            (),
+            "the model limits you: at most 1,445 images/s, you get 819; repeat gives about 12%",
+        ),
+        (
+            {"model": 300, "waiting": 0.7, "restart": 0.5, "pipeline": 200},
+            [],
+            (),
+            (
+                "restarts between epochs limit you: at most 200 images/s, you get 100; "
+                "no change of reading helps"
+            ),
+        ),
+        (
+            {"read": 120.0, "pipeline": 110.0},
+            [change("memory", 101, 0.01)],
+            ("folder",),
+            (
+                "reading limits you: at most 110 images/s, you get 100; "
+                "memory saves 50% of the processor time"
+            ),
+        ),
+        (
+            {},
+            [change("memory", 99)],
+            ("memory",),
+            (
+                "not sure, use more seconds, the rounds do not agree: decoding limits you: "
+                "at most 100 images/s, you get 100; nothing that was tried helps"
+            ),
+        ),
+        (
+            {},
+            [change("memory", 200)],
+            None,
+            (
+                "not sure, use more seconds, the rounds do not agree: decoding limits you: "
+                "at most 100 images/s, you get 100; memory gives about 2.0 times as many"
+            ),
+        ),
+    ],
+)
+def test_the_first_line_says_what_limits_and_what_a_change_gives(
+    figures: dict[str, Any], tried: list[Change], unsure: Any, sentence: str
+) -> None:
+    found = conclude(measured(**figures), here(), tried, unsure)
+    assert str(found).splitlines()[0] == sentence
+    assert found.is_sure == (not sentence.startswith("not sure"))
+
+
 def test_a_diagnosis_is_text_in_a_terminal_and_a_table_in_a_notebook(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,7 +243,7 @@ def test_a_diagnosis_is_text_in_a_terminal_and_a_table_in_a_notebook(
     monkeypatch.setattr(page, "handle_data", cells.append)
     page.feed(found._repr_html_())
     assert " ".join(" ".join(cells).split()) == " ".join(str(found).split())
-    assert len(cells) == 2 * len(found.changes) + 14
+    assert len(cells) == 2 * len(found.changes) + 15
 
 
 def test_a_candidate_names_what_to_pass_to_load() -> None:

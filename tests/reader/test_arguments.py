@@ -43,7 +43,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 COUNTS: tuple[Any, ...] = (0, -1, "64", 2.5, True)
 FLAGS: tuple[Any, ...] = (0, 1, "no", None, [])
-CROPS: tuple[Any, ...] = (224, "8x8", (8,), (0, 8), (8.0, 8.0), True, {"size": (8, 8)})
+CROPS: tuple[Any, ...] = (0, 224.0, "8x8", (8,), (0, 8), (8.0, 8.0), True, {"size": (8, 8)})
 WRONG: dict[str, tuple[Any, ...]] = {
     "path": (None, 3, "", b"folder", "a\0b", ["a"]),
     "split": (None, 3, "", ["train", "test"], ("train",), {"train": 1}, b"train"),
@@ -68,7 +68,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "dtype": ("float16", "UINT8", None, np.uint8, float),
     "box_format": ("XYXY", "rel_center_yxhw", "coco", None, ("x", "y"), 4),
     "read_config": ({}, "raise", 3, {"num_shards": 2}),
-    "image_size": (224, "8x8", (8,), (8, 8, 3), (0, 8), (8.0, 8.0), ("8", "8")),
+    "image_size": (0, -8, "8x8", (8,), (8, 8, 3), (0, 8), (8.0, 8.0), ("8", "8")),
     "shard_index": (-1, 1, 7, "0", 0.5, None, False),
     "input_context": (3, "context", object()),
     "on_error": ("ignore", "Skip", None, 3, True),

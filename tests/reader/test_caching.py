@@ -488,6 +488,7 @@ def test_missing_labels_are_advised_against(tmp_path: Path) -> None:
     ) as warned:
         reader.load(folder, "train+test", batch_size=2)
     assert [one.filename for one in warned] == [__file__]
+    assert "model.predict ignores them" in str(warned[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error", reader.Advice)
         reader.load(folder, "train", batch_size=2)

@@ -208,6 +208,19 @@ def test_crops_of_images_of_different_sizes_are_batched(photos: Path) -> None:
         assert np.abs(images.astype(int) - others).mean() < 2
 
 
+def test_one_number_is_the_side_of_a_square(photos: Path) -> None:
+    """As in `size=224` of a build."""
+    dataset, square = reader.Dataset(photos), np.int64(9)
+    for name, crop in (("random_resized_crop", reader.RandomResizedCrop), ("center_crop", None)):
+        options: tuple[dict[str, Any], ...] = {name: (9, 9)}, {name: square}
+        one, two = (list(dataset.batches(4, seed=5, **given)) for given in options)
+        assert same(one, two)
+        made: Any = crop
+        assert made is None or made(9) == made((9, 9))
+    whole: Any = reader.ReadConfig
+    assert whole(image_size=9) == whole(image_size=(9, 9))
+
+
 @pytest.mark.thorough
 def test_the_seed_decides_the_crops_in_every_reader_and_cache(marked: Path, tmp_path: Path) -> None:
     """With boxes and masks: in batches and single items, resumed, and with bad records skipped."""

@@ -8,6 +8,7 @@ import time
 import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader.diagnosis import diagnosis, measurement, stall_meter
-from shardprep.reader.diagnosis.diagnosis import Candidate
+from shardprep.reader.diagnosis.diagnosis import Candidate, Times
+from shardprep.reader.records.open import open_request
 from shardprep.reader.records.shards import LocalShards
 from shardprep.reader.tf.decode import Decoder
 from tests.reader.datasets import pets
@@ -140,10 +142,13 @@ def test_slow_decoding_is_found(
     assert "cache='memory'" in found.advice
     assert found.gain > 1
     lines = str(found).splitlines()
-    assert lines[0].startswith("bound by decode: ")
-    assert all(len(line) <= 80 for line in lines)
+    assert "decoding limits you: at most " in lines[0]
+    assert lines[1].startswith("bound by decode: ")
+    assert all(len(line) <= 80 for line in lines[1:])
     assert len({id(dataset) for dataset in iterators}) <= 5, "each fills a cache"
-    assert len(iterators) <= 5 + 1 + 2 * PAIRS, "two of them are iterated once for each turn"
+    more = measurement._MOST_ROUNDS - 2  # rounds of training, if they do not agree
+    most = 5 + 1 + 2 * PAIRS + more
+    assert len(iterators) <= most, "two of them are iterated once for each turn"
 
 
 @pytest.mark.thorough
@@ -274,6 +279,46 @@ def test_an_epoch_of_one_batch_can_be_diagnosed(folder: Path) -> None:
     found = reader.diagnose(train, lambda batch: taken.append(len(batch[0])), seconds=0.1)
     assert set(taken) == {16}
     assert 0 < found.measured.waiting == found.measured.restart
+
+
+@pytest.mark.parametrize(
+    ("rates", "images_s", "is_sure", "num_more"),
+    [
+        ([100, 104], 102, True, 0),
+        ([100, 150, 148], 149, True, 0),
+        ([100, 200, 100, 200, 100, 200], 200, False, 0),
+        ([100, 100, 300, 290], 295, True, 2),
+    ],
+)
+def test_training_is_repeated_until_its_rounds_agree(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rates: list[float],
+    images_s: float,
+    is_sure: object,
+    num_more: int,
+) -> None:
+    """With `num_more`, the load of the machine changes during the trials."""
+    timed = [measurement._Timed([Times(0, 0, 1 / rate)] * 20, 20, 0.1) for rate in rates]
+    later = iter(timed[1:])
+    monkeypatch.setattr(measurement, "_run", lambda *_, **__: next(later))
+    request = request_of(folder, repeat=True)
+    runs = measurement._Measurement(None, request, open_request(request), print, 0.1)
+    rounds = timed[:1]
+    training = runs._more(rounds)
+    if num_more:
+        training = runs._more(rounds)
+    assert training.rate == pytest.approx(images_s, rel=0.01)
+    assert (runs.is_sure, list(later)) == (is_sure, [])
+
+
+def test_a_trial_whose_rounds_differ_is_unsure(folder: Path) -> None:
+    request = request_of(folder, repeat=True)
+    runs = measurement._Measurement(None, request, open_request(request), print, 0.1)
+    for name, rates in (("steady", [100, 101]), ("restless", [100, 200] * 3)):
+        timed = [measurement._Timed([Times(0, 0, 1 / one)] * 20, 20, 0.1) for one in rates]
+        runs._agreed(mock.Mock(side_effect=timed), name)
+    assert runs.unsure == {"restless"}
 
 
 def test_unsuitable_datasets_and_models_are_refused(folder: Path) -> None:

@@ -108,7 +108,8 @@ def test_tables_sort_and_code_is_copied(browser: Browser, address: str) -> None:
         assert first.inner_text() == "dog"
         assert page.locator("#classes [aria-sort=descending]").count() == 1
         page.locator("#channels button").click()
-        page.wait_for_function("document.querySelector('#channels button').textContent == 'Copied'")
+        # A function of the page would be text that is evaluated, which the page forbids.
+        page.locator("#channels button", has_text="Copied").wait_for()
         assert "mean = (" in page.evaluate("navigator.clipboard.readText()")
 
 

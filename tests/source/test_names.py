@@ -6,6 +6,8 @@ import gzip
 import io
 import os
 import tarfile
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,43 @@ KEYS = {
         name: name for name in ("a/..b.jpg", "...jpg", "a..b/c.jpg", "~/a.jpg", "-r.jpg", "a;b.jpg")
     },
 }
+
+
+def by_system(system: int, members: Mapping[str, bytes]) -> bytes:
+    """Return a zip as a system writes it; see 4.4.2 of the APPNOTE."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, data in members.items():
+            info = zipfile.ZipInfo(name)
+            info.create_system = system
+            archive.writestr(info, data)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("system", "key"), [(0, "1/cat.jpg"), (10, "1/cat.jpg"), (3, r"1\cat.jpg"), (19, r"1\cat.jpg")]
+)
+def test_a_backslash_is_a_separator_in_zips_of_windows(
+    tmp_path: Path, system: int, key: str
+) -> None:
+    assert listed_bytes(tmp_path, by_system(system, {"1\\cat.jpg": JPEG})).image_keys == [key]
+
+
+@pytest.mark.parametrize("system", [0, 3])
+def test_a_backslash_inside_a_character_makes_no_folder(tmp_path: Path, system: int) -> None:
+    """The second byte of these characters is 0x5C. Without an encoding, a notice asks for it."""
+    name = "画像\\ソ表能.jpg" if system == 0 else "画像/ソ表能.jpg"
+    raw = name.encode("cp932")
+    assert raw.count(b"\\") == 3 + (system == 0)
+    data = by_system(system, {"#" * len(raw): JPEG}).replace(b"#" * len(raw), raw)
+    source = write(tmp_path / "source", data)
+    assert listed(source, zip_encoding="cp932").image_keys == ["画像/ソ表能.jpg"]
+    found = listed(source)
+    (key,) = found.image_keys
+    assert key.count("/") == name.count("/")
+    (notice,) = found.notices
+    assert "source: 1 name is not UTF-8, such as " in notice
+    assert "encoding says what they are, such as cp932 or gbk" in notice
 
 
 @ZIP_AND_TAR

@@ -71,10 +71,13 @@ def png(height: int = 48, width: int = 64, seed: int = 0) -> bytes:
 
 
 def zip_bytes(members: Mapping[str, bytes], *, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """Return a zip with the members in their order; names with a backslash are as of Windows."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", method) as archive:
         for name, data in members.items():
-            archive.writestr(zipfile.ZipInfo(name), data, compress_type=method)
+            info = zipfile.ZipInfo(name)
+            info.create_system = 0 if "\\" in name else 3
+            archive.writestr(info, data, compress_type=method)
     return out.getvalue()
 
 

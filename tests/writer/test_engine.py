@@ -159,7 +159,7 @@ def test_a_run_continues_after_the_fork_server_was_killed() -> None:
 
 
 def test_the_time_limit_is_per_item_and_not_per_chunk() -> None:
-    data, _ = encoded(SlowEncode(), [task(0, 8)], num_workers=1, limits=WorkerLimits(item_s=0.4))
+    data, _ = encoded(SlowEncode(), [task(0, 8)], num_workers=1, limits=WorkerLimits(item_s=0.7))
     assert data == "01234567"
 
 
@@ -180,10 +180,10 @@ def test_a_worker_may_wait_for_work_longer_than_an_item_may_take() -> None:
 
     def wait(chunk: EncodedChunk) -> None:
         if not data:
-            time.sleep(0.5)
+            time.sleep(1.5)
         data.append(chunk.data)
 
-    run_chunks(Encode(), (task(i) for i in range(8)), 1, WorkerLimits(item_s=0.2), wait)
+    run_chunks(Encode(), (task(i) for i in range(8)), 1, WorkerLimits(item_s=0.7), wait)
     assert b"".join(data) == b"0;1;2;3;4;5;6;7;"
 
 

@@ -443,3 +443,48 @@ def test_the_command_says_what_was_copied(old: Path, tmp_path: Path) -> None:
     found = printed(run("build", *options, *reuse, "--json", cwd=tmp_path).stdout, BuildJson)
     assert (found["num_copied"], found["num_new_items"]) == (45, 46)
     assert error_of(run("build", *options, "--reuse", "nowhere", cwd=tmp_path), 1)
+
+
+def test_relabelled_images_stay_in_their_splits(tmp_path: Path) -> None:
+    """Ratios divide the labels before `relabel`; with other labels, moves are counted."""
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(40)))
+    keys = {**KEYS, "split": "train=0.7,validation=0.3"}
+    old = build(source, tmp_path / "out", **{**keys, "version": "1.0.0"}).path
+    rows = pq.read_table(old / "items.parquet").to_pylist()
+    before = {row["key"]: row["split"] for row in rows}
+    wrong = [key for key in before if "cat" in key][:5]
+    fixes = write(
+        tmp_path / "fixes.csv", "\n".join(["key,label", *(f"{k},dog" for k in wrong)]).encode()
+    )
+    watcher = Quiet()
+    new = build(
+        source, tmp_path / "out", reuse=old, watcher=watcher, relabel=f"csv:{fixes}", **keys
+    ).path
+    after = {row["key"]: row["split"] for row in pq.read_table(new / "items.parquet").to_pylist()}
+    assert after == before
+    assert "change their split" not in " ".join(watcher.lines)
+    assert len(load_manifest(new).labels.names) == 2
+
+    labels = "".join(f"{k},{'dog' if k in wrong or 'dog' in k else 'cat'}\n" for k in before)
+    table = write(tmp_path / "all.csv", f"key,label\n{labels}".encode())
+    keys = {**keys, "labels": f"csv:{table}:key:label", "version": "1.2.0"}
+    other = build(source, tmp_path / "out", reuse=old, watcher=watcher, **keys).path
+    rows = pq.read_table(other / "items.parquet").to_pylist()
+    moved = [(before[r["key"]], r["split"]) for r in rows if before[r["key"]] != r["split"]]
+    assert moved
+    line = next(one for one in watcher.lines if "change their split" in one)
+    assert f"{len(moved)} images change their split: " in line
+    assert f"{moved.count(('train', 'validation'))} from train to validation" in line
+
+
+def test_options_that_the_old_build_had_are_named_before_the_build(
+    old: Path, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(IMAGES))
+    arguments = "build", source, "--reuse", old, "--shards", 3, "--size", 32, "--version", "1.1.0"
+    for dry in ((), ("--dry-run",)):
+        done = run(*arguments, *dry, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        line = next(one for one in done.stderr.splitlines() if "--reuse: " in one)
+        assert line.endswith("was built with other options: labels (prefix, now auto)")
+    assert "--reuse: " not in run(*arguments, "--labels", "prefix", cwd=tmp_path).stderr

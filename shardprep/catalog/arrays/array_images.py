@@ -310,7 +310,9 @@ def _keys(prefix: str, one: ChosenColumn, number: int) -> Texts:
     if not one.layout.has_samples:
         return Texts.of([prefix])
     if one.column.names:
-        return Texts.of(f"{prefix}/{clean_key(name)}" for name in one.column.names)
+        return Texts.of(
+            f"{prefix}/{clean_key(name.replace(chr(92), '/'))}" for name in one.column.names
+        )
     return _numbered(prefix, number)
 
 

@@ -150,6 +150,9 @@ def _kind(member: Member) -> str | None:
     return kind and (f"{packed}:{kind}" if packed else kind)
 
 
+OWN_DATASET = "a dataset of shardprep, which shardprep repack reads"
+
+
 class ArrayFiles:
     """The files of arrays of one source."""
 
@@ -192,7 +195,8 @@ class ArrayFiles:
             if not (named or self.files):
                 there = some_of([one.key for one in wanted], _MOST_SHOWN) or "none"
                 what = f"no file of arrays is called {some_of([rule.file for rule in rules])}"
-                raise OptionError(_OPTION, what, f"the source has {there}{self._own()}")
+                own = f", and {OWN_DATASET}" if self._datasets else ""
+                raise OptionError(_OPTION, what, f"the source has {there}{own}")
             near = {key.rpartition("/")[0] for key in named}
             wanted = [one for one in wanted if one.key.rpartition("/")[0] in near]
         for member in wanted:
@@ -403,10 +407,7 @@ class ArrayFiles:
             f"{one.file} ({some_of([*one.arrays.cells, *one.arrays.left_out]) or 'no image'})"
             for one in self.files
         ]
-        return (*found, *self.notes, *([self._own()] if self._datasets else ()))
-
-    def _own(self) -> str:
-        return "; shardprep repack reads datasets of shardprep" if self._datasets else ""
+        return (*found, *self.notes, *([OWN_DATASET] if self._datasets else ()))
 
 
 def _is_named(pattern: str, key: str) -> bool:

@@ -15,7 +15,7 @@ import html
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -33,8 +33,14 @@ _SETTLING_SHARE, _READY, _LEAST = 1 / 3, 5, 3
 adapts, and the first 5, which use batches made ahead; but 3 steps must remain after these."""
 _IN_TIMES = 1.1
 """Smallest speed-up that is shown as a factor, not as a percentage."""
-_KEEPS_UP = 2.0
-"""Ratio of pipeline rate to model rate from which waiting is explained by busy cores."""
+_LIMITS: dict[Bound, str] = {
+    "restart": "restarts between epochs limit",
+    "read": "reading limits",
+    "decode": "decoding limits",
+    "augment": "augmentation limits",
+    "transfer": "the transfer to the device limits",
+    "model": "the model limits",
+}
 _WORTH = 0.05
 """Smallest share of the time at which a stage is worth a change, or a gain counts."""
 _SAVES = 0.1
@@ -228,10 +234,13 @@ class Diagnosis:
     """Share of processor time per image saved by the advice, 0 to 1."""
     changes: tuple[Change, ...] = ()
     """All changes that were tried, the fastest first."""
+    is_sure: bool = True
+    """False if repeated measurements did not agree within 10%."""
 
     def __str__(self) -> str:
         rows = [f"{name:<34}{rate:>10,.0f}" for name, rate in self._rates()]
-        return "\n".join((self._headline(), f"{'':<34}{'images/s':>10}", *rows, *self._advised()))
+        lead = self._sentence(), self._headline()
+        return "\n".join((*lead, f"{'':<34}{'images/s':>10}", *rows, *self._advised()))
 
     __repr__ = __str__
 
@@ -242,10 +251,24 @@ class Diagnosis:
             for name, rate in self._rates()
         )
         return (
-            f"<p>{html.escape(self._headline())}</p>"
+            f"<p>{html.escape(self._sentence())}<br>{html.escape(self._headline())}</p>"
             f"<table><thead><tr><th></th><th>images/s</th></tr></thead><tbody>{rows}</tbody></table>"
             f"<p>{'<br>'.join(map(html.escape, self._advised()))}</p>"
         )
+
+    def _sentence(self) -> str:
+        measured = self.measured
+        rate = min(measured.pipeline, measured.model)
+        best = next((one.name for one in self.changes if one.advice == self.advice), "")
+        more = f"{self.gain - 1:.0%}" if self.gain < 2 else f"{self.gain:.1f} times as many"
+        gain = f"{best} gives about {more}"
+        if not best:
+            gain = "nothing that was tried helps" if self.changes else "no change of reading helps"
+        elif self.gain < 1 + RESTART_COUNTS:
+            gain = f"{best} saves {self.saved:.0%} of the processor time"
+        limit = f"{_LIMITS[self.bound]} you: at most {rate:,.0f} images/s"
+        doubt = "" if self.is_sure else "not sure, use more seconds, the rounds do not agree: "
+        return f"{doubt}{limit}, you get {measured.training:,.0f}; {gain}"
 
     def _headline(self) -> str:
         waiting, restart = self.measured.waiting, self.measured.restart
@@ -308,8 +331,16 @@ def candidates(measured: Measured, here: Circumstances) -> list[Candidate]:
     return chosen
 
 
-def conclude(measured: Measured, here: Circumstances, tried: Sequence[Change]) -> Diagnosis:
-    """Return the diagnosis: the advice is the fastest change, or one that saves processor time."""
+def conclude(
+    measured: Measured,
+    here: Circumstances,
+    tried: Sequence[Change],
+    unsure: Collection[str] | None = (),
+) -> Diagnosis:
+    """Return the diagnosis: the advice is the fastest change, or one that saves processor time.
+
+    `unsure` are the names of changes whose rounds did not agree, or None if others did not.
+    """
     bound = _bound(measured, here)
     ranked = tuple(sorted(tried, key=lambda change: -change.images_s))
     best = next((change for change in ranked if _is_faster(change, measured)), None)
@@ -317,11 +348,15 @@ def conclude(measured: Measured, here: Circumstances, tried: Sequence[Change]) -
         saving = [change for change in ranked if _is_cheaper(change, measured)]
         best = min(saving, key=lambda change: change.cpu_s, default=None)
     if best is None:
-        return Diagnosis(bound, measured, _nothing_helps(bound, measured), 1.0, changes=ranked)
+        advice = _nothing_helps(bound, measured)
+        return Diagnosis(
+            bound, measured, advice, 1.0, 0.0, ranked, unsure is not None and not unsure
+        )
     gain = max(1.0, best.images_s / measured.training)
     before = measured.training_cpu_s
     saved = max(0.0, 1 - best.cpu_s / before) if before else 0.0
-    return Diagnosis(bound, measured, best.advice, gain, saved, ranked)
+    is_sure = unsure is not None and best.name not in unsure
+    return Diagnosis(bound, measured, best.advice, gain, saved, ranked, is_sure)
 
 
 def _is_faster(change: Change, measured: Measured) -> bool:
@@ -350,7 +385,7 @@ def _bound(measured: Measured, here: Circumstances) -> Bound:
     if measured.waiting >= STALL_COUNTS:
         if measured.restart > measured.waiting / 2:
             return "restart"
-        if measured.pipeline < _KEEPS_UP * measured.model:
+        if measured.pipeline < measured.model:
             costs = _costs(measured, here)
             return max(costs, key=lambda stage: costs[stage])
     if measured.model_on_device is None:

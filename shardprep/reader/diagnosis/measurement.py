@@ -6,6 +6,7 @@ records as it has time for, and reads these repeatedly.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import shutil
@@ -15,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +45,10 @@ from shardprep.reader.tf.pipeline import cached_sample, load, make_dataset, unde
 
 _NUM_TURNS = 10
 """The time of a diagnosis is divided into this number of turns. Training takes two or three turns,
-each part of the pipeline one, each trial one, or four if it alternates with training."""
+each part of the pipeline one, each trial one, or four if it alternates with training; more if the
+rounds of one do not agree."""
+_AGREE, _MOST_ROUNDS = 1.1, 6
+"""Largest ratio of the rates of two rounds that agree, and maximum number of rounds."""
 _PAIRS = 5
 """Number of pairs of runs, without and with a change, that alternate."""
 _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
@@ -108,6 +111,21 @@ class _Timed(NamedTuple):
         return self.cpu_s / self.num_images
 
 
+def _agree(*rates: float) -> bool:
+    return max(rates) <= _AGREE * min(rates)
+
+
+def _repeated(
+    rounds: list[_Timed], run: Callable[[], _Timed], rate: Callable[[_Timed], float]
+) -> bool:
+    """Add rounds until the last two agree, at most `_MOST_ROUNDS`; return whether they do."""
+    while len(rounds) < 2 or not _agree(*map(rate, rounds[-2:])):
+        if len(rounds) >= _MOST_ROUNDS:
+            return False
+        rounds.append(run())
+    return True
+
+
 class _Measurement:
     """The runs of one diagnosis; a turn (see `_NUM_TURNS`) takes `turn` seconds."""
 
@@ -119,6 +137,9 @@ class _Measurement:
         self.subset = subset
         self.train = train
         self.turn = turn
+        self.is_sure = True  # whether the rounds of training agree
+        self.unsure = set[str]()
+        """Names of changes whose rounds do not agree; "" for the model or the pipeline alone."""
         number = None if request.num_epochs is None else subset.epoch_records * request.num_epochs
         size = request.batch_size or 1
         cut = 0 if request.drop_remainder else size - 1
@@ -135,24 +156,42 @@ class _Measurement:
         self._compile(batch)
         training = _run(self.dataset, self.turn, self.train, begun=begun)
         measured = self._measured(batch, training.rate)
-        training = training.plus(_run(self.dataset, self.turn, self.train))
+        rounds = [training]
+        training = self._more(rounds)
         measured = self._trained(measured, training)
         if not self.request.cache and reading_counts(measured):
             measured = self._stages(measured)
         here = self._circumstances()
         tried = [self._tried(candidate, measured) for candidate in candidates(measured, here)]
         if any(gain is None for _, gain in tried):
-            training = training.plus(_run(self.dataset, self.turn, self.train))
+            training = self._more(rounds)
         measured = self._trained(measured, training)
         changes = [
             change if gain is None else change._replace(images_s=gain * measured.training)
             for change, gain in tried
         ]
-        return conclude(measured, here, changes)
+        return conclude(
+            measured, here, changes, self.unsure if self.is_sure and "" not in self.unsure else None
+        )
+
+    def _more(self, rounds: list[_Timed]) -> _Timed:
+        """Train until the last two rounds agree; return all rounds that agree with the last one."""
+        run = functools.partial(_run, self.dataset, self.turn, self.train)
+        rounds.append(run())
+        self.is_sure = _repeated(rounds, run, self._rate)
+        last = self._rate(rounds[-1])
+        return functools.reduce(_Timed.plus, [r for r in rounds if _agree(self._rate(r), last)])
+
+    def _agreed(self, run: Callable[[float], _Timed], name: str = "") -> _Timed:
+        """Return the last two rounds of `run`, each of half a turn, which agree if possible."""
+        rounds = list[_Timed]()
+        if not _repeated(rounds, lambda: run(self.turn / 2), lambda one: one.rate):
+            self.unsure.add(name)
+        return rounds[-2].plus(rounds[-1])
 
     def _measured(self, batch: Any, training: float) -> Measured:
         _rest(self.turn)
-        model = _run(itertools.repeat(batch), self.turn, self.train)
+        model = self._agreed(lambda seconds: _run(itertools.repeat(batch), seconds, self.train))
         endless = _pipeline(replace(self.request, repeat=True), training * self.turn / _FILL)
         return Measured(
             waiting=0.0,
@@ -204,7 +243,7 @@ class _Measurement:
         _rest(self.turn)
         begun = iter(dataset)
         next(begun)
-        return _run(dataset, self.turn, begun=begun).rate
+        return self._agreed(lambda seconds: _run(dataset, seconds, begun=begun)).rate
 
     def _rate(self, run: _Timed) -> float:
         if self.num_steps is None:
@@ -219,6 +258,7 @@ class _Measurement:
         """Return a change with its figures, and its gain (None if it never alternated)."""
         number = measured.pipeline * self.turn / _FILL
         restarts = self.num_steps is not None and candidate.trial != "repeat"
+        name, advice, options = candidate.name, candidate.advice, candidate.options
         gain = None
         with _trial(candidate, self.request, self.train, number) as changed:
             begun = iter(changed.dataset)
@@ -226,15 +266,16 @@ class _Measurement:
             changed.evict()
             if self.num_steps is None and changed.num_images is None:
                 del begun
-                run, gain = self._alternated(changed)
+                run, gain = self._alternated(changed, name)
             else:
                 source, most = None if restarts else begun, changed.num_images
-                run = _run(changed.dataset, self.turn, changed.train, begun=source, most=most)
+                part = functools.partial(_run, changed.dataset, train=changed.train, begun=source)
+                # The files of a cache are read from the disk only once.
+                run = self._agreed(part, name) if most is None else part(self.turn, most=most)
         rate = self._rate(run) if restarts else run.rate
-        name, advice, options = candidate.name, candidate.advice, candidate.options
         return Change(name, advice, options, rate, run.image_cpu_s), gain
 
-    def _alternated(self, changed: _Changed) -> tuple[_Timed, float]:
+    def _alternated(self, changed: _Changed, name: str) -> tuple[_Timed, float]:
         """Alternate training without and with a change; return the changed run, and median gain."""
         part = self.turn / _PAIRS
         runs, gains = list[_Timed](), list[float]()
@@ -242,7 +283,9 @@ class _Measurement:
             before = _settled(self.dataset, part, self.train)
             runs.append(_settled(changed.dataset, part, changed.train))
             gains.append(runs[-1].rate / before.rate)
-        return reduce(_Timed.plus, runs), statistics.median(gains)
+        if not _agree(*(sorted(gains)[1:-1] or gains)):
+            self.unsure.add(name)
+        return functools.reduce(_Timed.plus, runs), statistics.median(gains)
 
     def _circumstances(self) -> Circumstances:
         request, disk = self.request, tempfile.gettempdir()

@@ -206,7 +206,8 @@ def _advice(subset: Subset, request: Request, *, is_cached: bool) -> Iterator[st
             yield (
                 f"{num_unlabelled:,} of {num_records:,} records of {name} have no "
                 f"{feature} ({_MISSING.get(feature, '−1')}), which fit and evaluate count all "
-                "the same; to predict, pass as_supervised=False, which yields their names as well"
+                "the same; model.predict ignores them, and to get their names as well, call "
+                "model(batch['image']) on the batches of as_supervised=False"
             )
 
 

@@ -14,12 +14,13 @@ from lzma import LZMAError
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from shardprep.image.signatures import HEAD_BYTES, archive_type
+from shardprep.image.signatures import HEAD_BYTES, archive_type, is_page
 from shardprep.progress import Watcher
 from shardprep.source.unpack import decompressed
 
+WEB_PAGE = "it is a web page"
+"""The problem if Kaggle has sent a page instead of an archive."""
 _BLOCK_BYTES = 1 << 20
-_PAGE_STARTS = (b"<!doctype html", b"<html")
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, OSError)
 
 
@@ -30,7 +31,10 @@ def damage(path: Path, watcher: Watcher) -> str:
     members that cannot be checked: they are encrypted, or packed with an unknown method.
     """
     with path.open("rb") as file:
-        kind = archive_type(file.read(HEAD_BYTES))
+        head = file.read(HEAD_BYTES)
+        kind = archive_type(head)
+        if is_page(head):
+            return WEB_PAGE
         file.seek(0)
         watcher.start("checking", path.stat().st_size, "bytes")
         try:
@@ -96,9 +100,3 @@ def differences(path: Path, expected: Mapping[str, str], watcher: Watcher) -> li
             if digest.hexdigest() != sha256:
                 problems.append(f"{name} has other bytes")
     return problems
-
-
-def is_page(path: Path) -> bool:
-    """Return True if a file is a web page. Kaggle may send one instead of an archive."""
-    with path.open("rb") as file:
-        return file.read(HEAD_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_PAGE_STARTS)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from shardprep.errors import OptionName, SourceError
 from shardprep.progress import Watcher
-from shardprep.source.kaggle.archive_check import damage, is_page
+from shardprep.source.kaggle.archive_check import WEB_PAGE, damage
 from shardprep.source.kaggle.client_error import ClientError, RetryLimits, explained, no_credentials
 from shardprep.source.kaggle.client_process import arrived, bytes_in, check_space, receive
 from shardprep.source.kaggle.credentials import credentials
@@ -180,9 +180,8 @@ def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryL
         found = damage(paths[0], watcher) if len(paths) == 1 else "not an archive"
         if not found:
             return paths[0]
-        got_page = len(paths) == 1 and is_page(paths[0])
         _clear(archives.incoming)
-        if got_page:
+        if found == WEB_PAGE:
             what = "Kaggle sent a web page instead of an archive"
             hint = f"open {ref.page} in a browser: Kaggle may ask you to confirm something first"
             raise SourceError(str(ref), what, hint)

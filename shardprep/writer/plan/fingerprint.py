@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,7 +21,7 @@ from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source import range_reads
 from shardprep.source.byte_range import MemberError, PlainExtent
-from shardprep.source.file_listing import find_files
+from shardprep.source.file_listing import Scope, find_files
 from shardprep.source.zip_directory import read_end
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.url import is_url
@@ -50,8 +50,7 @@ _BLOCK_BYTES = 1 << 20
 
 def make_fingerprint(recipe: Recipe) -> Fingerprint:
     """Return the fingerprint of a recipe with the current state of its inputs."""
-    links = recipe.follow_links
-    inputs = {"source": source_signature(recipe.source, outputs(recipe), follow_links=links)}
+    inputs = {"source": source_signature(recipe)}
     for file in recipe.named_files:
         if Path(file).is_file():
             inputs[file] = _sha256(read_table(file, recipe.max_member_size))
@@ -70,20 +69,20 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
     return Fingerprint(inputs=inputs, options=recipe.fingerprint_options(), versions=used)
 
 
-def source_signature(
-    source: Path | str, leave_out: Iterable[str], *, follow_links: bool = False
-) -> str:
+def source_signature(recipe: Recipe) -> str:
     """Return a hash that changes when the source does; SourceError if it does not exist.
 
     For a zip it covers the size and the central directory, which has the CRC-32 of every member.
     For another file it covers size and modification time. For a folder it covers names, sizes and
-    modification times of all files outside of `leave_out`, and the names of skipped entries. In
-    object storage the ETag replaces the modification time.
+    modification times of all files but the outputs, and the names of skipped entries. In object
+    storage the ETag replaces the modification time.
     """
+    source = recipe.source
     is_object = is_url(str(source))
     if is_object:
         range_reads.forget()  # the current state must be read, not a cached one
-    files = list(find_files(source, leave_out, follow_links=follow_links))
+    scope = Scope(outputs(recipe), recipe.root)
+    files = list(find_files(source, scope, follow_links=recipe.follow_links))
     if not files or files[0].relative:
         lines = [
             f"{file.relative} {file.problem or f'{file.num_bytes} {file.mark}'}" for file in files

@@ -26,7 +26,7 @@ from shardprep.image.spec import ImageSpec
 from shardprep.image.thumbnail import LEAST_SIDE, THUMBNAIL, thumbnail
 from shardprep.machine import usable_cores
 from shardprep.progress import Watcher
-from shardprep.recipe.recipe import Recipe, outputs
+from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import StackExtent
 from shardprep.source.range_reads import read_ahead
@@ -223,7 +223,7 @@ def make_thumbnails(
     items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watcher
 ) -> Thumbnails:
     """Return the `THUMBNAIL` of each stored image, new or cached; `decoded` may be False."""
-    signature = source_signature(recipe.source, outputs(recipe), follow_links=recipe.follow_links)
+    signature = source_signature(recipe)
     made_by = sorted((versions() | fit_version(spec.fit)).items())
     made_of = f"{_VERSION} {signature} {spec} {made_by}"
     file = array_file("near", hashlib.sha256(made_of.encode()).hexdigest()[:32])
