@@ -29,6 +29,8 @@ class Pairing:
     def __init__(self, index: KeyIndex) -> None:
         self._index = index
         self._paths = sorted({composed(key.rpartition("/")[0]) for key in index.keys})
+        self._has_near = False
+        """Whether an image was found in a folder near its document."""
         self._all_paths = "".join(f"/{path}/\n" for path in self._paths[:_MOST_FOLDERS])
         names = {name for path in self._paths for name in path.split("/")}
         is_image = (n for n in sorted(names) if IMAGE_FOLDER.fullmatch(without_archive_suffix(n)))
@@ -100,9 +102,10 @@ class Pairing:
                     i for i in found if self._splits[i] is None
                 ]
             if len(found) == 1:
+                self._has_near |= bool(place)
                 return found[0]
             several = several or found
-        if several:
+        if several and not self._has_near:  # else the image is missing in the places near by
             one, two = self._index.keys[several[0]], self._index.keys[several[1]]
             hint = f"leave out one of them, with {OptionName('exclude')} or {OptionName('root')}"
             what = f"{path!r} fits several images: {one} and {two}"
