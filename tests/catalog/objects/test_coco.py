@@ -224,6 +224,56 @@ def test_instances_go_before_documents_of_the_same_images(tmp_path: Path) -> Non
     assert made.rows(made.read("coco"))["1.png"] == [("cat", (0, 0, 1, 1))]
 
 
+UNUSED: dict[str, list[tuple[str, Any]]] = {
+    "categories": [
+        ("keypoints", ["a", "a"]), ("keypoints", 5), ("supercategory", [1]), ("isthing", "x"),
+    ],
+    "annotations": [
+        ("keypoints", 5), ("keypoints", {"a": 1}), ("foot_kpts", 5), ("segmentation", 5),
+        ("segmentation", {"size": 1}), ("area", "x"), ("iscrowd", []), ("id", [1]),
+    ],
+    "images": [("height", "x"), ("width", None), ("license", [1]), ("coco_url", 5)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), [(k, *v) for k in UNUSED for v in UNUSED[k]])
+def test_a_field_that_boxes_do_not_need_refuses_nothing(
+    tmp_path: Path, kind: str, field: str, value: Any
+) -> None:
+    text = json.loads(document([image(1, "1.png")], [thing(1, 1, [1, 2, 3, 4])]))
+    text[kind][0][field] = value
+    made = source(tmp_path, {"a.json": json.dumps(text)}, "1.png")
+    found = made.read("coco")
+    assert made.rows(found) == {"1.png": [("cat", (1, 2, 4, 6))]}
+    assert not made.of(found, "1.png").dropped
+    assert not found.findings
+
+
+@pytest.mark.parametrize(
+    ("skeleton", "num_bad", "edges"),
+    [
+        ([[1, 2], [2, 17]], 1, [(0, 1)]),
+        ([[1, 2], [2, 3], 5, ["a", 1], [1], [1.5, 2], [-1, 2], [None, 1]], 6, [(0, 1), (1, 2)]),
+        ([[0, 1], [1, 2], [2, 3]], 1, [(0, 1), (1, 2)]),  # counted from 0
+        (7, 1, []),
+    ],
+)
+def test_a_bad_edge_of_a_skeleton_is_dropped_with_a_note(
+    tmp_path: Path, skeleton: Any, num_bad: int, edges: list[tuple[int, int]]
+) -> None:
+    person = {"id": 1, "name": "person", "keypoints": ["l", "r", "x"], "skeleton": skeleton}
+    points = [thing(1, 1, [1, 1, 20, 20], keypoints=[3, 3, 2, 9, 9, 2, 0, 0, 0])]
+    text = document([image(1, "1.png")], points, [person])
+    made = source(tmp_path, {"a.json": text}, "1.png")
+    found = made.read("coco", keypoints=True)
+    assert found.skeleton is not None
+    assert [*found.skeleton.edges] == edges
+    number = "1 edge" if num_bad == 1 else f"{num_bad} edges"
+    assert found.findings == [f"a.json: {number} of the skeleton of 'person' left out"]
+    assert made.of(found, "1.png").keypoints is not None
+    assert made.rows(made.read("coco")) == {"1.png": [("person", (1, 1, 21, 21))]}
+
+
 GOOD = document([image(1, "1.png")], [thing(1, 1, [0, 0, 1, 1])])
 HOSTILE: dict[str, tuple[str | bytes, str]] = data_rows("objects", "hostile_coco") | {
     "cut": (GOOD[:-30], "is damaged JSON at line 1, column"),
