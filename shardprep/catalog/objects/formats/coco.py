@@ -41,6 +41,8 @@ _NO_CLASSES = ("__ignore__", "_background_")
 _WHOLE_BODY = ("foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts")
 """Further keypoints of objects in COCO-WholeBody."""
 _STRAY = -2
+_MANY_CROWDS = 0.15
+"""Share of crowds above which they are probably a habit of the tool; COCO has 1%."""
 _BAD = (TypeError, ValueError, OverflowError, KeyError)
 _NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _BOX = re.compile(rb'"bbox"\s*:')
@@ -265,9 +267,8 @@ class _Reader:
             if entry.get("isthing") == 0:
                 self._stuff.add(name)
             self._add_class(entry["id"], name, str(entry.get("supercategory") or ""))
-            if self._source.keypoints and entry.get("keypoints"):
-                skeleton, num_bad = _skeleton_of(entry)
-                self._skeletons.setdefault(name, skeleton)
+            if self._source.keypoints and entry.get("keypoints") and name not in self._skeletons:
+                self._skeletons[name], num_bad = _skeleton_of(entry)
                 if num_bad:
                     edges = f"{counted(num_bad, 'edge')} of the skeleton of {shown(name)!r}"
                     self._findings.append(f"{document.key}: {edges} left out")
@@ -299,7 +300,8 @@ class _Reader:
             raise ValueError("neither box nor outline")
         else:
             box = NO_BOX
-        crowd, keypoints = entry.get("iscrowd"), entry.get("keypoints") or ()
+        crowd = entry.get("iscrowd") if self._source.keeps_crowds else None
+        keypoints = entry.get("keypoints") or ()
         self._table.has_crowds |= crowd is not None
         self._unread.update(one for one in _WHOLE_BODY if any(_list(entry.get(one))))
         if not self._source.keypoints:
@@ -351,6 +353,12 @@ class _Reader:
             objects = counted(count, "object")
             hint = f"; {OptionName('points')} coco stores them" if key == "keypoints" else ""
             findings.append(f"{key} of {objects} are not stored{hint}")
+        num_crowds, number = self._table.num_crowds
+        if num_crowds > _MANY_CROWDS * number and not self._is_panoptic:
+            what = f"{num_crowds:,} of {counted(number, 'object')} are crowds (iscrowd 1)"
+            how = "training ignores them, and their pixels are 255 in class masks"
+            hint = f"{OptionName('crowds')} objects stores them as other objects"
+            findings.append(f"{what}: {how}; {hint}")
         return self._table.found(
             f"COCO, {some_of(self._keys, 3)}",
             self._keys,
