@@ -54,6 +54,7 @@ class RecipeKeywords(TypedDict, total=False):
     max_clipped: str | float
     annotated: Literal["auto", Frame]
     annotated_size: Literal["file", "image"]
+    crowds: Literal["ignore", "objects"]
     rle: Literal["auto", RunOrder]
     split: str | dict[str, float]
     group: str

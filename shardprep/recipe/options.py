@@ -223,6 +223,10 @@ class BuildOptions:
         "Image size that pixel coordinates refer to: file (the size stated with the annotations; "
         "coordinates are scaled) or image (the real size).", _OBJECTS, "HOW",
         shown="file, if it states one", is_newer=True)
+    crowds: Literal["ignore", "objects"] = _option("ignore",
+        "Objects that COCO marks with iscrowd: ignore (training ignores them, as it ignores their "
+        "pixels in class masks) or objects (they are stored as other objects; CVAT marks all "
+        "masks).", _OBJECTS, "HOW", shown="ignore", is_newer=True)
     rle: Literal["auto", RunOrder] = _option("auto",
         "Order of run lengths: column (down each column), row (along each row), relative (down "
         "each column, from the end of the previous run), or auto.", _OBJECTS, "ORDER",

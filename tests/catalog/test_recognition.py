@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+COCO = (
+    b'{"images": [{"id": 1, "file_name": "0.jpg"}], "categories": [{"id": 1, "name": "a"}], '
+    b'"annotations": [{"image_id": 1, "category_id": 1, "bbox": [1, 1, 2, 2]}]}'
+)
+
 
 def hexadecimal(number: int, folder: str = "test") -> list[str]:
     """Return images with hexadecimal names of eight digits, as in a test set of Kaggle."""
@@ -157,12 +162,29 @@ def test_classes_are_found_where_masks_are_left_out() -> None:
 
 @pytest.mark.parametrize(("others", "told"), data_rows("labels", "annotation_findings"))
 def test_documents_of_boxes_are_reported(tmp_path: Path, others: list[str], told: str) -> None:
-    text = {".xml": VOC, ".txt": b"0 0.5 0.5 0.1 0.1"}
-    texts = {key: text.get(key[-4:], b"{}") for key in others}
+    text = {".xml": VOC, ".txt": b"0 0.5 0.5 0.1 0.1", "json": COCO}
+    texts = {key: text[key[-4:]] for key in others}
     keys = [f"images/{i}.jpg" for i in range(4)]
     lines = annotation_findings(keys, source(tmp_path, texts, *keys).documents)
     assert told in "".join(lines)
     assert len(lines) == bool(told)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [b"{}", COCO.replace(b"bbox", b"caption"), COCO.replace(b"0.jpg", b"elsewhere.jpg"),
+     COCO.replace(b'"bbox"', b'"segments_info": [], "bbox"')],
+)  # fmt: skip
+def test_coco_is_proposed_only_for_documents_that_it_reads(tmp_path: Path, other: bytes) -> None:
+    keys = [f"images/{i}.jpg" for i in range(4)]
+    texts = {"annotations/a.json": other}
+    made = source(tmp_path, texts, *keys)
+    assert annotation_findings(keys, made.documents) == []
+    with pytest.raises(SourceError):
+        made.read("coco")
+    made = source(tmp_path, {**texts, "annotations/b_coco.json": COCO}, *keys)
+    (line,) = annotation_findings(keys, made.documents)
+    assert line.startswith("annotations/b_coco.json looks like annotations of COCO")
 
 
 def test_many_folders_of_images_are_searched_for_target_images_in_linear_time(

@@ -269,8 +269,8 @@ class Source:
     documents: Documents
     images: list[Member]
 
-    def read(self, option: str, *, outlines: bool = False) -> Found:
-        source = AnnotatedSource(self.index, self.documents, self.images, outlines)
+    def read(self, option: str, *, outlines: bool = False, **wanted: bool) -> Found:
+        source = AnnotatedSource(self.index, self.documents, self.images, outlines, **wanted)
         return read_boxes(parse_box_rule(option), source)
 
     def signs(self) -> list[str]:

@@ -232,6 +232,7 @@ def _boxes_of(recipe: Recipe, rule: FormatRule, images: SourceImages) -> Found:
         has_outlines,
         areas,
         keypoints=_has_keypoints(recipe),
+        keeps_crowds=recipe.crowds == "ignore",
     )
     found = read_boxes(rule, source)
     if recipe.annotated_size == "file":
@@ -377,6 +378,9 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
     if recipe.mask_values and rule.kind != "pattern":
         what = "means nothing without masks in files"
         raise RecipeError(_MASK_VALUES, what, f"leave it out, or name them with {_MASKS}")
+    if recipe.crowds != "ignore" and "coco" not in (recipe.rules.boxes.kind, rule.outlines.kind):
+        hint = f"leave it out, or add {_BOXES} coco"
+        raise RecipeError(OptionName("crowds"), "means nothing without documents of COCO", hint)
     if recipe.rle != "auto" and rule.kind != "rle":
         what = "means nothing without run lengths"
         raise RecipeError(OptionName("rle"), what, f"add {_MASKS} rle:…")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from shardprep.catalog.names import (
     masks_by_folder,
     stem,
 )
+from shardprep.catalog.objects.formats import coco as coco_format
 from shardprep.catalog.objects.formats import voc, yolo
 from shardprep.catalog.objects.formats.annotated_source import (
     ENOUGH,
@@ -37,6 +39,7 @@ from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member
+from shardprep.source.names import composed
 
 _NUM_MASKS = 8
 _MOST_PIXELS = 1 << 26
@@ -266,14 +269,27 @@ def annotation_findings(keys: Sequence[str], documents: Documents) -> list[str]:
             pattern = "{stem}.txt" if is_beside else f"{folder.rpartition('/')[2]}/{{stem}}.txt"
             line = f"{suffix} files for {counted(len(named), 'image')} are texts"
             found.append(f"{line}; {OptionName('labels')} text:{pattern} stores them")
-    images = set(map(stem, keys))
-    coco = [
-        member.key
+    images = {stem(key) or composed(key) for key in keys}
+    likely = [
+        member
         for member in documents.members("")
         if _COCO.search(member.key) and stem(member.key) not in images
     ]
+    coco = coco_format.chosen(
+        [
+            key
+            for key, data, _ in read_each(likely[:NUM_SAMPLES], sys.maxsize)
+            if _fits(data, images)
+        ]
+    )
     if coco:
         look, its = ("looks", "its") if len(coco) == 1 else ("look", "their")
         line = f"{some_of(coco, 1)} {look} like annotations of COCO"
         found.append(f"{line}; {OptionName('boxes')} coco stores {its} boxes")
     return found
+
+
+def _fits(data: bytes, images: Collection[str]) -> bool:
+    """Return whether bytes look like a COCO document with boxes of one of these images."""
+    names = coco_format.stated_names(data) if coco_format.is_coco(data) else []
+    return any((stem(name) or composed(name)) in images for name in names)

@@ -180,6 +180,13 @@ class ObjectTable:
     def images_from(self, start: int) -> Ints:
         return np.frombuffer(self._images, np.int64)[start:].copy()
 
+    @property
+    def num_crowds(self) -> tuple[int, int]:
+        """Number of crowds, and of all objects, in images of the source."""
+        are_here = np.frombuffer(self._images, np.int64) >= 0
+        crowds = np.frombuffer(self._crowds, np.bool_)[are_here]
+        return int(np.count_nonzero(crowds)), len(crowds)
+
     def found(
         self,
         how: str,

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from shardprep.catalog.objects.formats import json_stream
-from shardprep.errors import SourceError
+from shardprep.errors import RecipeError, SourceError
 from shardprep.image.annotation_types import Counts, Polygons
-from tests.support.annotated import opened, source
-from tests.support.builders import SHARED_DATA
+from shardprep.reader import Dataset
+from tests.support.annotated import PIXELS, opened, source
+from tests.support.builders import SHARED_DATA, Quiet, build, write, zip_bytes
 from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
@@ -224,6 +225,56 @@ def test_instances_go_before_documents_of_the_same_images(tmp_path: Path) -> Non
     assert made.rows(made.read("coco"))["1.png"] == [("cat", (0, 0, 1, 1))]
 
 
+UNUSED: dict[str, list[tuple[str, Any]]] = {
+    "categories": [
+        ("keypoints", ["a", "a"]), ("keypoints", 5), ("supercategory", [1]), ("isthing", "x"),
+    ],
+    "annotations": [
+        ("keypoints", 5), ("keypoints", {"a": 1}), ("foot_kpts", 5), ("segmentation", 5),
+        ("segmentation", {"size": 1}), ("area", "x"), ("iscrowd", []), ("id", [1]),
+    ],
+    "images": [("height", "x"), ("width", None), ("license", [1]), ("coco_url", 5)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), [(k, *v) for k in UNUSED for v in UNUSED[k]])
+def test_a_field_that_boxes_do_not_need_refuses_nothing(
+    tmp_path: Path, kind: str, field: str, value: Any
+) -> None:
+    text = json.loads(document([image(1, "1.png")], [thing(1, 1, [1, 2, 3, 4])]))
+    text[kind][0][field] = value
+    made = source(tmp_path, {"a.json": json.dumps(text)}, "1.png")
+    found = made.read("coco")
+    assert made.rows(found) == {"1.png": [("cat", (1, 2, 4, 6))]}
+    assert not made.of(found, "1.png").dropped
+    assert not found.findings
+
+
+@pytest.mark.parametrize(
+    ("skeleton", "num_bad", "edges"),
+    [
+        ([[1, 2], [2, 17]], 1, [(0, 1)]),
+        ([[1, 2], [2, 3], 5, ["a", 1], [1], [1.5, 2], [-1, 2], [None, 1]], 6, [(0, 1), (1, 2)]),
+        ([[0, 1], [1, 2], [2, 3]], 1, [(0, 1), (1, 2)]),  # counted from 0
+        (7, 1, []),
+    ],
+)
+def test_a_bad_edge_of_a_skeleton_is_dropped_with_a_note(
+    tmp_path: Path, skeleton: Any, num_bad: int, edges: list[tuple[int, int]]
+) -> None:
+    person = {"id": 1, "name": "person", "keypoints": ["l", "r", "x"], "skeleton": skeleton}
+    points = [thing(1, 1, [1, 1, 20, 20], keypoints=[3, 3, 2, 9, 9, 2, 0, 0, 0])]
+    text = document([image(1, "1.png")], points, [person])
+    made = source(tmp_path, {"a.json": text}, "1.png")
+    found = made.read("coco", keypoints=True)
+    assert found.skeleton is not None
+    assert [*found.skeleton.edges] == edges
+    number = "1 edge" if num_bad == 1 else f"{num_bad} edges"
+    assert found.findings == [f"a.json: {number} of the skeleton of 'person' left out"]
+    assert made.of(found, "1.png").keypoints is not None
+    assert made.rows(made.read("coco")) == {"1.png": [("person", (1, 1, 21, 21))]}
+
+
 GOOD = document([image(1, "1.png")], [thing(1, 1, [0, 0, 1, 1])])
 HOSTILE: dict[str, tuple[str | bytes, str]] = data_rows("objects", "hostile_coco") | {
     "cut": (GOOD[:-30], "is damaged JSON at line 1, column"),
@@ -334,6 +385,56 @@ def test_the_things_of_a_panoptic_document(tmp_path: Path) -> None:
     assert found.names == ("cat",)
     assert made.rows(found) == {"1.png": [("cat", (1, 2, 4, 6))]}
     assert made.of(found, "1.png").dropped == {"unknown class": 1, "malformed": 1}
+
+
+def crowded(num_crowds: int, number: int = 8) -> str:
+    """Return masks of the left half of images, the first ones as crowds, as CVAT writes brushes."""
+    things = [
+        thing(i, 1, [0, 0, 20, 30], iscrowd=int(i < num_crowds),
+              segmentation={"size": [30, 40], "counts": [0, 600, 600]})
+        for i in range(number)
+    ]  # fmt: skip
+    things.append(thing(99, 1, [0, 0, 20, 30], iscrowd=1))  # its image is missing
+    return document([image(i, f"{i}.png") for i in range(number)], things)
+
+
+@pytest.mark.parametrize("num_crowds", [0, 1, 2, 8])
+def test_many_crowds_are_a_note_with_their_number(tmp_path: Path, num_crowds: int) -> None:
+    """Real sets have one crowd in a hundred objects."""
+    made = source(tmp_path, {"a.json": crowded(num_crowds)}, *(f"{i}.png" for i in range(8)))
+    lines = made.read("coco", outlines=True).findings
+    note = f"{num_crowds} of 8 objects are crowds (iscrowd 1): training ignores them, and their "
+    note += "pixels are 255 in class masks; --crowds objects stores them as other objects"
+    assert lines == ([note] if num_crowds > 1 else [])
+    found = made.read("coco", outlines=True, keeps_crowds=False)
+    assert not found.findings
+    assert not made.of(found, "0.png").crowds
+
+
+@pytest.mark.parametrize("instances", [True, False])
+def test_crowds_are_stored_as_objects_if_the_user_says_so(tmp_path: Path, instances: bool) -> None:  # noqa: FBT001
+    members = {f"{i}.png": PIXELS for i in range(8)} | {"a.json": crowded(8).encode()}
+    path = write(tmp_path / "x.zip", zip_bytes(members))
+    keys: dict[str, Any] = {"size": "none", "format": "png", "boxes": "coco", "masks": "coco"}
+    keys |= {"instances": instances, "max_dropped": 1.0}
+    for crowds, value in (("ignore", 255), ("objects", 2 if instances else 1)):
+        watcher = Quiet()
+        made = build(path, tmp_path / crowds, crowds=crowds, watcher=watcher, **keys)
+        assert any("8 of 8 objects are crowds" in line for line in watcher.lines) == (value == 255)
+        item = Dataset(made.path, "train", as_supervised=False)[0]
+        assert ("objects/is_crowd" in item) == (value == 255)
+        if instances:
+            assert np.asarray(item["objects/mask"]).squeeze().sum() == 600
+        else:
+            mask = np.asarray(item["segmentation_mask"]).squeeze()
+            assert (mask[:, :20] == value).all()
+            assert (mask[:, 20:] == 0).all()
+
+
+def test_crowds_without_documents_of_coco_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.zip", zip_bytes({"1.png": PIXELS, "1.txt": b"0 0.5 0.5 0.1 0.1"}))
+    with pytest.raises(RecipeError, match="--crowds: means nothing without documents of COCO"):
+        build(path, tmp_path / "out", boxes="yolo", crowds="objects")
 
 
 TASKS = SHARED_DATA / "tasks.tar"

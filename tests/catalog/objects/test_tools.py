@@ -198,6 +198,26 @@ def test_regions_without_attributes_are_of_one_class(tmp_path: Path) -> None:
     assert made.rows(made.read("via:via.json"))["1.png"] == [("object", (1, 2, 4, 6))]
 
 
+def test_a_point_without_a_label_refuses_no_box_of_labelme(tmp_path: Path) -> None:
+    box = {"label": "cat", "points": [[1, 2], [9, 8]], "shape_type": "rectangle"}
+    text = json.dumps({"shapes": [{"shape_type": "point"}, box], "imagePath": "1.png"})
+    made = source(tmp_path, {"1.json": text}, "1.png")
+    assert made.rows(made.read("labelme"))["1.png"] == [("cat", (1, 2, 9, 8))]
+
+
+@pytest.mark.parametrize("attributes", [[1], "x", 5])
+def test_a_region_with_odd_attributes_refuses_no_other_of_via(
+    tmp_path: Path, attributes: Any
+) -> None:
+    sound = {**REGIONS[0], "region_attributes": {"class": "cat"}}
+    odd = {**REGIONS[0], "region_attributes": attributes}
+    text = json.dumps({"1": {"filename": "1.png", "regions": [odd, sound]}})
+    made = source(tmp_path, {"via.json": text}, "1.png")
+    found = made.read("via:via.json")
+    assert made.rows(found)["1.png"] == [("cat", (1, 2, 4, 6))]
+    assert made.of(found, "1.png").dropped == {"unknown class": 1}
+
+
 @pytest.mark.parametrize("text", [*data_rows("objects", "via_errors"), '{"a": ' * 100_000, LARGE])
 def test_a_bad_document_of_via_is_one_line(tmp_path: Path, text: str) -> None:
     made = source(tmp_path, {"via.json": text}, "1.png")

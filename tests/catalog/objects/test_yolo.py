@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardprep.catalog.objects.formats.yolo import NameFile
 from shardprep.catalog.objects.mask_values import given_values
 from shardprep.catalog.objects.object_table import Found
 from shardprep.errors import SourceError
@@ -426,12 +425,23 @@ def test_among_poses_what_is_neither_box_nor_pose_is_malformed(tmp_path: Path) -
     assert made.signs() == []
 
 
-@pytest.mark.parametrize(
-    "shape", ["17", "[17]", "[17, 4]", "[0, 3]", "[a, 3]", "{a: 1}", "[1.5, 2]"]
-)
-def test_an_invalid_shape_of_keypoints_is_an_error(shape: str) -> None:
-    with pytest.raises(SourceError, match=r"data\.yaml: has kpt_shape .*write the number"):
-        NameFile("data.yaml", f"names: [cat]\nkpt_shape: {shape}".encode())
+BAD_POSES = [f"kpt_shape: {one}" for one in ("17", "[17]", "[17, 4]", "[0, 3]", "[a, 3]", "{a: 1}")]
+BAD_POSES += ["kpt_shape: [1.5, 2]", "kpt_shape: [2, 3]\nflip_idx: [0, 9]"]
+
+
+@pytest.mark.parametrize("more", [*BAD_POSES, "kpt_shape: [2, 3]\nflip_idx: 5"])
+def test_invalid_keypoints_of_the_names_file_are_an_error_if_they_are_asked_for(
+    tmp_path: Path, more: str
+) -> None:
+    texts = {"data.yaml": f"names: [cat]\n{more}", "1.txt": "0 0.5 0.5 0.4 0.6"}
+    made = source(tmp_path, texts, "1.png")
+    with pytest.raises(SourceError, match=r"data\.yaml: has (kpt_|flip_).*; write the num"):
+        made.read("yolo", keypoints=True)
+    found = made.read("yolo")
+    assert found.names == ("cat",)
+    assert any("which is not used" in line for line in found.findings)
+    np.testing.assert_allclose(made.of(found, "1.png").boxes, [CORNERS])
+    assert made.signs() == ["yolo"]
 
 
 @pytest.mark.skipif(not (SHARED_DATA / "modern.tar").exists(), reason="real data are not here")

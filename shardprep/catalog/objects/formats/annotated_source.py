@@ -83,6 +83,8 @@ class AnnotatedSource:
     """Give each object a segment with its number in the file, as in masks of object numbers."""
     keypoints: bool = False
     """Keep the keypoints of objects."""
+    keeps_crowds: bool = True
+    """Keep crowds apart from other objects."""
 
     def size_of(self, image: int) -> tuple[int, int] | None:
         return image_size(self.images[image].extent) if self.images else None

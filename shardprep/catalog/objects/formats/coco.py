@@ -41,6 +41,8 @@ _NO_CLASSES = ("__ignore__", "_background_")
 _WHOLE_BODY = ("foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts")
 """Further keypoints of objects in COCO-WholeBody."""
 _STRAY = -2
+_MANY_CROWDS = 0.15
+"""Share of crowds above which they are probably a habit of the tool; COCO has 1%."""
 _BAD = (TypeError, ValueError, OverflowError, KeyError)
 _NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _BOX = re.compile(rb'"bbox"\s*:')
@@ -57,7 +59,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all documents, with classes in the order of their ids."""
     reader = _Reader(source, may_repeat=bool(rule.files))
     files = shared_documents(source, rule, is_coco, ".json")
-    for file in files if rule.files else _chosen(files, keypoints=source.keypoints):
+    for file in files if rule.files else chosen(files, keypoints=source.keypoints):
         reader.read(*source.documents.find(file))
     return reader.found()
 
@@ -70,7 +72,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
         if is_coco(data):
             names[key] = stated_names(data)
             with_points.update([key] if _KEYPOINTS.search(data) else [])
-    keys = _chosen(list(names))
+    keys = chosen(list(names))
     named = coverage(source.index, [name for key in keys for name in names[key]])
     how = f"{some_of(keys, 2)}: COCO with boxes, names {named}"
     has_points = bool({*names} & with_points)
@@ -98,7 +100,7 @@ def stated_names(data: bytes) -> list[str]:
     ]
 
 
-def _chosen(keys: Sequence[str], *, keypoints: bool = False) -> list[str]:
+def chosen(keys: Sequence[str], *, keypoints: bool = False) -> list[str]:
     """Return the documents called instances_*.json, or without such documents, all of them.
 
     In COCO, the other documents describe the same images; person_keypoints_*.json has `keypoints`.
@@ -142,15 +144,29 @@ def _outline_of(shape: Any) -> Outline:
     return Polygons(tuple(np.array(ring, np.float64).reshape(-1, 2) for ring in rings if ring))
 
 
-def _skeleton_of(entry: dict[str, Any]) -> Skeleton:
-    """Return the keypoints of a category; its edges are pairs of numbers from 1."""
+def _skeleton_of(entry: dict[str, Any]) -> tuple[Skeleton, int]:
+    """Return the keypoints of a category, and how many of its edges are not two keypoints.
+
+    Edges are pairs of numbers from 1, or from 0 if one is 0.
+    """
     names = tuple(map(str, entry["keypoints"]))
     if len(names) > MOST_POINTS or len({*names}) < len(names):
         raise ValueError("too many keypoints, or two of one name")
-    edges = [(a - 1, b - 1) for a, b in entry.get("skeleton") or ()]
-    if not {*range(len(names))}.issuperset(place for edge in edges for place in edge):
-        raise ValueError("a skeleton of other keypoints")
-    return Skeleton(names, tuple(edges))
+    given = entry.get("skeleton") or []
+    several = given if isinstance(given, list) else [given]
+    edges = [one if isinstance(one, list) else [] for one in several]
+    first = 0 if any(0 in edge for edge in edges) else 1
+    known = {*range(first, first + len(names))}
+    sound = [
+        (edge[0] - first, edge[1] - first)
+        for edge in edges
+        if len(edge) == 2 and all(type(one) is int and one in known for one in edge)
+    ]
+    return Skeleton(names, tuple(sound)), len(edges) - len(sound)
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
 
 
 class _Document:
@@ -162,12 +178,12 @@ class _Document:
         self.masks: dict[int, str] = {}
         """Number of an image → its mask file, in a panoptic document."""
         self.malformed: Counter[int] = Counter()
-        self._key = key
+        self.key = key
 
     def add(self, entries: dict[object, Any], id_: object, value: object) -> None:
         if entries.setdefault(id_, value) != value:
             both = f"{_short(entries[id_])} and {_short(value)}"
-            raise SourceError(self._key, f"id {_short(id_)} is used twice: {both}")
+            raise SourceError(self.key, f"id {_short(id_)} is used twice: {both}")
 
 
 class _Reader:
@@ -190,6 +206,7 @@ class _Reader:
         self._skeletons: dict[str, Skeleton] = {}
         self._unread: Counter[str] = Counter()
         """Number of objects with keypoints that are not read, by the key of the keypoints."""
+        self._findings: list[str] = []
 
     def read(self, key: str, data: bytes) -> None:
         document, start = _Document(key), len(self._table)
@@ -250,8 +267,11 @@ class _Reader:
             if entry.get("isthing") == 0:
                 self._stuff.add(name)
             self._add_class(entry["id"], name, str(entry.get("supercategory") or ""))
-            if entry.get("keypoints"):
-                self._skeletons.setdefault(name, _skeleton_of(entry))
+            if self._source.keypoints and entry.get("keypoints") and name not in self._skeletons:
+                self._skeletons[name], num_bad = _skeleton_of(entry)
+                if num_bad:
+                    edges = f"{counted(num_bad, 'edge')} of the skeleton of {shown(name)!r}"
+                    self._findings.append(f"{document.key}: {edges} left out")
         else:
             images, classes = document.image_ids, document.category_ids
             image = images.setdefault(entry["image_id"], len(images))
@@ -280,11 +300,12 @@ class _Reader:
             raise ValueError("neither box nor outline")
         else:
             box = NO_BOX
-        crowd, keypoints = entry.get("iscrowd"), entry.get("keypoints") or ()
+        crowd = entry.get("iscrowd") if self._source.keeps_crowds else None
+        keypoints = entry.get("keypoints") or ()
         self._table.has_crowds |= crowd is not None
-        self._unread.update(one for one in _WHOLE_BODY if any(entry.get(one) or ()))
+        self._unread.update(one for one in _WHOLE_BODY if any(_list(entry.get(one))))
         if not self._source.keypoints:
-            self._unread["keypoints"] += any(keypoints[2::3])
+            self._unread["keypoints"] += any(_list(keypoints)[2::3])
             keypoints = ()
         self._table.add(
             image, box, number, is_crowd=bool(crowd), outline=outline, keypoints=keypoints
@@ -317,7 +338,7 @@ class _Reader:
         self._has_objects |= has
 
     def found(self) -> Found:
-        names, findings = self._names(), []
+        names, findings = self._names(), self._findings
         left_out = dict.fromkeys(self._stuff if self._is_panoptic else (), NO_OBJECT)
         labels_of = {name: i for i, name in enumerate(names)}
         areas_of = {name: i for i, name in enumerate(names) if name in left_out}
@@ -332,6 +353,12 @@ class _Reader:
             objects = counted(count, "object")
             hint = f"; {OptionName('points')} coco stores them" if key == "keypoints" else ""
             findings.append(f"{key} of {objects} are not stored{hint}")
+        num_crowds, number = self._table.num_crowds
+        if num_crowds > _MANY_CROWDS * number and not self._is_panoptic:
+            what = f"{num_crowds:,} of {counted(number, 'object')} are crowds (iscrowd 1)"
+            how = "training ignores them, and their pixels are 255 in class masks"
+            hint = f"{OptionName('crowds')} objects stores them as other objects"
+            findings.append(f"{what}: {how}; {hint}")
         return self._table.found(
             f"COCO, {some_of(self._keys, 3)}",
             self._keys,

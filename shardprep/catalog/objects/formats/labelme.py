@@ -246,9 +246,11 @@ def _objects(
     bad: Counter[str] = Counter()
     size = _size(document)
     for number, shape in enumerate(document["shapes"]):
-        label, group = str(shape["label"]), shape.get("group_id")
         kind = str(shape.get("shape_type") or "polygon")
-        if label in _NO_CLASSES or kind == "point":
+        if kind == "point":
+            continue
+        label, group = str(shape["label"]), shape.get("group_id")
+        if label in _NO_CLASSES:
             continue
         if kind not in _SHAPES:
             bad[ObjectTable.unread(kind)] += 1

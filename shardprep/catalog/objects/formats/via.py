@@ -141,7 +141,9 @@ def _class_attribute(entries: Iterable[dict[str, Any]]) -> str:
 
 
 def _add(table: ObjectTable, image: int, region: dict[str, Any], attribute: str) -> None:
-    value = (region.get("region_attributes") or {}).get(attribute, "") if attribute else ONE_CLASS
+    attributes = region.get("region_attributes")
+    value = attributes.get(attribute, "") if isinstance(attributes, dict) else ""
+    value = value if attribute else ONE_CLASS
     if isinstance(value, dict):  # check boxes: {"cat": true}
         value = next((name for name, is_set in value.items() if is_set), "")
     try:

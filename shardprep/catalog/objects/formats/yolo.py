@@ -63,7 +63,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     pairing = Pairing(source.index)
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)
     table.is_relative = True
-    shape = (names.pose if names else None) or _Pose(is_wanted=source.keypoints)
+    shape, findings = _pose_of(names, is_wanted=source.keypoints)
     num_poses = num_likely = 0
     for key, data, fault in read_each(members):
         image = pairing.find(stem(key), key)
@@ -92,7 +92,6 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     ]
     for text in read_each(strays):
         table.missing[text.key] = _read_lines(text.data, shape).number
-    findings: list[str] = []
     if num_poses and not source.keypoints:
         objects = counted(num_poses, "object")
         what = f"keypoints of {objects} are not stored, their boxes are"
@@ -124,6 +123,14 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     )
 
 
+def _pose_of(names: NameFile | None, *, is_wanted: bool) -> tuple[_Pose, list[str]]:
+    fault = names.pose_fault if names else None
+    if fault is not None and is_wanted:
+        raise fault
+    findings = [] if fault is None else [f"{fault.where}: {fault.what}, which is not used"]
+    return (names.pose if names else None) or _Pose(is_wanted=is_wanted), findings
+
+
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of YOLO, or one for each names file if their classes differ, or []."""
     files = _name_files(source)
@@ -135,11 +142,11 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
         members = named_as_images(source, ".txt")
         if names and len(options) > 1:
             members = _below(members, names.key)
-        pose = names.pose if names else None
+        pose, is_sound = (names.pose, names.pose_fault is None) if names else (None, True)
         is_one = functools.partial(is_yolo, shape=pose or _ANY_POSE)
         title = f"YOLO, classes of {names.key}" if names else "YOLO, classes without names"
         found = by_sample(source, members, is_one, option, title)
-        signs += [replace(sign, has_points=pose is not None) for sign in found]
+        signs += [replace(sign, has_points=pose is not None and is_sound) for sign in found]
     return signs
 
 
@@ -188,7 +195,9 @@ class NameFile:
         self.key = key
         self.splits: dict[str, list[str]] = {}
         self.pose: _Pose | None = None
-        """The keypoints of a line; None if `kpt_shape` is not set."""
+        """The keypoints of a line; None if `kpt_shape` is not set or not valid."""
+        self.pose_fault: SourceError | None = None
+        """Why keypoints cannot be read; boxes can."""
         if len(data) > _MOST_NAME_BYTES:
             raise SourceError(key, "is larger than 1 MiB: it names no classes")
         if key.lower().endswith((".yaml", ".yml")):
@@ -222,7 +231,10 @@ class NameFile:
             if found.setdefault(int(number), name.strip()) != name.strip():
                 raise SourceError(self.key, f"has two names of class {int(number)}")
         if parts.get("kpt_shape") not in _NO_SHAPE:
-            self.pose = self._pose(parts)
+            try:
+                self.pose = self._pose(parts)
+            except SourceError as error:
+                self.pose_fault = error
         for key, split in _YAML_SPLITS.items():
             paths = parts.get(key)
             several = paths if isinstance(paths, list) else [paths]
@@ -246,7 +258,8 @@ class NameFile:
         mirrored = parts.get("flip_idx") or ()
         if mirrored and sorted(mirrored, key=str) != sorted(map(str, range(number)), key=str):
             what = f"has flip_idx {shown(str(mirrored), _MOST_SHOWN)}"
-            raise SourceError(self.key, what, f"write the numbers 0 to {number - 1}, each once")
+            hint = f"write the numbers 0 to {number - 1}, each once"
+            self.pose_fault, mirrored = SourceError(self.key, what, hint), ()
         return _Pose(number, size, Skeleton(names, (), tuple(map(int, mirrored))))
 
     def _check_depth(self, events: Iterable[Any]) -> None:
