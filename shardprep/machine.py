@@ -19,6 +19,7 @@ except ModuleNotFoundError:  # Windows
     resource = None  # type: ignore[assignment]
 
 _ROOT = Path("/")
+_LEAST_ADDRESS_SPACE = 384 << 20
 
 
 def usable_cores(root: Path = _ROOT) -> int:
@@ -41,12 +42,15 @@ def usable_cores(root: Path = _ROOT) -> int:
     return max(1, math.ceil(min(bound or 1, *quotas, math.inf)))
 
 
-def address_space_bytes() -> float:
-    """Return the address space limit of this process (`ulimit -v`) in bytes, or infinity."""
-    if resource is None:
-        return math.inf
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return math.inf if limit == resource.RLIM_INFINITY else limit
+def check_address_space() -> None:
+    """Raise MemoryError if the address space (`ulimit -v`) is too small for threads of libraries.
+
+    OpenBLAS and Arrow may abort the process if they cannot start one.
+    """
+    if resource is not None:
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
+            raise MemoryError
 
 
 @contextlib.contextmanager

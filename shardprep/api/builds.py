@@ -261,8 +261,10 @@ def build(
         BusyError: another process builds the same dataset.
         StorageError: object storage does not answer, or refuses a request.
     """
+    from shardprep.machine import check_address_space
     from shardprep.writer.engine.worker_process import start_server
 
+    check_address_space()
     run = RunOptions(**{name: recipe.pop(name) for name in RunOptions._fields if name in recipe})
     if run.engine == "local" and not dry_run:
         start_server()  # the server imports its modules while this process imports and plans
@@ -400,9 +402,11 @@ def repack(
         BuildError: the target folder contains something else, or another process writes to it.
         StorageError: object storage does not answer, or refuses a request.
     """
+    from shardprep.machine import check_address_space
     from shardprep.recipe.recipe import make_recipe
     from shardprep.writer.repack import open_parent, repack_dataset
 
+    check_address_space()
     is_one = datasets is None or isinstance(datasets, str | Path)
     wanted: list[str | Path | None] = [datasets] if is_one else [*datasets]  # type: ignore[list-item, misc]
     if not wanted:

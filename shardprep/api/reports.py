@@ -35,9 +35,6 @@ _IN_FACTS = {
     "unlisted-images",
 }  # fmt: skip
 
-_LEAST_ADDRESS_SPACE = 384 << 20
-"""Minimum address space in bytes. Below it, threads of OpenBLAS and Arrow may abort the process."""
-
 _MOST_ORIGINAL = 256 << 20
 _HOSTED = {"KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "COLAB_RELEASE_TAG": "Colab"}
 """Environment variable → hosted notebook that sets it. Browsers cannot reach ports there."""
@@ -202,7 +199,7 @@ def report(
         MemoryError: `ulimit -v` is below 384 MiB, too little for the libraries that draw.
         StorageError: object storage does not answer, or refuses a request.
     """
-    from shardprep.machine import address_space_bytes
+    from shardprep.machine import check_address_space
     from shardprep.reporter.record_columns import read_contents
     from shardprep.reporter.report import make_report
     from shardprep.reporter.report_data import ReportOptions
@@ -219,8 +216,8 @@ def report(
         seed=number("seed", seed, OPTIONS["report"]["seed"], int),
         defaults=BUILD_DEFAULTS,
     )
-    if options.has_pixels and address_space_bytes() < _LEAST_ADDRESS_SPACE:
-        raise MemoryError
+    if options.has_pixels:
+        check_address_space()
     with answering(store_timeout), watched(progress) as watch:
         opened = dataset_at(dataset)
         if predictions is not None:

@@ -90,6 +90,8 @@ class Catalog:
     annotations: AnnotationFacts | None = None
     target_features: Mapping[str, Feature] = field(default_factory=dict)
     """The features of targets of several values."""
+    excluded_tiles: tuple[str, ...] = ()
+    """Entries of the exclude list that are no images, if the images are cut into tiles."""
 
     def in_tiles(self) -> Catalog:
         """Return the catalog without items, with the features and annotations of tiles."""
@@ -173,7 +175,7 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         annotation=annotation,
         masks=masks,
     )
-    items, unlabelled = _without(every, lacks)
+    items, unlabelled = _without(every, lacks, recipe.source)
     facts = None if annotated is None else annotated.facts
     read = documents.of_images.union(() if facts is None else facts.documents)
     others = [skipped(one, "not an image") for one in listing.others if one.key not in read]
@@ -189,12 +191,13 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
         listing.skipped + others + wanted.skipped + unlabelled,
         targets.names,
         concise(labelling.how),
-        (*lost, *wanted.unused, *unused),
+        (*lost, *(() if recipe.tile else wanted.unused), *unused),
         targets.kind,
         columns,
         list(map(concise, findings)),
         facts,
         targets.features,
+        wanted.unused if recipe.tile else (),
     )
 
 
@@ -340,10 +343,14 @@ def _pairs(wanted: SourceImages, lacks: Coded[str]) -> tuple[Coded[tuple[Member,
     return Coded.apart(targets), Coded.of(a or b for a, b in zip(lacks, own, strict=True))
 
 
-def _without(items: Items, lacks: Coded[str]) -> tuple[Items, list[Skipped]]:
+def _without(items: Items, lacks: Coded[str], source: str) -> tuple[Items, list[Skipped]]:
     out = lacks.fit(bool)
     if not out.any():
         return items, []
+    if out.all():
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in lacks.counts().items())
+        what = f"all {len(items):,} images are left out ({reasons})"
+        raise SourceError(source, what, f"a key looks like {shown(items.members.keys[0])}")
     left = np.flatnonzero(out)
     pairs = zip(items.members.take(left), lacks.take(left), strict=True)
     return items.take(np.flatnonzero(~out)), [skipped(member, lack) for member, lack in pairs]

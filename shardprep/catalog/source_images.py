@@ -41,7 +41,7 @@ from shardprep.source.string_column import Coded, Texts
 
 _KEPT_FIRST = ("test", "validation", "train")
 MOST_SHOWN = 160
-_COPY = "a copy of another"
+EXCLUDED, _COPY = "on the exclude list", "a copy of another"
 NOT_INCLUDED, NOT_EXCLUDED = "not matched by --include", "matched by --exclude"
 _UNWANTED = (NOT_BELOW, NOT_INCLUDED, NOT_EXCLUDED)
 _DOCUMENTS = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml", ".txt")
@@ -295,9 +295,10 @@ def _select(
         if unused and len(wanted) < len(images):  # other options may leave their images out
             every = WholeKeyIndex(images.keys)
             unused = [text for text in unused if not every.find(printable(text))]
-        notes += unused_entries(file, unused, len(excluded), images.keys[0])
+        if not recipe.tile:  # they may be keys of tiles
+            notes += unused_entries(file, unused, len(excluded), images.keys[0])
         listed = dict.fromkeys(filter(lambda at: at >= 0, found), "")
-        wanted = _without(wanted, listed, "on the exclude list", left_out)
+        wanted = _without(wanted, listed, EXCLUDED, left_out)
     if recipe.dedup:
         wanted = _without(wanted, _copies(wanted), _COPY, left_out)
     if not wanted:

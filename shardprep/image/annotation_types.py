@@ -113,6 +113,8 @@ class Annotation:
     """Number of objects that were already dropped, by reason."""
     fault: str = ""
     """Why the annotations of this image cannot be read; "" if they can."""
+    are_distinct: bool = False
+    """Whether equal objects are different ones: parts of objects in a tile may be equal."""
 
     def of(self, are_kept: Sequence[bool], reason: str) -> Annotation:
         """Return the annotation with the objects whose flag in `are_kept` is True.

@@ -223,9 +223,10 @@ class Scene:
             objects, shapes = self._of_files()
         else:
             objects = self._of_annotation()
-            shapes = _numbered(map(_identity, self.annotation.outlines))
+            shapes = self.outline_numbers()
         objects.drop_unknown(self.spec.num_classes)
-        objects.drop_repeated(shapes)
+        if not self.annotation.are_distinct:
+            objects.drop_repeated(shapes)
         shares = objects.shares(self.placement, self.spec.min_visible)
         if has_masks:
             for i in np.flatnonzero(objects.kept).tolist():
@@ -237,6 +238,10 @@ class Scene:
             is_lost = np.array([self.masks.get(i) == b"" for i in range(len(shares))], np.bool_)
             objects.drop(is_lost, "cut away" if self.placement.is_cropped else "too small")
         return objects, shares
+
+    def outline_numbers(self) -> list[int]:
+        """Return a number for each annotated object, the same for equal outlines."""
+        return numbered(map(_identity, self.annotation.outlines))
 
     def unlisted(self) -> dict[str, int]:
         """Return how many objects are in the mask of numbers but not in the annotation."""
@@ -278,7 +283,7 @@ class Scene:
         objects = Boxes.unplaced(labels)
         for i, extent in enumerate(extents):
             objects.set_corners(i, extent)
-        return objects, _numbered(self.masks[i] for i in range(len(labels)))
+        return objects, numbered(self.masks[i] for i in range(len(labels)))
 
     def _shape(self, i: int) -> tuple[Labels, Frame]:
         """Return the mask of an annotated object, 0 and 1, and the frame of the mask."""
@@ -397,7 +402,8 @@ def lost_points(annotation: Annotation, *several: PlacedPoints | None) -> dict[s
     return dict(sorted((+lost).items()))
 
 
-def _numbered(keys: Iterable[Hashable]) -> list[int]:
+def numbered(keys: Iterable[Hashable]) -> list[int]:
+    """Return a number for each key, the same for equal keys."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(key, len(numbers)) for key in keys]
 

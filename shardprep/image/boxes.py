@@ -184,14 +184,16 @@ class Boxes:
         return found
 
 
-def are_cut_away(left_over: Floats, corners: Floats, min_visible: float) -> Flags:
-    """Return which boxes have less than a pixel of a side or `min_visible` of their area left.
+def are_cut_away(
+    left_over: Floats, corners: Floats, min_visible: float, min_side: float = _MIN_SIDE
+) -> Flags:
+    """Return which boxes have less than `min_side` of a side or `min_visible` of their area left.
 
     `left_over` has width and height of what is left, or height and width; `corners` are the boxes.
     """
     area = left_over.prod(axis=1)
     whole = (corners[:, 2:] - corners[:, :2]).prod(axis=1)
-    is_little = _any(left_over < _MIN_SIDE) | (area < min_visible * whole)
+    is_little = _any(left_over < min_side) | (area < min_visible * whole)
     found: Flags = is_little & ~(area >= _CUT * whole)
     return found
 

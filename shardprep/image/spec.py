@@ -38,6 +38,9 @@ class ImageSpec:
     """Height and width in pixels; None if and only if `fit` is "none"."""
     fit: Fit = "crop"
     """How an image gets `size`: central crop, padding, distortion, or shrinking into it."""
+    tile: tuple[int, int] | None = None
+    """Height and width of tiles that are stored in `size`. With padding, smaller ones are not
+    enlarged more than these."""
     format: Format = "jpeg"
     quality: int = 90
     """JPEG quality, 1 to 100; chroma is subsampled 4:2:0."""
@@ -73,6 +76,8 @@ def fitted_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
     ratio = max(ratios) if spec.fit == "crop" else min(ratios)
     if spec.fit == "within":
         ratio = min(ratio, 1.0)
+    if spec.fit == "pad" and spec.tile is not None:
+        ratio = min(ratio, to_height / spec.tile[0], to_width / spec.tile[1])
     return max(1, round(height * ratio)), max(1, round(width * ratio))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import struct
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, BinaryIO
@@ -18,6 +21,8 @@ TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _TILE_WIDTH, _ORIENTATION, _ICC_PROFILE = 322, 274, 34675
 _MOST_PAGES = 256
 """Pages that are searched for tiles: a thumbnail may be the first one."""
+_LIMIT = 100_000
+"""Most pages of a file."""
 _COLOURS = {1: (1,), 2: (3, 4), 6: (3,)}
 """PhotometricInterpretation (grey, RGB, YCbCr) → numbers of channels of a page."""
 _TYPES = {("u1", 1), ("u1", 3), ("u1", 4), ("u2", 1)}
@@ -35,6 +40,33 @@ def needs_bands(file: BinaryIO, max_pixels: int) -> bool:
         return False
 
 
+def has_all_pages(file: BinaryIO) -> bool:
+    """Return whether no page of a TIFF is beyond its end.
+
+    ValueError if the pages form a circle, which tifffile follows without end.
+    """
+    head, last = file.read(8), file.seek(0, os.SEEK_END)
+    order, is_big = "<" if head.startswith(b"II") else ">", b"+" in head[2:4]
+    number, number_bytes, place, tag_bytes = ("Q", 8, "Q", 20) if is_big else ("H", 2, "I", 12)
+
+    def read(form: str, start: int) -> int:
+        file.seek(start)
+        return int(struct.unpack(order + form, file.read(struct.calcsize(order + form)))[0])
+
+    seen, offset = set[int](), last
+    with contextlib.suppress(struct.error):
+        offset = read(place, 8 if is_big else 4)
+        while 0 < offset < last and offset not in seen and len(seen) < _LIMIT:
+            seen.add(offset)
+            offset = read(place, offset + number_bytes + read(number, offset) * tag_bytes)
+        if offset in seen:
+            raise ValueError(f"its page {len(seen)} leads to an earlier one")
+    if len(seen) == _LIMIT:
+        raise ValueError(f"it has {_LIMIT:,} pages or more")
+    file.seek(0)
+    return offset == 0
+
+
 class TiffBands:
     """The largest image of a TIFF. Three grey pages that are channels are one image."""
 
@@ -47,7 +79,8 @@ class TiffBands:
             raise NotAnImageError(what) from error
         self._file, self._spec = file, spec
         file.seek(0)
-        levels = (series.levels[0] for series in TiffFile(file).series)
+        has_all_pages(file)  # the first ones are enough
+        levels = (series.levels[0] for series in TiffFile(file, _multifile=False).series)
         level = max(levels, key=lambda one: one.keyframe.imagelength * one.keyframe.imagewidth)
         pages: list[Any] = [page.aspage() for page in level.pages if page is not None]
         page, are_channels = pages[0], level.axes.endswith("CYX") or level.ndim == 5

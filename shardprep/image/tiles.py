@@ -22,7 +22,7 @@ from shardprep.image.annotation_types import (
     Outline,
     Points,
 )
-from shardprep.image.annotations import Scene, lost_points
+from shardprep.image.annotations import Scene, lost_points, numbered
 from shardprep.image.boxes import Boxes, Flags, are_cut_away, size_of_boxes
 from shardprep.image.keypoints import PlacedPoints
 from shardprep.image.masks import encode_mask
@@ -30,6 +30,8 @@ from shardprep.image.placement import Labels
 from shardprep.image.rasterize import Columns, runs_of
 
 _UNKNOWN = "unknown class"
+_LEAST_SIDE = 1e-3
+"""Pixels of the narrowest part of a box in a tile: its share of the tile is a float32."""
 
 
 class Window(NamedTuple):
@@ -70,7 +72,7 @@ class ObjectCutter:
         annotation, spec = scene.annotation, scene.spec
         self._scene, self._dropped = scene, Counter(annotation.dropped)
         self._class_mask: Labels | None = None
-        self._columns: list[Columns] = []
+        self._columns, numbers = list[Columns](), scene.outline_numbers()
         self._labels, boxes = annotation.labels, annotation.boxes
         self._is_apart, has_files = spec.masks == "instances", bool(scene.files.data)
         if spec.masks == "classes" and has_files:
@@ -79,6 +81,7 @@ class ObjectCutter:
             shapes = [(label, scene.columns_of(m, f)) for label, m, f in scene.files.shapes()]
             self._labels = tuple(label for label, _ in shapes)
             self._columns = [columns for _, columns in shapes]
+            numbers = numbered((o.starts.tobytes(), o.stops.tobytes()) for o in self._columns)
             boxes = np.full((len(shapes), 4), np.nan)
         elif spec.masks != "none" or np.isnan(boxes).any():
             self._columns = [scene.columns(i) for i in range(len(annotation.outlines))]
@@ -90,6 +93,7 @@ class ObjectCutter:
         self._extents = np.array([one.box for one in self._columns], np.float64).reshape(-1, 4)
         self._crowds = annotation.crowds or (False,) * len(self._labels)
         self._objects = self._placed(boxes if spec.has_objects else boxes[:0])
+        self._objects.drop_repeated(numbers[: len(self._objects.labels)])
         self._dropped.update(self._objects.dropped)
         points = scene.keypoints(self._objects.kept) if spec.has_objects else None
         self._lost = lost_points(annotation, points, scene.points())
@@ -120,7 +124,8 @@ class ObjectCutter:
         parts = (objects.corners - (left, top) * 2).clip(0, (width, height) * 2)
         sides = parts[:, 2:] - parts[:, :2]
         kept = objects.kept & (sides > 0).all(axis=1)
-        is_cut = kept & are_cut_away(sides, objects.corners, scene.spec.min_visible)
+        min_visible = scene.spec.min_visible
+        is_cut = kept & are_cut_away(sides, objects.corners, min_visible, _LEAST_SIDE)
         kept &= ~is_cut
         outlines: list[Outline] = []
         for i in np.flatnonzero(kept).tolist() if self._is_apart else ():
@@ -144,6 +149,7 @@ class ObjectCutter:
             lost_points=self._lost if is_first else {},
             size=tile,
             dropped=dropped + Counter({"cut away": int(np.count_nonzero(is_cut))}),
+            are_distinct=True,
         )
         return annotation, self._mask(window)
 

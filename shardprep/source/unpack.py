@@ -206,7 +206,14 @@ class UnpackedFile:
         self._file = path.open("wb")
 
     def close(self) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:
+            raise self._unwritten(str(error.strerror)) from error
+
+    def _unwritten(self, why: str) -> SourceError:
+        hint = f"free some space, or choose another {OptionName('out')}"
+        return SourceError(self._name, f"does not fit {self._path.parent}: {why}", hint)
 
     @property
     def place(self) -> PlainExtent:
@@ -219,9 +226,11 @@ class UnpackedFile:
         self._budget.unpack(len(block), self._name)
         self._budget.check_ratio(self._packed_bytes, self._num_bytes, self._name)
         if lacking:
-            hint = f"free some space, or choose another {OptionName('out')}"
-            raise SourceError(self._name, f"does not fit {self._path.parent}: {lacking}", hint)
-        return self._file.write(block)
+            raise self._unwritten(lacking)
+        try:
+            return self._file.write(block)
+        except OSError as error:
+            raise self._unwritten(str(error.strerror)) from error
 
 
 def _copy(stream: BinaryIO, most: int | None, out: UnpackedFile | None = None) -> tuple[int, int]:

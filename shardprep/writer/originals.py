@@ -57,7 +57,9 @@ def hash_originals(
 
             whole = Items.of(Item(*member, split="") for member in members)
             cut, _ = cut_tiles(whole, recipe, None, Path(work), num_threads, watcher)
-            members = sorted(cut.members)
+            is_out = pc.equal(items["status"].cast("string"), SKIPPED)
+            excluded = {*items["key"].filter(is_out).to_pylist()}
+            members = sorted(one for one in cut.members if one.key not in excluded)
         watcher.start("hashing the source", len(members), "images")
         by_key: dict[str, _Original] = {}
         with contextlib.closing(_hashed(members, num_threads)) as hashed:

@@ -176,6 +176,12 @@ _CHANGES: tuple[Callable[[random.Random, bytes], bytes], ...] = (
 )  # fmt: skip
 
 
+def changed_text(draw: random.Random, data: bytes, *, is_text: bool) -> bytes:
+    """Return the bytes with one change. Without `is_text`, it is one that needs no text."""
+    changes = _CHANGES if is_text else (_deleted, _repeated, _moved, _flipped, _CHANGES[4])
+    return draw.choice(changes)(draw, data)
+
+
 def mutated(number: int) -> tuple[str, dict[str, bytes], dict[str, Any]]:
     """Return the name of the form, the members and the options of a try."""
     name = [*FORMS][number % len(FORMS)]
@@ -183,20 +189,29 @@ def mutated(number: int) -> tuple[str, dict[str, bytes], dict[str, Any]]:
     documents = dict(form.documents)
     for _ in range(draw.choice((1, 1, 2, 3))):
         key = draw.choice([*documents])
-        documents[key] = draw.choice(_CHANGES)(draw, documents[key])
+        documents[key] = changed_text(draw, documents[key], is_text=True)
     return name, {**images(), **form.others, **documents}, form.options
 
 
-def try_out(numbers: Iterable[int], folder: Path) -> Tally:
-    """Return how the builds of these tries ended; they share an empty folder."""
+def try_out(
+    numbers: Iterable[int],
+    folder: Path,
+    make: Callable[[int], tuple[str, dict[str, bytes], dict[str, Any]]] = mutated,
+    survey: Callable[[Path], None] = lambda _: None,
+) -> Tally:
+    """Return how the builds of these tries ended; they share an empty folder.
+
+    `survey` looks at a source before it is built.
+    """
     tally, first_kib = Tally(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in numbers:
-        name, members, options = mutated(number)
+        name, members, options = make(number)
         source = write(folder / f"{number}.zip", zip_bytes(members))
         begun = time.monotonic()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # users asked for no warning of numpy
+                survey(source)
                 fault = try_source(source, folder / f"out{number}", options, tally)
         except Exception:
             fault = traceback.format_exc()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders import animals, build, write, zip_bytes
+from tests.support.builders import animals, build, png, write, zip_bytes
 from tests.support.command import run
 from tests.support.processes import loaded, servers, wait_until, workers
 
@@ -100,6 +100,27 @@ def test_the_server_of_workers_never_receives_ctrl_c(
 
 
 # --- memory ---
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "said"),
+    [
+        ("RLIMIT_FSIZE", 200 << 10, "does not fit"),
+        ("RLIMIT_AS", 300_000 << 10, "there is not enough memory"),
+    ],
+)
+def test_a_limit_that_tiles_exceed_is_one_line(
+    limit: str, most: int, said: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "slides.zip", zip_bytes({"a.png": png(500, 700), "b.png": png(500, 700, 1)}))
+    done = subprocess.run(
+        [sys.executable, "-m", "shardprep", "build", "slides.zip", "--tile", "100"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        preexec_fn=partial(resource.setrlimit, getattr(resource, limit), (most, most)),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert said in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 def test_errors_in_finalizers_are_silent_without_memory_and_reported_otherwise(

@@ -1,7 +1,8 @@
 """Trials that the suite makes some of, all of them: the first part of `make soak`.
 
 python -m tests.soak.repeated           faults of the disk, orders of two runs,
-                                        datasets signed anew, training on clusters that change
+                                        datasets signed anew, training on clusters that change,
+                                        mutated files of images and arrays
 python -m tests.soak.repeated NAME ...  all orders of these meetings of two runs: some hours
 """
 
@@ -100,13 +101,22 @@ def training_runs(folder: Path) -> None:
         _say(f"{number:,} {name}: nothing lost or doubled, SHA-256 {together.hexdigest()}")
 
 
+def mutated_files(folder: Path) -> None:
+    from tests.catalog.mutated_documents import try_out
+    from tests.catalog.mutated_files import NUM_FILES, mutated, survey
+
+    tally = try_out(range(NUM_FILES, 10 * NUM_FILES), folder, mutated, survey)
+    assert not tally.faults, tally.faults
+    _say(f"mutated files: {tally.built:,} built, {tally.refused:,} refused in one line")
+
+
 def main(names: list[str]) -> int:
     """Return 1 if a part failed. Its files are then kept."""
     skip_fsync()
     for name in names:
         every_order(name)
     parts: list[Callable[[Path], None]] = (
-        [] if names else [faults, orders, signed_datasets, training_runs]
+        [] if names else [faults, orders, signed_datasets, training_runs, mutated_files]
     )
     failed = 0
     for part in parts:

@@ -6,7 +6,7 @@ import io
 import itertools
 import json
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import shardprep
 from shardprep.catalog.items import Item
 from shardprep.catalog.survey import survey_source
 from shardprep.dataset.item_table import read_items
-from shardprep.errors import OptionError, RecipeError
+from shardprep.errors import OptionError, RecipeError, SourceError
 from shardprep.image.spec import ImageSpec
 from shardprep.image.tiles import windows
 from shardprep.recipe.recipe import make_recipe
@@ -225,7 +225,7 @@ def test_boxes_masks_and_keypoints_follow_their_tile(tmp_path: Path) -> None:
             mask = part(truth.annToMask(drawn), y, x)
             if (sides <= 0).any():
                 assert not mask.any()
-            elif sides.min() < 1 or sides.prod() < 0.1 * width * height:
+            elif sides.prod() < 0.1 * width * height:
                 num_cut += 1
             elif mask.any():
                 points = np.reshape(drawn["keypoints"], (-1, 3)) - (x, y, 0)
@@ -243,6 +243,113 @@ def test_boxes_masks_and_keypoints_follow_their_tile(tmp_path: Path) -> None:
             assert visible[i].tolist() == points[:, 2].tolist()
     assert num_cut
     assert result.manifest.annotations["train"].dropped == {"cut away": num_cut}
+
+
+def boxes_of(*several: Sequence[float], **more: Any) -> bytes:
+    """Return a COCO document of boxes in a.png, x, y, width and height."""
+    document = coco()
+    document["annotations"] = [
+        {"id": i, "image_id": 1, "category_id": 1, "bbox": box, "iscrowd": 0, **more}
+        for i, box in enumerate(several)
+    ]
+    return json.dumps(document).encode()
+
+
+def test_different_boxes_that_are_clipped_to_one_tile_are_all_kept(tmp_path: Path) -> None:
+    """Both fill the tile in the middle. A box that is in the document twice is one object."""
+    large = [0, 0, 96, 70], [1, 1, 97, 69]
+    members = {"a.png": encoded(Image.fromarray(pixels(HEIGHT, WIDTH)), "PNG")}
+    members["boxes.json"] = boxes_of(*large)
+    result, found = built(tmp_path / "one", members, boxes="coco", max_dropped=0.0, min_visible=0.0)
+    middle = tiles_of(found, "a.png")[16, 24]
+    assert boxes(middle).tolist() == [[0, 0, 1, 1], [0, 0, 1, 1]]
+    assert result.manifest.annotations["train"].dropped == {}
+    members["boxes.json"] = boxes_of(*large, large[0])
+    result, again = built(tmp_path / "two", members, boxes="coco", max_dropped=1.0, min_visible=0.0)
+    assert boxes(tiles_of(again, "a.png")[16, 24]).tolist() == [[0, 0, 1, 1], [0, 0, 1, 1]]
+    assert result.manifest.annotations["train"].dropped == {"repeated": 1}
+
+
+@pytest.mark.parametrize("kind", ["outlines", "files"])
+def test_masks_that_are_equal_in_one_tile_are_all_kept(tmp_path: Path, kind: str) -> None:
+    members = {"images/a.png": encoded(Image.fromarray(pixels(HEIGHT, WIDTH)), "PNG")}
+    rings = [[0, 0, 96, 0, 96, 70, 0, 70], [1, 1, 98, 1, 98, 70, 1, 70]]
+    keys: dict[str, Any] = {"instances": True, "max_dropped": 1.0, "min_visible": 0.0}
+    if kind == "outlines":
+        document = json.loads(boxes_of([0, 0, 96, 70], [1, 1, 97, 69], [0, 0, 96, 70]))
+        for one, ring in zip(document["annotations"], [*rings, rings[0]], strict=True):
+            one["segmentation"] = [ring]
+        document["images"][0]["file_name"] = "images/a.png"
+        members["boxes.json"] = json.dumps(document).encode()
+        keys |= {"masks": "coco"}
+    else:
+        for i, ring in enumerate([*rings, rings[0]]):
+            ImageDraw.Draw(drawn := Image.new("L", (WIDTH, HEIGHT))).polygon(ring, fill=255)
+            members[f"masks/a_{i}.png"] = encoded(drawn, "PNG")
+        keys |= {"masks": "masks/{stem}_*.png"}
+    result, found = built(tmp_path, members, **keys)
+    middle = tiles_of(found, "images/a.png")[16, 24]
+    assert [png(one).all() for one in middle["objects/mask"]] == [True, True]
+    assert result.manifest.annotations["train"].dropped == {"repeated": 1}
+
+
+def test_a_sliver_counts_by_its_share_and_not_by_its_pixels(tmp_path: Path) -> None:
+    """A box of 2 pixels has 0.6 of them in the first tile, and one of 20 has 0.5."""
+    members = {"a.png": encoded(Image.fromarray(pixels(24, 64)), "PNG")}
+    members["boxes.json"] = boxes_of([31.4, 2, 2, 2], [31.5, 8, 20, 10], [31.9995, 20, 2, 2])
+    document = json.loads(members["boxes.json"])
+    document["images"][0] |= {"height": 24, "width": 64}
+    members["boxes.json"] = json.dumps(document).encode()
+    keys: dict[str, Any] = {"boxes": "coco", "overlap": 0}
+    result, found = built(tmp_path / "some", members, **keys)
+    assert np.allclose(boxes(found["a.png/y000000_x000000"]) * 32, [[2 * 4 / 3, 31.4, 16 / 3, 32]])
+    assert result.manifest.annotations["train"].dropped == {"cut away": 2}
+    result, found = built(tmp_path / "all", members, **keys, min_visible=0.0)
+    assert len(boxes(found["a.png/y000000_x000000"])) == 2
+    assert result.manifest.annotations["train"].dropped == {"cut away": 1}
+
+
+@pytest.mark.parametrize(("size", "scale"), [(None, 1), ("16x12", 0.5), ("64x48", 2)])
+def test_images_smaller_than_a_tile_are_padded_and_scaled_as_tiles(
+    tmp_path: Path, size: str | None, scale: float
+) -> None:
+    small = pixels(12, 16)
+    members = {
+        "a.png": encoded(Image.fromarray(small), "PNG"),
+        "large.png": encoded(Image.fromarray(pixels(HEIGHT, WIDTH)), "PNG"),
+    }
+    document = json.loads(boxes_of([4, 2, 8, 6]))
+    document["images"][0] |= {"height": 12, "width": 16}
+    members["boxes.json"] = json.dumps(document).encode()
+    keys = {"size": size} if size else {}
+    _, found = built(tmp_path, members, boxes="coco", **keys)
+    stored = rgb(found["a.png"]).astype(int)
+    assert stored.shape == (24 * scale, 32 * scale, 3)
+    top, left = int(6 * scale), int(8 * scale)
+    inside = stored[top : top + int(12 * scale), left : left + int(16 * scale)]
+    assert (stored == 255).all(axis=2).sum() >= stored.size / 3 * 3 / 4
+    wanted = Image.fromarray(small).resize((int(16 * scale), int(12 * scale)), reducing_gap=None)
+    assert np.abs(inside - np.asarray(wanted)).mean() < (1 if scale == 1 else 40)
+    side = np.array((24, 32, 24, 32))
+    assert np.allclose(boxes(found["a.png"]) * side, [[6 + 2, 8 + 4, 6 + 8, 8 + 12]])
+
+
+def test_an_exclude_list_takes_keys_of_tiles(tmp_path: Path) -> None:
+    image = encoded(Image.fromarray(pixels(HEIGHT, WIDTH)), "PNG")
+    members = {"cat/a.png": image, "dog/b.png": image}
+    _, every = built(tmp_path / "every", members)
+    listed = ["cat/a.png/y000000_x000000", "b.png/y000016_x000024", "cat/a.png/y000001_x000000"]
+    (tmp_path / "out.txt").write_text("\n".join(listed))
+    result, found = built(tmp_path / "some", members, exclude_list=str(tmp_path / "out.txt"))
+    assert every.keys() - found.keys() == {listed[0], "dog/b.png/y000016_x000024"}
+    assert result.manifest.totals.skipped == {"on the exclude list": 2}
+    assert any("1 of 3 entries fit no image, such as cat/a.png/y000001" in n for n in result.notes)
+    against = shardprep.verify(result.path, against=tmp_path / "some" / "source").against
+    assert against is not None
+    assert not against.changes
+    (tmp_path / "out.txt").write_text("\n".join(every))
+    with pytest.raises(SourceError, match="names all tiles"):
+        built(tmp_path / "none", members, exclude_list=str(tmp_path / "out.txt"))
 
 
 @pytest.mark.thorough

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import tokenize
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -53,6 +54,8 @@ class ImageColumn:
     """Names of the rows; () to number them."""
     layouts: tuple[Layout, ...] = ()
     """Layouts that the format states; () to take them from the shape."""
+    is_truncated: bool = False
+    """Whether the file has fewer numbers than it states; reading them is an error."""
     spacing: tuple[float, ...] = ()
     """Distance between neighbours along each axis, in the unit of the file; () if unknown."""
     directions: tuple[str, ...] = ()
@@ -74,6 +77,13 @@ class ArrayFile:
     matrix: ImageColumn | None = None
     """All columns of numbers as one image, if the file is a table."""
 
+    def check_sample(self, name: str) -> None:
+        """Raise DamagedFileError if a file of one sample has an array, but no numbers of images."""
+        shapes = [one.shape for one in self.images.values()]
+        if all(0 in one for one in shapes) and (shapes or self.left_out):
+            why = f"its shape is {shapes[0]}" if shapes else self.left_out[0]
+            raise DamagedFileError(name, f"has no image: {why}")
+
 
 class DamagedFileError(SourceError):
     """A file of arrays cannot be read. A file of one sample is rejected instead."""
@@ -83,7 +93,9 @@ class DamagedFileError(SourceError):
 def reading(name: str) -> Iterator[None]:
     """Convert exceptions of the libraries that read array files to a SourceError."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # libraries warn of odd metadata
+            yield
     except ModuleNotFoundError as error:
         hint = f"pip install 'shardprep[{_EXTRAS.get(error.name or '', 'test')}]'"
         raise SourceError(name, f"needs {error.name}", hint) from error

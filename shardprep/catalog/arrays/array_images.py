@@ -85,7 +85,7 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
 
     A damaged file of one sample is an image that is refused; if all are damaged, it is an error.
     """
-    _check(files, taken)
+    taken = [*_within_limits(files, taken)]
     per_file = Counter(one.opened.key for one in taken)
     names = [one.opened.key for one in taken]
     names = [key if per_file[key] == 1 else f"{key}:{taken[i].name}" for i, key in enumerate(names)]
@@ -114,10 +114,9 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
                 is_deep = is_target or files.recipe.stack or "T" in one.layout.axes
                 depth = files.recipe.depth if is_deep else 8
                 try:
-                    most = files.recipe.max_member_size
                     unscaled = _UINT16 if is_target else "full"
                     own = levels[is_target] if one.is_scaled else unscaled
-                    sizes = _write(one, of_sample.get(name, own), depth, out[0], most)
+                    sizes = _write(one, of_sample.get(name, own), depth, out[0])
                 except DamagedFileError as error:
                     if one.layout.has_samples:
                         raise
@@ -135,18 +134,36 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
     return made, _table(tables, {one.opened.file for one in taken})
 
 
-def _check(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> None:
+def _within_limits(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> Iterator[ChosenColumn]:
+    """Yield the columns that are not too large. A file of one sample is refused if it is."""
     for one in taken:
-        if one.column.dtype is not None:
-            num_bytes = math.prod(one.column.shape) * one.column.dtype.itemsize
-            stored = one.opened.place.num_bytes
-            files.unpacker.budget.check_ratio(stored, num_bytes, one.opened.key)
+        try:
+            _check_size(files, one)
+        except SourceError as error:
+            if one.layout.has_samples:
+                raise
+            files.refused[one.opened.key] = error
+        else:
+            yield one
     loose = [one for one in taken if one.layout.axes == "NHW" and one.opened.key.endswith(".npy")]
     if len(loose) >= _MANY:
         option = OptionName("images")
         files.notes.append(
             f"{option} '*.npy::THW' would store each of {len(loose)} arrays as a stack"
         )
+
+
+def _check_size(files: ArrayFiles, one: ChosenColumn) -> None:
+    """Raise SourceError if an array, or one image of it, is larger than a limit."""
+    column, key = one.column, one.opened.key
+    if column.dtype is None or column.is_truncated:
+        return
+    size = math.prod(one.layout.row_shape(column.shape)) * column.dtype.itemsize
+    if size > files.recipe.max_member_size:
+        hint = f"raise {OptionName('max_member_size')} if this is intended"
+        raise SourceError(key, f"an image of {one.title} has {size:,} bytes", hint)
+    num_bytes = math.prod(column.shape) * column.dtype.itemsize
+    files.unpacker.budget.check_ratio(one.opened.place.num_bytes, num_bytes, key)
 
 
 def _unread(others: Sequence[Member]) -> tuple[str, ...]:
@@ -238,21 +255,15 @@ def _range(one: ChosenColumn, found: ValueRange) -> ValueRange:
 
 
 def _write(
-    one: ChosenColumn, levels: DepthRange, depth: int, out: UnpackedFile, most_bytes: int
+    one: ChosenColumn, levels: DepthRange, depth: int, out: UnpackedFile
 ) -> NDArray[np.int64]:
     """Write all rows as image files; return the size of each image, −1 for one without an image.
 
     The levels "auto" are the range of each row.
     """
-    column, layout, key = one.column, one.layout, one.opened.key
-    if column.dtype is not None:
-        size = math.prod(layout.row_shape(column.shape)) * column.dtype.itemsize
-        if size > most_bytes:
-            hint = f"raise {OptionName('max_member_size')} if this is intended"
-            raise SourceError(key, f"an image of {one.title} has {size:,} bytes", hint)
     sizes = [np.empty(0, np.int64)]
-    with reading(key):
-        for block in column.blocks(layout.rows):
+    with reading(one.opened.key):
+        for block in one.column.blocks(one.layout.rows):
             for data, some in _parts(block, one, levels, depth):
                 out.write(data)
                 sizes.append(some)

@@ -76,6 +76,8 @@ def open_npy(place: PlainExtent, name: str) -> ArrayFile:
         read = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
         shape, is_fortran, dtype = read(stream)
         at = stream.tell()
+        if min(shape, default=0) < 0:
+            raise ValueError(f"its header states the shape {shape}")
     if dtype.hasobject:
         what = "holds pickled Python objects, which are never read"
         raise SourceError(name, what, "save it with a type of numbers: array.astype(numpy.uint8)")
@@ -182,5 +184,6 @@ def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:
     if math.prod(shape[1:]) == 1 and shape:
         return ArrayFile({}, {"": shape[0]}, read_cells)
     kind = dtype if array.scale is None else np.dtype(np.float64)
-    images = ImageColumn(shape, kind, blocks, **{"has_rows": False, **column})
+    facts = {"has_rows": False, "is_truncated": num_bytes > there, **column}
+    images = ImageColumn(shape, kind, blocks, **facts)
     return ArrayFile({"": images}, {}, read_cells)

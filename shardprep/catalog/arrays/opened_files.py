@@ -22,7 +22,7 @@ from shardprep.catalog.arrays.paged_file import open_frames, open_tiff, single_i
 from shardprep.catalog.arrays.tfrecord_file import open_tfrecord
 from shardprep.catalog.arrays.zarr_file import ZarrFiles, open_zarr, zarr_folders
 from shardprep.dataset.tfrecord import HEADER_BYTES, payload_bytes
-from shardprep.errors import OptionError, OptionName, SourceError, some_of
+from shardprep.errors import OptionError, OptionName, ShardprepError, SourceError, some_of
 from shardprep.image.signatures import array_type
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES, ArrayRule
@@ -37,6 +37,8 @@ _DIGITS = re.compile(r"\d+")
 _ENDING = re.compile(r"([-_.]idx\d-ubyte|\.npy)?(\.gz)?$")
 PAGED = re.compile(r"\.((?P<tiff>tiff?)|dcm|dicom)$", re.IGNORECASE)
 _MOST_SHOWN, _MOST_TRIED = 8, 9
+_SAMPLES = ("nifti", "zarr")
+"""Kinds of files that are one sample if no layout says otherwise."""
 _PARTNERS = ("npy", "idx", "hdf5")
 """Kinds of files that may have the labels of another file, row by row."""
 
@@ -162,7 +164,7 @@ class ArrayFiles:
         self.proposes = proposes
         self.files: list[OpenedFile] = []
         self.used: set[str] = set()
-        self.refused: dict[str, SourceError] = {}
+        self.refused: dict[str, ShardprepError] = {}
         """Key of a file of one sample that is rejected → the reason."""
         self.notes: list[str] = []
         self.proposals: dict[str, tuple[str, ...]] = {}
@@ -201,24 +203,28 @@ class ArrayFiles:
             wanted = [one for one in wanted if one.key.rpartition("/")[0] in near]
         for member in wanted:
             kind = "zarr" if member.key in self._zarrs else _kind(member)
-            if kind is None or not isinstance(member.extent, StoredExtent):
-                continue
             is_named = any(self.rules(member.key))
-            if rules and not is_named and kind.rpartition(":")[2] not in _PARTNERS:
-                continue
-            try:
-                place = self._place(member.key, member.extent, kind)
-                arrays = self._open[kind.rpartition(":")[2]](place, member.key)
-            except SourceError as error:
-                if self._is_refused(member.key, error, kind.rpartition(":")[2]):
-                    continue
-                # Arrays of objects, such as names, may accompany images.
-                if "pickled" not in error.what or is_named:
-                    raise
-                self.notes.append(f"{member.key} {error.what}")
-                continue
-            if arrays is not None:
-                self.files.append(OpenedFile(member, place, arrays, self._root))
+            if kind and (not rules or is_named or kind.rpartition(":")[2] in _PARTNERS):
+                self._add(member, kind, is_named=is_named)
+
+    def _add(self, member: Member, kind: str, *, is_named: bool) -> None:
+        key, form = member.key, kind.rpartition(":")[2]
+        is_sample = self._is_sample(key, form)
+        try:
+            place = self._place(key, cast("StoredExtent", member.extent), kind)
+            arrays = self._open[form](place, key)
+            if is_sample and arrays is not None:
+                arrays.check_sample(key)
+        except SourceError as error:
+            if is_sample and isinstance(error, DamagedFileError):
+                self.refused[key] = error
+            elif "pickled" not in error.what or is_named:
+                raise
+            else:  # arrays of objects, such as names, may accompany images
+                self.notes.append(f"{key} {error.what}")
+            return
+        if arrays is not None:
+            self.files.append(OpenedFile(member, place, arrays, self._root))
 
     def open_volumes(self, images: Members) -> None:
         """Open the TIFF and DICOM files that rules name; without rules, all if most are volumes.
@@ -276,17 +282,12 @@ class ArrayFiles:
                 opened.append(OpenedFile(member, place, arrays, self._root))
         return opened, refused
 
-    def _is_refused(self, key: str, error: SourceError, kind: str) -> bool:
-        """Return whether a damaged file is one sample, which is rejected."""
-        rules = [one for one in self.rules(key) if one.layout] or [ArrayRule(key)]
-        for rule in rules:
-            is_matrix = not rule.column and sorted(rule.layout) == ["H", "W"]
-            is_one = kind == "nifti" or (rule.layout and kind in ("npy", "zarr")) or is_matrix
-            if not is_one or "N" in rule.layout:
-                return False
-        if isinstance(error, DamagedFileError):
-            self.refused[key] = error
-        return key in self.refused
+    def _is_sample(self, key: str, kind: str = "") -> bool:
+        """Return whether a file is one sample, which is rejected if it is damaged."""
+        layouts = [one.layout for one in self.rules(key) if one.layout]
+        if not layouts:
+            return kind in _SAMPLES
+        return all(one.isalpha() and "N" not in one for one in layouts)
 
     def _place(self, key: str, extent: StoredExtent, kind: str) -> PlainExtent:
         if kind == "zarr":
@@ -313,8 +314,14 @@ class ArrayFiles:
         """Yield the columns that the rules of the recipe name, each once."""
         for opened in self.files:
             rules = self.rules(opened.key)
-            found = {one.name: one for rule in rules for one in self._named(opened, rule)}
-            yield from found.values()
+            try:
+                found = {one.name: one for rule in rules for one in self._named(opened, rule)}
+            except OptionError as error:
+                if not self._is_sample(opened.key):
+                    raise
+                self.refused[opened.key] = error
+            else:
+                yield from found.values()
 
     def _named(self, opened: OpenedFile, rule: ArrayRule) -> Iterator[ChosenColumn]:
         matrix = opened.arrays.matrix

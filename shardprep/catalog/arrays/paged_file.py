@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from PIL import Image
 
 from shardprep.catalog.arrays.array_file import ArrayFile, Block, ImageColumn, reading
 from shardprep.catalog.arrays.layout import CHANNELS, Layout
+from shardprep.image.tiff import has_all_pages
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.unpack import buffered
 
@@ -52,16 +52,11 @@ def _pages(place: PlainExtent, name: str) -> Iterator[list[Any]]:
     with reading(name), buffered(place) as stream:
         import tifffile  # noqa: PLC0415 - an extra
 
+        if not has_all_pages(stream):
+            raise ValueError("it is truncated: its next page is beyond its end")
         try:
             with tifffile.TiffFile(stream) as file:
-                pages, form = list(file.pages), file.tiff
-                stream.seek(pages[-1].offset)
-                (number,) = struct.unpack(form.tagnoformat, stream.read(form.tagnosize))
-                stream.seek(number * form.tagsize, io.SEEK_CUR)
-                (after,) = struct.unpack(form.offsetformat, stream.read(form.offsetsize))
-                if after >= place.num_bytes:
-                    raise ValueError("it is truncated: its next page is beyond its end")
-                yield [one for one in pages if not (one.is_reduced or one.is_mask)]
+                yield [one for one in file.pages if not (one.is_reduced or one.is_mask)]
         except tifffile.TiffFileError as error:
             raise ValueError(str(error)) from error
 

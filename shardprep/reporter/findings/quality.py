@@ -103,12 +103,15 @@ def original_qualities(contents: Contents) -> Iterator[Quality]:
     size = contents.schema.image_size
     if size is None:
         return
-    fit = contents.manifest.fingerprint.options.get("fit", "auto")
+    options = contents.manifest.fingerprint.options
+    fit = options.get("fit", "auto")
     if fit == "auto":
         fit = "pad" if contents.manifest.annotations else "crop"
     sides = np.stack([size[0] / height, size[1] / width])
     # Padding is not counted as stored pixels.
     ratios = sides.prod(axis=0) if fit in ("crop", "stretch") else sides.min(axis=0) ** 2
+    if fit == "pad" and (tile := options.get("tile")):
+        ratios = np.minimum(ratios, min(size[0] / tile[0], size[1] / tile[1]) ** 2)
     what = "stored pixels for each pixel of the original"
     yield _quality(contents, ("enlarged", what, 1.0, False), (known, ratios), (0, 4))
 

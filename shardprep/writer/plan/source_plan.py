@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.objects.combine import AnnotationFacts
+from shardprep.catalog.source_images import EXCLUDED
 from shardprep.catalog.splits import is_cut
+from shardprep.catalog.tables.key_index import unused_entries
 from shardprep.catalog.tables.metadata_files import read_embeddings
 from shardprep.dataset.schema import (
     BOX,
@@ -54,7 +56,7 @@ from shardprep.source.string_column import Coded
 from shardprep.writer.plan.near_copies import NearCopies, make_thumbnails
 from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.shard_plan import plan_shards, shuffled
-from shardprep.writer.plan.tiles import cut_tiles
+from shardprep.writer.plan.tiles import cut_tiles, without_listed
 
 _NO_LABEL = "no label, and --split makes this split of labelled images"
 _RECORD_OVERHEAD_BYTES = 200
@@ -107,8 +109,13 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
     form = None if catalog.annotations is None else catalog.annotations.spec
     if recipe.tile is not None:
         items, remarks = cut_tiles(items, recipe, form, work_dir, num_workers, watcher)
-        findings = findings + remarks
-        catalog = catalog.in_tiles()
+        items, listed, unlisted = without_listed(items, catalog.excluded_tiles, recipe)
+        num_used = sum(one.reason == EXCLUDED for one in catalog.skipped) + len(listed)
+        number, key = num_used + len(unlisted), items.members.keys[0]
+        remarks += unused_entries(recipe.exclude_list, unlisted, number, key)
+        findings, copies = findings + remarks, [*copies, *listed]
+        every = (*catalog.rows_without_image, *unlisted)
+        catalog = replace(catalog.in_tiles(), rows_without_image=every)
     spoilers = [Skipped(item.key, _NO_LABEL, item.extent.num_bytes) for item in left_out]
     estimate = _records_bytes(items, spec)
     found_by, without_image = [catalog.labels_from], catalog.rows_without_image

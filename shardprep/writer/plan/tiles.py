@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -20,8 +20,11 @@ import numpy as np
 
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.objects.formats.box_format import image_size
+from shardprep.catalog.objects.mask_files import skipped
+from shardprep.catalog.source_images import EXCLUDED
 from shardprep.catalog.tables.columns import Value
-from shardprep.errors import ShardprepError, counted, some_of
+from shardprep.catalog.tables.key_index import WholeKeyIndex
+from shardprep.errors import ShardprepError, SourceError, counted, some_of
 from shardprep.image.annotation_types import Annotation, AnnotationSpec
 from shardprep.image.annotations import Scene, attempted
 from shardprep.image.netpbm import netpbm_start
@@ -42,8 +45,9 @@ from shardprep.source.byte_range import (
     ZipExtent,
 )
 from shardprep.source.limits import Budget, SourceLimits
+from shardprep.source.listing import Skipped
 from shardprep.source.members import Extent, Member, MembersBuilder
-from shardprep.source.string_column import Coded
+from shardprep.source.string_column import Coded, Texts
 from shardprep.source.unpack import UnpackedFile, buffered
 from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.chunk_encoder import read_files
@@ -259,3 +263,18 @@ def cut_tiles(
         columns=(*every.columns, *places),
     )
     return cut, findings
+
+
+def without_listed(
+    items: Items, entries: Sequence[str], recipe: Recipe
+) -> tuple[Items, list[Skipped], list[str]]:
+    """Return the items without tiles on the exclude list, these, and entries that fit no tile."""
+    if not entries:
+        return items, [], []
+    found = WholeKeyIndex(items.members.keys).find_all(Texts.of(entries), recipe.exclude_list)
+    out = np.unique(found[found >= 0])
+    if len(out) == len(items):
+        raise SourceError(recipe.exclude_list, "names all tiles", "leave some of them out of it")
+    unused = [text for text, at in zip(entries, found.tolist(), strict=True) if at < 0]
+    listed = [skipped(member, EXCLUDED) for member in items.members.take(out)]
+    return items.take(np.delete(np.arange(len(items)), out)), listed, unused
