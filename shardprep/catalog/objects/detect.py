@@ -27,6 +27,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
     Sign,
     read_each,
 )
+from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.formats.panoptic import panoptic_signs
 from shardprep.catalog.objects.formats.rle_table import runs_in
 from shardprep.catalog.objects.known_formats import recognise
@@ -60,10 +61,16 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
     masks = {key for keys in folders.values() for key in keys}
     if masks and (rest := [key for key in index.keys if key not in masks]):
         index = KeyIndex(rest)
+    tables = united(index, documents.tables)
+    extents = {member.key: member.extent for member in images} if tables else {}
+
+    def size_of(image: int) -> tuple[int, int] | None:
+        return image_size(extents[index.keys[image]])
+
     return [
         *recognise(AnnotatedSource(index, documents)),
         *_mask_signs(images, folders, masks, documents),
-        *(sign for table in united(index, documents.tables) for sign in runs_in(table, index)),
+        *(sign for table in tables for sign in runs_in(table, index, size_of)),
         *panoptic_signs(index, documents, images),
     ]
 

@@ -6,6 +6,7 @@ orders, which no table states.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -172,13 +173,28 @@ def _pairs(text: str) -> Pairs | None:
     return numbers.reshape(-1, 2)
 
 
-def runs_in(table: Table, index: KeyIndex) -> list[Sign]:
-    """Return the `Sign` of a table of run lengths, or [] for another table."""
+def _are_runs(cells: Sequence[Pairs | None]) -> bool:
+    several = [pairs for pairs in cells if pairs is not None and len(pairs) > 1]
+    numbers = {len(pairs) for pairs in cells if pairs is not None}
+    if numbers <= {1} or numbers == {2}:  # four numbers in each cell may be boxes
+        return False
+    are_apart = ((p[1:, 0] >= p[:-1].sum(axis=1)).all() for p in several)
+    return all(pairs is not None for pairs in cells) and all(are_apart)
+
+
+def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
+    """Return the `Sign` of a table of run lengths, or [] for another table.
+
+    Other columns have pairs of numbers too: centers, boxes, several ids. Runs are ascending, apart
+    and inside their image, and some cells have several of them.
+    """
     rows = table.rows[:: max(1, len(table.rows) // _SAMPLE_ROWS)]
     for place, title in enumerate(table.header):
         cells = [row[place] for row in rows if row[place] not in _NO_RUNS]
-        if not cells or not all(len(cell.split()) > 1 and _RUNS.fullmatch(cell) for cell in cells):
+        runs = [_pairs(cell) if _RUNS.fullmatch(cell) else None for cell in cells]
+        if not cells or not _are_runs(runs):
             continue
+        halves = rows
         try:
             id_column = find_ids(index, table)
         except SourceError:
@@ -186,6 +202,15 @@ def runs_in(table: Table, index: KeyIndex) -> list[Sign]:
             try:
                 id_column = find_ids(index, replace(table, rows=halves))
             except SourceError:
+                return []
+        of_id = table.header.index(id_column)
+        known = [row for row in halves if row[place] not in _NO_RUNS]
+        images = [index.find(row[of_id])[:1] for row in known]
+        num_sizes = 0
+        for image, pairs in zip(images, runs, strict=True):
+            size = size_of(image[0]) if image and num_sizes < _SAMPLE_IMAGES else None
+            num_sizes += bool(image)
+            if size is not None and pairs is not None and pairs[-1].sum() > math.prod(size) + 1:
                 return []
         others = [name for name in table.header if name.lower() in _CLASS_COLUMNS]
         option = ":".join(["rle", table.files, id_column, title, *others[:1]])

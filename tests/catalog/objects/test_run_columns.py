@@ -1,0 +1,49 @@
+"""A column of pairs of numbers is run lengths only if it can be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.catalog.builders import catalog, facts_of, survey
+from tests.support.builders import jpeg
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def members(title: str, *cells: str) -> dict[str, bytes]:
+    """Return 12 images of 48x64 and a table with these cells in turn."""
+    found = {f"{i}.jpg": jpeg(48, 64, seed=i) for i in range(12)}
+    rows = (f"{i},{cells[i % len(cells)]}" for i in range(12))
+    return found | {"train.csv": "\n".join([f"id,{title}", *rows]).encode()}
+
+
+@pytest.mark.parametrize(
+    ("title", "cells"),
+    [
+        ("center", ("10 20", "31 7")),
+        ("bbox", ("3 5 40 41", "9 9 20 30")),
+        ("bbox", ("30 20 5 4",)),
+        ("size", ("64 48",)),
+        ("Target", ("1 7", "3 12 0 5")),
+        ("label", ("1 2", "3 4", "5 6")),
+        ("runs", ("1 3 10 4", "3000 20 3060 90")),  # beyond 48 x 64 pixels
+    ],
+)
+def test_pairs_of_numbers_are_not_run_lengths(
+    title: str, cells: tuple[str, ...], tmp_path: Path
+) -> None:
+    made = catalog(tmp_path, members(title, *cells))
+    assert made.annotations is None
+    found = survey(tmp_path / "init", members(title, *cells))
+    assert not [one for one in found.annotations if one.key == "masks"]
+
+
+def test_run_lengths_are_recognised_and_may_be_named(tmp_path: Path) -> None:
+    runs = members("EncodedPixels", "1 3 10 4", "3000 20", "")
+    assert facts_of(catalog(tmp_path, runs)).names == ("background", "object")
+    single = members("center", "10 20")
+    named = catalog(tmp_path / "2", single, "none", masks="rle:train.csv:id:center")
+    assert facts_of(named).names == ("background", "object")
