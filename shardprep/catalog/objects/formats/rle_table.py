@@ -36,6 +36,7 @@ _MOST_LETTERS = 1 << 20
 """Maximum number of characters of a cell to detect the order from; longer cells are slow."""
 _MOST_PIXELS = 1 << 26
 _RUNS = re.compile(r"\d+ +\d+( +\d+ +\d+)* *")
+_TITLE = re.compile("rle|encoded|runs?$|mask|segment|pixels", re.IGNORECASE)
 _CLASS_COLUMNS = ("classid", "class_id", "class", "label", "category")
 _WORDS = {
     "column": "down each column",
@@ -173,11 +174,11 @@ def _pairs(text: str) -> Pairs | None:
     return numbers.reshape(-1, 2)
 
 
-def _are_runs(cells: Sequence[Pairs | None]) -> bool:
+def _are_runs(title: str, cells: Sequence[Pairs | None]) -> bool:
     several = [pairs for pairs in cells if pairs is not None and len(pairs) > 1]
     numbers = {len(pairs) for pairs in cells if pairs is not None}
-    if numbers <= {1} or numbers == {2}:  # four numbers in each cell may be boxes
-        return False
+    if numbers <= {1} or (numbers == {2} and not _TITLE.search(title)):
+        return False  # four numbers in each cell may be boxes
     are_apart = ((p[1:, 0] >= p[:-1].sum(axis=1)).all() for p in several)
     return all(pairs is not None for pairs in cells) and all(are_apart)
 
@@ -192,7 +193,7 @@ def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
     for place, title in enumerate(table.header):
         cells = [row[place] for row in rows if row[place] not in _NO_RUNS]
         runs = [_pairs(cell) if _RUNS.fullmatch(cell) else None for cell in cells]
-        if not cells or not _are_runs(runs):
+        if not cells or not _are_runs(title, runs):
             continue
         halves = rows
         try:
