@@ -279,11 +279,15 @@ def _splits(
         match = match_table(wanted.index, table, of_objects.id_column)
     given = given_splits(wanted.index, rule, match, wanted.documents)
     is_by_source = rule.kind in ("folders", "ratio")
-    own = annotated.splits if annotated is not None and is_by_source else None
-    if own is None:
+    if annotated is None or annotated.splits is None or not is_by_source:
         return given
-    pairs = zip(own, given.splits, strict=True)
-    return given._replace(splits=Coded.of(one or two for one, two in pairs))
+    splits = [a or b for a, b in zip(annotated.splits, given.splits, strict=True)]
+    if annotated.are_listed and wanted.recipe.unlisted != "train":
+        pairs = zip(annotated.splits, splits, strict=True)
+        splits = [None if own is None and one == "train" else one for own, one in pairs]
+    note = f"{counted(splits.count(None), 'image')} in no list of a split"
+    hint = f"{OptionName('unlisted')} train takes them"
+    return GivenSplits(Coded.of(splits), [f"{note}; {hint}"] if None in splits else [])
 
 
 def _rows(wanted: SourceImages) -> RowColumns:

@@ -48,7 +48,7 @@ class RecipeKeywords(TypedDict, total=False):
     target_image: str
     instances: bool
     mask_values: str
-    unlisted: Literal["auto", "skip", "background"]
+    unlisted: Literal["auto", "skip", "background", "train"]
     min_visible: str | float
     max_dropped: str | float
     max_clipped: str | float

@@ -200,8 +200,9 @@ class BuildOptions:
         "Meaning of mask values: 1=pet,2=background,255=ignore, or a file such as "
         "class_dict.csv, labelmap.txt or a YAML of names.", _OBJECTS, "MAP",
         shown="0 and 1 for masks of two values, otherwise class indices with 255 to ignore")
-    unlisted: Literal["auto", "skip", "background"] = _option("auto",
-        "Images that no annotation lists: skip, background or auto.", _OBJECTS,
+    unlisted: Literal["auto", "skip", "background", "train"] = _option("auto",
+        "Images that no annotation lists: skip, background or auto; train takes images that are in "
+        "no list of a split.", _OBJECTS,
         "HOW", shown="background in YOLO's format, otherwise skip; splits without any annotation "
         "are unlabelled")
     min_visible: float = _option(0.1,

@@ -81,6 +81,8 @@ class Annotated:
     strata: list[tuple[int, ...]]
     """Class indices in each image, as far as known without decoding masks."""
     splits: list[str | None] | None = None
+    are_listed: bool = False
+    """Whether `splits` are of lists, so that an image in none of them is in no split."""
     unmapped: tuple[str, ...] = ()
     findings: list[str] = field(default_factory=list)
 
@@ -142,7 +144,7 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
     sources: list[Found | FoundPoints] = [*read.sources, *points]
     raw = {*(name for one in read.sources for name in one.names), *files.raw_names}
     is_background = recipe.unlisted == "background"
-    if recipe.unlisted == "auto" and objects is not None:
+    if recipe.unlisted in ("auto", "train") and objects is not None:
         is_background = objects.is_complete and not files.is_read
     return Annotated(
         facts=AnnotationFacts(
@@ -161,6 +163,7 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
         is_background=is_background,
         strata=[_present(one, more) for one, more in zip(annotations, files.present, strict=True)],
         splits=objects.splits if objects else None,
+        are_listed=objects is not None and objects.are_listed,
         unmapped=tuple(name for name in naming.class_map if name not in raw),
         findings=[
             *(line for one in sources for line in one.findings),

@@ -53,6 +53,8 @@ class Found:
     """Number of objects in documents whose images are all missing; not in `without_image`."""
     splits: list[str | None] | None = None
     """Split of each image, if the format has splits."""
+    are_listed: bool = False
+    """Whether `splits` are of lists, so that an image in none of them is in no split."""
     notation: BoxColumns | None = None
     """Meaning of the four numbers of a box; None if shapes are not four numbers."""
     is_table: bool = False

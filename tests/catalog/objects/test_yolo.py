@@ -6,6 +6,7 @@ import json
 import math
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +20,9 @@ from shardprep.catalog.objects.mask_values import given_values
 from shardprep.catalog.objects.object_table import Found
 from shardprep.errors import SourceError
 from shardprep.image.annotation_types import Polygons
+from tests.catalog.builders import VOC, catalog, images, reasons
 from tests.support.annotated import opened, source
-from tests.support.builders import SHARED_DATA
+from tests.support.builders import SHARED_DATA, jpeg
 from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
@@ -473,3 +475,22 @@ def test_poses_of_coco_have_the_boxes_of_their_annotations(tmp_path: Path) -> No
             one_image = made.of(found, f"images/{key}.png")
             np.testing.assert_allclose(one_image.boxes, wanted, atol=1e-5)
     assert sum(map(len, boxes.values())) == 14
+
+
+@pytest.mark.parametrize("lists", ["yolo", "voc"])
+def test_an_image_in_no_list_of_a_split_is_skipped_and_counted(lists: str, tmp_path: Path) -> None:
+    members = {f"images/{i}.jpg": jpeg(48, 64, seed=i) for i in range(6)} | images("test/7.jpg")
+    if lists == "yolo":
+        members |= {f"labels/{i}.txt": b"0 .5 .5 .2 .2\n" for i in range(6)}
+        members |= {"train.txt": b"images/0.jpg\nimages/1.jpg\n", "val.txt": b"./images/2.jpg\n"}
+        members["data.yaml"] = b"names: [a]\ntrain: train.txt\nval: val.txt\n"
+    else:
+        members = {key.replace("images/", "JPEGImages/"): data for key, data in members.items()}
+        members |= {f"Annotations/{i}.xml": VOC for i in range(6)}
+        members |= {"ImageSets/Main/train.txt": b"0\n1\n", "ImageSets/Main/val.txt": b"2\n"}
+    made = catalog(tmp_path, members, boxes=lists)
+    assert Counter(item.split for item in made.items) == {"train": 2, "validation": 1, "test": 1}
+    assert Counter(reasons(made).values())["in no split"] == 3
+    assert "3 images in no list of a split; --unlisted train takes them" in made.findings
+    taken = catalog(tmp_path, members, boxes=lists, unlisted="train")
+    assert Counter(item.split for item in taken.items)["train"] == 5

@@ -76,6 +76,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         keys,
         notation=BoxColumns(_SIDES, "xyxy"),
         splits=splits if any(splits) else None,
+        are_listed=any(splits),
         findings=findings,
     )
 

@@ -117,6 +117,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         (ordered, {number: place[name] for number, name in of_number.items()}),
         skeletons=dict.fromkeys(of_number, shape.skeleton) if source.keypoints else None,
         splits=splits if any(splits) else None,
+        are_listed=any(splits),
         notation=BoxColumns(("x", "y", "width", "height"), "center"),
         is_complete=True,
         findings=findings,
