@@ -12,6 +12,8 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
@@ -25,7 +27,16 @@ from shardprep.errors import RecipeError, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.finalize import BuildResult
 from tests.support.arrays import hdf5, npy, parquet
-from tests.support.builders import SHARED_DATA, build, jpeg, tree, write, write_folder, zip_bytes
+from tests.support.builders import (
+    SHARED_DATA,
+    build,
+    jpeg,
+    png,
+    tree,
+    write,
+    write_folder,
+    zip_bytes,
+)
 from tests.writer.records import records
 
 Array = NDArray[Any]
@@ -540,3 +551,25 @@ def test_real_records_and_depth_images_are_read_as_by_their_libraries(tmp_path: 
     with h5py.File(depth / "1.h5") as file:
         expected = np.rint(file["rgb"][()].transpose(1, 2, 0) * 255).astype(np.uint8)
     assert np.array_equal(stored(made)["1.h5"], expected)
+
+
+def test_images_of_a_parquet_may_be_encoded_as_a_dictionary(tmp_path: Path) -> None:
+    images = [png(8, 8, seed=i % 2) for i in range(4)]
+    columns = {"image": pa.array(images).dictionary_encode(), "label": ["a", "b", "a", "b"]}
+    source = write(tmp_path / "a.parquet", _parquet_of(pa.table(columns)))
+    result = build(source, tmp_path / "out", size="none", format="png", labels="column:label")
+    assert len(records(result.path)) == 4
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    arrays = [pa.array([png(8, 8)]), pa.array(["a"]), pa.array(["b"])]
+    table = pa.Table.from_arrays(arrays, names=["image", "label", "label"])
+    source = write(tmp_path / "a.parquet", _parquet_of(table))
+    with pytest.raises(SourceError, match=r"has several columns called 'label'; rename or drop"):
+        build(source, tmp_path / "out")
+
+
+def _parquet_of(table: pa.Table) -> bytes:
+    stream = io.BytesIO()
+    pq.write_table(table, stream)
+    return stream.getvalue()

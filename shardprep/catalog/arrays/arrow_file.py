@@ -30,6 +30,7 @@ from shardprep.catalog.arrays.array_file import (
 )
 from shardprep.catalog.arrays.layout import MIN_FLAT
 from shardprep.catalog.tables.table import DELIMITERS
+from shardprep.errors import SourceError
 from shardprep.image.signatures import HEAD_BYTES, is_image
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.string_column import Texts, booleans, release
@@ -69,6 +70,8 @@ def open_parquet(place: PlainExtent, name: str) -> ArrayFile:
 
     with reading(name), opened_file(place) as whole, pq.ParquetFile(whole) as file:
         schema, num_rows = file.schema_arrow, file.metadata.num_rows
+    if twice := next((one for one in schema.names if schema.names.count(one) > 1), ""):
+        raise SourceError(name, f"has several columns called {twice!r}", "rename or drop one")
     return _Rows(schema, num_rows, batches, _class_names(schema)).array_file()
 
 
@@ -151,7 +154,7 @@ class _Rows:
             blocks = partial(self._flat, pixels)
             images["pixels"] = ImageColumn(shape, np.dtype(dtype), blocks)
         for title in [title for title in kinds if title not in {*pixels}]:
-            kind = kinds[title]
+            kind = _unpacked(kinds[title])
             is_files = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
             some = [] if is_files or _is_number(kind) else self._some(title)
             if is_files or (_is_bytes(kind) and any(is_image(one[:HEAD_BYTES]) for one in some)):
@@ -189,6 +192,8 @@ class _Rows:
     def _files(self, path: str, _: int) -> Iterator[Block]:
         for batch in self.batches([path], _FILES_AT_ONCE):
             column = batch.column(0)
+            if pa.types.is_dictionary(column.type):
+                column = column.dictionary_decode()
             yield pc.struct_field(column, "bytes") if path.endswith(".bytes") else column
 
     def _flat(self, titles: Sequence[str], _: int) -> Iterator[Block]:
@@ -267,10 +272,13 @@ def _is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
+def _unpacked(kind: Any) -> Any:
+    """Return the type of the values of a dictionary-encoded column."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
 def _is_cell(kind: Any) -> bool:
     types = pa.types
-    if types.is_dictionary(kind):
-        kind = kind.value_type
     if _is_list(kind):
         kind = kind.value_type
     is_text = types.is_string(kind) or types.is_large_string(kind)
