@@ -37,7 +37,7 @@ from shardprep.source.file_listing import LEADS_OUTSIDE, NOT_BELOW, Scope
 from shardprep.source.listing import Listing, Skipped, list_source
 from shardprep.source.members import Member, Members, StackExtent
 from shardprep.source.names import is_array_name, without_archive_suffix
-from shardprep.source.string_column import Coded, Texts
+from shardprep.source.string_column import Coded
 
 _KEPT_FIRST = ("test", "validation", "train")
 MOST_SHOWN = 160
@@ -290,7 +290,7 @@ def _select(
     if excluded:
         file, index = recipe.exclude_list, WholeKeyIndex(wanted.keys)
         origins = Coded.constant(origin_of(file, is_firm=False), len(excluded))
-        found = index.find_all(Texts.of(excluded), file, origins).tolist()
+        found = index.find_keys(excluded, file, origins).tolist()
         unused += [text for text, at in zip(excluded, found, strict=True) if at < 0]
         if unused and len(wanted) < len(images):  # other options may leave their images out
             every = WholeKeyIndex(images.keys)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from itertools import takewhile
 from typing import NamedTuple
@@ -345,7 +345,14 @@ class WholeKeyIndex(KeyIndex):
         super().__init__([printable(key) for key in keys])
 
     def find_all(self, texts: Texts, where: str, origins: Coded[Origin] | None = None) -> Ints:
-        texts = Texts.of([printable(from_cell(one)) for one in texts])
+        """Return positions as `KeyIndex.find_all` does; `texts` are cells as a table has them."""
+        return self.find_keys([from_cell(one) for one in texts], where, origins)
+
+    def find_keys(
+        self, ids: Iterable[str], where: str, origins: Coded[Origin] | None = None
+    ) -> Ints:
+        """Return positions as `find_all` does, of ids that are no longer cells."""
+        texts = Texts.of(map(printable, ids))
         origins = origins or Coded.constant(Origin(), len(texts))
         found, _ = positions(texts, self.keys)
         for row in np.flatnonzero(found < 0).tolist():

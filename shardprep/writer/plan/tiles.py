@@ -47,7 +47,7 @@ from shardprep.source.byte_range import (
 from shardprep.source.limits import Budget, SourceLimits
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Extent, Member, MembersBuilder
-from shardprep.source.string_column import Coded, Texts
+from shardprep.source.string_column import Coded
 from shardprep.source.unpack import UnpackedFile, buffered
 from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.chunk_encoder import read_files
@@ -271,7 +271,7 @@ def without_listed(
     """Return the items without tiles on the exclude list, these, and entries that fit no tile."""
     if not entries:
         return items, [], []
-    found = WholeKeyIndex(items.members.keys).find_all(Texts.of(entries), recipe.exclude_list)
+    found = WholeKeyIndex(items.members.keys).find_keys(entries, recipe.exclude_list)
     out = np.unique(found[found >= 0])
     if len(out) == len(items):
         raise SourceError(recipe.exclude_list, "names all tiles", "leave some of them out of it")
