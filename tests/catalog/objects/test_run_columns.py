@@ -47,3 +47,10 @@ def test_run_lengths_are_recognised_and_may_be_named(tmp_path: Path) -> None:
     single = members("center", "10 20")
     named = catalog(tmp_path / "2", single, "none", masks="rle:train.csv:id:center")
     assert facts_of(named).names == ("background", "object")
+
+
+def test_run_lengths_whose_ids_end_in_a_class_are_recognised(tmp_path: Path) -> None:
+    found = {f"{i}.jpg": jpeg(48, 64, seed=i) for i in range(6)}
+    rows = [f"{i}.jpg_{c},{'1 3 10 4 90 2' if c == 1 else ''}" for i in range(6) for c in (1, 2)]
+    found["train.csv"] = "\n".join(["ImageId_ClassId,EncodedPixels", *rows]).encode()
+    assert facts_of(catalog(tmp_path, found)).names == ("background", "1", "2")

@@ -205,8 +205,9 @@ def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
             except SourceError:
                 return []
         of_id = table.header.index(id_column)
-        known = [row for row in halves if row[place] not in _NO_RUNS]
-        images = [index.find(row[of_id])[:1] for row in known]
+        ids = (row[of_id] for row in halves)
+        known = zip(rows, ids, strict=True)
+        images = [index.find(text)[:1] for row, text in known if row[place] not in _NO_RUNS]
         num_sizes = 0
         for image, pairs in zip(images, runs, strict=True):
             size = size_of(image[0]) if image and num_sizes < _SAMPLE_IMAGES else None
