@@ -176,11 +176,12 @@ def _pairs(text: str) -> Pairs | None:
 
 def _are_runs(title: str, cells: Sequence[Pairs | None]) -> bool:
     several = [pairs for pairs in cells if pairs is not None and len(pairs) > 1]
-    numbers = {len(pairs) for pairs in cells if pairs is not None}
-    if numbers <= {1} or (numbers == {2} and not _TITLE.search(title)):
-        return False  # four numbers in each cell may be boxes
-    are_apart = ((p[1:, 0] >= p[:-1].sum(axis=1)).all() for p in several)
-    return all(pairs is not None for pairs in cells) and all(are_apart)
+    if not several or any(pairs is None for pairs in cells):
+        return False
+    if _TITLE.search(title):  # starts may be relative to the run before
+        return True
+    is_box = {len(pairs) for pairs in cells if pairs is not None} == {2}
+    return not is_box and all((p[1:, 0] >= p[:-1].sum(axis=1)).all() for p in several)
 
 
 def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
