@@ -428,7 +428,7 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
         one is not None and not (one.labels or one.fault or masks)
         for one, masks in zip(made, annotated.masks, strict=True)
     )
-    if recipe.unlisted == "auto" and num_unlisted > recipe.max_dropped * num_labelled:
+    if recipe.unlisted in ("auto", "train") and num_unlisted > recipe.max_dropped * num_labelled:
         what = f"no annotation lists {num_unlisted:,} of {counted(num_labelled, 'image')}"
         unlisted = OptionName("unlisted")
         hint = f"{unlisted} background stores them without objects, skip leaves them out"

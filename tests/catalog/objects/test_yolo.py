@@ -494,3 +494,25 @@ def test_an_image_in_no_list_of_a_split_is_skipped_and_counted(lists: str, tmp_p
     assert "3 images in no list of a split; --unlisted train takes them" in made.findings
     taken = catalog(tmp_path, members, boxes=lists, unlisted="train")
     assert Counter(item.split for item in taken.items)["train"] == 5
+
+
+def test_a_list_is_that_of_its_whole_name_and_a_missing_one_is_said(tmp_path: Path) -> None:
+    members = {f"images/{i}.jpg": jpeg(48, 64, seed=i) for i in range(6)}
+    members |= {f"labels/{i}.txt": b"0 .5 .5 .2 .2\n" for i in range(6)}
+    members |= {"a/old_train.txt": b"images/5.jpg\n", "train.txt": b"0.jpg\n1.jpg\n"}
+    members["data.yaml"] = b"names: [a]\ntrain: ./train.txt\nval: val.txt\n"
+    made = catalog(tmp_path, members, boxes="yolo")
+    assert [item.key for item in made.items] == ["images/0.jpg", "images/1.jpg"]
+    assert "data.yaml names the list 'val.txt', which the source lacks" in made.findings
+    members["old/train.txt"] = members.pop("train.txt")
+    members["new/train.txt"] = b"images/5.jpg\n"
+    with pytest.raises(SourceError, match=r"new/train\.txt, old/train\.txt; leave one out"):
+        catalog(tmp_path / "2", members, boxes="yolo")
+
+
+def test_taking_images_of_no_list_does_not_hide_missing_files(tmp_path: Path) -> None:
+    members = {f"images/{i}.jpg": jpeg(48, 64, seed=i) for i in range(12)}
+    members |= {f"labels/{i}.txt": b"0 .5 .5 .2 .2\n" for i in range(4)}
+    members |= {"train.txt": b"0.jpg\n1.jpg\n", "data.yaml": b"names: [a]\ntrain: train.txt\n"}
+    with pytest.raises(SourceError, match="no annotation lists"):
+        catalog(tmp_path, members, boxes="yolo", unlisted="train")

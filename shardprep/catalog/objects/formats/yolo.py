@@ -428,13 +428,21 @@ def _yaml_splits(names: NameFile, source: AnnotatedSource, findings: list[str]) 
     for split, paths in names.splits.items():
         of_split: set[int] = set()
         for path in paths:
-            listed = [key for key in lists if key.endswith(path.lstrip("./"))]
+            name = "/".join(part for part in path.split("/") if part not in ("", ".", ".."))
+            beside = f"{names.key.rpartition('/')[0]}/{name}".lstrip("/")
+            listed = [key for key in lists if f"/{key}".endswith(f"/{name}")]
+            listed = [key for key in listed if key == beside] or listed
+            if len(listed) > 1:
+                what = f"names the list {path!r}, and the source has {some_of(listed)}"
+                raise SourceError(names.key, what, "leave one out, or write its whole path")
+            if path.lower().endswith(".txt") and not listed:
+                findings.append(f"{names.key} names the list {path!r}, which the source lacks")
             if path.lower().endswith(".txt") and listed:
                 lines = source.documents.ids(listed[0])
                 found = (pairing.find_listed(line, names.key, split) for line in lines)
                 of_split.update(i for i in found if i is not None)
                 continue
-            wanted = "/" + "/".join(n for n in path.split("/") if n not in ("", ".", "..")) + "/"
+            wanted = f"/{name}/"
             inside = {folder for folder in folders if wanted in f"/{folder}/"}
             of_split.update(i for i, key in enumerate(keys) if key.rpartition("/")[0] in inside)
         for i in of_split:
