@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 from benchmarks.made_zip import write_made_zip
 from shardprep.catalog.items import Item
 from shardprep.cli.app import program
-from shardprep.errors import ShardprepError
+from shardprep.errors import ShardprepError, name_options_as_flags
 from shardprep.source.byte_range import PlainExtent, RefusedExtent, ZipExtent
 from shardprep.writer.plan import near_copies, source_plan
 from shardprep.writer.plan.plan import BuildPlan
@@ -287,4 +287,5 @@ def hashes(*, has_sizes: bool = False) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    name_options_as_flags()  # as in the tests
     HASHES.write_text(json.dumps(hashes(), indent=1) + "\n", encoding="utf-8")
