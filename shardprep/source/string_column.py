@@ -254,6 +254,17 @@ class Texts(Sequence[str]):
         pattern = rf"^.*/((?:[^/]*/){{{depth}}}[^/]*)$" if depth else "^.*/"
         return Texts(pc.replace_substring_regex(self.array, pattern, r"\1" if depth else ""))
 
+    def without_folders(self, number: int) -> Texts:
+        """Return each path without its first folders; a path with fewer folders does not change."""
+        pattern = rf"^(?:[^/]*/){{{number}}}"
+        return Texts(pc.replace_substring_regex(self.array, pattern, ""))
+
+    def replaced(self, rows: NDArray[Any], others: Texts) -> Texts:
+        """Return the texts with others in these rows."""
+        places = np.arange(len(self))
+        places[rows] = len(self) + np.arange(len(rows))
+        return Texts.joined([self, others]).take(places)
+
     def stems(self, depth: int) -> Texts:
         """Return the `ends` of all paths without file extensions; ".jpg" does not change."""
         ends = self.ends(depth).array

@@ -134,13 +134,10 @@ class KeyIndex:
         texts = _paths(texts)
         origins = origins or Coded.constant(Origin(), len(texts))
         found, is_many = self._find_names(texts)
-        if is_many.any() or (found >= 0).any():
-            return self._nearest(texts, found, is_many, origins, where)
-        texts, origins = self._shortened(texts, origins)
-        try:
-            return self._nearest(texts, *self._find_names(texts), origins, where)
-        except AmbiguousIdError:  # the ids are not of this source
-            return found
+        if not (is_many | (found >= 0)).all():
+            texts, origins = self._shortened(texts, origins, is_many | (found >= 0))
+            found, is_many = self._find_names(texts)
+        return self._nearest(texts, found, is_many, origins, where)
 
     def _nearest(
         self, texts: Texts, found: Ints, is_many: Bools, origins: Coded[Origin], where: str
@@ -163,8 +160,9 @@ class KeyIndex:
         """Return whether each id fits an image, or several."""
         texts = _paths(texts)
         found, is_many = self._find_names(texts)
-        if not (is_many.any() or (found >= 0).any()):
-            short, _ = self._shortened(texts, Coded.constant(Origin(), len(texts)))
+        fits = is_many | (found >= 0)
+        if not fits.all():
+            short, _ = self._shortened(texts, Coded.constant(Origin(), len(texts)), fits)
             found, is_many = self._find_names(short)
         return (found >= 0) | is_many
 
@@ -244,30 +242,36 @@ class KeyIndex:
             error.found = found
             raise error
 
-    def _shortened(self, texts: Texts, origins: Coded[Origin]) -> tuple[Texts, Coded[Origin]]:
+    def _shortened(
+        self, texts: Texts, origins: Coded[Origin], fits: Bools
+    ) -> tuple[Texts, Coded[Origin]]:
         """Return ids without the first folders, such as `/kaggle/input/set/`, that no key has.
 
-        As many folders are kept as fit a key. A split that the folders name stays that of the id.
+        All ids of an origin lose the same number of folders, the fewest with which one of them
+        fits a key; an origin with an id that `fits` loses none. A split that the folders name
+        stays that of the id.
         """
+        short, split_of = texts, origins
         depths = texts.num_folders()
-        if not depths.any():
-            return texts, origins
-        short = texts
-        left = np.flatnonzero(depths)
-        parts: list[tuple[Ints, Texts]] = []
-        for depth in range(min(self._most_folders, int(depths.max()) - 1), -1, -1):
-            ends = texts.take(left).ends(depth)
-            found, is_many = self._find_names(ends)
-            fits = (found >= 0) | is_many
-            parts.append((left[fits], ends.where(fits)))
-            left = left[~fits]
-        rest = np.setdiff1d(np.arange(len(texts)), np.concatenate([rows for rows, _ in parts]))
-        rows = np.concatenate([*(rows for rows, _ in parts), rest])
-        every = Texts.joined([*(ends for _, ends in parts if len(ends)), texts.take(rest)])
-        short = every.take(np.argsort(rows, kind="stable"))
-        stated = texts.folders.map(lambda path: given_split(path.split("/")))
-        pairs = zip(origins, stated, strict=True)
-        return short, Coded.of(one._replace(split=own or one.split) for one, own in pairs)
+        for row in origins.firsts():
+            rows = np.flatnonzero(origins.codes == origins.codes[row])
+            if fits[rows].any() or not depths[rows].any():
+                continue
+            own = texts.take(rows)
+            for number in range(1, int(depths[rows].max()) + 1):
+                cut = own.without_folders(number)
+                found, is_many = self._find_names(cut)
+                if is_many.any() or (found >= 0).any():
+                    break
+            else:
+                continue
+            short = short.replaced(rows, cut)
+            stated = own.folders.map(lambda path: given_split(path.split("/")))
+            changed = list(split_of)
+            for at, split in zip(rows.tolist(), stated, strict=True):
+                changed[at] = changed[at]._replace(split=split or changed[at].split)
+            split_of = Coded.of(changed)
+        return short, split_of
 
     def _find_names(self, texts: Texts) -> tuple[Ints, Bools]:
         """Return the only key of each id or −1, and whether several keys fit."""
