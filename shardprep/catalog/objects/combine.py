@@ -154,7 +154,6 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
             without_image=tuple(without_image),
             unmatched=unmatched_of(unmatched, 0),
             documents=frozenset(key for one in sources for key in one.documents),
-            num_objects={name: counts[i] for i, name in enumerate(names) if counts[i]},
             dropped=dict(sorted(dropped.items())),
         ),
         annotations=annotations,
@@ -407,11 +406,11 @@ def _lacks(
 def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) -> Annotated:
     """Return the annotations with unlisted images resolved, now that their splits are known.
 
-    Images of a split without any annotation are unlabelled. In other splits, unlisted images become
-    background, or keep their reason in `lacks`. SourceError if "auto" would make too many images
-    background.
+    Images in no split have none. Images of a split without any annotation are unlabelled. In other
+    splits, unlisted images become background, or keep their reason in `lacks`. SourceError if
+    "auto" would make too many images background.
     """
-    listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if not lack}
+    listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if s and not lack}
     nothing = Annotation()
     made: list[Annotation | None] = []
     lacks: list[str] = []
@@ -437,7 +436,13 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
         )
     known = annotated.facts.unmatched
     unmatched = unmatched_of(known.objects if known else {}, num_unlisted)
-    facts = replace(annotated.facts, num_background=num_background, unmatched=unmatched)
+    names, (counts, _) = annotated.facts.names, _counts(made)
+    facts = replace(
+        annotated.facts,
+        num_objects={name: counts[i] for i, name in enumerate(names) if counts[i]},
+        num_background=num_background,
+        unmatched=unmatched,
+    )
     return replace(annotated, annotations=made, lacks=lacks, facts=facts)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from posixpath import commonprefix
+from itertools import takewhile
 from typing import NamedTuple
 
 from shardprep.catalog.names import class_files, masks_by_folder, stem
@@ -15,8 +16,14 @@ from shardprep.catalog.objects.formats.panoptic import SegmentMasks, segment_mas
 from shardprep.catalog.patterns import Pattern, matched
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.errors import SourceError, shown, some_of
-from shardprep.recipe.object_rules import NAME_FIELDS, PATTERN_HINT, MaskPattern, PatternField
+from shardprep.errors import OptionError, SourceError, shown, some_of
+from shardprep.recipe.object_rules import (
+    NAME_FIELDS,
+    PATTERN_HINT,
+    MaskPattern,
+    PatternField,
+    parse_mask_pattern,
+)
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Member, Members
@@ -102,8 +109,12 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
     excluded = {key for key, is_out in zip(by_key, matches, strict=True) if is_out}
     try:
         files = pair_masks(list(by_key), pattern, others)
-    except AmbiguousIdError:
-        files = pair_masks(list(by_key), pattern, others | excluded)
+    except SeveralImagesError:
+        no_images = others | excluded
+        try:
+            files = pair_masks(list(by_key), pattern, no_images)
+        except SeveralImagesError as error:
+            raise _advised(error, list(by_key), pattern, no_images) from None
     used = files.keys
     classes = class_files(used, by_key) if recipe.instances else {}
     others.update(classes.values())
@@ -134,8 +145,9 @@ def pair_masks(
     folder that holds only this image. `{folder}` is the name of the image's folder, `{dir}` its
     path, `{class}` a class name. `*` fits anything within a name, `?` one letter, `**` also
     folders. `{stem[:-4]}` is the stem without its last four letters,
-    `{stem:(.+)_rgb}` the group of a regular expression in the stem. If several images have the
-    name, `Pairing` finds the nearest. `no_images` are keys of other masks. Several images may have
+    `{stem:(.+)_rgb}` the group of a regular expression in the stem. Of several images with the
+    name, `Pairing` finds the nearest, or the one that shares the most leading folders is meant:
+    SeveralImagesError if several do. `no_images` are keys of other masks. Several images may have
     one target image, and an image has one.
     """
     masks = matching(keys, pattern)
@@ -146,27 +158,69 @@ def pair_masks(
     if not images:
         raise fits_all(pattern)
     search = _Search(images, pattern)
-    of_image: defaultdict[str, list[str]] = defaultdict(list)
-    without: list[str] = []
-    for key, values in masks.items():
-        found = search.images_of(key, values)
-        for at in found:
-            of_image[images[at]].append(key)
-        if not found:
-            without.append(key)
+    pairs = [(key, images[i]) for key, values in masks.items() for i in search.of(key, values)]
+    of_image = _nearest_masks(pairs)
+    used = {key for several in of_image.values() for key in several}
+    without = [key for key in masks if key not in used]
     if not of_image:
         mask, image = shown(without[0], _MOST_SHOWN), shown(images[0], _MOST_SHOWN)
         what = f"no image belongs to {mask} or any other of {len(without):,} files {pattern.text}"
         raise SourceError(pattern.option, what, f"an image looks like {image}")
     for image, several in of_image.items() if pattern.is_target else ():
-        of_image[image] = nearest = _nearest(several, image)
-        without += (key for key in several if key not in nearest)
-        if len(nearest) > 1:
-            what = f"{image} has several target images: {some_of(nearest)}"
+        if len(several) > 1:
+            what = f"{image} has several target images: {some_of(several)}"
             raise SourceError(pattern.option, what, "give a pattern that fits one of them")
     classes = {key: values["class"] for key, values in masks.items() if "class" in values}
     noun = "target image" if pattern.is_target else "mask"
-    return MaskFiles(dict(of_image), without, classes, noun)
+    return MaskFiles(of_image, without, classes, noun)
+
+
+class SeveralImagesError(AmbiguousIdError):
+    """A mask fits several images that are equally near."""
+
+    images: Sequence[str] = ()
+
+
+def _advised(
+    error: SeveralImagesError, keys: Sequence[str], pattern: MaskPattern, no_images: Collection[str]
+) -> SourceError:
+    """Return the error with a pattern that tells images apart by their folders, if there is one.
+
+    It is the given pattern with `{folder}` for a wildcard, for the name of a folder, or before it.
+    """
+    masks = matching(keys, pattern).keys()
+    folders = {f"/{image}".split("/")[-2] for image in error.images} - {""}
+    words = "|".join(map(re.escape, sorted(folders)))
+    places = re.finditer(rf"\*+|(?<![^\W_])(?:{words})(?![^\W_])|^", pattern.text)
+    for place in places if folders else ():
+        slash = "" if place[0] else "/"
+        text = f"{pattern.text[: place.start()]}{{folder}}{slash}{pattern.text[place.end() :]}"
+        try:
+            files = pair_masks(keys, parse_mask_pattern(text, pattern.option), no_images)
+        except (SourceError, OptionError):
+            continue
+        if masks <= files.keys and masks.isdisjoint(files.without_image):
+            hint = f"{pattern.option} {shlex.quote(text)} tells them apart by their folders"
+            return SourceError(error.where, error.what, hint)
+    return error
+
+
+def _nearest_masks(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the masks of each image from pairs of a mask and an image, without distant ones.
+
+    Near are those that share the most leading folders. If an image has masks both near and far, the
+    others are of images that are missing; so are the other masks of a folder.
+    """
+    near = [_num_shared(mask, image) for mask, image in pairs]
+    most: defaultdict[str, int] = defaultdict(int)
+    for (mask, image), number in zip(pairs, near, strict=True):
+        for one in (f"{mask.rpartition('/')[0]}/", image):
+            most[one] = max(most[one], number)
+    of_image: defaultdict[str, list[str]] = defaultdict(list)
+    for (mask, image), number in zip(pairs, near, strict=True):
+        if number == most[image] == most[f"{mask.rpartition('/')[0]}/"]:
+            of_image[image].append(mask)
+    return dict(of_image)
 
 
 def fits_all(pattern: MaskPattern) -> SourceError:
@@ -199,7 +253,9 @@ class _Search:
             (group for group, field in fields.items() if field.name in NAME_FIELDS),
             key=lambda group: NAME_FIELDS.index(fields[group].name),
         )
+        texts = {fields[group].text for group in named}
         has_parts = any(fields[group].is_part for group in named)
+        has_parts = has_parts or ("folder" in texts and "id" not in texts)
         self._named = (
             [group for group in named if fields[group].text != "id"] if has_parts else named[:1]
         )
@@ -217,44 +273,38 @@ class _Search:
             keys = [f"{folder}{slash}{part}.image" for (folder, slash, _), part in pairs]
         self._pairing = Pairing(KeyIndex(keys))
 
-    def images_of(self, mask: str, values: Mapping[str, str]) -> Sequence[int]:
+    def of(self, mask: str, values: Mapping[str, str]) -> Sequence[int]:
         """Return positions: of the image of a mask (SourceError if several), or all of a target."""
-        try:
-            found = self._image_of(mask, values)
-        except AmbiguousIdError as error:
-            if not (self._are_shared and error.found):
-                raise
-            by_key = {self._images[self._numbers[i]]: self._numbers[i] for i in error.found}
-            return [by_key[key] for key in _nearest([*by_key], mask)]
-        return () if found is None else (found,)
-
-    def _image_of(self, mask: str, values: Mapping[str, str]) -> int | None:
         name = "|".join(values[group] for group in self._named)
         folder = values.get("dir")
         if not name:
             return self._only(folder or "", mask, is_deep=False)
-        path = f"{folder}/{name}" if folder else name
         try:
-            found = self._pairing.find(path, mask)
-        except AmbiguousIdError:
-            if self._are_shared:
-                raise
-            same = [i for i, part in zip(self._numbers, self._parts, strict=False) if part == name]
-            if len(same) < 2:
-                raise
-            raise self._several(mask, "its name fits", same, "say more of the name") from None
+            place = self._pairing.find(f"{folder}/{name}" if folder else name, mask)
+        except AmbiguousIdError as error:
+            found = [self._numbers[i] for i in error.found]
+            near = [_num_shared(self._images[i], mask) for i in found]
+            found = [i for i, number in zip(found, near, strict=True) if number == max(near)]
+            if len(found) > 1 and not self._are_shared:
+                of, hint = f"{name!r} fits", error.hint
+                if self._parts:
+                    of, hint = "its name fits", "say more of the name"
+                raise self._several(mask, of, found, hint) from None
+            return found
         folders = composed(mask).split("/")[:-1]
-        if found is None and folder is None and "id" in self._named and name in folders:
+        if place is None and folder is None and "id" in self._named and name in folders:
             depth = len(folders) - folders[::-1].index(name)
             return self._only("/".join(folders[:depth]), mask, is_deep=True)
-        return None if found is None else self._numbers[found]
+        return () if place is None else (self._numbers[place],)
 
-    def _several(self, mask: str, of: str, found: Sequence[int], hint: str) -> SourceError:
+    def _several(self, mask: str, of: str, found: Sequence[int], hint: str) -> SeveralImagesError:
         one, two = (shown(self._images[i], _MOST_SHOWN) for i in found[:2])
         what = f"{of} several images: {one} and {two}"
-        return SourceError(shown(mask, _MOST_SHOWN), what, hint)
+        error = SeveralImagesError(shown(mask, _MOST_SHOWN), what, hint)
+        error.images = [self._images[i] for i in found[:2]]
+        return error
 
-    def _only(self, folder: str, mask: str, *, is_deep: bool) -> int | None:
+    def _only(self, folder: str, mask: str, *, is_deep: bool) -> Sequence[int]:
         """Return the only image in a folder (or below it, if `is_deep`); SourceError if several."""
         if self._below is None:
             below: defaultdict[str, list[int]] = defaultdict(list)
@@ -267,13 +317,13 @@ class _Search:
         found = self._below.get(folder if is_deep else f"/{folder}", [])
         if len(found) > 1:
             raise self._several(mask, "its folder holds", found, "name them by {stem} or {name}")
-        return found[0] if found else None
+        return found
 
 
-def _nearest(keys: Sequence[str], to: str) -> list[str]:
-    """Return the keys that share the most leading folders with another key."""
-    shared = [len(commonprefix([key.split("/"), to.split("/")])) for key in keys]
-    return [key for key, number in zip(keys, shared, strict=True) if number == max(shared)]
+def _num_shared(one: str, other: str) -> int:
+    """Return the number of leading folders that two keys share."""
+    pairs = zip(one.split("/")[:-1], other.split("/")[:-1], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _parts(images: Sequence[str], field: PatternField, pattern: MaskPattern) -> list[str | None]:

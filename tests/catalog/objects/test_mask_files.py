@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,6 +59,63 @@ def test_an_image_may_have_several_masks() -> None:
 def test_a_mask_without_its_image_is_reported() -> None:
     keys = ["a/x.jpg", "masks/x.png", "masks/y.png"]
     assert pair_masks(keys, parse_mask_pattern("masks/{stem}.png")).without_image == ["masks/y.png"]
+
+
+PARTS = [f"{part}/test/hole/{i}.png" for part in ("bottle", "capsule") for i in range(3)]
+HOLES = [f"{part}/ground_truth/hole/{i}_mask.png" for part in ("bottle", "capsule") for i in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["{stem}_mask.*", "{id}_mask.*", "ground_truth/{folder}/{stem}_mask.png", "{stem[0:1]}_mask.*"],
+)
+def test_masks_with_equal_names_are_of_the_images_that_share_their_folders(pattern: str) -> None:
+    found = pair_masks(sorted(PARTS + HOLES), parse_mask_pattern(pattern))
+    assert not found.without_image
+    assert found.of_image == {
+        f"{part}/test/hole/{i}.png": [f"{part}/ground_truth/hole/{i}_mask.png"]
+        for part in ("bottle", "capsule")
+        for i in (1, 2)
+    }
+
+
+@pytest.mark.parametrize(
+    "lost", [["bottle/test/hole/1.png"], [f"bottle/test/hole/{i}.png" for i in range(3)]]
+)
+def test_the_mask_of_a_missing_image_is_never_that_of_another_category(lost: list[str]) -> None:
+    keys = sorted({*PARTS, *HOLES} - {*lost})
+    found = pair_masks(keys, parse_mask_pattern("{stem}_mask.png"))
+    expected = {one: mask for one, mask in found.of_image.items() if one.startswith("capsule")}
+    assert expected == {
+        f"capsule/test/hole/{i}.png": [f"capsule/ground_truth/hole/{i}_mask.png"] for i in (1, 2)
+    }
+    is_whole = len(lost) > 1
+    assert (
+        found.without_image
+        == [f"bottle/ground_truth/hole/{i}_mask.png" for i in (1, 2)][: 1 + is_whole]
+    )
+
+
+@pytest.mark.parametrize(
+    ("mask", "pattern", "advice"),
+    [
+        ("gt/{}_{}.png", "gt/*_{stem}.png", "gt/{folder}_{stem}.png"),
+        ("gt/{}_{}.png", "gt/hole_{stem}.png", "gt/{folder}_{stem}.png"),
+        ("gt/{}/x/{}.png", "x/{stem}.png", "{folder}/x/{stem}.png"),
+        ("gt/{}/x/{}.png", "**/x/{stem}.*", "{folder}/x/{stem}.*"),
+    ],
+)
+def test_an_unclear_mask_shows_the_pattern_that_tells_images_apart(
+    tmp_path: Path, mask: str, pattern: str, advice: str
+) -> None:
+    pairs = {f"i/{kind}/{n}.jpg": mask.format(kind, n) for kind in ("good", "hole") for n in (1, 2)}
+    members = dict.fromkeys(pairs, jpeg(8, 8)) | dict.fromkeys(pairs.values(), grey(0, 255))
+    with pytest.raises(SourceError) as error:
+        catalog(tmp_path, members, labels="none", masks=pattern)
+    assert "fits several images: i/good/1.jpg and i/hole/1.jpg" in str(error.value)
+    assert error.value.hint == f"--masks {shlex.quote(advice)} tells them apart by their folders"
+    made = catalog(tmp_path, members, labels="none", masks=shlex.split(error.value.hint)[1])
+    assert masks_of(made) == {image: [one] for image, one in pairs.items()}
 
 
 @pytest.mark.parametrize(("keys", "pattern", "message"), data_rows("objects", "mask_errors"))

@@ -13,7 +13,7 @@ import pytest
 from shardprep import inspect, repack, report
 from shardprep.dataset.manifest import Unmatched
 from shardprep.errors import BuildError, SourceError
-from tests.catalog.builders import catalog, facts_of
+from tests.catalog.builders import catalog, facts_of, reasons
 from tests.catalog.objects.written import WRITERS, coco_document, yolo_line
 from tests.support.builders import build, png, write_folder
 
@@ -187,3 +187,18 @@ def test_unmatched_objects_count_with_those_that_workers_drop(tmp_path: Path) ->
     reasons = r"5 of 12 objects are bad \(41.7%\), the limit is 40.0%: 4 no image, 1 repeated"
     with pytest.raises(BuildError, match=reasons):
         build(source, tmp_path / "out", boxes="yolo", max_dropped=0.4)
+
+
+def test_images_in_no_list_of_a_split_need_no_annotation_and_count_no_objects(
+    tmp_path: Path,
+) -> None:
+    members = {f"images/{i}.png": png(32, 32) for i in range(6)}
+    members |= {f"labels/{i}.txt": b"0 .5 .5 .5 .5" for i in range(4)}
+    members["data.yaml"] = b"names: [cat]\ntrain: train.txt\nval: val.txt"
+    members |= {"train.txt": b"images/0.png\nimages/1.png", "val.txt": b"images/2.png"}
+    made = catalog(tmp_path, members, boxes="yolo")
+    assert [item.split for item in made.items] == ["train", "train", "validation"]
+    lost = {key for key, reason in reasons(made).items() if reason == "in no split"}
+    assert lost == {f"images/{i}.png" for i in (3, 4, 5)}
+    facts = facts_of(made)
+    assert (facts.num_objects, facts.unmatched, facts.num_background) == ({"cat": 3}, None, 0)

@@ -95,6 +95,7 @@ class Pairing:
             self._places[folder, split] = meant, self._ways(folder)
         meant, places = self._places[folder, split]
         several: Sequence[int] = ()
+        is_near = False
         for place in places:
             found = self._index.find(f"{place}/{path}" if place else path)
             if meant:
@@ -104,8 +105,10 @@ class Pairing:
             if len(found) == 1:
                 self._has_near |= bool(place)
                 return found[0]
-            several = several or found
-        if several and not self._has_near:  # else the image is missing in the places near by
+            if found and not several:
+                several, is_near = found, bool(place)
+        # By name alone, the image is missing if those of other documents are near by.
+        if several and (is_near or not self._has_near):
             one, two = self._index.keys[several[0]], self._index.keys[several[1]]
             hint = f"leave out one of them, with {OptionName('exclude')} or {OptionName('root')}"
             what = f"{path!r} fits several images: {one} and {two}"
