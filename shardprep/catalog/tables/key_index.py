@@ -53,6 +53,10 @@ class Origin(NamedTuple):
     """Split that the table or a column of it states for the id."""
     is_firm: bool = True
     """Whether the split is of the images as they are; a list of a split may name others."""
+    file: str = ""
+    """The table or list; each writes its ids in one way."""
+    is_of_path: bool = False
+    """Whether a folder of the id states the split, so that no other is meant."""
 
     def level(self, folder: str, split: str | None) -> int:
         """Return how far a folder of images of a split is from the origin; 0 is nearest.
@@ -77,7 +81,7 @@ def origin_of(file: str, *, is_firm: bool = True) -> Origin:
     if folder.startswith("/"):  # a file on disk
         folder = ""
     split = document_split(name) or ("test" if SUBMISSION.search(name) else None)
-    return Origin(folder, split or stated_split(folder), is_firm)
+    return Origin(folder, split or stated_split(folder), is_firm, file)
 
 
 class KeyIndex:
@@ -145,7 +149,8 @@ class KeyIndex:
         is_home = np.zeros(len(texts), bool)
         for row, origin in origins.firsts().items():
             rows = np.flatnonzero(origins.codes == origins.codes[row])
-            if origin == Origin() and not is_many[rows].any():
+            is_whole = not origin.folder and origin.split is None
+            if is_whole and not is_many[rows].any():
                 is_home[rows] = True
                 continue
             near = self._near(texts.take(rows), found[rows], is_many[rows], origin, where)
@@ -222,6 +227,7 @@ class KeyIndex:
         codes = origins.codes[foreign]
         is_known = np.isin(found[foreign], homes)
         lost = np.isin(codes, np.unique(codes[is_known]))
+        lost |= origins.fit(lambda one: one.is_of_path)[foreign]
         firm = origins.fit(lambda one: one.is_firm)[foreign]
         if not len(homes) and firm.any():
             row = int(foreign[firm][0])
@@ -269,7 +275,8 @@ class KeyIndex:
             stated = own.folders.map(lambda path: given_split(path.split("/")))
             changed = list(split_of)
             for at, split in zip(rows.tolist(), stated, strict=True):
-                changed[at] = changed[at]._replace(split=split or changed[at].split)
+                if split is not None:
+                    changed[at] = changed[at]._replace(split=split, is_of_path=True)
             split_of = Coded.of(changed)
         return short, split_of
 
