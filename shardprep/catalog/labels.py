@@ -63,6 +63,10 @@ _MOST_CANDIDATES = 40
 _MOST_TARGETS = 1_000
 
 
+class TwoLabelsError(SourceError):
+    """Rows of a table give one image different labels."""
+
+
 @dataclass(frozen=True, slots=True)
 class Labelling:
     """The labels of all images, in the order of the keys, and how they were found."""
@@ -154,11 +158,14 @@ def _by_tables(
         try:
             labelling = label_by_table(index, table, CsvRule((table.name,)))
         except AmbiguousIdError as error:
-            passed_over = f"; {table.name} is passed over: {error.what}"
+            passed_over += f"; {table.name} is passed over: {error.what}"
             unclear.append(error)
             continue
         except OpenQuoteError:  # the table names images, but rows are missing
             raise
+        except TwoLabelsError as error:
+            passed_over += f"; {table.name} is passed over: it {error.what}"
+            continue
         except SourceError:
             unclear += _nearly_fitting(index, table)
             continue
@@ -381,7 +388,7 @@ def _of_images(
         what = f"gives {keys[image]} two labels{of}, {cells.values[named[image]]!r} and {cell!r}"
         hint = f"{OptionName('pivot')} COLUMN takes a row for each image and target"
         texts = f"{OptionName('target')} multilabel several classes, texts several texts"
-        raise SourceError(table, what, f"one row an image is needed; {hint}, {texts}")
+        raise TwoLabelsError(table, what, f"one row an image is needed; {hint}, {texts}")
     return Coded(named, cells.values)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property, partial
 from itertools import takewhile
 from typing import NamedTuple
@@ -127,19 +127,29 @@ class KeyIndex:
             self._by_folder[name, depth] = self._grouped(named, depth)
         return self._by_folder[name, depth].get(folder, ())
 
-    def find_all(self, texts: Texts, where: str, origins: Coded[Origin] | None = None) -> Ints:
+    def find_all(
+        self,
+        texts: Texts,
+        where: str,
+        origins: Coded[Origin] | None = None,
+        *,
+        fitting: Collection[Origin] = (),
+    ) -> Ints:
         """Return the position of the key of each id, or −1 if no image has it.
 
         An id that fits several images means the one nearest to its origin (see `Origin.level`).
         The ids of an origin that do not fit there are searched farther away only if names are
         unique: if an id fits images both near and far, the others are of images that are missing.
         AmbiguousIdError if several images are equally near, or if all are of another split.
+        `fitting` are origins of which other ids are whole keys, so that these are not shortened.
         """
         texts = _paths(texts)
         origins = origins or Coded.constant(Origin(), len(texts))
         found, is_many = self._find_names(texts)
-        if not (is_many | (found >= 0)).all():
-            texts, origins = self._shortened(texts, origins, is_many | (found >= 0))
+        fits = is_many | (found >= 0)
+        if not fits.all():
+            fits |= origins.fit(lambda one: one in fitting)
+            texts, origins = self._shortened(texts, origins, fits)
             found, is_many = self._find_names(texts)
         return self._nearest(texts, found, is_many, origins, where)
 
@@ -355,7 +365,14 @@ class WholeKeyIndex(KeyIndex):
     def __init__(self, keys: Sequence[str]) -> None:
         super().__init__([printable(key) for key in keys])
 
-    def find_all(self, texts: Texts, where: str, origins: Coded[Origin] | None = None) -> Ints:
+    def find_all(
+        self,
+        texts: Texts,
+        where: str,
+        origins: Coded[Origin] | None = None,
+        *,
+        fitting: Collection[Origin] = (),  # noqa: ARG002 - whole keys tell them
+    ) -> Ints:
         """Return positions as `KeyIndex.find_all` does; `texts` are cells as a table has them."""
         return self.find_keys([from_cell(one) for one in texts], where, origins)
 
@@ -369,7 +386,9 @@ class WholeKeyIndex(KeyIndex):
         for row in np.flatnonzero(found < 0).tolist():
             found[row] = self._whole.get(composed(texts[row]), -1)
         left = np.flatnonzero(found < 0)
-        found[left] = super().find_all(texts.take(left), where, origins.take(left))
+        own = texts.take(left), where, origins.take(left)
+        whole = origins.take(np.flatnonzero(found >= 0)).counts()
+        found[left] = super().find_all(*own, fitting=whole)
         return found
 
     @cached_property

@@ -42,6 +42,7 @@ from shardprep.storage.text_file import as_utf8, decoded, text_lines
 
 _AT_ONCE = 1 << 12
 _JSON = (".json", ".jsonl")
+_PARQUET = b"PAR1"
 _NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")
 """Line of a list in the style of ImageNet: a path, then labels as numbers."""
 
@@ -141,8 +142,18 @@ class Documents:
     def find(self, file: str) -> tuple[str, bytes]:
         """Return key and bytes of the member whose key ends in `file`, or of a file on disk.
 
-        JSON is returned as UTF-8. SourceError if several members fit, or if the file is missing.
+        JSON is returned as UTF-8. SourceError if several members fit, or if the file is missing or
+        a Parquet.
         """
+        key, data = self._find(file)
+        if data.startswith(_PARQUET):
+            hint = (
+                f"{OptionName('labels')} column:NAME uses the columns of a source; or write a CSV"
+            )
+            raise SourceError(file, "is a Parquet file, not a table of text", hint)
+        return key, data
+
+    def _find(self, file: str) -> tuple[str, bytes]:
         found, is_json = self._members(file), file.lower().endswith(_JSON)
         if len(found) == 1:
             data = _read(found[0])
@@ -185,6 +196,8 @@ class Documents:
     def _table(self, file: str, columns: Sequence[str] = ()) -> Table:
         if "{" in file:
             return self._of_pattern(file, columns)
+        if self._columns is not None and file == self._columns.name:
+            return self._columns
         name, data = self.find(file)
         return self._parse(data, name, columns)
 

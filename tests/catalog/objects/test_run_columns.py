@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.catalog.builders import catalog, facts_of, survey
-from tests.support.builders import jpeg
+from shardprep.catalog.catalog import make_catalog
+from shardprep.errors import SourceError
+from shardprep.recipe.recipe import make_recipe
+from tests.catalog.builders import catalog, facts_of, objects_of, survey
+from tests.support.arrays import parquet
+from tests.support.builders import jpeg, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,3 +58,21 @@ def test_run_lengths_whose_ids_end_in_a_class_are_recognised(tmp_path: Path) -> 
     rows = [f"{i}.jpg_{c},{'1 3 10 4 90 2' if c == 1 else ''}" for i in range(6) for c in (1, 2)]
     found["train.csv"] = "\n".join(["ImageId_ClassId,EncodedPixels", *rows]).encode()
     assert facts_of(catalog(tmp_path, found)).names == ("background", "1", "2")
+
+
+@pytest.mark.parametrize("kind", ["text", "list"])
+def test_run_lengths_in_a_parquet_are_read_from_its_own_columns(kind: str, tmp_path: Path) -> None:
+    runs = [f"{i + 1} 3 100 4 {200 + i} 2" for i in range(6)]
+    cells = runs if kind == "text" else [[int(one) for one in text.split()] for text in runs]
+    columns = {"image": [jpeg(48, 64, seed=i) for i in range(6)], "rle": cells}
+    source = write(tmp_path / "a.parquet", parquet(columns))
+    recipe = make_recipe({"source": str(source)}, "test")
+    made = make_catalog(recipe, tmp_path / "work", lambda _: None)
+    assert [objects_of(item).outlines[0].text for item in made.items] == runs  # type: ignore[union-attr]
+
+
+def test_a_parquet_is_no_table_of_text(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.parquet", parquet({"id": ["0"], "label": ["a"]}))
+    for keys in ({"labels": f"csv:{table}:id:label"}, {"exclude_list": str(table)}):
+        with pytest.raises(SourceError, match=r"is a Parquet file, not a table of text"):
+            catalog(tmp_path, members("x", "1"), **keys)

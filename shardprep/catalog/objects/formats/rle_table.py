@@ -214,8 +214,10 @@ def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
             size = size_of(image[0]) if image and num_sizes < _SAMPLE_IMAGES else None
             num_sizes += bool(image)
             if size is not None and pairs is not None and pairs[-1].sum() > math.prod(size) + 1:
-                return []
-        others = [name for name in table.header if name.lower() in _CLASS_COLUMNS]
-        option = ":".join(["rle", table.files, id_column, title, *others[:1]])
-        return [Sign("masks", option, f"{table.name}: run lengths in column {title!r}")]
+                break
+        else:
+            others = [name for name in table.header if name.lower() in _CLASS_COLUMNS]
+            others = [name for name in others if name != title]
+            option = ":".join(["rle", table.files, id_column, title, *others[:1]])
+            return [Sign("masks", option, f"{table.name}: run lengths in column {title!r}")]
     return []
