@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from shardprep.catalog.names import (
     natural_order,
 )
 from shardprep.catalog.patterns import Pattern
-from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table, united
 from shardprep.catalog.tables.table import OpenQuoteError, Table
 from shardprep.catalog.target_values import OF_COLUMNS
@@ -154,7 +155,8 @@ def _by_tables(
 ) -> tuple[Labelling | None, str, SourceError | None]:
     """Return the labels by the first table that fits, a remark on others, and the first error."""
     passed_over, unclear = "", list[SourceError]()
-    for table in united(index, tables):
+    several = united(index, tables)
+    for table in several:
         try:
             labelling = label_by_table(index, table, CsvRule((table.name,)))
         except AmbiguousIdError as error:
@@ -173,8 +175,24 @@ def _by_tables(
         if is_fit or are_classes(len(labelling.table_names), len(table.rows)):  # not captions
             table.check_quotes(*labelling.columns)
         if is_fit:
-            return labelling, "", None
+            others = [one for one in several if one is not table]
+            return replace(labelling, remarks=_unused(index, labelling, others)), "", None
     return None, passed_over, unclear[0] if unclear else None
+
+
+def _unused(index: KeyIndex, labelling: Labelling, tables: Sequence[Table]) -> tuple[str, ...]:
+    """Return a remark on each table that labels images which stay unlabelled."""
+    remarks = []
+    for table in tables:
+        if SUBMISSION.search(table.name):
+            continue
+        with contextlib.suppress(SourceError):
+            found = label_by_table(index, table, CsvRule((table.name,)))
+            number = int((found.names.are_there & ~labelling.names.are_there).sum())
+            if number:
+                named = counted(number, "image", "stays", "stay")
+                remarks.append(f"{table.name} is not used; {named} unlabelled that it labels")
+    return tuple(remarks)
 
 
 def _nearly_fitting(index: KeyIndex, table: Table) -> list[SourceError]:

@@ -85,6 +85,12 @@ def test_a_table_of_a_split_alone_labels_only_that_split(
         assert set(named(tmp_path, members).values()) == {None}
 
 
+def test_a_table_that_auto_leaves_out_is_said_if_its_images_stay_unlabelled(tmp_path: Path) -> None:
+    extra = labels("ab", [f"test/{i}" for i in IDS], head="id,label,other")
+    made = catalog(tmp_path, TWINS | {"train.csv": labels("ab"), "zz.csv": extra})
+    assert made.findings == ["zz.csv is not used; 6 images stay unlabelled that it labels"]
+
+
 def test_a_column_of_splits_tells_equal_names_apart(tmp_path: Path) -> None:
     rows = [f"{i},{s},{s[1]}{i % 2}" for s in ("train", "test") for i in IDS]
     members = TWINS | {"labels.csv": "\n".join(["id,split,label", *rows]).encode()}
