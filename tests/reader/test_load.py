@@ -297,7 +297,7 @@ def test_an_epoch_has_each_record_once_and_the_elements_of_its_cardinality(
     for epoch in epochs_of(found, len(every)):
         assert len(set(epoch)) == len(epoch)
         assert set(epoch) <= set(every)
-    is_shuffled = options.get("shuffle", split.startswith("train")) is not False
+    is_shuffled = options.get("shuffle", "train" in split) is not False
     assert (found == every * (len(found) // len(every))) == (not is_shuffled)
 
 

@@ -61,8 +61,6 @@ def outcome(source: Path, options: Mapping[str, Any]) -> Outcome:
             }
     except ShardprepError as error:
         return Outcome({}, error=str(error))
-    finally:
-        name_options_as_flags(yes=False)
     lost = frozenset(one.key for one in plan.skipped if one.reason in _NO_TARGET)
     return Outcome(found, plan.labels_from, tuple(plan.findings), lost)
 
