@@ -24,7 +24,7 @@ import copyreg
 import errno
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -200,6 +200,23 @@ class OptionError(RecipeError):
 
 class SourceError(ShardprepError):
     """An archive, a label table, keys or labels cannot be used as asked."""
+
+
+class QuestionError(RecipeError):
+    """Several readings of a source fit, and the user must choose one."""
+
+    def __init__(
+        self,
+        where: str | OptionName,
+        what: str = "",
+        hint: str = "",
+        *,
+        readings: Sequence[tuple[Mapping[str, Any], str]] = (),
+    ) -> None:
+        """Create an error; `readings` are the options of each reading, and what speaks for it."""
+        super().__init__(where, what, hint)
+        self.hint = hint  # flags are shown whole
+        self.readings = readings
 
 
 class SchemaError(ShardprepError):

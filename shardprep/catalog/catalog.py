@@ -28,8 +28,8 @@ from shardprep.catalog.objects.combine import (
 )
 from shardprep.catalog.objects.detect import annotation_findings
 from shardprep.catalog.objects.mask_files import skipped
+from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.source_images import (
-    MOST_SHOWN,
     SourceImages,
     list_images,
     no_image,

@@ -5,44 +5,38 @@ Images are selected by a root, globs and an exclude list. With `--dedup`, copies
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing, with_arrays
 from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
 from shardprep.catalog.arrays.opened_files import OWN_DATASET
+from shardprep.catalog.decision.decide import decide
+from shardprep.catalog.decision.view import View
 from shardprep.catalog.labels import Labelling, label_keys
-from shardprep.catalog.names import given_split
 from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
-from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside, skipped
-from shardprep.catalog.patterns import matched, unused_globs
+from shardprep.catalog.objects.mask_files import MasksBeside, skipped
+from shardprep.catalog.patterns import matched
+from shardprep.catalog.selection import COPY, MOST_SHOWN, NOT_EXCLUDED, NOT_INCLUDED
 from shardprep.catalog.stacks import check_stacks, stack_masks, stacked
-from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex, origin_of, unused_entries
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import OptionName, SourceError, printable, shown, some_of
+from shardprep.errors import OptionName, SourceError, shown, some_of
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule, parse_label_rule
-from shardprep.source.byte_range import MemberError, RefusedExtent, StoredExtent, ZipExtent
+from shardprep.source.byte_range import RefusedExtent, StoredExtent
 from shardprep.source.file_listing import LEADS_OUTSIDE, NOT_BELOW, Scope
 from shardprep.source.listing import Listing, Skipped, list_source
 from shardprep.source.members import Member, Members, StackExtent
 from shardprep.source.names import is_array_name, without_archive_suffix
-from shardprep.source.string_column import Coded
 
-_KEPT_FIRST = ("test", "validation", "train")
-MOST_SHOWN = 160
-EXCLUDED, _COPY = "on the exclude list", "a copy of another"
-NOT_INCLUDED, NOT_EXCLUDED = "not matched by --include", "matched by --exclude"
 _UNWANTED = (NOT_BELOW, NOT_INCLUDED, NOT_EXCLUDED)
 _DOCUMENTS = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml", ".txt")
 
@@ -154,27 +148,23 @@ def files_by_key(listing: Listing) -> dict[str, StoredExtent | RefusedExtent]:
 
 
 def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
-    """Return the wanted images, their labels, and the recipe with detected boxes or masks."""
+    """Return the wanted images, their labels, and the recipe with all that is decided."""
     are_stacks = listing.images.are_stacks
     if recipe.rules.masks.kind == "auto" and are_stacks.any():
         masks = listing.images.take(np.flatnonzero(~are_stacks)).keys
         recipe = recipe.with_rules(masks=stack_masks(masks))
     documents = Documents(listing.others, recipe, listing.columns)
-    recipe = with_panoptic(recipe, listing.images, documents)
-    excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
-    beside = masks_beside(recipe, listing.images, documents)
-    others = [one.key for several in (listing.others, listing.skipped) for one in several]
-    others += listing.images.keys if len(beside.images) < len(listing.images) else []
-    selected = _select(beside.images, recipe, excluded, others)
-    members = selected.members
-    check_stacks(recipe, members)
-    index = KeyIndex(members.keys)
-    candidates = listing.images
-    if recipe.exclude:
-        is_out = np.array(matched(candidates.keys, recipe.exclude, "exclude"), bool)
-        candidates = candidates.take(np.flatnonzero(~is_out))
+    view = View(with_panoptic(recipe, listing.images, documents), listing)
+    if recipe.may_be_annotated and not are_stacks.any():
+        view = decide(view)
+    return _labelled(view)
+
+
+def _labelled(view: View) -> SourceImages:
+    recipe, index, documents = view.recipe, view.index, view.documents
+    check_stacks(recipe, view.members)
     if "auto" in (recipe.rules.boxes.kind, recipe.rules.masks.kind):
-        return source_images(recognised(recipe, index, documents, candidates), listing)
+        return _labelled(view.of(recognised(recipe, index, documents, view.candidates)))
     is_alone = (recipe.is_annotated or recipe.target_image) and recipe.labels == "auto"
     tables = [] if is_alone else documents.label_tables()
     rule = LabelRule("none") if is_alone else recipe.label_rule
@@ -182,23 +172,24 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         hint = f"use {OptionName('labels')} csv:FILE:ID:VALUE"
         raise SourceError(OptionName("pivot"), "is for a table of labels that is named", hint)
     labelling = label_keys(index, rule, tables)
-    if recipe.may_be_annotated and labelling.rule == "none" and not members.are_stacks.any():
-        found = recognised(recipe, index, documents, candidates)
+    if recipe.may_be_annotated and labelling.rule == "none" and not view.members.are_stacks.any():
+        found = recognised(recipe, index, documents, view.candidates)
         if found is not recipe:
-            return source_images(found, listing)
+            return _labelled(view.of(found))
     if labelling.unclear is not None:
         raise labelling.unclear
-    labelling = _with_other_labels(labelling, recipe, tables, (members, selected.left_out))
+    selected = view.selected
+    labelling = _with_other_labels(labelling, recipe, tables, (view.members, selected.left_out))
     return SourceImages(
         recipe=recipe,
         documents=documents,
-        beside=beside,
-        members=members,
+        beside=view.beside,
+        members=view.members,
         skipped=selected.left_out,
         index=index,
         labelling=labelling,
         tables=tables,
-        notes=selected.notes,
+        notes=[*view.notes, *selected.notes],
         unused=tuple(selected.unused),
     )
 
@@ -210,7 +201,7 @@ def _with_other_labels(
     images: tuple[Members, Sequence[Skipped]],
 ) -> Labelling:
     """Return the labels with a remark about copies that have another label than the kept image."""
-    kept = {one.key: one.detail for one in images[1] if one.reason == _COPY}
+    kept = {one.key: one.detail for one in images[1] if one.reason == COPY}
     if not kept or labelling.rule == "none":
         return labelling
     rule = recipe.label_rule
@@ -251,100 +242,3 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
 def num_links_outside(listing: Listing) -> int:
     """Return the number of links that lead outside the source."""
     return sum(one.reason == LEADS_OUTSIDE for one in listing.skipped)
-
-
-class _Selected(NamedTuple):
-    members: Members
-    left_out: list[Skipped]
-    notes: list[str]
-    unused: list[str]
-    """Entries of the exclude list that fit no image."""
-
-
-def _select(
-    images: Members, recipe: Recipe, excluded: Sequence[str], others: Sequence[str]
-) -> _Selected:
-    """Return the wanted images, and the others with the reason why they are left out.
-
-    A glob fits the whole key, or an end of it that starts at a folder, regardless of case: `*.png`,
-    `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list, `others` the keys of
-    all other members, which a glob may mean.
-    """
-    wanted, left_out = images, list[Skipped]()
-    notes, unused = list[str](), list[str]()
-    below = [f"{recipe.root.strip('/')}/*"] if recipe.root.strip("/.") else []
-    for globs, option, is_kept, reason in (
-        (below, "root", True, NOT_BELOW),
-        (recipe.include, "include", True, NOT_INCLUDED),
-        (recipe.exclude, "exclude", False, NOT_EXCLUDED),
-    ):
-        if globs:
-            fits = matched(wanted.keys, globs, option)
-            out = {i: "" for i, fit in enumerate(fits) if fit != is_kept}
-            kept, wanted = wanted, _without(wanted, out, reason, left_out)
-            hits = wanted.keys if is_kept else [kept.keys[i] for i in out]
-            if option != "root":
-                lost = unused_globs(globs, chain(hits, others, images.keys))
-                notes += [f"{OptionName(option)}: {some_of(lost)} fits nothing"] if lost else []
-    left_out.sort(key=lambda one: one.key)
-    if excluded:
-        file, index = recipe.exclude_list, WholeKeyIndex(wanted.keys)
-        origins = Coded.constant(origin_of(file, is_firm=False), len(excluded))
-        found = index.find_keys(excluded, file, origins).tolist()
-        unused += [text for text, at in zip(excluded, found, strict=True) if at < 0]
-        if unused and len(wanted) < len(images):  # other options may leave their images out
-            every = WholeKeyIndex(images.keys)
-            unused = [text for text in unused if not every.find(printable(text))]
-        if not recipe.tile:  # they may be keys of tiles
-            notes += unused_entries(file, unused, len(excluded), images.keys[0])
-        listed = dict.fromkeys(filter(lambda at: at >= 0, found), "")
-        wanted = _without(wanted, listed, EXCLUDED, left_out)
-    if recipe.dedup:
-        wanted = _without(wanted, _copies(wanted), _COPY, left_out)
-    if not wanted:
-        reasons = Counter(one.reason for one in left_out)
-        counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
-        what = f"all {len(images):,} images are left out ({counted})"
-        hint = f"a key looks like {shown(images[0].key, MOST_SHOWN)}"
-        raise SourceError(recipe.source, what, hint)
-    return _Selected(wanted, left_out, notes, unused)
-
-
-def _without(
-    members: Members, out: Mapping[int, str], reason: str, left_out: list[Skipped]
-) -> Members:
-    left = np.array(sorted(out), np.int64)
-    for i, member in zip(left.tolist(), members.take(left), strict=True):
-        left_out.append(skipped(member, reason, out[i]))
-    return members.take(np.delete(np.arange(len(members)), left))
-
-
-def _copies(images: Members) -> dict[int, str]:
-    """Return the positions of exact copies, each with the key of the image that is kept.
-
-    A test image is kept first, then a validation image, so that evaluation sets stay whole and are
-    not trained on; then the first key. Only images of equal size and CRC-32 (if known) are read.
-    """
-    members = images.listed()
-    crcs = [m.extent.crc32 if isinstance(m.extent, ZipExtent) else -1 for m in members]
-    if -1 in crcs:  # files in folders have no CRC: sizes alone decide which are read
-        crcs = [-1] * len(crcs)
-    alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for i, member in enumerate(members):
-        alike[member.extent.num_bytes, crcs[i]].append(i)
-    copies: dict[int, str] = {}
-    for group in alike.values():
-        by_hash: defaultdict[bytes, list[int]] = defaultdict(list)
-        for i in group if len(group) > 1 else ():
-            try:
-                by_hash[hashlib.sha256(members[i].extent.read()).digest()].append(i)
-            except MemberError:
-                continue  # the build rejects it later, with the reason
-        for same in by_hash.values():
-            first, *others = sorted(same, key=lambda i: _rank(members[i].key))
-            copies.update(dict.fromkeys(others, members[first].key))
-    return copies
-
-
-def _rank(key: str) -> tuple[int, str]:
-    return _KEPT_FIRST.index(given_split(key.split("/")[:-1]) or "train"), key

@@ -258,9 +258,9 @@ class Recipe(BuildOptions):
             files.append(self.mask_values)
         return files
 
-    def with_rules(self, **texts: str | tuple[str, ...]) -> Recipe:
-        """Return a copy with other rules, such as `boxes="voc"`."""
-        rules = {key: _PARSERS[key](text) for key, text in texts.items()}
+    def with_rules(self, **texts: Any) -> Recipe:
+        """Return a copy with other options, such as `boxes="voc"`; their rules are parsed."""
+        rules = {key: _PARSERS[key](text) for key, text in texts.items() if key in _PARSERS}
         options: dict[str, Any] = {**texts, "rules": replace(self.rules, **rules)}
         return replace(self, **options)
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.items import Item, Items
 from shardprep.catalog.objects.combine import AnnotationFacts
-from shardprep.catalog.source_images import EXCLUDED
+from shardprep.catalog.selection import EXCLUDED
 from shardprep.catalog.splits import is_cut
 from shardprep.catalog.tables.key_index import unused_entries
 from shardprep.catalog.tables.metadata_files import read_embeddings

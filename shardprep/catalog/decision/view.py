@@ -1,0 +1,123 @@
+"""A source as a recipe sees it, and readings: options that a recipe leaves open, with evidence."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shardprep.catalog.arrays.array_images import ImageListing
+from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside
+from shardprep.catalog.patterns import matched
+from shardprep.catalog.selection import Selected, select
+from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.metadata_files import Documents
+from shardprep.catalog.tables.row_matching import united
+from shardprep.catalog.tables.table import Table
+from shardprep.recipe.options import BUILD_DEFAULTS
+from shardprep.recipe.recipe import Recipe
+from shardprep.source.members import Members
+
+Options = Mapping[str, Any]
+"""Key of a recipe → its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A way to read a source, or a part of the decision."""
+
+    options: Options
+    why: str
+    """What speaks for it, with the number of images: "12 masks of 12 images"."""
+
+    @property
+    def flags(self) -> str:
+        """The options as they are typed: `--masks '{stem}_mask.png' --exclude 'preview/*'`."""
+        words = []
+        for key, value in self.options.items():
+            flag = f"--{key.replace('_', '-')}"
+            if value is True:
+                words.append(flag)
+            several = value if isinstance(value, tuple) else (value,)
+            words += [f"{flag} {shlex.quote(str(one))}" for one in several if value is not True]
+        return " ".join(words)
+
+
+@dataclass(frozen=True)
+class View:
+    """A source with what is decided so far: the recipe, and the images that it would store."""
+
+    recipe: Recipe
+    listing: ImageListing
+    notes: tuple[str, ...] = ()
+    """A remark on each decision."""
+    decided: frozenset[str] = field(default_factory=frozenset)
+    """Options that a decision has set."""
+
+    @cached_property
+    def documents(self) -> Documents:
+        return Documents(self.listing.others, self.recipe, self.listing.columns)
+
+    @cached_property
+    def beside(self) -> MasksBeside:
+        """The images without masks and target images, and these of each image."""
+        return masks_beside(self.recipe, self.listing.images, self.documents)
+
+    @cached_property
+    def selected(self) -> Selected:
+        """The images that the options of selection leave."""
+        file, listing, images = self.recipe.exclude_list, self.listing, self.beside.images
+        excluded = self.documents.ids(file) if file else ()
+        others = [one.key for several in (listing.others, listing.skipped) for one in several]
+        others += listing.images.keys if len(images) < len(listing.images) else []
+        return select(images, self.recipe, excluded, others)
+
+    @property
+    def members(self) -> Members:
+        return self.selected.members
+
+    @cached_property
+    def index(self) -> KeyIndex:
+        return KeyIndex(self.members.keys)
+
+    @cached_property
+    def candidates(self) -> Members:
+        """The images and masks of the source that are not excluded."""
+        images = self.listing.images
+        if not self.recipe.exclude:
+            return images
+        is_out = np.array(matched(images.keys, self.recipe.exclude, "exclude"), bool)
+        return images.take(np.flatnonzero(~is_out))
+
+    @cached_property
+    def tables(self) -> Sequence[Table]:
+        """The tables of the source; those that label different splits are one."""
+        return united(self.index, self.documents.tables)
+
+    def is_open(self, *options: str) -> bool:
+        """Return whether all of these options have their defaults, so that they may be decided."""
+        return all(getattr(self.recipe, one) == BUILD_DEFAULTS[one] for one in options)
+
+    def read_as(self, reading: Reading) -> View:
+        """Return the view with the options of a reading; globs are added to those given."""
+        options = dict(reading.options)
+        for key in ("exclude", "include"):
+            if key in options:
+                several = (*getattr(self.recipe, key), *options[key])
+                options[key] = tuple(dict.fromkeys(several))
+        notes = (*self.notes, f"{reading.flags} is decided: {reading.why}")
+        own = self.of(self.recipe.with_rules(**options))
+        return replace(own, notes=notes, decided=self.decided | options.keys())
+
+    def of(self, recipe: Recipe) -> View:
+        """Return the view of another recipe."""
+        return View(recipe, self.listing, self.notes, self.decided)
+
+
+Stage = Callable[[View], Sequence[Reading]]
+"""Returns the readings of one part of the decision: none if there is nothing to decide or it is
+given, one to use it, several to ask the user."""

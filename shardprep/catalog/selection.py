@@ -1,0 +1,127 @@
+"""The images that `--root`, `--include`, `--exclude`, `--exclude-list` and `--dedup` leave."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from shardprep.catalog.names import given_split
+from shardprep.catalog.objects.mask_files import skipped
+from shardprep.catalog.patterns import matched, unused_globs
+from shardprep.catalog.tables.key_index import WholeKeyIndex, origin_of, unused_entries
+from shardprep.errors import OptionName, SourceError, printable, shown, some_of
+from shardprep.recipe.recipe import Recipe
+from shardprep.source.byte_range import MemberError, ZipExtent
+from shardprep.source.file_listing import NOT_BELOW
+from shardprep.source.listing import Skipped
+from shardprep.source.members import Members
+from shardprep.source.string_column import Coded
+
+_KEPT_FIRST = ("test", "validation", "train")
+MOST_SHOWN = 160
+EXCLUDED, COPY = "on the exclude list", "a copy of another"
+NOT_INCLUDED, NOT_EXCLUDED = "not matched by --include", "matched by --exclude"
+
+
+class Selected(NamedTuple):
+    """The wanted images, and what is left out."""
+
+    members: Members
+    left_out: list[Skipped]
+    notes: list[str]
+    unused: list[str]
+    """Entries of the exclude list that fit no image."""
+
+
+def select(
+    images: Members, recipe: Recipe, excluded: Sequence[str], others: Sequence[str]
+) -> Selected:
+    """Return the wanted images, and the others with the reason why they are left out.
+
+    A glob fits the whole key, or an end of it that starts at a folder, regardless of case: `*.png`,
+    `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list, `others` the keys of
+    all other members, which a glob may mean.
+    """
+    wanted, left_out = images, list[Skipped]()
+    notes, unused = list[str](), list[str]()
+    below = [f"{recipe.root.strip('/')}/*"] if recipe.root.strip("/.") else []
+    for globs, option, is_kept, reason in (
+        (below, "root", True, NOT_BELOW),
+        (recipe.include, "include", True, NOT_INCLUDED),
+        (recipe.exclude, "exclude", False, NOT_EXCLUDED),
+    ):
+        if globs:
+            fits = matched(wanted.keys, globs, option)
+            out = {i: "" for i, fit in enumerate(fits) if fit != is_kept}
+            kept, wanted = wanted, _without(wanted, out, reason, left_out)
+            hits = wanted.keys if is_kept else [kept.keys[i] for i in out]
+            if option != "root":
+                lost = unused_globs(globs, chain(hits, others, images.keys))
+                notes += [f"{OptionName(option)}: {some_of(lost)} fits nothing"] if lost else []
+    left_out.sort(key=lambda one: one.key)
+    if excluded:
+        file, index = recipe.exclude_list, WholeKeyIndex(wanted.keys)
+        origins = Coded.constant(origin_of(file, is_firm=False), len(excluded))
+        found = index.find_keys(excluded, file, origins).tolist()
+        unused += [text for text, at in zip(excluded, found, strict=True) if at < 0]
+        if unused and len(wanted) < len(images):  # other options may leave their images out
+            every = WholeKeyIndex(images.keys)
+            unused = [text for text in unused if not every.find(printable(text))]
+        if not recipe.tile:  # they may be keys of tiles
+            notes += unused_entries(file, unused, len(excluded), images.keys[0])
+        listed = dict.fromkeys(filter(lambda at: at >= 0, found), "")
+        wanted = _without(wanted, listed, EXCLUDED, left_out)
+    if recipe.dedup:
+        wanted = _without(wanted, _copies(wanted), COPY, left_out)
+    if not wanted:
+        reasons = Counter(one.reason for one in left_out)
+        counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+        what = f"all {len(images):,} images are left out ({counted})"
+        hint = f"a key looks like {shown(images[0].key, MOST_SHOWN)}"
+        raise SourceError(recipe.source, what, hint)
+    return Selected(wanted, left_out, notes, unused)
+
+
+def _without(
+    members: Members, out: Mapping[int, str], reason: str, left_out: list[Skipped]
+) -> Members:
+    left = np.array(sorted(out), np.int64)
+    for i, member in zip(left.tolist(), members.take(left), strict=True):
+        left_out.append(skipped(member, reason, out[i]))
+    return members.take(np.delete(np.arange(len(members)), left))
+
+
+def _copies(images: Members) -> dict[int, str]:
+    """Return the positions of exact copies, each with the key of the image that is kept.
+
+    A test image is kept first, then a validation image, so that evaluation sets stay whole and are
+    not trained on; then the first key. Only images of equal size and CRC-32 (if known) are read.
+    """
+    members = images.listed()
+    crcs = [m.extent.crc32 if isinstance(m.extent, ZipExtent) else -1 for m in members]
+    if -1 in crcs:  # files in folders have no CRC: sizes alone decide which are read
+        crcs = [-1] * len(crcs)
+    alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, member in enumerate(members):
+        alike[member.extent.num_bytes, crcs[i]].append(i)
+    copies: dict[int, str] = {}
+    for group in alike.values():
+        by_hash: defaultdict[bytes, list[int]] = defaultdict(list)
+        for i in group if len(group) > 1 else ():
+            try:
+                by_hash[hashlib.sha256(members[i].extent.read()).digest()].append(i)
+            except MemberError:
+                continue  # the build rejects it later, with the reason
+        for same in by_hash.values():
+            first, *others = sorted(same, key=lambda i: _rank(members[i].key))
+            copies.update(dict.fromkeys(others, members[first].key))
+    return copies
+
+
+def _rank(key: str) -> tuple[int, str]:
+    return _KEPT_FIRST.index(given_split(key.split("/")[:-1]) or "train"), key
