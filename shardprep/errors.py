@@ -26,7 +26,7 @@ import re
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 _UNPRINTABLE = re.compile(
     "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -155,9 +155,15 @@ class ShardprepError(Exception):
         line = f"{shown(self.where, _MAX_WHERE)}: {self._fault}" if self.where else self._fault
         return printable(f"{line}; {self.hint}" if self.hint else line)
 
+    @property
+    def lines(self) -> list[str]:
+        """The error in lines, for a terminal."""
+        return [str(self)]
+
     def _render_traceback_(self) -> list[str]:
         # IPython shows this instead of a traceback, which does not help with a user's mistake.
-        return [f"{type(self).__name__}: {self}"]
+        first, *others = self.lines
+        return [f"{type(self).__name__}: {first}", *others]
 
     def as_json(self, exit_code: int) -> dict[str, Any]:
         """Return the object that `--json` prints. In subclasses, values may be pydantic models."""
@@ -202,21 +208,44 @@ class SourceError(ShardprepError):
     """An archive, a label table, keys or labels cannot be used as asked."""
 
 
+class Choice(NamedTuple):
+    """A reading of a source that a question offers."""
+
+    options: Mapping[str, Any]
+    """Key of a recipe → its value."""
+    flags: str
+    """The options as they are typed."""
+    why: str
+    """What speaks for it."""
+    examples: tuple[str, ...] = ()
+    """Images with what they would get."""
+
+
 class QuestionError(RecipeError):
     """Several readings of a source fit, and the user must choose one."""
 
-    def __init__(
-        self,
-        where: str | OptionName,
-        what: str = "",
-        hint: str = "",
-        *,
-        readings: Sequence[tuple[Mapping[str, Any], str]] = (),
-    ) -> None:
-        """Create an error; `readings` are the options of each reading, and what speaks for it."""
-        super().__init__(where, what, hint)
-        self.hint = hint  # flags are shown whole
-        self.readings = readings
+    choices: Sequence[Choice] = ()
+
+    @classmethod
+    def of(cls, where: str | OptionName, choices: Sequence[Choice]) -> QuestionError:
+        error = cls(where, f"{len(choices)} readings of the source fit, and one must be chosen")
+        error.hint = ", or ".join(f"{one.flags} ({one.why})" for one in choices)  # flags stay whole
+        error.choices = choices
+        return error
+
+    @property
+    def lines(self) -> list[str]:
+        """The question in lines: each reading as flags with the evidence, and examples."""
+        lines = [f"{self.where}: {self.what}:"]
+        for one in self.choices:
+            lines += [f"  {one.flags}", f"      {one.why}", *(f"      {x}" for x in one.examples)]
+        return [*map(printable, lines)]
+
+    def as_json(self, exit_code: int) -> dict[str, Any]:
+        """Return the object that `--json` prints, with the readings."""
+        facts = super().as_json(exit_code)
+        of_choice = [{**one._asdict(), "options": dict(one.options)} for one in self.choices]
+        return {"error": {**facts["error"], "readings": of_choice}}
 
 
 class SchemaError(ShardprepError):

@@ -14,7 +14,6 @@ from typing import cast
 
 import numpy as np
 
-from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.items import Items
 from shardprep.catalog.labels import ENOUGH, Labelling, label_by_table
@@ -116,16 +115,16 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     listing = list_images(recipe, work_dir, notice, check)
     if not listing.images:
         raise no_image(recipe.source, listing)
-    return _catalog(source_images(recipe, listing), listing)
+    return _catalog(source_images(recipe, listing))
 
 
-def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
-    recipe, documents, beside = wanted.recipe, wanted.documents, wanted.beside
+def _catalog(wanted: SourceImages) -> Catalog:
+    recipe, listing = wanted.recipe, wanted.listing
+    documents, beside = wanted.documents, wanted.beside
     naming = naming_of(recipe, wanted.labelling.names, documents.read)
     given, labelling = wanted.labelling, _relabelled(wanted, naming)
     wanted = replace(wanted, labelling=labelling)
-    members, index = wanted.members, wanted.index
-    match = labelling.match
+    members, index, match = wanted.members, wanted.index, labelling.match
     if match is None and (table := documents.joined_table()) is not None:
         match = match_table(index, table)
     annotated = annotate(wanted, naming) if recipe.is_annotated else None
@@ -183,7 +182,7 @@ def _catalog(wanted: SourceImages, listing: ImageListing) -> Catalog:
     if beside.files is not None or beside.segments:
         used = {mask.key for several in items.masks.firsts().values() for mask in several}
         others += beside.unused(set(index.keys), used)
-    findings = _findings(wanted, listing, targets, annotated, (items, unlabelled))
+    findings = _findings(wanted, targets, annotated, (items, unlabelled))
     lost, more = _without_left_out((*labelling.rows_without_image, *rows.without_image), wanted)
     findings += [*rows.findings, *wanted.notes, *notes, *more]
     return Catalog(
@@ -362,12 +361,11 @@ def _without(items: Items, lacks: Coded[str], source: str) -> tuple[Items, list[
 
 def _findings(
     wanted: SourceImages,
-    listing: ImageListing,
     targets: Targets,
     annotated: Annotated | None,
     made: tuple[Items, Sequence[Skipped]],
 ) -> list[str]:
-    recipe, labelling = wanted.recipe, wanted.labelling
+    recipe, listing, labelling = wanted.recipe, wanted.listing, wanted.labelling
     items, unlabelled = made
     findings = [*listing.notes, *labelling.remarks, *targets.findings]
     if num_links := num_links_outside(listing):

@@ -24,11 +24,20 @@ from shardprep.catalog.objects.formats.panoptic import with_panoptic
 from shardprep.catalog.objects.mask_files import MasksBeside, skipped
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.selection import COPY, MOST_SHOWN, NOT_EXCLUDED, NOT_INCLUDED
+from shardprep.catalog.splits import given_splits
 from shardprep.catalog.stacks import check_stacks, stack_masks, stacked
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.table import Table
-from shardprep.errors import OptionName, SourceError, shown, some_of
+from shardprep.errors import (
+    Choice,
+    OptionName,
+    QuestionError,
+    ShardprepError,
+    SourceError,
+    shown,
+    some_of,
+)
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule, parse_label_rule
 from shardprep.source.byte_range import RefusedExtent, StoredExtent
@@ -46,6 +55,7 @@ class SourceImages:
     """The wanted images of a source, with their labels, tables and masks."""
 
     recipe: Recipe
+    listing: ImageListing
     documents: Documents
     beside: MasksBeside
     members: Members
@@ -156,8 +166,30 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
     documents = Documents(listing.others, recipe, listing.columns)
     view = View(with_panoptic(recipe, listing.images, documents), listing)
     if recipe.may_be_annotated and not are_stacks.any():
-        view = decide(view)
+        try:
+            view = decide(view)
+        except QuestionError as error:
+            choices = [_shown(one, view) for one in error.choices]
+            raise QuestionError.of(error.place, choices) from None
     return _labelled(view)
+
+
+def _shown(choice: Choice, view: View) -> Choice:
+    """Return a choice with three images and what they would get."""
+    try:
+        found = _labelled(view.of(view.recipe.with_rules(**choice.options)))
+        rule, match = found.recipe.rules.split, found.labelling.match
+        splits = given_splits(found.index, rule, match, found.documents).splits
+    except ShardprepError as error:
+        return choice._replace(examples=(str(error),))
+    keys, names = found.index.keys, found.labelling.names
+    lines = []
+    for at in sorted({0, len(keys) // 2, len(keys) - 1}):
+        beside = [one.key for one in found.beside.of(keys[at])]
+        facts = [splits[at], names[at], *beside[:1]]
+        given = ", ".join(str(one) for one in facts if one)
+        lines.append(f"{shown(keys[at], MOST_SHOWN)}: {given}")
+    return choice._replace(examples=tuple(lines))
 
 
 def _labelled(view: View) -> SourceImages:
@@ -182,6 +214,7 @@ def _labelled(view: View) -> SourceImages:
     labelling = _with_other_labels(labelling, recipe, tables, (view.members, selected.left_out))
     return SourceImages(
         recipe=recipe,
+        listing=view.listing,
         documents=documents,
         beside=view.beside,
         members=view.members,

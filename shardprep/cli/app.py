@@ -156,7 +156,7 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> int:
         for line in "".join(traceback.format_exception(error)).splitlines():
             sys.stderr.write(f"{printable(line)}\n")
     if not is_bug:
-        sys.stderr.write(f"{explained}\n")
+        sys.stderr.write("".join(f"{line}\n" for line in explained.lines))
     end = arguments.index("--") if "--" in arguments else None
     if "--json" in arguments[:end]:
         print_json(explained.as_json(code))

@@ -10,36 +10,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
-from shardprep.errors import OptionName, QuestionError, RecipeError, SourceError, counted
+from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError
 
 STAGES: tuple[Stage, ...] = ()
 """In order: what is an image, then which split it is in, then what its label is."""
-_MOST_READINGS = 6
+_MOST_CHOICES = 6
 
 
 def decide(view: View) -> View:
     """Return the view with all that the evidence decides; QuestionError if several readings fit."""
-    for stage in STAGES:
+    return _decided(view, STAGES)
+
+
+def _decided(view: View, stages: Sequence[Stage]) -> View:
+    for number, stage in enumerate(stages, 1):
         readings = stage(view)
         if len(readings) > 1:
-            raise _question(view, _followed(view, readings))
+            choices = _followed(view, readings, stages[number:])
+            if len(choices) > 1:
+                raise QuestionError.of(OptionName("labels", view.recipe.labels), choices)
+            readings = [Reading(one.options, one.why) for one in choices]
         for reading in readings:
             view = view.read_as(reading)
     return view
 
 
-def _followed(view: View, readings: Sequence[Reading]) -> list[Reading]:
-    """Return the readings, each with the options that are decided if it is used."""
-    found: list[Reading] = []
+def _followed(view: View, readings: Sequence[Reading], stages: Sequence[Stage]) -> list[Choice]:
+    """Return the readings, each with what the further stages decide if it is used."""
+    found: list[Choice] = []
     for reading in readings:
-        own = view.read_as(reading)
         try:
-            found.append(Reading(_options(decide(own)), reading.why))
+            own = _decided(view.read_as(reading), stages)
+            found.append(_choice(_options(own), reading.why))
         except QuestionError as error:
-            found += (Reading(one, f"{reading.why}; {why}") for one, why in error.readings)
+            found += (one._replace(why=f"{reading.why}; {one.why}") for one in error.choices)
         except (SourceError, RecipeError):  # it fits no image, or contradicts itself
             continue
-    return found[:_MOST_READINGS]
+    by_flags = {one.flags: one for one in reversed(found)}
+    return [one for one in found if by_flags[one.flags] is one][:_MOST_CHOICES]
+
+
+def _choice(options: Options, why: str) -> Choice:
+    return Choice(options, Reading(options, why).flags, why)
 
 
 def _options(view: View) -> Options:
@@ -51,10 +63,3 @@ _ORDER = (
     "separator", "rows", "boxes", "masks", "instances", "points", "unlisted", "target_image",
     "split", "group",
 )  # fmt: skip
-
-
-def _question(view: View, readings: Sequence[Reading]) -> QuestionError:
-    what = f"{counted(len(readings), 'reading')} of the source fit"
-    hint = ", or ".join(f"{one.flags} ({one.why})" for one in readings)
-    pairs = [(one.options, one.why) for one in readings]
-    return QuestionError(OptionName("labels", view.recipe.labels), what, hint, readings=pairs)

@@ -14,6 +14,7 @@ from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.selection import Selected, select
+from shardprep.catalog.stacks import stacked
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import united
@@ -114,8 +115,10 @@ class View:
         return replace(own, notes=notes, decided=self.decided | options.keys())
 
     def of(self, recipe: Recipe) -> View:
-        """Return the view of another recipe."""
-        return View(recipe, self.listing, self.notes, self.decided)
+        """Return the view of another recipe, which may make stacks of the images."""
+        is_new = recipe.stack != self.recipe.stack
+        listing = stacked(recipe, self.listing) if is_new else self.listing
+        return View(recipe, listing, self.notes, self.decided)
 
 
 Stage = Callable[[View], Sequence[Reading]]
