@@ -16,7 +16,9 @@ from shardprep.catalog.candidates import (
     stack_candidates,
     table_candidates,
 )
-from shardprep.catalog.labels import ENOUGH, auto_labels
+from shardprep.catalog.decision.decide import decide
+from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.labels import ENOUGH, label_keys
 from shardprep.catalog.names import folder_splits
 from shardprep.catalog.objects.detect import annotation_findings, find_signs, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign
@@ -25,22 +27,24 @@ from shardprep.catalog.objects.mask_files import masks_beside
 from shardprep.catalog.source_images import list_images, no_image
 from shardprep.catalog.stacks import stack_patterns
 from shardprep.catalog.tables.key_index import KeyIndex
-from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import match_table, united
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.card import Card
 from shardprep.dataset.schema import TargetKind
-from shardprep.errors import OptionName, SourceError, counted, printable
+from shardprep.errors import Choice, OptionName, QuestionError, SourceError, counted, printable
 from shardprep.recipe.document import key_lines, toml_value
 from shardprep.recipe.recipe import make_recipe
-from shardprep.recipe.rules import TABLE_SUFFIXES
+from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
 from shardprep.source.byte_range import ZipExtent
 from shardprep.source.members import Member, Members
 from shardprep.storage.space import megabytes
 
 _MOST_COLUMNS = 12
 _OF_TABLE = {"labels", "pivot", "target"}
+_ANNOTATIONS = {"boxes", "masks", "points"}
+_PARTS = _ANNOTATIONS | {"labels", "stack", "target_image", "rows"}
+"""Options that say what an image gets."""
 _LOOKED_AT, _LARGE = 8, 50_000_000
 """Number of images whose size is read, and pixels of images to cut into tiles."""
 
@@ -82,6 +86,10 @@ class Survey(Card):
     """Values of `--stack` that fit the names of the images."""
     findings: tuple[str, ...]
     """Remarks, one line each."""
+    decided: dict[str, Any]
+    """Key of a recipe → value that the source decides."""
+    choices: tuple[Choice, ...]
+    """The readings of the source that fit, if the user must choose one."""
     proposals: dict[str, tuple[str, ...]]
     """Option of a file of arrays → its possible values; the recipe takes the first one."""
     target: TargetKind
@@ -99,12 +107,23 @@ class Survey(Card):
     @property
     def taken(self) -> Sign | None:
         """The boxes or masks that the recipe uses, or None if it uses none."""
-        return self.annotations[0] if self.annotations and self.chosen == "none" else None
+        is_open = self.chosen == "none" and not self.is_settled
+        return self.annotations[0] if self.annotations and is_open else None
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether the recipe stores boxes, masks or keypoints."""
+        return self.taken is not None or not _ANNOTATIONS.isdisjoint(self.decided)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is decided what an image gets, or the user must choose."""
+        return bool(self.choices) or not _PARTS.isdisjoint(self.decided)
 
     @property
     def proposed(self) -> Candidate | None:
         """The table of several targets that the recipe uses if no rule was certain, or None."""
-        if self.chosen != "none" or self.taken is not None or self.stacks:
+        if self.chosen != "none" or self.taken is not None or self.stacks or self.is_settled:
             return None
         for one in self.rules:
             is_whole = one.num_labelled >= ENOUGH * one.num_images
@@ -119,6 +138,8 @@ class Survey(Card):
             "size": megabytes(self.num_bytes),
             "formats": self.suffixes,
             "splits": self.splits,
+            "decided": Reading(self.decided, "").flags,
+            "choose": [f"{one.flags} ({one.why})" for one in self.choices],
             "labels by": self.chosen if self.taken is None else "",
             "classes": self.classes,
             "stacks": self.stacks,
@@ -147,12 +168,19 @@ def survey_source(
     listing = list_images(recipe, work_dir, notice, proposes=True)
     if not listing.images:
         raise no_image(str(source), listing)
-    keys = [member.key for member in listing.images]
-    documents = Documents(listing.others, recipe, listing.columns)
+    view, choices = View(recipe, listing), list[Choice]()
+    try:
+        view = view if listing.images.are_stacks.any() else decide(view)
+    except QuestionError as error:
+        choices += error.choices
+    listing, documents = view.listing, view.documents
+    recipe, keys = view.recipe, view.beside.images.keys
     index = KeyIndex(keys)
     several = documents.tables
     tables = united(index, several)
-    chosen = auto_labels(index, tables)
+    is_alone = bool(choices or recipe.is_annotated or recipe.target_image)
+    rule = LabelRule("none") if is_alone else recipe.label_rule
+    chosen = label_keys(index, rule, tables if rule.kind == "auto" else documents.label_tables())
     unclear = [] if chosen.unclear is None else [str(chosen.unclear)]
     rules = stack_candidates(keys, several) + path_candidates(index)
     rules += [one for table in tables for one in table_candidates(index, table, several)]
@@ -161,8 +189,9 @@ def survey_source(
     signs = find_signs(index, documents, listing.images)
     recognised = [] if signs else annotation_findings(keys, documents)
     ordered = tuple(sorted(signs, key=lambda one: one not in usual(signs)))
+    is_settled = bool(choices or not _PARTS.isdisjoint(view.decided))
     taken = {ordered[0].key: ordered[0].option} if signs and chosen.rule == "none" else {}
-    recipe = make_recipe({"source": str(source), **taken}, "init")
+    recipe = recipe if is_settled else recipe.with_rules(**taken)
     images = [member.key for member in masks_beside(recipe, listing.images, documents).images]
     spec = TargetSpec(kind="auto" if chosen.match else "class")
     targets = make_targets(keys, chosen.names, spec, chosen.table_names, chosen.cells)
@@ -181,7 +210,16 @@ def survey_source(
         chosen=chosen.rule,
         annotations=ordered,
         stacks=tuple(stack_patterns(keys, tables)),
-        findings=(*listing.notes, *unclear, *chosen.findings, *recognised, *_large(listing.images)),
+        decided={key: getattr(view.recipe, key) for key in sorted(view.decided)},
+        choices=tuple(choices),
+        findings=(
+            *listing.notes,
+            *view.notes,
+            *unclear,
+            *chosen.findings,
+            *recognised,
+            *_large(listing.images),
+        ),
         proposals=listing.proposals,
         target=targets.kind,
         classes={name: counts[i] for i, name in enumerate(targets.names)},
@@ -206,10 +244,11 @@ def recipe_text(survey: Survey) -> str:
         *([*key_lines("follow_links", value=True), ""] if survey.follow_links else []),
         *_array_lines(survey),
         *key_lines("size", "224x224"),
-        *key_lines("fit", "crop" if survey.taken is None else "pad"),
+        *key_lines("fit", "pad" if survey.is_annotated else "crop"),
         "",
         *(line for one in survey.stacks for line in key_lines("stack", one, is_set=False)),
         *(['# With stack, masks = "auto".'] if survey.stacks and survey.annotations else []),
+        *_decided_lines(survey),
         *_annotation_lines(survey),
         *(_label_lines(survey) if survey.taken is None else []),
         "",
@@ -245,6 +284,17 @@ def _array_lines(survey: Survey) -> list[str]:
     return [*lines, ""] if lines else []
 
 
+def _decided_lines(survey: Survey) -> list[str]:
+    lines = ["# What the source decides."] if survey.decided else []
+    lines += [f"{key} = {toml_value(value)}" for key, value in survey.decided.items()]
+    if survey.choices:
+        lines += ["# Several readings of the source fit. Choose one: take # from its lines."]
+    for one in survey.choices:
+        lines += [f"# {one.why}", *(f"#     {example}" for example in one.examples)]
+        lines += [f"# {key} = {toml_value(value)}" for key, value in one.options.items()]
+    return [*lines, ""] if lines else []
+
+
 def _annotation_lines(survey: Survey) -> list[str]:
     lines: list[str] = []
     for sign in survey.annotations:
@@ -272,7 +322,9 @@ def _annotation_lines(survey: Survey) -> list[str]:
 def _label_lines(survey: Survey) -> list[str]:
     lines = ["# Where labels are found."]
     taken: dict[str, str | tuple[str, ...]] = {"labels": survey.chosen}
-    if survey.proposed is not None:
+    if survey.is_settled:
+        lines, taken = [], {}
+    elif survey.proposed is not None:
         lines = [
             "# A table has several numbers or classes for each image. Check that these are right."
         ]

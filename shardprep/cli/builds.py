@@ -161,6 +161,8 @@ def _print_survey(terminal: Terminal, survey: Survey) -> None:
 
 
 def _print_classes(terminal: Terminal, survey: Survey) -> None:
+    for one in survey.choices:
+        terminal.entry("choose", f"{one.flags} ({one.why})")
     for sign in survey.annotations:
         mark = " *" if sign is survey.taken else ""
         terminal.entry(sign.key, f"{sign.flag}{mark} ({sign.how})")
@@ -168,7 +170,7 @@ def _print_classes(terminal: Terminal, survey: Survey) -> None:
         shown = [f"{name} ({count:,})" for name, count in list(survey.classes.items())[:6]]
         more = f", … {len(survey.classes):,} classes" if len(survey.classes) > 6 else ""
         terminal.entry("classes", ", ".join(shown) + more)
-    elif survey.target == "none" and survey.taken is None and survey.proposed is None:
+    elif survey.target == "none" and not (survey.taken or survey.proposed or survey.is_settled):
         found = "none chosen" if survey.rules else "none found"
         terminal.entry("classes", f"{found}: set labels in shardprep.toml")
     for line in survey.findings:
