@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -149,7 +150,7 @@ def _print_survey(terminal: Terminal, survey: Survey) -> None:
         terminal.entry("table", f"{table.name}: {rows}, {fits} ({columns})")
     for key, (value, *others) in survey.proposals.items():
         more = f" (or {', '.join(others)})" if others else ""
-        terminal.entry("option", f"{OptionName(key)} {value}{more}")
+        terminal.entry("option", f"{OptionName(key)} {shlex.quote(value)}{more}")
     for title, counts in (("others", survey.others), ("skipped", survey.skipped)):
         if counts:
             terminal.entry(title, counts_line(counts))

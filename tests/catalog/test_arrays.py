@@ -390,6 +390,26 @@ def test_init_decides_and_lists_the_other_ways(tmp_path: Path) -> None:
     assert survey.num_images == 7
 
 
+@pytest.mark.parametrize("ending", ["h5", "npz"])
+def test_init_names_all_files_that_hold_a_sample_each(ending: str, tmp_path: Path) -> None:
+    colours = [np.moveaxis(one, -1, 0) for one in COLOUR[:3]]
+    pack = hdf5 if ending == "h5" else lambda arrays: npz(**arrays)
+    files = {
+        f"{folder}/{i}.{ending}": pack({"rgb": one, "depth": one[0]})
+        for i, one in enumerate(colours)
+        for folder in "ab"
+    }
+    source = write_folder(tmp_path / "source", files)
+    survey = survey_source(source, tmp_path / "work", lambda _: None)
+    first, *others = survey.proposals["images"]
+    assert first == f"*.{ending}:rgb:CHW"
+    assert f"*.{ending}:depth" in others
+    made = built(source, tmp_path / "out", images=first)
+    assert made.manifest.totals.num_written == 6
+    one = f"a/0.{ending}" if ending == "h5" else f"a/0.{ending}/rgb.npy"
+    assert np.array_equal(stored(made)[one], COLOUR[0])
+
+
 def test_a_dataset_of_shardprep_is_repacked_not_built(tmp_path: Path) -> None:
     made = built(write(tmp_path / "a.npy", npy(GREY)), tmp_path / "out")
     with pytest.raises(SourceError, match="shardprep repack"):

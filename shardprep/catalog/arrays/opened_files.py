@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -36,6 +37,7 @@ _OPTION = OptionName("images")
 _DIGITS = re.compile(r"\d+")
 _ENDING = re.compile(r"([-_.]idx\d-ubyte|\.npy)?(\.gz)?$")
 PAGED = re.compile(r"\.((?P<tiff>tiff?)|dcm|dicom)$", re.IGNORECASE)
+_FILE_END = re.compile(r"(\.[^.]*)?$")
 _MOST_SHOWN, _MOST_TRIED = 8, 9
 _SAMPLES = ("nifti", "zarr")
 """Kinds of files that are one sample if no layout says otherwise."""
@@ -370,29 +372,40 @@ class ArrayFiles:
             if len(several) > 1 and not (is_loose and len(names) == 1):
                 # Colours first: the others may be depths or masks.
                 several.sort(key=lambda one: "C" not in one.layout.axes)
-                flags = [one.flag for one in several]
+                flags = [self._flag(one) for one in several]
                 if not self.proposes:
                     what = f"several columns may have the images: {some_of(flags, _MOST_SHOWN)}"
-                    raise OptionError(_OPTION, what, f"give {_OPTION} {flags[0]}")
+                    raise OptionError(_OPTION, what, f"give {_OPTION} {shlex.quote(flags[0])}")
                 self.proposals["images"] = tuple(flags)
                 yield self._with_layout(several[0])
             else:
                 yield from map(self._with_layout, several)
 
+    def _flag(self, one: ChosenColumn) -> str:
+        """Return the value of `--images` that names a column in all files of the same kind."""
+        file, _, column = one.flag.partition(":")
+        own = {file, *(o.file for o in self.files for c in o.candidates if c.title == one.title)}
+        names = {name.rpartition("/")[2] for name in own}
+        ends = {_FILE_END.search(name)[0] for name in names}  # type: ignore[index]
+        if len(own) > 1 and column and len(ends) == 1:
+            file = names.pop() if len(names) == 1 else f"*{ends.pop()}"
+        return f"{file}:{column}" if column else file
+
     def _with_layout(self, one: ChosenColumn) -> ChosenColumn:
         axes = [layout.axes for layout in one.layouts]
         if len(axes) == 1:
             return one
-        shape = one.column.shape
-        flag = one.flag if ":" in one.flag else f"{one.flag}:{one.name}"
+        shape, flag = one.column.shape, self._flag(one)
+        flag = flag if ":" in flag else f"{flag}:{one.name}"
         if not axes:
             hint = f"state its size or its axes: {_OPTION} {flag}:WIDTHxHEIGHT, or {flag}:NCHW"
             raise OptionError(_OPTION, f"{one.flag} has the shape {shape}", hint)
         if self.proposes:
-            self.proposals["images"] = tuple(f"{flag}:{one}" for one in axes)
+            others = [f for f in self.proposals.get("images", ()) if not f.startswith(flag)]
+            self.proposals["images"] = (*(f"{flag}:{one}" for one in axes), *others)
             return one._replace(layouts=one.layouts[:1])
         what = f"{one.flag} has the shape {shape}, which may be {' or '.join(axes)}"
-        raise OptionError(_OPTION, what, f"give {_OPTION} {flag}:{axes[0]}")
+        raise OptionError(_OPTION, what, f"give {_OPTION} {shlex.quote(f'{flag}:{axes[0]}')}")
 
     def with_refused(self, images: Members) -> Members:
         """Return images and the files that are rejected; raise an error if all of them are."""
