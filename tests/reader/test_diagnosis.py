@@ -115,8 +115,9 @@ def test_a_slow_model_is_found(folder: Path, iterators: list[Any]) -> None:
     assert (found.measured.decode, found.measured.read) == (None, None)
     assert found.changes == ()
     alike = [one for one in iterators if one.element_spec == train.element_spec]
-    assert len([one for one in alike if type(one) is type(train)]) == 3, "others fill caches"
-    assert len(alike) == 5
+    own = [one for one in alike if type(one) is type(train)]
+    assert len(own) >= 3  # more if rounds disagree
+    assert len(alike) == len(own) + 2, "others fill caches"
 
 
 @pytest.mark.thorough
