@@ -50,7 +50,7 @@ from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.members import Members
 from shardprep.source.string_column import Texts
 
-_MOST_NAMES, _MOST_FOLDERS = 60_000, 4_096
+_MOST_NAMES, _MOST_FOLDERS = 4_096, 512
 _MOST_PIXELS = 1 << 26
 _MOST_TABLES = 2
 _AT_EACH_END = 8
@@ -65,7 +65,7 @@ _ENDING = re.compile(r"[-_. ](?=\d*[^\W\d_])[^\W_]+$")
 _TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
 _OF_MASKS = re.compile(
     r"masks?\b|annots?\b|\b(labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
-    r"|ground truths?|manual|trimaps?|parsing|mattes?|ids)\b"
+    r"|ground truths?|manual|targets?|saliency|trimaps?|parsing|mattes?|ids)\b"
 )
 """Words of mask folders and mask names, in lower case with spaces between."""
 _DRAWN = re.compile(r"\b(visuali[sz]ations?|vis|viz|overlays?|overlaid|previews?|colou?rs?|rgb)\b")
@@ -105,6 +105,11 @@ class _Set:
     files: MaskFiles = field(default_factory=lambda: MaskFiles({}, []))
     rivals: tuple[str, str] | None = None
     """Names of two folders whose images the masks fit equally."""
+
+    @property
+    def has_word(self) -> bool:
+        """Whether the names of all folders or files have a word of masks."""
+        return all(map(_may_be_masks, self.kinds))
 
     @property
     def glob(self) -> str:
@@ -147,13 +152,13 @@ def _kinds(members: Members) -> list[_Kind]:
         rows = order[start : min(stop, start + number)]
         keys = list(members.keys.take(rows))
         names = dict(zip(map(stem, keys), rows.tolist(), strict=True))
-        counts = Counter(filter(None, map(_ending, names)))
+        end_of = {name: _ending(name) for name in names}
+        counts = Counter(filter(None, end_of.values()))
         least = max(2, _USUAL * len(names))
         ends = {end for end, n in counts.most_common(_MOST_ENDINGS) if n >= least}
         of_end: defaultdict[str, dict[str, int]] = defaultdict(dict)
         for name, row in names.items():
-            end = _ending(name)
-            of_end[end if end in ends else ""][name] = row
+            of_end[end_of[name] if end_of[name] in ends else ""][name] = row
         folder = keys[0].rpartition("/")[0]
         found += [_Kind(folder, end, own) for end, own in of_end.items()]
     return found
@@ -303,7 +308,7 @@ def _keys(kind: _Kind, members: Members) -> list[str]:
 
 def _are_alike(files: MaskFiles, members: Members, one: _Set) -> bool:
     """Return whether a sample of masks has the sizes of their images, or a name of masks."""
-    if all(map(_may_be_masks, one.kinds)):
+    if one.has_word:
         return True
     pairs = list(files.of_image.items())
     wanted = dict(pairs[:: max(1, len(pairs) // _NUM_PROBES)][:_NUM_PROBES])
@@ -364,10 +369,12 @@ def _readings(view: View, sets: Sequence[_Set]) -> list[Reading]:
         found += _of_set(view, one, images, {"exclude": globs} if globs else {})
     rivals = next((one.rivals for one in sets if one.rivals), None)
     if not usable and rivals:
-        return [
+        found = [
             Reading({"exclude": (f"{glob.escape(other)}/*",)}, f"the masks are of {name}")
             for name, other in (rivals, rivals[::-1])
         ]
+        globs = tuple(one.glob for one in sets if one.rivals)
+        found.append(Reading({"exclude": globs}, "the masks are left out"))
     return found
 
 
@@ -397,8 +404,9 @@ def _of_set(view: View, one: _Set, images: Sequence[str], options: dict[str, Any
         all_ = {"unlisted": "background"} if is_labelled else {}
         found = [Reading({**read.options, **all_}, read.why) for read in found]
         found.append(Reading(without, f"{why}: too few"))
-    elif one.colours and "=" in options["mask_values"]:
-        found.append(Reading(without, "the masks are left out"))
+    elif (one.colours and "=" in options["mask_values"]) or (one.folder and not one.has_word):
+        rest = {"labels": found[0].options["labels"]} if is_labelled else {}
+        found.append(Reading({**without, **rest}, "the masks are left out"))
     for table in _labelling_tables(view, index) if is_open else ():
         found.append(Reading({**without, **table.keys}, f"{table.counts}; without masks"))
         found.append(Reading({**options, **table.keys}, f"{why}; {table.counts}"))
