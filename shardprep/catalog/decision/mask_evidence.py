@@ -180,7 +180,7 @@ def _has_number(kind: _Kind) -> bool:
 
 
 def _named_alike(kinds: Sequence[_Kind]) -> list[_Kind]:
-    """Return the kinds most of whose files are named like files of another kind."""
+    """Return the kinds of which a quarter of the files are named like files of another kind."""
     with_name: defaultdict[str, list[int]] = defaultdict(list)
     for number, kind in enumerate(kinds):
         for name in {**kind.rows, **kind.bases}:
@@ -191,7 +191,7 @@ def _named_alike(kinds: Sequence[_Kind]) -> list[_Kind]:
         for names in (list(kind.rows), list(kind.bases)):
             probes = names[:: max(1, len(names) // _NUM_PROBES)][:_NUM_PROBES]
             num_alike = sum(with_name[name] != [number] for name in probes)
-            if 2 * num_alike > len(probes):
+            if 4 * num_alike >= len(probes):
                 found.append(kind)
                 break
     return found
@@ -202,7 +202,7 @@ def _words(text: str) -> str:
 
 
 def _may_be_masks(kind: _Kind) -> bool:
-    return bool(_OF_MASKS.search(_words(f"{kind.folder} {kind.ending}")))
+    return _is_named(f"{kind.folder} {kind.ending}")
 
 
 def _sets(kinds: Sequence[_Kind], members: Members) -> tuple[list[_Set], list[_Kind]]:
@@ -222,30 +222,24 @@ def _sets(kinds: Sequence[_Kind], members: Members) -> tuple[list[_Set], list[_K
     in_use = {part for kind in pictures for part in kind.folder.split("/")}
     mixed = {kind.folder for kind in pictures}
     photos = {name for kind in pictures for name in kind.rows}
+    drawn = [one for one in pictures if _DRAWN.search(_words(one.folder))]
     found: dict[tuple[str, str, bool], _Set] = {}
-    drawn = [(one, set[Colour]()) for one in pictures if _DRAWN.search(_words(one.folder))]
-    for kind, colours in masks + drawn:
-        own = [] if kind.folder in mixed else kind.folder.split("/")
-        own = [part for part in own if part not in in_use]
-        is_drawn = any(one is kind for one, _ in drawn)
+    for kind, colours in [*masks, *((one, set[Colour]()) for one in drawn)]:
+        is_drawn = any(kind is one for one in drawn)
+        own = kind.folder.split("/")
         if is_drawn:
-            own = [part for part in kind.folder.split("/") if _DRAWN.search(_words(part))]
-        part = next((one for one in reversed(own) if _OF_MASKS.search(_words(one))), "")
-        part = part or (own[-1] if own else "")
+            own = [part for part in own if _DRAWN.search(_words(part))]
+        else:
+            own = [part for part in own if part not in in_use and kind.folder not in mixed]
+        part = max(reversed(own), key=_is_named, default="")
         if not part and not kind.ending:
             continue
-        ending = (
-            "" if sum(name in photos for name in kind.rows) > len(kind.rows) / 2 else kind.ending
-        )
-        start = max(
-            (one for one in in_use if part != one and part.startswith(one)), key=len, default=""
-        )
-        text = f"*{part.removeprefix(start)}" if start else _SPLIT.sub("*", part)
-        key = text, ending, bool(colours)
-        one = found.setdefault(key, _Set(part, ending, [], is_drawn=is_drawn))
-        one.folder = (
-            glob.escape(part) if one.folder == part else glob.escape(key[0]).replace("[*]", "*")
-        )
+        num_equal = sum(name in photos for name in kind.rows)
+        ending = "" if 2 * num_equal > len(kind.rows) else kind.ending
+        text = _of_every_split(part, in_use)
+        one = found.setdefault((text, ending, bool(colours)), _Set(part, ending, []))
+        one.folder = part if one.folder == part else text
+        one.is_drawn = is_drawn
         one.kinds.append(kind)
         one.colours |= colours
     sets = list(found.values())
@@ -254,6 +248,18 @@ def _sets(kinds: Sequence[_Kind], members: Members) -> tuple[list[_Set], list[_K
         one.is_drawn |= bool(one.colours) and has_values
     of_drawn = {id(kind) for one in sets if one.is_drawn for kind in one.kinds}
     return sets, [one for one in pictures if id(one) not in of_drawn]
+
+
+def _is_named(text: str) -> bool:
+    return bool(_OF_MASKS.search(_words(text)))
+
+
+def _of_every_split(part: str, in_use: Collection[str]) -> str:
+    """Return a glob of a folder for all splits: `*annot` if `train` has images, `gt_*`."""
+    starts = [one for one in in_use if one and part != one and part.startswith(one)]
+    if starts:
+        return f"*{part.removeprefix(max(starts, key=len))}"
+    return _SPLIT.sub("*", part)
 
 
 def _colours(kind: _Kind, members: Members) -> set[Colour] | None:
