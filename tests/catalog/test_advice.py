@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep.catalog.survey import survey_source
-from shardprep.errors import SourceError
+from shardprep.errors import QuestionError, SourceError
 from tests.catalog.builders import VOC, catalog, grey, images
 from tests.support.builders import jpeg
 
@@ -122,7 +122,8 @@ def check(made: Catalog, source: Source) -> None:
             assert names[item.label] == source.labels.get(item.key), item.key
         if item.annotation is not None and item.annotation.labels:
             labels = tuple(of_objects[label] for label in item.annotation.labels)
-            is_mask = made.annotations is not None and made.annotations.spec.masks != "none"
+            spec = None if made.annotations is None else made.annotations.spec
+            is_mask = spec is not None and spec.masks != "none" and not spec.boxes
             assert labels == (("object",) if is_mask else source.objects[item.key])
         folder = item.key.partition("/")[0]
         assert item.split == (folder if folder in _SPLITS else "train")
@@ -135,7 +136,7 @@ def test_the_flags_of_notes_and_errors_build_what_is_right(name: str, tmp_path: 
     try:
         made = catalog(tmp_path / "first", source.members, keys.pop("labels", "auto"), **keys)
         text, table = "\n".join(made.findings), ""
-    except SourceError as error:
+    except (SourceError, QuestionError) as error:
         text, table = f"{error.what}; {error.hint}", error.where
     tried = advice(text)
     # "train/{id} instead of id" is advice as well: a path of columns in place of the column.

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardprep.catalog.decision.mask_evidence import mask_files
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError
 
-STAGES: tuple[Stage, ...] = ()
+STAGES: tuple[Stage, ...] = (mask_files,)
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_CHOICES = 6
 
@@ -60,6 +61,6 @@ def _options(view: View) -> Options:
 
 _ORDER = (
     "root", "include", "exclude", "images", "stack", "labels", "join", "pivot", "target",
-    "separator", "rows", "boxes", "masks", "instances", "points", "unlisted", "target_image",
-    "split", "group",
+    "separator", "rows", "boxes", "masks", "mask_values", "instances", "points", "unlisted",
+    "target_image", "split", "group",
 )  # fmt: skip

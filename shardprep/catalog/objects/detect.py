@@ -139,7 +139,7 @@ def _mask_signs(
     by_key = {member.key: member for member in images}
     taken: set[str] = set()
     found: list[Sign] = []
-    for pattern in _mask_patterns([key for key in by_key if key not in others], folders):
+    for pattern in mask_patterns([key for key in by_key if key not in others], folders):
         if others and taken.issuperset(others):
             break
         try:
@@ -167,7 +167,8 @@ def _mask_signs(
     return found
 
 
-def _mask_patterns(images: Sequence[str], folders: Mapping[str, Sequence[str]]) -> list[str]:
+def mask_patterns(images: Sequence[str], folders: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return patterns that may fit masks: of folders with usual names, then of usual endings."""
     patterns: list[str] = []
     for image in _image_names(images):
         for name, masks in folders.items():

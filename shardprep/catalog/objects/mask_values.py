@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -37,6 +38,8 @@ _DARK, _LIGHT, _BLURRED = 32, 223, 0.01
 _MOST_CLASSES = 1024
 """Maximum number of detected classes; larger values are ids of objects, or depths."""
 _MOST_VALUES = 64
+_PIXELS_FIRST = 1 << 16
+"""Number of pixels of a picture that are looked at first: most have many colours."""
 _SHOWN_COLOURS = 8
 _NAME_FILE = re.compile(
     r"(^|/)[^/]*(\.ya?ml|(class|label|palette|names|codes)[^/]*\.(csv|txt))$", re.IGNORECASE
@@ -166,7 +169,7 @@ def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents)
     """Return True if a sample of masks holds object numbers, and no document names the values."""
     seen = []
     for mask in masks[:: max(1, -(-len(masks) // _SAMPLE))]:
-        one = _look(mask, max_pixels)
+        one = look(mask, max_pixels)
         if one is None:
             continue
         if one.colours or one.is_lossy or _highest_number(one.values) is None:
@@ -181,14 +184,22 @@ def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents)
 def naming_files(found: MaskValues, documents: Documents) -> list[str]:
     """Return the keys of documents, for `--mask-values`, that name every value in the masks."""
     present = {value for one in found.present for value in one}
+    return [key for key, values in _named_values(documents) if present <= values]
+
+
+def colour_files(colours: Collection[Colour], documents: Documents) -> list[str]:
+    """Return the keys of documents, for `--mask-values`, that name these colours."""
+    return [key for key, values in _named_values(documents) if values.issuperset(colours)]
+
+
+def _named_values(documents: Documents) -> Iterator[tuple[str, set[Any]]]:
+    """Yield the documents that name values or colours of masks, and these."""
     members = documents.members(".yaml", ".yml", ".csv", ".txt")
     likely = [one for one in members if _NAME_FILE.search(one.key)]
     small = [one.key for one in likely if one.extent.num_bytes <= _MOST_NAME_BYTES]
-    keys = []
     for key in small[:_MOST_NAME_FILES]:
         with contextlib.suppress(SourceError, RecipeError):  # not a table, or an ambiguous name
-            keys += [key] if present <= set(given_values(key, documents.read).values or {}) else []
-    return keys
+            yield key, set(given_values(key, documents.read).values or {})
 
 
 def _value(text: str) -> int | Colour:
@@ -229,12 +240,24 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
     return found
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
+    """The values or colours in a file that may be a mask."""
+
     values: frozenset[int]
     colours: frozenset[Colour] = frozenset()
+    """At most `_MOST_VALUES` + 1 of its colours."""
     is_blurred: bool = False
     """True for black and white pixels, blurred by JPEG."""
     is_lossy: bool = False
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether it looks like a mask: one channel, and few values."""
+        return not self.colours and (self.is_blurred or len(self.values) <= _MOST_VALUES)
+
+    @property
+    def has_few_colours(self) -> bool:
+        return 0 < len(self.colours) <= _MOST_VALUES
 
 
 def detected_values(
@@ -246,12 +269,13 @@ def detected_values(
     values are object numbers; without, class indices, and all masks are read to find the highest.
     """
     step = max(1, -(-len(masks) // _SAMPLE))
-    sample = {m.key: seen for m in masks[::step] if (seen := _look(m, max_pixels)) is not None}
+    sample = {m.key: seen for m in masks[::step] if (seen := look(m, max_pixels)) is not None}
     if not sample:
         raise SourceError(masks[0].key, "this and other masks cannot be decoded")
     for key, seen in sample.items():
         if seen.colours:
             colours = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in sorted(seen.colours)]
+            colours = colours[:_SHOWN_COLOURS]
             what = f"is a mask of colours, such as {some_of(colours, 3)}"
             hint = f"say what they mean: {_MASK_VALUES} '{colours[0]}=NAME,…' or a file"
             raise SourceError(key, what, hint)
@@ -267,7 +291,7 @@ def detected_values(
     if instances:
         return MaskValues(names=(ONE_CLASS,), how="numbers of objects")
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        all_seen = list(pool.map(lambda mask: _look(mask, max_pixels), masks))
+        all_seen = list(pool.map(lambda mask: look(mask, max_pixels), masks))
     found = frozenset[int]().union(*(seen.values for seen in all_seen if seen))
     is_wide = any(_NO_VALUE < value < _NO_WIDE_VALUE for value in found)
     nothing = {_NO_WIDE_VALUE if is_wide else _NO_VALUE}
@@ -281,7 +305,7 @@ def detected_values(
     return MaskValues(names=names, how=f"class indices 0 to {highest:,}", present=present)
 
 
-def _look(mask: Member, max_pixels: int) -> _Seen | None:
+def look(mask: Member, max_pixels: int) -> Seen | None:
     """Return the values of a mask, or of the first one of a stack; None if it does not decode."""
     extent = mask.extent.members[0].extent if isinstance(mask.extent, StackExtent) else mask.extent
     try:
@@ -289,20 +313,20 @@ def _look(mask: Member, max_pixels: int) -> _Seen | None:
     except (MemberError, MaskError, MemoryError):
         return None
     if pixels.ndim == 3:
-        colours = np.unique(pixels.reshape(-1, 3), axis=0)[:_SHOWN_COLOURS].tolist()
-        return _Seen(frozenset(), frozenset((r, g, b) for r, g, b in colours))
+        packed = (pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)).ravel()
+        few = np.unique(packed[:: max(1, len(packed) // _PIXELS_FIRST)])
+        codes = np.unique(packed) if len(few) <= _MOST_VALUES else few
+        colours = ((code >> 16, code >> 8 & 255, code & 255) for code in codes.tolist())
+        return Seen(frozenset(), frozenset(itertools.islice(colours, _MOST_VALUES + 1)))
     counts = value_counts(pixels)
     middle = int(counts[_DARK:_LIGHT].sum())
     is_blurred = is_lossy and middle <= _BLURRED * pixels.size
-    return _Seen(
+    return Seen(
         frozenset(np.flatnonzero(counts).tolist()), is_blurred=is_blurred, is_lossy=is_lossy
     )
 
 
 def are_masks(masks: Iterable[Member], max_pixels: int) -> bool:
     """Return True if images look like masks: one channel, and few values."""
-    seen = [_look(mask, max_pixels) for mask in masks]
-    return bool(seen) and all(
-        one is not None and not one.colours and (one.is_blurred or len(one.values) <= _MOST_VALUES)
-        for one in seen
-    )
+    seen = [look(mask, max_pixels) for mask in masks]
+    return bool(seen) and all(one is not None and one.is_mask for one in seen)

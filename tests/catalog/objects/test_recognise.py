@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep.catalog.survey import recipe_text, survey_source
-from shardprep.errors import RecipeError, SourceError
+from shardprep.errors import QuestionError, RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan.source_plan import make_plan
 from tests.catalog.builders import VOC, catalog, detection, facts_of, grey, segmentation, survey
@@ -84,7 +84,7 @@ def test_photographs_in_a_folder_called_labels_are_not_masks(tmp_path: Path) -> 
 
 def test_two_that_fit_are_an_error_that_names_both(tmp_path: Path) -> None:
     members = detection() | {f"masks/{i}.png": grey(0, 255) for i in range(6)}
-    with pytest.raises(SourceError) as error:
+    with pytest.raises(QuestionError) as error:
         catalog(tmp_path / "1", members)
     assert "--boxes voc" in str(error.value)
     assert "--masks 'masks/{stem}.png'" in str(error.value)

@@ -1,0 +1,133 @@
+"""Masks beside images: found by names and pixels, whatever their folders are called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.errors import QuestionError
+from tests.catalog.builders import catalog
+from tests.support.scenes import picture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.catalog.catalog import Catalog
+
+SIZE = (40, 30)
+
+
+def files(kind: str, *names: str, like: str = "") -> dict[str, bytes]:
+    """Return pictures of the scenes 0, 1 …; `like` tells the scenes of two folders apart."""
+    return {name: picture(kind, name, f"{like}{i}", SIZE) for i, name in enumerate(names)}
+
+
+def numbered(pattern: str, number: int = 6) -> tuple[str, ...]:
+    return tuple(pattern.format(i) for i in range(number))
+
+
+def masks_of(made: Catalog) -> dict[str, list[str]]:
+    return {item.key: [mask.key for mask in item.masks] for item in made.items}
+
+
+def flags(folder: Path, members: dict[str, bytes]) -> list[dict[str, object]]:
+    """Return the options of each reading of a source that is not built."""
+    with pytest.raises(QuestionError) as error:
+        catalog(folder, members)
+    return [dict(options) for options, _ in error.value.readings]
+
+
+PHOTOS = files("scene", *numbered("Training_Input/{}.jpg"))
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        "Training_GroundTruth/{}_segmentation.png",
+        "Training_Masks/{}.png",
+        "Training_Input/{}_m.png",
+    ],
+)
+def test_masks_named_like_images_are_neither_images_nor_classes(mask: str, tmp_path: Path) -> None:
+    made = catalog(tmp_path, PHOTOS | files("mask", *numbered(mask)))
+    assert masks_of(made) == {f"Training_Input/{i}.jpg": [mask.format(i)] for i in range(6)}
+    assert made.label_names == ()
+
+
+def test_one_pattern_fits_the_masks_of_all_splits(tmp_path: Path) -> None:
+    """Also if the splits number their files alike."""
+    members: dict[str, bytes] = {}
+    for split in ("train", "test"):
+        members |= files("scene", *numbered(f"pictures_{split}/{{}}.png"), like=split)
+        members |= files("ids", *numbered(f"annotated_gt_{split}/{{}}.png"), like=split)
+    made = catalog(tmp_path, members)
+    own = {key: [key.replace("pictures", "annotated_gt")] for key in masks_of(made)}
+    assert masks_of(made) == own
+    assert len(own) == 12
+
+
+def test_drawings_for_the_eye_are_left_out(tmp_path: Path) -> None:
+    members = PHOTOS | files("ids", *numbered("SegmentationClassPNG/{}.png"))
+    drawings = files("overlay", *numbered("SegmentationClassVisualization/{}.jpg"))
+    drawings |= files("colours", *numbered("coloured/{}.png"))
+    made = catalog(tmp_path, members | drawings)
+    assert masks_of(made).keys() == PHOTOS.keys()
+    assert {one.key for one in made.skipped} == drawings.keys()
+
+
+def test_masks_of_two_annotators_are_a_question(tmp_path: Path) -> None:
+    members = PHOTOS | files("mask", *numbered("labels-ah/{}.png"))
+    read = flags(tmp_path, members | files("mask", *numbered("labels-vk/{}.png")))
+    assert read == [
+        {"exclude": ("labels-vk/*",), "masks": "labels-ah/{stem}.png"},
+        {"exclude": ("labels-ah/*",), "masks": "labels-vk/{stem}.png"},
+    ]
+
+
+def test_class_folders_with_masks_keep_their_classes_and_folders_of_patients_do_not(
+    tmp_path: Path,
+) -> None:
+    def scans(*folders: str) -> dict[str, bytes]:
+        members: dict[str, bytes] = {}
+        for folder in folders:
+            members |= files("grey", *numbered(f"{folder}/scan ({{}}).png"), like=folder)
+            members |= files("mask", *numbered(f"{folder}/scan ({{}})_mask.png"), like=folder)
+        return members
+
+    made = catalog(tmp_path / "1", scans("benign", "malignant"))
+    assert made.label_names == ("benign", "malignant")
+    assert all(len(item.masks) == 1 for item in made.items)
+    made = catalog(tmp_path / "2", scans("patient001", "patient002"))
+    assert made.label_names == ()
+    assert all(len(item.masks) == 1 for item in made.items)
+
+
+def test_colours_without_names_and_too_few_masks_are_questions(tmp_path: Path) -> None:
+    names = numbered("masks/{}.png")
+    read = flags(tmp_path / "1", PHOTOS | files("colours", *names))
+    assert "#800000=800000" in str(read[0]["mask_values"])
+    assert read[1] == {"exclude": ("masks/*",)}
+    read = flags(tmp_path / "2", PHOTOS | files("mask", *names[:3]))
+    assert read == [{"masks": "masks/{stem}.png"}, {"exclude": ("masks/*",)}]
+
+
+def test_a_table_of_classes_beside_masks_is_a_question(tmp_path: Path) -> None:
+    rows = "".join(f"{i}.jpg,{'ab'[i % 2]}\n" for i in range(6))
+    members = PHOTOS | files("mask", *numbered("masks/{}.png"))
+    read = flags(tmp_path, members | {"list.csv": f"file,glaucoma\n{rows}".encode()})
+    own = {"labels": "csv:list.csv:file:glaucoma"}
+    masks = {"masks": "masks/{stem}.png"}
+    assert read == [masks, {"exclude": ("masks/*",), **own}, {**own, **masks}]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("scene", "scene"), ("mask", "mask"), ("scene", "grey")]
+)
+def test_classes_with_equal_numbers_stay_classes_even_if_called_mask(
+    first: str, second: str, tmp_path: Path
+) -> None:
+    members = files(first, *numbered("with_mask/{}.png"), like="a")
+    made = catalog(tmp_path, members | files(second, *numbered("without_mask/{}.png"), like="b"))
+    assert made.label_names == ("with_mask", "without_mask")
+    assert len(made.items) == 12
