@@ -56,6 +56,7 @@ _KIND = re.compile(
     re.IGNORECASE,
 )
 _DATE = re.compile(r"(19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d")
+_MOST_NAMES = 256
 _MATCHED = 0.5
 """Minimum share of files named like images, in a mask folder without a sibling image folder."""
 
@@ -133,6 +134,7 @@ def are_parts(names: Collection[str]) -> bool:
 
     `x_images_part_1` and `x_images_part_2` are parts of one set, `mask` and `no_mask` are classes.
     """
+    names = [*itertools.islice(names, _MOST_NAMES)]
     several = [{*map(str.lower, _WORDS.findall(name))} for name in names]
     common = several[0].intersection(*several) if several else set[str]()
     splits = [frozenset(filter(_SPLIT_WORD.fullmatch, words)) for words in several]

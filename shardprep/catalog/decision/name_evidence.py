@@ -53,7 +53,7 @@ def class_pictures(view: View) -> Sequence[Reading]:
     names = {path.rpartition("/")[2] for path in counts}
     few = [path for path, number in counts.items() if path and 1 < number < len(names)]
     found = dict[str, int]()
-    for path in few[:_MOST_DOCUMENTS]:
+    for path in few if len(few) <= _MOST_DOCUMENTS else ():
         is_in = keys.folders.codes == keys.folders.values.index(path)
         if {*keys.where(is_in).stems(0)} <= names - {path.rpartition("/")[2]}:
             found[f"{glob.escape(path)}/*"] = int(is_in.sum())
@@ -74,6 +74,8 @@ def labels_by_names(view: View) -> Sequence[Reading]:
         name = without_archive_suffix(path.rpartition("/")[2])
         names[name] += number if name and not given_split([name]) else 0
     names = +names
+    if found := _split_or_class(view, every):
+        return found
     is_fit = names.total() >= ENOUGH * sum(counts.values())
     if is_fit and are_classes(len(names), names.total()) and not are_parts(names):
         found = [*_of_folders(view, counts, names)]
@@ -84,7 +86,7 @@ def labels_by_names(view: View) -> Sequence[Reading]:
 
 def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> Iterator[Reading]:
     folder = Reading({"labels": "folder"}, f"{len(names):,} names such as {min(names)}")
-    if kinds := find_masks(view.members.keys).no_classes & names.keys():
+    if kinds := find_masks([f"{path}/1" for path in counts]).no_classes & names.keys():
         if len(names) > len(kinds) + 1 and _are_photos(view, kinds):
             yield folder
         return
@@ -105,6 +107,28 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
         yield folder
 
 
+def _split_or_class(view: View, counts: Mapping[str, int]) -> list[Reading]:
+    """Return two readings of a folder such as `test` that numbers its files as a class does."""
+    splits = [path for path in counts if given_split(path.split("/"))]
+    above, _, name = splits[0].rpartition("/") if len(splits) == 1 else ("", "", "")
+    beside = [path for path in counts if path.rpartition("/")[0] == above and path not in splits]
+    is_alone = len(beside) == len(counts) - 1 > 1 and given_split([name]) not in (None, "train")
+    if not is_alone or not view.is_open("split") or "," in above or are_parts([*beside]):
+        return []
+    folders, stems = view.members.keys.folders, view.members.keys.stems(0)
+    own, other = (
+        {*stems.where(folders.codes == folders.values.index(one))} for one in (splits[0], beside[0])
+    )
+    if 2 * len(own & other) < len(own):
+        return []
+    of_class = {
+        "labels": r"regex:(?P<label>[^/]+)/[^/]+$",
+        "split": f"roots:train={glob.escape(above) or '*'}",
+    }
+    why = f"{name} numbers its files as {beside[0].rpartition('/')[2]} does"
+    return [Reading(of_class, why), Reading({"labels": "folder"}, f"{name} is a split")]
+
+
 def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Reading]:
     """Yield the readings of numbered folders that are in several folders with names."""
     above = {path.rpartition("/")[0].rpartition("/")[2] for path in paths}
@@ -122,7 +146,8 @@ def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Rea
 
 def _are_confirmed(view: View) -> bool:
     """Return whether the last number of file names is that of their folder: `0/x_class0.png`."""
-    for key in _sampled(view)[:: _BLOCK // _NUM_SAMPLES]:
+    keys = _sampled(view)
+    for key in keys[:: len(keys) // _NUM_SAMPLES + 1]:
         *_, folder, name = ["", *key.split("/")]
         numbers = re.findall(r"\d+", name)
         if not numbers or numbers[-1].lstrip("0") != folder.lstrip("0"):
@@ -216,8 +241,8 @@ def _sampled(view: View) -> list[str]:
 
 
 def _has_table(view: View) -> bool:
-    labelling = auto_labels(view.index, view.documents.tables)
-    return labelling.match is not None
+    tables = view.documents.tables
+    return bool(tables) and auto_labels(view.index, tables).match is not None
 
 
 def _is_explained(view: View) -> bool:
