@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.names import (
+    are_parts,
     class_folders,
     find_masks,
     folder_splits,
@@ -38,7 +39,7 @@ Column = tuple[str, Ints, Coded[str | None]]
 _NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
 """Number at the end of a name, searched in the reversed name: a forward search is quadratic."""
 _NUMBERED_END = re.compile(r"\d$")
-_WORDS = re.compile(r"[^\W\d_][^\d]*$")
+_WORDS = re.compile(r"(?![A-Za-z]$)[^\W\d_][^\d]*$")
 ENOUGH = 0.9
 """Share of the images that a rule must label to be used by `auto`."""
 _LABEL_COLUMNS = (
@@ -130,19 +131,20 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
     names = _folder_names(keys, 1, no_classes)
     how = "name of the folder that holds the image"
     rule = "folder"
-    is_fit = _fits(names, considered)
+    is_fit = _fits(names, considered) and not are_parts([*map(str, names.values)])
     if is_fit and (ids := _ids_of_samples(names, tables)):
         is_fit, passed_over = False, f"{passed_over}; the folders are ids in {ids}"
     if not is_fit:
         prefixes = Coded.of(map(_prefix, keys))
-        names = prefixes.map(lambda name: name if name and _may_be_class(name) else None)
+        names = prefixes.map(lambda name: name if name and may_be_class(name) else None)
+        is_fit = _fits(names, considered) and not are_parts([*map(str, names.values)])
         first = int(considered[0])
         example = keys[first].rpartition("/")[2]
         how = f"start of the file name, before the number ({example} → {names[first]})"
         rule = "prefix"
     if unclear is not None and rule == "prefix":
-        names = Coded.constant(None, len(keys))
-    if not _fits(names, considered):
+        is_fit = False
+    if not is_fit:
         how = f"none found{passed_over}; say where they are with {OptionName('labels')}"
         return Labelling(Coded.constant(None, len(keys)), how, unclear=unclear)
     names, findings = _without_test_names(names, considered, rule)
@@ -221,7 +223,8 @@ def _plain(name: str) -> str:
     return re.sub(r"(?<!\d)0+(?=\d)", "", bare).casefold()
 
 
-def _may_be_class(prefix: str) -> bool:
+def may_be_class(prefix: str) -> bool:
+    """Return whether the start of file names may be a class: a word, and not that of a camera."""
     return bool(_WORDS.match(prefix)) and not (given_split([prefix]) or _CAMERAS.fullmatch(prefix))
 
 

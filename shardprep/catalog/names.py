@@ -41,6 +41,22 @@ MASK_ENDING = re.compile(
     re.IGNORECASE,
 )
 """End of the name of a mask, after the name of its image."""
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_SPLIT_WORD = re.compile(
+    "tr(ain(ing)?)?|val(id(ation)?)?|dev|test(ing)?|ts|eval|query|gallery|pred", re.IGNORECASE
+)
+_PART = re.compile(
+    "parts?|batch|chunk|shard|(sub|data)?set|folds?|folder|dir|data|tar|zip"
+    "|images?|imgs?|photos?|pictures?|jpe?g|png",
+    re.IGNORECASE,
+)
+_KIND = re.compile(
+    "inputs?|rgb|raw|masks?|labels?|annot(ation)?s?|gt|ground|(ground)?truth|seg(mentation)?"
+    "|targets?|hr|lr|depth|visualization|overlay|preview",
+    re.IGNORECASE,
+)
+_DATE = re.compile(r"(19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d")
+_MOST_NAMES = 256
 _MATCHED = 0.5
 """Minimum share of files named like images, in a mask folder without a sibling image folder."""
 
@@ -111,6 +127,31 @@ def class_folders(folders: Iterable[str]) -> frozenset[str]:
 def _paths_to(folder: str) -> Iterator[str]:
     """Yield the path of each folder in a path, the uppermost first."""
     return itertools.accumulate(folder.split("/"), "{}/{}".format)
+
+
+def are_parts(names: Collection[str]) -> bool:
+    """Return whether names differ only in words of splits, kinds or parts, or are dates.
+
+    `x_images_part_1` and `x_images_part_2` are parts of one set, `mask` and `no_mask` are classes.
+    """
+    names = [*itertools.islice(names, _MOST_NAMES)]
+    several = [{*map(str.lower, _WORDS.findall(name))} for name in names]
+    common = several[0].intersection(*several) if several else set[str]()
+    splits = [frozenset(filter(_SPLIT_WORD.fullmatch, words)) for words in several]
+    if all(splits) and len({*splits}) > 1:
+        return True
+    parts = [
+        own or any(map(_PART.fullmatch, all_)) for own, all_ in zip(splits, several, strict=True)
+    ]
+    rests = [
+        [w for w in words - common if not (_SPLIT_WORD.fullmatch(w) or _PART.fullmatch(w))]
+        for words in several
+    ]
+    return all(map(_DATE.fullmatch, names)) or all(
+        (is_part or (rest and not any(map(str.isdigit, rest))))
+        and all(word.isdigit() or _KIND.fullmatch(word) for word in rest)
+        for is_part, rest in zip(parts, rests, strict=True)
+    )
 
 
 def document_split(name: str) -> str | None:

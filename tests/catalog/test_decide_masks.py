@@ -35,7 +35,7 @@ def flags(folder: Path, members: dict[str, bytes]) -> list[dict[str, object]]:
     """Return the options of each reading of a source that is not built."""
     with pytest.raises(QuestionError) as error:
         catalog(folder, members)
-    return [dict(options) for options, _ in error.value.readings]
+    return [dict(one.options) for one in error.value.choices]
 
 
 PHOTOS = files("scene", *numbered("Training_Input/{}.jpg"))

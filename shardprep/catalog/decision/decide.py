@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardprep.catalog.decision.mask_evidence import mask_files
+from shardprep.catalog.decision.name_evidence import class_pictures, labels_by_names
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError
 
-STAGES: tuple[Stage, ...] = (mask_files,)
+STAGES: tuple[Stage, ...] = (mask_files, class_pictures, labels_by_names)
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_CHOICES = 6
 

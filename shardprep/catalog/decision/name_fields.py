@@ -1,0 +1,87 @@
+"""Fields of names, such as the identity in `0002_c1s1_000451.jpg`, as patterns of labels."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from shardprep.catalog.labels import may_be_class
+from shardprep.catalog.names import are_parts
+from shardprep.errors import counted
+
+_SIGNS = re.compile(r"([^A-Za-z0-9]+)")
+_DATE = re.compile(r"(19|20)\d{2}([01]\d[0-3]\d\d*)?")
+_MOST_AFTER = 6
+"""Number of parts after the field that its pattern has: three fields, and the signs before them."""
+_MOST_FIELDS = 3
+
+
+class NameField(NamedTuple):
+    """A field in which names differ, and what it may be."""
+
+    regex: str
+    why: str
+    is_class: bool
+    """Whether few values have several names each."""
+    is_text: bool
+    """Whether it has words, with other fields before it and numbers after it."""
+    is_number: bool
+    """Whether it has numbers of different lengths, with several fields of a digit after it."""
+    num_after: int
+    """Number of fields with digits after it."""
+
+
+def name_fields(stems: Sequence[str]) -> list[NameField]:
+    """Return the first fields that may be labels; [] if half of the names have no common form."""
+    forms = defaultdict[tuple[str, ...], list[list[str]]](list)
+    for stem in stems:
+        parts = _SIGNS.split(stem.removeprefix("-"))
+        forms[tuple(map(form_of, parts))].append(parts)
+    form, same = max(forms.items(), key=lambda pair: len(pair[1]), default=((), []))
+    if len(form) < 3 or 2 * len(same) < len(stems):
+        return []
+    sign = "-?" if any(stem.startswith("-") for stem in stems) else ""
+    columns = [{*column} for column in zip(*same, strict=True)]
+    return [*_fields(sign, form, columns, len(same))][:_MOST_FIELDS]
+
+
+def _fields(
+    sign: str, form: Sequence[str], columns: Sequence[set[str]], number: int
+) -> Iterator[NameField]:
+    pieces = [*map(_pattern, form, columns)]
+    for i, values in enumerate(columns):
+        if i % 2 or len(values) < 2 or are_parts(values) or any(map(_is_no_label, values)):
+            continue
+        before, after = "".join(pieces[:i]), "".join(pieces[i + 1 : i + 1 + _MOST_AFTER])
+        label = f"{before}(?P<label>{pieces[i]})" if i else f"(?P<label>{sign}{pieces[i]})"
+        with_digits = [j for j in range(i + 2, len(form), 2) if "0" in form[j]]
+        widths = {*map(len, values)}
+        num_digits = sum(form[j] == "0" and {*map(len, columns[j])} == {1} for j in with_digits)
+        one = NameField(
+            f"(^|/){sign if i else ''}{label}{after}",
+            f"{len(values):,} values such as {min(values)} in {counted(number, 'name')}",
+            is_class=len(values) * (2 if form[i] == "a" else 3) <= number,
+            is_text=i > 0 and form[i] == "a" and bool(with_digits),
+            is_number=form[i] == "0" and {1} < widths and num_digits > 1,
+            num_after=len(with_digits),
+        )
+        if one.is_class or one.is_text or one.is_number:
+            yield one
+
+
+def _is_no_label(value: str) -> bool:
+    return bool(_DATE.fullmatch(value)) or (value.isalpha() and not may_be_class(value))
+
+
+def form_of(part: str) -> str:
+    """Return a field with 0 for its numbers and a for its words; signs are returned unchanged."""
+    return re.sub(r"\d+", "0", re.sub("[A-Za-z]+", "a", part))
+
+
+def _pattern(form: str, values: set[str]) -> str:
+    texts = {re.sub(r"\d+", "0", one) for one in values}
+    if len(texts) == 1:
+        return re.escape(texts.pop()).replace("0", r"\d+")
+    return form.replace("a", "[A-Za-z]+").replace("0", r"\d+")

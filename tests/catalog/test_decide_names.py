@@ -1,0 +1,177 @@
+"""Which names of folders and files are classes, and which only look like them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardprep.catalog.names import are_parts
+from shardprep.errors import QuestionError
+from tests.catalog.builders import catalog
+from tests.support.builders import jpeg
+
+
+def pictures(*keys: str) -> dict[str, bytes]:
+    return {key: jpeg(16, 16, i) for i, key in enumerate(keys)}
+
+
+def asked(folder: Path, members: dict[str, bytes]) -> list[str]:
+    """Return the values of `--labels` that a question shows."""
+    with pytest.raises(QuestionError) as caught:
+        catalog(folder, members)
+    return [str(one.options["labels"]) for one in caught.value.choices]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["x_images_part_1", "x_images_part_2"],
+        ["bounding_box_train", "bounding_box_test", "query"],
+        ["images_001", "images_002"],
+        ["Training_Input", "Training_GroundTruth"],
+        ["2019-01-02", "2019-01-03"],
+        ["train-jpg", "test-jpg"],
+    ],
+)
+def test_folders_that_differ_in_a_split_a_kind_or_a_part_are_no_classes(names: list[str]) -> None:
+    assert are_parts(names)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["mask", "no_mask"],
+        ["WithMask", "WithoutMask"],
+        ["image", "label", "table", "text"],
+        ["gt", "hr", "sport"],
+        ["test_tube", "test_strip"],
+        ["Type_1", "Type_2"],
+        ["0", "1"],
+    ],
+)
+def test_folders_with_another_word_or_only_numbers_are_classes(names: list[str]) -> None:
+    assert not are_parts(names)
+
+
+def test_parts_of_a_source_are_no_classes(tmp_path: Path) -> None:
+    keys = [f"scans_part_{part}/{part}{i:03}.jpg" for part in (1, 2) for i in range(4)]
+    assert catalog(tmp_path, pictures(*keys)).labels_from.startswith("none found")
+
+
+def test_one_letter_before_a_number_is_no_class(tmp_path: Path) -> None:
+    keys = [f"{letter}{i}.jpg" for letter in "tv" for i in range(4)]
+    assert catalog(tmp_path, pictures(*keys)).labels_from.startswith("none found")
+
+
+def test_classes_named_like_kinds_of_pictures_stay_classes_if_their_pictures_are_photos(
+    tmp_path: Path,
+) -> None:
+    keys = [f"{one}/{i}.jpg" for one in ("image", "label", "table", "text") for i in range(4)]
+    assert catalog(tmp_path, pictures(*keys)).label_names == ("image", "label", "table", "text")
+
+
+@pytest.mark.parametrize("names", [("cat", "dog"), ("0", "1", "2"), ("n01443537", "n02102040")])
+def test_class_folders_that_number_their_files_alike_are_not_asked_for(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    keys = [f"{name}/{i:03}.jpg" for name in names for i in range(4)]
+    assert catalog(tmp_path, pictures(*keys)).label_names == names
+
+
+def test_numbers_in_two_levels_are_asked_for(tmp_path: Path) -> None:
+    keys = [f"{pair}/{i}5.jpg" for pair in ("000/03", "604/92") for i in range(3)]
+    assert asked(tmp_path, pictures(*keys)) == [
+        r"regex:(?P<label>\d+/\d+)/[^/]+$", "folder", "none",
+    ]  # fmt: skip
+
+
+def test_numbers_that_begin_anew_in_each_folder_may_be_objects_of_its_class(tmp_path: Path) -> None:
+    keys = [f"{a}/{b}/{i}.jpg" for a in ("apple", "car", "cow") for b in "12" for i in range(2)]
+    assert asked(tmp_path, pictures(*keys)) == ["folder:2", "folder", "none"]
+
+
+def test_many_numbered_folders_with_few_images_are_asked_for(tmp_path: Path) -> None:
+    keys = [f"{number}/{i}.jpg" for number in range(100, 125) for i in range(2)]
+    assert asked(tmp_path, pictures(*keys)) == ["folder", "none"]
+
+
+def test_folders_whose_names_are_ids_of_a_table_are_asked_for(tmp_path: Path) -> None:
+    keys = [f"clips/{clip}/{i:05}.jpg" for clip in range(1, 7) for i in range(4)]
+    rows = "".join(f"{clip},{'up' if clip % 2 else 'down'}\n" for clip in range(1, 7))
+    found = asked(tmp_path, pictures(*keys) | {"Train.csv": f"video,label\n{rows}".encode()})
+    assert found == ["csv:Train.csv:video:label", "folder", "none"]
+
+
+def test_the_word_in_names_of_clips_is_asked_for(tmp_path: Path) -> None:
+    keys = [
+        f"v_{word}_g01_c{clip:02}/{i}.jpg"
+        for word in ("Bow", "Dive") for clip in (1, 2) for i in range(3)
+    ]  # fmt: skip
+    assert r"regex:(^|/)v_(?P<label>[A-Za-z]+)_g\d+_c\d+" in asked(tmp_path, pictures(*keys))
+
+
+def test_fields_of_file_names_are_asked_for(tmp_path: Path) -> None:
+    keys = [f"a/{who:04}_c{c}s1_{i:06}.jpg" for who in (2, 7) for c in (1, 2) for i in range(3)]
+    found = asked(tmp_path, pictures(*keys, "a/-1_c1s1_000009.jpg"))
+    assert found[0] == r"regex:(^|/)(?P<label>-?\d+)_c\d+s\d+_\d+"
+    assert found[-1] == "none"
+
+
+def test_fields_are_not_asked_for_if_a_table_names_the_images(tmp_path: Path) -> None:
+    keys = [f"{who:04}_{i:06}.jpg" for who in (2, 7) for i in range(6)]
+    table = "image,width,height\n" + "".join(f"{key},6,{i}\n" for i, key in enumerate(keys))
+    members = pictures(*keys) | {"sizes.csv": table.encode()}
+    assert catalog(tmp_path, members).labels_from.startswith("none found")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [f"IMG_2024010{day}_{i:06}.jpg" for day in (1, 2) for i in range(5)],
+        [f"tile {tile}/part_{i:03}.jpg" for tile in (1, 2, 3) for i in range(4)],
+        [f"{i:08x}.jpg" for i in range(3_000_000, 3_000_012)],
+    ],
+)
+def test_dates_counters_and_hashes_are_not_asked_for(tmp_path: Path, keys: list[str]) -> None:
+    catalog(tmp_path, pictures(*keys))
+
+
+def test_an_age_in_names_may_be_a_number(tmp_path: Path) -> None:
+    keys = [f"{age}_{i}_{j}_170116.jpg" for age in (1, 26, 100) for i in (0, 1) for j in (0, 2)]
+    with pytest.raises(QuestionError) as caught:
+        catalog(tmp_path, pictures(*keys))
+    pattern = r"regex:(^|/)(?P<label>\d+)_\d+_\d+_\d+"
+    assert caught.value.choices[0].options == {"labels": pattern, "target": "regression"}
+
+
+def test_names_of_a_few_letters_and_numbers_may_be_the_text(tmp_path: Path) -> None:
+    names = ("2b82x", "2gg4x", "xeg2f", "2cgyx", "2d2wm", "2en7g")
+    with pytest.raises(QuestionError) as caught:
+        catalog(tmp_path, pictures(*(f"{name}.jpg" for name in names)))
+    assert caught.value.choices[0].options["target"] == "text"
+
+
+def test_texts_beside_images_are_their_captions(tmp_path: Path) -> None:
+    keys = [f"{i:02}.jpg" for i in range(8)]
+    texts = {f"{i:02}.txt": f"a house with number {i}".encode() for i in range(8)}
+    found = catalog(tmp_path, pictures(*keys) | texts)
+    assert found.items.target[3] == "a house with number 3"
+
+
+def test_a_folder_with_a_picture_of_each_class_is_left_out(tmp_path: Path) -> None:
+    keys = [f"data/{number}/{i}.jpg" for number in (7, 8, 9) for i in range(20, 24)]
+    found = catalog(tmp_path, pictures(*keys, "Meta/7.jpg", "Meta/8.jpg", "Meta/9.jpg"))
+    assert found.label_names == ("7", "8", "9")
+    assert len(found.items) == len(keys)
+
+
+def test_folders_are_asked_for_if_a_text_has_boxes_of_their_images(tmp_path: Path) -> None:
+    keys = [f"{scene}/p_{i}.jpg" for scene in ("0--Parade", "1--Riot") for i in range(4)]
+    boxes = b"0--Parade/p_1.jpg\n1\n4 3 21 16 0 0 0\n"
+    assert asked(tmp_path, pictures(*keys) | {"gt/faces.txt": boxes}) == ["none", "folder"]
+
+
+def test_a_folder_test_that_numbers_its_files_as_a_class_is_asked_for(tmp_path: Path) -> None:
+    keys = [f"tubes/{name}/{i:03}.jpg" for name in ("blank", "control", "test") for i in range(4)]
+    assert asked(tmp_path, pictures(*keys)) == ["regex:(?P<label>[^/]+)/[^/]+$", "folder"]
