@@ -11,6 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import PurePosixPath
+from posixpath import splitext
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from shardprep.source.string_column import Texts
 
 _MOST = 0.9
 """Share of folders, names or files that must agree."""
-_MOST_FOLDERS, _MOST_FILES = 2_000, 10_000
+_MOST_FOLDERS, _MOST_FILES = 1_000, 4_000
 _MOST_TABLES, _MOST_KINDS, _MOST_PROPOSED = 8, 8, 3
 _DIGIT = re.compile(r"\d")
 _SAMPLE = re.compile(
@@ -87,18 +88,18 @@ def _share(fits: Callable[[str], Any], names: Collection[str]) -> float:
 
 
 def _suffix(files: Folders) -> str:
-    counts = Counter(PurePosixPath(name).suffix for several in files.values() for name in several)
+    counts = Counter(splitext(name)[1] for several in files.values() for name in several)
     return counts.most_common(1)[0][0]
 
 
 def _kinds(files: Folders, mask: str) -> list[Reading]:
     """Return the readings of folders that all have the same kinds of pictures: t1, t2, flair."""
     names, suffix = _names(files, 1), _suffix(files)
-    counts = Counter(
-        re.sub(rf"^{re.escape(folder.rpartition('/')[2])}(?=[-_.])", "{id}", name)
-        for folder, several in files.items()
-        for name in several
-    )
+    counts = Counter[str]()
+    for folder, several in files.items():
+        leads = tuple(folder.rpartition("/")[2] + sign for sign in "-_")
+        cut = len(leads[0]) - 1
+        counts.update("{id}" + x[cut:] if x.startswith(leads) else x for x in several)
     kinds = sorted((k for k, n in counts.items() if n >= _MOST * len(files)), key=natural_order)
     masks = [*filter(_is_mask, kinds)] or [mask] * (mask in counts and "{" not in mask)
     own = [name for name in kinds if name not in masks and name.endswith(suffix)]
@@ -111,6 +112,7 @@ def _kinds(files: Folders, mask: str) -> list[Reading]:
     lead = own[0][:5] if all(name[:5] == own[0][:5] and name[0] == "{" for name in own) else ""
     channels = ",".join(name.removeprefix(lead).removesuffix(suffix) for name in own)
     why = f"{len(files):,} folders have the same {len(kinds)} kinds of pictures"
+    masks = [name.replace("{id}", "*") for name in masks]
     single = {"exclude": tuple(f"*/{one}" for one in masks)} if masks else {}
     return [
         *_stacks(f"{{id}}/{lead}{{{channels}}}{suffix}", masks, why),
@@ -120,7 +122,7 @@ def _kinds(files: Folders, mask: str) -> list[Reading]:
 
 
 def _is_mask(name: str) -> bool:
-    return bool(MASK_ENDING.search(f"_{PurePosixPath(name).stem}"))
+    return bool(MASK_ENDING.search(f"_{splitext(name)[0]}"))
 
 
 def _stacks(pattern: str, masks: Sequence[str], why: str) -> list[Reading]:
@@ -169,7 +171,7 @@ def _takes(files: Folders) -> list[Reading]:
 def _names_each(tables: Sequence[Table], files: Folders) -> bool:
     """Return whether a table has a row for each image, so that nobody asks for samples."""
     folders = [one for one in files if given_split(one.split("/")) != "test"]
-    names = [PurePosixPath(name).stem for one in folders for name in files[one]]
+    names = [splitext(name)[0] for one in folders for name in files[one]]
     some = {*names[:: -(-len(names) // 500) or 1]}
     return any(id_column(table, some) for table in tables[:_MOST_TABLES])
 
@@ -178,6 +180,7 @@ def _evidence(files: Folders, tables: Sequence[Table]) -> tuple[str, int] | None
     """Return what speaks for samples, and their level: 1 for the folder of an image."""
     every = [name.lower() for several in files.values() for name in several]
     is_dicom = _share(lambda name: name.endswith((".dcm", ".dicom")), every) >= _MOST
+    series = None
     for depth in (1, 2, 3):
         paths = {folder.rsplit("/", depth - 1)[0] for folder in files}
         names = {name for name in _names(files, depth) if not stated_split(name)}
@@ -189,20 +192,24 @@ def _evidence(files: Folders, tables: Sequence[Table]) -> tuple[str, int] | None
         if depth == 1 and _share(_SAMPLE.fullmatch, names) >= _MOST:
             return f"{such} are named like samples", depth
         if is_dicom and len(every) > len(files) and _share(_DIGIT.search, names) >= _MOST:
-            return f"{such} have series of DICOM files", depth
-    return None
+            series = series or (f"{such} have series of DICOM files", depth)
+    return series
 
 
 def _ids_in(names: Collection[str], tables: Sequence[Table]) -> str:
     """Return a column that has the names as ids, in a table in which other values repeat.
 
-    Without such values, or with a title such as `ClassId`, it may be a list of classes.
+    With a title such as `ClassId` or a column of different names, it may be a list of classes.
     """
     for table in tables[:_MOST_TABLES]:
         title = id_column(table, names)
         others = [table.cells(at)[:1_000] for at, one in enumerate(table.header) if one != title]
-        repeat = any(len({*cells}) < len(cells) for cells in others[:_MOST_KINDS])
-        if title and repeat and not _CLASS_TITLE.search(title):
+        repeat = [len({*cells}) < len(cells) for cells in others[:_MOST_KINDS]]
+        are_named = any(
+            not is_repeated and _share(_DIGIT.search, cells) == 0
+            for cells, is_repeated in zip(others, repeat, strict=False)
+        )
+        if title and any(repeat) and not are_named and not _CLASS_TITLE.search(title):
             return f"{table.name}, column {title!r}"
     return ""
 
