@@ -204,11 +204,13 @@ def _target_candidates(
     return found
 
 
-def stack_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candidate]:
-    """Return candidates for the samples of stacks, if the images look like stacks."""
+def stack_candidates(
+    keys: Sequence[str], tables: Sequence[Table], patterns: Sequence[str] | None = None
+) -> list[Candidate]:
+    """Return candidates for the samples of stacks; `patterns` are by default `stack_patterns`."""
     return [
         replace(one, stack=pattern)
-        for pattern in stack_patterns(keys, tables)
+        for pattern in (stack_patterns(keys, tables) if patterns is None else patterns)
         for index in [KeyIndex(sample_keys(keys, pattern))]
         for table in united(index, tables)
         for one in table_candidates(index, table, tables)

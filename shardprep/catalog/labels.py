@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, cast
@@ -49,7 +49,8 @@ _LABEL_COLUMNS = (
 )  # fmt: skip
 _NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
 _SAMPLES = re.compile(
-    r"(patient|subject|study|series|case|tomo|scan|slide)(_?(instance)?_?u?id)?", re.IGNORECASE
+    r"(patient|subject|study|series|case|tomo|scan|slide|clip|video)(_?(instance)?_?u?id)?",
+    re.IGNORECASE,
 )
 """Titles of columns whose cells are ids of samples, and not classes."""
 _SET = frozenset(("1", "1.0", "true", "yes"))
@@ -132,7 +133,7 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
     how = "name of the folder that holds the image"
     rule = "folder"
     is_fit = _fits(names, considered) and not are_parts([*map(str, names.values)])
-    if is_fit and (ids := _ids_of_samples(names, tables)):
+    if is_fit and (ids := ids_of_samples(map(str, names.counts()), tables)):
         is_fit, passed_over = False, f"{passed_over}; the folders are ids in {ids}"
     if not is_fit:
         prefixes = Coded.of(map(_prefix, keys))
@@ -228,9 +229,9 @@ def may_be_class(prefix: str) -> bool:
     return bool(_WORDS.match(prefix)) and not (given_split([prefix]) or _CAMERAS.fullmatch(prefix))
 
 
-def _ids_of_samples(names: Coded[Cell | None], tables: Sequence[Table]) -> str:
+def ids_of_samples(names: Iterable[str], tables: Sequence[Table]) -> str:
     """Return the column that has most names as ids of patients or the like; "" without one."""
-    known = {str(name) for name in names.counts()}
+    known = {*names}
     for table in tables:
         for place, title in enumerate(table.header):
             if not _SAMPLES.fullmatch(title):

@@ -23,7 +23,7 @@ from shardprep.errors import OptionName, RecipeError, SourceError, counted, show
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_stack_rule
 from shardprep.source.members import Member, Members, StackExtent
-from shardprep.source.string_column import Coded
+from shardprep.source.string_column import Coded, Texts, positions
 
 _OPTION = OptionName("stack")
 _NOT_MATCHED = "not matched by --stack"
@@ -35,9 +35,11 @@ _MOST_SHOWN = 160
 _MOST_OF_THEM = 0.9
 """Share of images or folders that a detected pattern must fit: some files may be missing."""
 _DIFFERENT = 0.5
-"""Smallest share of different cells in a column of ids (a class column has fewer), and smallest
-number of files of a channel relative to the most frequent one."""
+"""Smallest share of ids in only one row (a class is in many), and smallest number of files of a
+channel relative to the most frequent one."""
 _MOST_LOOKED_AT = 10_000
+_MOST_COLUMNS, _MOST_ROWS = 12, 300_000
+"""Maximum numbers of columns and rows to search for ids."""
 _LEAST_FOLDERS, _LEAST_IMAGES = 2, 2
 """Smallest numbers of samples, and of images per sample, of detected stacks."""
 _MOST_CHANNELS = 16
@@ -187,20 +189,35 @@ def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
     num_there = sum(counts[folder] for folder in folders)
     if len(folders) < _LEAST_FOLDERS or num_there < _MOST_OF_THEM * len(paths):
         return []
-    if any(_has_ids(table, {path.stem for path in paths}) for table in tables):
+    if any(id_column(table, {path.stem for path in paths}) for table in tables):
         return []  # each image has a row
     names = {folder.name for folder in folders if given_split(folder.parts) != "test"}
     inner, is_split = "", any(given_split([folder.parent.name]) for folder in folders)
     if masks and len(names) == 1 and not is_split and all(one.stem.isdigit() for one in paths):
         inner, folders = names.pop(), [folder.parent for folder in folders]
-    elif suffix.lower() not in _DICOM and not any(_has_ids(table, names) for table in tables):
+    elif suffix.lower() not in _DICOM and not any(id_column(table, names) for table in tables):
         return []
+    found = series_pattern(folders, f"{inner}/*{suffix}" if inner else f"*{suffix}")
+    return [found] if found else []
+
+
+def series_pattern(folders: Sequence[PurePosixPath], files: str) -> str:
+    """Return the value of `--stack` for folders of samples and a pattern of files in them.
+
+    "" if the folders are not all in the same depth below their common folder, at most three.
+    """
     common = PurePosixPath(posixpath.commonpath(folders))
     depths = {len(folder.parts) - len(common.parts) for folder in folders}
     if all(given_split(folder.parts[len(common.parts) :][:1]) for folder in folders):
         common, depths = PurePosixPath(), {depth - 1 for depth in depths}
-    fields = {1: "{id}", 2: "{study}/{series}"}.get(max(depths), "")
-    return [str(common / fields / inner / f"*{suffix}")] if fields and len(depths) == 1 else []
+    if len(depths) > 1:
+        return ""
+    fields = {1: "{id}", 2: "{study}/{series}", 3: "{patient}/{study}/{series}"}
+    uppers = {folder.parts[len(common.parts)] for folder in folders}
+    if max(depths) == len(fields) and len(uppers) == len(folders):
+        fields[3] = "{id}/*/*"
+    found = fields.get(max(depths), "")
+    return str(common / found / files) if found else ""
 
 
 def stack_masks(masks: Iterable[str]) -> str:
@@ -249,13 +266,19 @@ def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
     return sorted(endings, key=lambda name: (_COLOURS.index(name) if name in _COLOURS else 9, name))
 
 
-def _has_ids(table: Table, names: set[str]) -> bool:
-    """Return whether a column of different cells has most of the names, and these have digits."""
-    if sum(any(map(str.isdigit, name)) for name in names) < _MOST_OF_THEM * len(names):
-        return False  # names of classes
-    for place in range(len(table.header)):
-        cells = Counter(table.cells(place))
-        is_id = len(cells) >= _DIFFERENT * len(table.rows)
-        if is_id and len(names & cells.keys()) >= _MOST_OF_THEM * len(names):
-            return True
-    return False
+def id_column(table: Table, names: Collection[str]) -> str:
+    """Return the column that has most of the names, half of them once; "" without one.
+
+    Names without digits are those of classes. Cells may be paths, with or without extension.
+    """
+    if sum(any(map(str.isdigit, name)) for name in names) < max(1, _MOST_OF_THEM * len(names)):
+        return ""
+    asked = Texts.of(sorted(names))
+    for place, title in enumerate(table.header[:_MOST_COLUMNS]):
+        whole = table.cells(place)[:_MOST_ROWS].ends(0)
+        for cells in (whole, whole.stems(0)):
+            found, is_many = positions(asked, cells)
+            are_there = (found >= 0).mean() >= _MOST_OF_THEM
+            if are_there and (found[~is_many] >= 0).sum() >= _DIFFERENT * len(names):
+                return title
+    return ""

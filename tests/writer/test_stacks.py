@@ -20,7 +20,7 @@ from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import Schema
-from shardprep.errors import DatasetError, OptionError, RecipeError, SourceError
+from shardprep.errors import DatasetError, OptionError, QuestionError, RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.recipe.rules import parse_stack_rule
 from shardprep.verifier.examples import ExampleCheck
@@ -410,11 +410,15 @@ def atlas() -> dict[str, bytes]:
 def test_a_pattern_is_proposed_where_names_look_like_stacks(
     members: Any, pattern: str, tmp_path: Path
 ) -> None:
-    """By `build` as a note and by `init` as a comment of the recipe."""
+    """By `build` as a question or a note, and by `init` as a comment of the recipe."""
     source = write(tmp_path / "source.zip", zip_bytes(members()))
-    result = build(source, tmp_path / "out", size="16x12", max_rejected=1.0)
-    notes = [note for note in result.notes if "would store" in note]
-    assert [note.split("'")[1] for note in notes] == ([pattern] if pattern else [])
+    if "/" in pattern:
+        with pytest.raises(QuestionError, match=re.escape(f"--stack '{pattern}' --labels none")):
+            build(source, tmp_path / "out")
+    else:
+        result = build(source, tmp_path / "out", size="16x12", max_rejected=1.0)
+        notes = [note for note in result.notes if "would store" in note]
+        assert [note.split("'")[1] for note in notes] == ([pattern] if pattern else [])
     survey = survey_source(source, tmp_path, print)
     assert survey.stacks == ((pattern,) if pattern else ())
     assert (f'# stack = "{pattern}"' in recipe_text(survey)) == bool(pattern)

@@ -1,0 +1,130 @@
+"""Folders of patients, series, clips and tomograms are samples; folders of classes stay classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.errors import QuestionError
+from tests.catalog.builders import catalog
+from tests.support.layouts import expanded
+from tests.support.scenes import picture
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SIZE = (16, 12)
+
+
+def pictures(*patterns: str, kind: str = "view") -> dict[str, bytes]:
+    """Return a picture for each key; those of a folder show one scene."""
+    keys = [key for pattern in patterns for key in expanded(pattern)]
+    return {key: picture(kind, key, key.rpartition("/")[0], SIZE) for key in keys}
+
+
+def asked(folder: Path, members: Mapping[str, bytes]) -> list[str]:
+    """Return the flags that the build offers."""
+    with pytest.raises(QuestionError) as error:
+        catalog(folder, members)
+    return [one.flags for one in error.value.choices]
+
+
+def classes_of(folder: Path, members: Mapping[str, bytes]) -> tuple[str, ...]:
+    return catalog(folder, members).label_names
+
+
+def test_folders_that_are_ids_of_a_table_are_clips(tmp_path: Path) -> None:
+    members = pictures("clips/{11..16}/{00001..00003}.jpg")
+    rows = "".join(f"{clip},{('up', 'down')[clip % 2]}\n" for clip in range(11, 17))
+    own = asked(tmp_path / "a", members | {"train.csv": f"clip,gesture\n{rows}".encode()})
+    assert own[0] == "--stack 'clips/{id}/*.jpg' --labels csv:train.csv:clip:gesture"
+    assert own[-2:] == ["--labels none", "--labels folder"]
+    assert len(classes_of(tmp_path / "b", members)) == 6
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "id,name,group\n11,oak,tree\n12,elm,tree\n13,rose,flower\n14,lily,flower\n",
+        "class_id,group\n11,tree\n12,tree\n13,flower\n14,flower\n",
+    ],
+)
+def test_a_list_of_classes_is_no_table_of_samples(tmp_path: Path, rows: str) -> None:
+    members = pictures("plants/{11..14}/{001..004}.jpg") | {"classes.csv": rows.encode()}
+    assert len(classes_of(tmp_path, members)) == 4
+
+
+def test_a_table_with_a_row_for_each_image_is_used_without_a_question(tmp_path: Path) -> None:
+    rows = "".join(f"1{i},{j}{i},{i % 2}\n" for i in range(1, 5) for j in (700, 800))
+    members = pictures(*(f"scans/1{i}/{{700{i},800{i}}}.png" for i in range(1, 5)))
+    members |= {"train.csv": f"patient_id,image_id,label\n{rows}".encode()}
+    assert classes_of(tmp_path, members) == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    "name", ["patient{001..004}", "Tomo_{0a1,0b2,1c3}", "1.2.840.113.{51..54}"]
+)
+def test_folders_named_like_samples_lead_to_a_question(tmp_path: Path, name: str) -> None:
+    own = asked(tmp_path, pictures(f"data/{name}/s_{{0..2}}.png"))
+    stack = "--stack 'data/{id}/*.png' --labels none"
+    assert own == [stack, "--labels none", "--labels folder"]
+
+
+def test_series_of_dicom_files_are_stacks(tmp_path: Path) -> None:
+    own = asked(tmp_path / "a", pictures("ct/P-{01..03}/1.2.84/1.3.46/{1..3}.dcm"))
+    assert own[0] == "--stack 'ct/{id}/*/*/*.dcm' --labels none"
+    members = pictures("train/{01..04}/{T1,T2}/{1..2}.dcm")
+    rows = b"case,grade\n01,0\n02,1\n03,0\n04,1\n"
+    own = asked(tmp_path / "b", members | {"labels.csv": rows})
+    assert "--stack '{id}/T2/*.dcm' --labels csv:labels.csv:case:grade" in own
+    words = pictures("ct/{healthy,sick}/{1..3}.dcm", "mr/{healthy,sick}/{1..3}.dcm")
+    assert classes_of(tmp_path / "c", words) == ("healthy", "sick")
+
+
+@pytest.mark.parametrize(
+    ("names", "stack"), [("{flair,t1}", "{flair,t1}"), ("$_{flair,t1}", "{id}_{flair,t1}")]
+)
+def test_the_same_kinds_of_pictures_in_each_folder_are_channels(
+    tmp_path: Path, names: str, stack: str
+) -> None:
+    cases = [f"B20_{i}" for i in range(4)]
+    members = pictures(*(f"set/{one}/{names.replace('$', one)}.png" for one in cases), kind="grey")
+    assert asked(tmp_path / "a", members)[0] == f"--stack '{{id}}/{stack}.png' --labels none"
+    mask = names.replace("{flair,t1}", "seg")
+    for one in cases:
+        members |= pictures(f"set/{one}/{mask.replace('$', one)}.png", kind="mask")
+    own = asked(tmp_path / "b", members)
+    mask = mask.replace("$", "*")
+    assert own[0] == f"--stack '{{id}}/{stack}.png' --masks '{{id}}/{mask}.png'"
+    words = pictures("trees/{birch,elm,fir}/{after,before}.png")
+    assert len(classes_of(tmp_path / "c", words)) == 3
+
+
+def test_slices_in_a_folder_beside_their_mask(tmp_path: Path) -> None:
+    members = pictures("scrolls/{1,2,3}/layers/{00..02}.png", "scrolls/{1,2,3}/{ir,ink_mask}.png")
+    own = asked(tmp_path, members)
+    assert own[0] == "--stack '{id}/layers/*.png' --masks '{id}/ink_mask.png'"
+
+
+def test_takes_have_the_class_in_their_names(tmp_path: Path) -> None:
+    members = pictures("frames/v_{Archery,TableTennis}_g01_c0{1,2}/img_{1..3}.jpg")
+    own = asked(tmp_path, members)
+    assert own[0] == r"--labels 'regex:/v_(?P<label>[^/]+?)_g\d+_c\d+'"
+    found = catalog(tmp_path / "b", members, own[0].split("'")[1])
+    assert found.label_names == ("Archery", "TableTennis")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "faces/s{1..6}/{1..4}.jpg",
+        "digits/{0..4}/{000..004}.png",
+        "train/n0{144,145,146}/{1..4}.jpg",
+        "cars/Audi_A{4,6}/{1..3}.jpg",
+        "rooms/{day,night}/{bath,hall}/{1..3}.jpg",
+    ],
+)
+def test_folders_of_classes_with_codes_stay_classes(tmp_path: Path, pattern: str) -> None:
+    assert classes_of(tmp_path, pictures(pattern))
