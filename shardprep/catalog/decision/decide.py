@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardprep.catalog.decision.target_images import target_images
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError
 
-STAGES: tuple[Stage, ...] = ()
+STAGES: tuple[Stage, ...] = (target_images,)
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_CHOICES = 6
 
