@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,8 +30,8 @@ _SIDE = 24
 _FEW_COLOURS = 64
 _SIZES = 0.03
 """Maximum relative difference of the aspect ratios of a pair."""
-_ALIKE, _CLEAR, _LIKELY, _CONTRAST = 0.999, 0.95, 0.5, 0.2
-"""Correlations: of a copy; of a pair; of a pair if others differ by `_CONTRAST`."""
+_CLEAR, _LIKELY, _CONTRAST = 0.95, 0.5, 0.2
+"""Correlations of a pair, and of a pair if pictures that are no pairs correlate less."""
 _FIRST_FEW = 3
 _LETTERS_AT_END = re.compile(r"[^\W\d_]+$")
 
@@ -45,6 +46,7 @@ class Small(NamedTuple):
     """Whether it has few colours."""
     is_deep: bool
     """Whether it is grey with more than 8 bits."""
+    crc32: int
 
 
 @dataclass(slots=True)
@@ -66,7 +68,8 @@ class Pictures:
 def _small(member: Member) -> Small | None:
     if member.extent.num_bytes > _MOST_BYTES:
         return None
-    image = open_image(member.extent.read())
+    data = member.extent.read()
+    image = open_image(data)
     size = image.size
     if size[0] * size[1] > _MOST_PIXELS:
         return None
@@ -80,7 +83,7 @@ def _small(member: Member) -> Small | None:
     small = colours.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
     grey = np.asarray(small, np.float64).reshape(-1)
     spread = float(grey.std())
-    return Small(size, (grey - grey.mean()) / (spread or 1.0), is_mask, is_deep)
+    return Small(size, (grey - grey.mean()) / (spread or 1.0), is_mask, is_deep, zlib.crc32(data))
 
 
 class Likeness(NamedTuple):
@@ -89,12 +92,12 @@ class Likeness(NamedTuple):
     num_pairs: int = 0
     is_same: bool = False
     """Whether they show the same scenes, and are not copies."""
+    are_masks: bool = False
+    """Whether the first pictures have few values."""
     has_masks: bool = False
     """Whether the second pictures have few values."""
     is_deep: bool = False
     """Whether the second pictures are grey with more than 8 bits."""
-    is_larger: bool = False
-    """Whether the first pictures are the larger ones."""
 
 
 def likeness(pairs: Sequence[tuple[Member, Member]], pictures: Pictures) -> Likeness:
@@ -111,10 +114,9 @@ def likeness(pairs: Sequence[tuple[Member, Member]], pictures: Pictures) -> Like
     if not seen or 4 * len(seen) < 3 * min(len(pairs), _FIRST_FEW):
         return Likeness()
     most = 0.5 * len(seen)
-    are_masks = sum(second.is_mask for _, second in seen) > most
+    are_masks, have_masks = (sum(pair[i].is_mask for pair in seen) > most for i in (0, 1))
     are_deep = sum(second.is_deep for _, second in seen) > most
-    are_larger = sum(first.size > second.size for first, second in seen) > most
-    return Likeness(len(seen), _are_same(seen), are_masks, are_deep, are_larger)
+    return Likeness(len(seen), _are_same(seen), are_masks, have_masks, are_deep)
 
 
 def _are_proportional(one: tuple[int, int], other: tuple[int, int]) -> bool:
@@ -133,7 +135,7 @@ def _are_same(pairs: Sequence[tuple[Small, Small]]) -> bool:
     matrix = np.abs(np.stack([a.grey for a, _ in pairs]) @ np.stack([b.grey for _, b in pairs]).T)
     matrix /= _SIDE * _SIDE
     own = float(np.median(np.diag(matrix)))
-    is_copy = own >= _ALIKE and all(a.size == b.size and a.is_deep == b.is_deep for a, b in pairs)
+    is_copy = all(a.crc32 == b.crc32 for a, b in pairs)
     others = matrix[~np.eye(number, dtype=bool)]
     contrast = own - float(np.median(others)) if number > 1 else 0.0
     return not is_copy and (own >= _CLEAR or (own >= _LIKELY and contrast >= _CONTRAST))

@@ -43,12 +43,12 @@ _INPUTS = re.compile(
     r"|drops?|snow(y)?|blur(red|ry|y)?|defocus(ed)?|nois[ey]|gr[ae]y(scale)?|bw|dirty|dark|night"
     r"|degraded|distorted|corrupt(ed)?|compressed|damaged|raw|rgb|under(exposed)?|shadows?|photo"
 )
+_SENSORS = re.compile("visible|vis|infrared|ir|nir|thermal|optical|sar")
 _DEPTHS = re.compile("depths?|disparit(y|ies)|disp")
 _NOT = ("no", "non", "without", "free")
 _MOST_FOLDERS = 4096
 _MOST_DEPTH = 6
 _MOST_KINDS = 6
-_MOST_UNNAMED = 3
 _FEWEST = 3
 _MOST_ROWS = 4096
 _OPTION = OptionName("target_image")
@@ -158,23 +158,40 @@ def _sides(kinds: Sequence[_Kind]) -> list[int]:
 
 def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Reading]:
     sides = _sides(kinds)
-    targets = [kind for kind, side in zip(kinds, sides, strict=True) if side > 0]
-    others = [kind for kind, side in zip(kinds, sides, strict=True) if side == 0]
-    is_named = any(sides)
-    if not targets:
-        if not is_named and (len(kinds) > _MOST_UNNAMED or _has_documents(view)):
+    if not any(sides):
+        words = {word for kind in kinds for word in kind.words}
+        are_alike = all(len(word) == 1 or _SENSORS.fullmatch(word) for word in words)
+        if not are_alike or _has_documents(view):
             return []
-        targets = others
-    inputs = [kind for kind, side in zip(kinds, sides, strict=True) if side < 0]
+    are_inputs = {id(kind) for kind, side in zip(kinds, sides, strict=True) if side < 0}
     found: list[Reading] = []
-    for target in targets:
-        if len(target.rows) < _FEWEST:
+    for target, side in zip(kinds, sides, strict=True):
+        if side < (1 in sides) or len(target.rows) < _FEWEST:
             continue
         rest = [kind for kind in kinds if kind is not target and len(kind.rows) >= _FEWEST]
         pairs = [pair for kind in rest if (pair := _pair(view.members, target, kind, pictures))]
-        reading = _reading(view, target, pairs, {id(kind) for kind in inputs})
-        found += [reading] if reading else []
+        if side == 0 and any(one.likeness.are_masks for one in pairs):
+            continue
+        if reading := _reading(view, target, pairs, are_inputs):
+            found.append(reading)
+            others = [one.kind for one in pairs if one.kind.folders]
+            found += [_by_class(others)] if _has_classes(view, target) else []
     return found
+
+
+def _has_classes(view: View, target: _Kind) -> bool:
+    """Return whether the folders of the pictures may be classes: words without a number."""
+    keys = view.members.keys.take(target.rows)
+    last = {path.rpartition("/")[2] for path in keys.folders.firsts().values()}
+    return len({_words(one) for one in last.difference(target.folders)} - {()}) > 1 and not any(
+        re.search(r"\d", one) for one in last
+    )
+
+
+def _by_class(others: Sequence[_Kind]) -> Reading:
+    out = tuple(f"{kind.glob}/*" for kind in others)
+    options = {"labels": "folder", **({"exclude": out} if out else {})}
+    return Reading(options, "the folders of the images may be classes")
 
 
 def _has_documents(view: View) -> bool:
@@ -195,9 +212,9 @@ def _reading(
 ) -> Reading | None:
     """Return the reading with this target; None if no kind of picture shows the same scenes."""
     is_depth = any(map(_DEPTHS.fullmatch, target.words))
-    inputs = [one for one in pairs if _fits(one, is_depth=is_depth)]
-    named = [one for one in inputs if id(one.kind) in are_inputs]
-    inputs = named or inputs
+    pictures = [one for one in pairs if not (one.likeness.has_masks or one.likeness.is_deep)]
+    named = [one for one in pictures if id(one.kind) in are_inputs]
+    inputs = [one for one in named or pictures if one.likeness.is_same or is_depth]
     if not inputs:
         return None
     out = [one.kind for one in pairs if one not in inputs and one.kind.folders]
@@ -207,13 +224,6 @@ def _reading(
             options = {"target_image": pattern, **({"exclude": exclude} if exclude else {})}
             return Reading(options, why)
     return None
-
-
-def _fits(pair: _Pair, *, is_depth: bool) -> bool:
-    like = pair.likeness
-    if like.has_masks or like.is_deep or not like.num_pairs:
-        return False
-    return like.is_same or is_depth
 
 
 def _patterns(members: Members, target: _Kind, inputs: Sequence[_Pair]) -> Iterator[str]:
