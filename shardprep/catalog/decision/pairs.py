@@ -20,6 +20,8 @@ from shardprep.image.decode import open_image
 from shardprep.source.members import Member, Members
 from shardprep.source.string_column import Texts, booleans
 
+Rows = NDArray[np.int64]
+"""Positions in the members of a source."""
 MOST_PAIRS = 8
 _MOST_PICTURES = 64
 _MOST_BYTES = 1 << 26
@@ -186,45 +188,47 @@ class Relation(NamedTuple):
     """Rows of a target and of an input."""
 
 
-def related(
-    members: Members, targets: NDArray[np.int64], inputs: NDArray[np.int64]
-) -> Relation | None:
+def related(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
     """Return the relation of the names of two kinds of pictures; None if they do not pair."""
-    own, other = (affixes(_names(members, rows)) for rows in (targets, inputs))
-    keys = members.keys.take(inputs)
+    keys = members.keys
+    own, other = (affixes([stem(keys[i]) for i in spread(rows)]) for rows in (targets, inputs))
+    are_inputs = np.zeros(len(keys), bool)
+    are_inputs[inputs] = True
     pairs: list[tuple[int, int]] = []
-    rests: Counter[str] = Counter()
+    rests: set[str] = set()
     sample = spread(targets, MOST_PAIRS)
-    for i, row in enumerate(sample.tolist()):
-        key = members.keys[row]
-        id_ = own.id_of(stem(key))
-        found = _inputs(keys, other, id_, key)
+    for row in sample:
+        found = _inputs(keys, are_inputs, other, (own.id_of(stem(keys[row])), keys[row]))
         rests.update(found.values())
-        pairs += [(row, int(inputs[place])) for place in list(found)[:1]]
-        if i == 1 and not pairs:
+        pairs += [(row, place) for place in [*found][:1]]
+        if row == sample[1] and not pairs:
             return None
     if 4 * len(pairs) < 3 * len(sample):
         return None
-    return Relation(own, other, tuple(rests), tuple(pairs))
+    return Relation(own, other, tuple(sorted(rests)), tuple(pairs))
 
 
-def _names(members: Members, rows: NDArray[np.int64]) -> list[str]:
-    return [stem(members.keys[i]) for i in spread(rows, _MOST_NAMES).tolist()]
-
-
-def spread(rows: NDArray[np.int64], number: int) -> NDArray[np.int64]:
+def spread(rows: Rows, number: int = _MOST_NAMES) -> list[int]:
     """Return at most `number` of the rows, evenly."""
-    return rows[np.linspace(0, len(rows) - 1, min(number, len(rows))).astype(np.int64)]
+    places: Rows = rows[np.linspace(0, len(rows) - 1, min(number, len(rows))).astype(np.int64)]
+    return [*map(int, places)]
 
 
-def _inputs(keys: Texts, kind: Affixes, id_: str, target: str) -> Mapping[int, str]:
-    """Return rows of keys named like an id → what follows the id; only those near the target."""
-    array, start = keys.array, f"{kind.start}{id_}"
-    rows = np.flatnonzero(booleans(pc.match_substring(array, start)))[:_MOST_FOUND]
+def _inputs(
+    keys: Texts, are_inputs: NDArray[np.bool_], kind: Affixes, target: tuple[str, str]
+) -> Mapping[int, str]:
+    """Return rows of inputs named like the id of a target → what follows the id in their names.
+
+    Only the inputs that share the most folders with the target are found.
+    """
+    id_, key = target
+    start = f"{kind.start}{id_}"
+    has_start = booleans(pc.match_substring(keys.array, start))
+    rows = np.flatnonzero(has_start & are_inputs)[:_MOST_FOUND].tolist()
     boundary = r"\d" if id_[-1:].isdigit() else "(?!x[0-9])[^\\W\\d_]" if id_ else "(?!)"
     fits = re.compile(rf"{re.escape(start)}(?!{boundary})(.*){re.escape(kind.end)}").fullmatch
-    found = {row: match[1] for row in rows.tolist() if (match := fits(stem(keys[row])))}
-    folders = Counter(target.split("/")[:-1])
+    found = {row: match[1] for row in rows if (match := fits(stem(keys[row])))}
+    folders = Counter(key.split("/")[:-1])
     near = {row: (Counter(keys[row].split("/")[:-1]) & folders).total() for row in found}
     nearest = max(near.values(), default=0)
     found = {row: rest for row, rest in found.items() if near[row] == nearest}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -75,23 +75,26 @@ class _Pair(NamedTuple):
     relation: Relation
     likeness: Likeness
 
+    @property
+    def is_picture(self) -> bool:
+        return not (self.likeness.has_masks or self.likeness.is_deep)
+
 
 def target_images(view: View) -> Sequence[Reading]:
     """Return the reading with target images, or several if it is unclear which are the targets."""
     options = ("labels", "target_image", "masks", "boxes", "points", "stack", "images")
     if not view.is_open(*options):
         return []
-    members, pictures = view.members, Pictures()
-    for kinds in _sets_of_kinds(members):
+    pictures, folders = Pictures(), view.members.keys.folders.firsts()
+    for kinds in _sets_of_kinds(view.members, folders):
         if readings := _readings(view, kinds, pictures):
             return readings
-    return _unlabelled(view)
+    return _unlabelled(view, [*folders.values()])
 
 
-def _sets_of_kinds(members: Members) -> Iterator[list[_Kind]]:
+def _sets_of_kinds(members: Members, places: Mapping[int, str]) -> Iterator[list[_Kind]]:
     """Yield possible kinds of pictures: by folders at each depth, then by affixes of names."""
     folders = members.keys.folders
-    places = folders.firsts()
     paths = [*places.values()][:_MOST_FOLDERS]
     parts = [path.split("/") for path in paths]
     codes = folders.codes[[*places][:_MOST_FOLDERS]]
@@ -101,7 +104,7 @@ def _sets_of_kinds(members: Members) -> Iterator[list[_Kind]]:
         words = {name: _words(name) for name in set(names)}
         numbers = {one: i for i, one in enumerate(dict.fromkeys(words[name] for name in names))}
         division = tuple(numbers[words[name]] for name in names)
-        if not 2 <= len(numbers) <= _MOST_KINDS or division in seen:
+        if not 2 <= len(numbers) <= _MOST_KINDS or division in seen or not _are_kinds(numbers):
             continue
         seen.add(division)
         kinds = []
@@ -149,20 +152,28 @@ def _side(words: Iterable[str]) -> int:
     return max(sides, default=0)
 
 
-def _sides(kinds: Sequence[_Kind]) -> list[int]:
-    """Return the side of each kind by the words that not all kinds have."""
-    common = set.intersection(*(set(kind.words) for kind in kinds))
-    own = [[word for word in kind.words if word not in common] for kind in kinds]
-    return [_side(words) for words in own]
+def _sides(kinds: Iterable[Sequence[str]]) -> list[int]:
+    """Return the side of the words of each kind, without the words that all kinds have."""
+    several = [*kinds]
+    common = set.intersection(*map(set, several))
+    return [_side(word for word in words if word not in common) for words in several]
+
+
+def _are_sensors(kinds: Iterable[Sequence[str]]) -> bool:
+    return all(_SENSORS.fullmatch(word) for words in kinds for word in words)
+
+
+def _are_kinds(kinds: Collection[Sequence[str]]) -> bool:
+    """Return whether words may be those of kinds of pictures: A, B, C are, and cat, dog not."""
+    are_letters = all(len(word) == 1 for words in kinds for word in words)
+    return any(_sides(kinds)) or are_letters or _are_sensors(kinds)
 
 
 def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Reading]:
-    sides = _sides(kinds)
-    if not any(sides):
-        words = {word for kind in kinds for word in kind.words}
-        are_alike = all(len(word) == 1 or _SENSORS.fullmatch(word) for word in words)
-        if not are_alike or _has_documents(view):
-            return []
+    words = [kind.words for kind in kinds]
+    sides = _sides(words)
+    if not any(sides) and _has_documents(view):
+        return []
     are_inputs = {id(kind) for kind, side in zip(kinds, sides, strict=True) if side < 0}
     found: list[Reading] = []
     for target, side in zip(kinds, sides, strict=True):
@@ -172,7 +183,15 @@ def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Re
         pairs = [pair for kind in rest if (pair := _pair(view.members, target, kind, pictures))]
         if side == 0 and any(one.likeness.are_masks for one in pairs):
             continue
-        if reading := _reading(view, target, pairs, are_inputs):
+        named = [one for one in pairs if id(one.kind) in are_inputs and one.is_picture]
+        needs_likeness = not (_are_sensors(words) or any(map(_DEPTHS.fullmatch, target.words)))
+        inputs = [
+            one
+            for one in named or pairs
+            if one.is_picture and (one.likeness.is_same or not needs_likeness)
+        ]
+        out = [one.kind for one in pairs if one not in inputs and one.kind.folders]
+        if inputs and (reading := _reading(view, target, inputs, out)):
             found.append(reading)
             others = [one.kind for one in pairs if one.kind.folders]
             found += [_by_class(others)] if _has_classes(view, target) else []
@@ -208,16 +227,9 @@ def _pair(members: Members, target: _Kind, kind: _Kind, pictures: Pictures) -> _
 
 
 def _reading(
-    view: View, target: _Kind, pairs: Sequence[_Pair], are_inputs: set[int]
+    view: View, target: _Kind, inputs: Sequence[_Pair], out: Sequence[_Kind]
 ) -> Reading | None:
-    """Return the reading with this target; None if no kind of picture shows the same scenes."""
-    is_depth = any(map(_DEPTHS.fullmatch, target.words))
-    pictures = [one for one in pairs if not (one.likeness.has_masks or one.likeness.is_deep)]
-    named = [one for one in pictures if id(one.kind) in are_inputs]
-    inputs = [one for one in named or pictures if one.likeness.is_same or is_depth]
-    if not inputs:
-        return None
-    out = [one.kind for one in pairs if one not in inputs and one.kind.folders]
+    """Return the reading with this target; None if no pattern pairs its files with the inputs."""
     exclude = tuple(f"{kind.glob}/*" for kind in out)
     for pattern in _patterns(view.members, target, inputs):
         if why := _proof(view, pattern, target, out, inputs):
@@ -232,12 +244,14 @@ def _patterns(members: Members, target: _Kind, inputs: Sequence[_Pair]) -> Itera
     ends = {key[key.rfind(".") :] for key in keys}
     end = ends.pop() if len(ends) == 1 else ".*"
     own = relation.target
-    names = []
+    names = [f"{{dir}}/{own.start}{end}"] if own.start == stem(keys[0]) else []
     if all(one.relation.input == own and set(one.relation.rests) == {""} for one in inputs):
         of_inputs = [members.keys[row] for one in inputs for _, row in one.relation.pairs]
         if target.folders and {key[key.rfind(".") :] for key in of_inputs} == {end}:
             names.append("{name}")
         names.append(f"{{stem}}{end}")
+    if not (target.folders or own.start or own.end):  # the ids have a form that inputs lack
+        names += [f"{{stem:{form}}}{end}" for form in (r"\d+", "[^_]+", "[^-]+")]
     names += [f"{own.start}{text}{own.end}{end}" for text in _fields(inputs)]
     for name in names:
         if not target.folders:
@@ -259,7 +273,6 @@ def _fields(inputs: Sequence[_Pair]) -> Iterator[str]:
         cut = f"-{lengths.pop()}" if any(ends) else ""
         at = len(start) or ""
         yield f"{{stem[{at}:{cut}]}}" if start or cut else "{stem}"
-        return
     forms = sorted({re.sub(r"\d+", lambda _: r"\d+", re.escape(end)) for end in ends})
     before = "|".join(map(re.escape, sorted({one.input.start for one in relations})))
     before = f"(?:{before})" if before else ""
@@ -310,13 +323,13 @@ def _glob(names: Sequence[str]) -> str:
     return f"{glob.escape(start)}*{glob.escape(end)}"
 
 
-def _unlabelled(view: View) -> list[Reading]:
+def _unlabelled(view: View, paths: Sequence[str]) -> list[Reading]:
     """Return no labels if all folders are splits of one kind of picture: train_HR, valid_HR."""
-    paths = [*view.members.keys.folders.firsts().values()]
-    if not 2 <= len(paths) <= _MOST_KINDS or view.documents.tables:
+    if not 2 <= len(paths) <= _MOST_KINDS:
         return []
     names = {tuple(_words(part) for part in path.split("/")) for path in paths}
-    if len(names) > 1 or not any(_side(words) for one in names for words in one):
+    are_kinds = any(_side(words) for one in names for words in one)
+    if len(names) > 1 or not are_kinds or view.documents.tables:
         return []
     why = f"{counted(len(paths), 'folder')} of splits of one kind of picture"
     return [Reading({"labels": "none"}, why)]
