@@ -27,7 +27,7 @@ _MOST_PICTURES = 64
 _MOST_BYTES = 1 << 26
 _MOST_PIXELS = 1 << 25
 _MOST_NAMES = 64
-_MOST_FOUND = 1 << 14
+_MOST_FOUND = 1 << 18
 _SIDE = 24
 _FEW_COLOURS = 64
 _SIZES = 0.03
@@ -223,11 +223,16 @@ def _inputs(
     """
     id_, key = target
     start = f"{kind.start}{id_}"
-    has_start = booleans(pc.match_substring(keys.array, start))
-    rows = np.flatnonzero(has_start & are_inputs)[:_MOST_FOUND].tolist()
+    has_start = booleans(pc.match_substring(keys.array, f"/{start}"))
+    has_start |= booleans(pc.starts_with(keys.array, start))
+    rows = np.flatnonzero(has_start & are_inputs)[:_MOST_FOUND]
+    if id_[-1:].isdigit():  # most of them have a longer number
+        ends = rf"(^|/){re.escape(start)}([^0-9/][^/]*)?$"
+        is_end = booleans(pc.match_substring_regex(keys.take(rows).array, ends))
+        rows = rows[is_end]
     boundary = r"\d" if id_[-1:].isdigit() else "(?!x[0-9])[^\\W\\d_]" if id_ else "(?!)"
     fits = re.compile(rf"{re.escape(start)}(?!{boundary})(.*){re.escape(kind.end)}").fullmatch
-    found = {row: match[1] for row in rows if (match := fits(stem(keys[row])))}
+    found = {row: match[1] for row in rows.tolist() if (match := fits(stem(keys[row])))}
     folders = Counter(key.split("/")[:-1])
     near = {row: (Counter(keys[row].split("/")[:-1]) & folders).total() for row in found}
     nearest = max(near.values(), default=0)

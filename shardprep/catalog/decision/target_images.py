@@ -48,6 +48,7 @@ _DEPTHS = re.compile("depths?|disparit(y|ies)|disp")
 _NOT = ("no", "non", "without", "free")
 _MOST_FOLDERS = 4096
 _MOST_DEPTH = 6
+_MOST_NAMES = 64
 _MOST_KINDS = 6
 _FEWEST = 3
 _MOST_ROWS = 4096
@@ -101,6 +102,8 @@ def _sets_of_kinds(members: Members, places: Mapping[int, str]) -> Iterator[list
     seen: set[tuple[int, ...]] = set()
     for depth in [*range(_MOST_DEPTH), -1, -2]:
         names = [_part(one, depth) for one in parts]
+        if len(set(names)) > _MOST_NAMES:
+            continue
         words = {name: _words(name) for name in set(names)}
         numbers = {one: i for i, one in enumerate(dict.fromkeys(words[name] for name in names))}
         division = tuple(numbers[words[name]] for name in names)
