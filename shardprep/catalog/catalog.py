@@ -78,6 +78,8 @@ TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
 class Catalog:
     """All items of a source, in the order of their keys."""
 
+    recipe: Recipe
+    """The recipe with all that the source decides."""
     items: Items
     skipped: list[Skipped]
     label_names: tuple[str, ...]
@@ -186,6 +188,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     lost, more = _without_left_out((*labelling.rows_without_image, *rows.without_image), wanted)
     findings += [*rows.findings, *wanted.notes, *notes, *more]
     return Catalog(
+        recipe,
         items,
         listing.skipped + others + wanted.skipped + unlabelled,
         targets.names,

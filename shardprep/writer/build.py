@@ -159,8 +159,7 @@ class RecipeImages:
         watcher: Watcher,
     ) -> None:
         form = None if plan.annotations is None else plan.annotations.spec
-        target = self.recipe.target_spec
-        encode_all = ChunkEncoder(plan.spec, plan.schema, plan.columns, form, target)
+        encode_all = ChunkEncoder(plan.spec, plan.schema, plan.columns, form, plan.target)
         encoder: Encode = encode_all
         if self.reuse is not None:
             encoder, shards, remark = self.reuse.applied(encode_all, shards)

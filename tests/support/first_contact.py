@@ -55,7 +55,7 @@ def outcome(source: Path, options: Mapping[str, Any]) -> Outcome:
             recipe = make_recipe(keys, "test", {"max_dropped": 1.0, **options})
             plan = make_plan(recipe, Path(folder), Quiet())
             found = {
-                item.key: _fact(plan, item, is_target=bool(recipe.target_image))
+                item.key: _fact(plan, item, is_target="target_image" in plan.schema.features)
                 for shard in plan.shards
                 for item in shard.items
             }

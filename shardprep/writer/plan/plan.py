@@ -49,6 +49,8 @@ class BuildPlan:
     estimated_bytes: int
     near_copies: str = ""
     leaks: LeakCheck | None = None
+    target: ImageSpec | None = None
+    """Specification of the stored target images; None if there are none."""
 
     @property
     def num_items(self) -> int:

@@ -80,6 +80,7 @@ def _paused_collection() -> Iterator[None]:
 def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int = 1) -> BuildPlan:
     """Return the plan of a recipe. Items may be files of archives that it unpacks in `work_dir`."""
     catalog = make_catalog(recipe, work_dir, watcher.notice)
+    recipe = catalog.recipe
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
     ratios = recipe.rules.split.ratios
     items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
@@ -133,6 +134,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int
         columns=tuple(column.name for column in catalog.columns),
         findings=findings,
         annotations=catalog.annotations,
+        target=recipe.target_spec,
         estimated_bytes=estimate,
         near_copies="" if near is None else near.digest,
         leaks=leaks,

@@ -1,0 +1,240 @@
+"""Pairs of images by name and by pixels: the same scene in two folders, or with two affixes."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from PIL import Image
+
+from shardprep.catalog.names import stem
+from shardprep.image.decode import open_image
+from shardprep.source.members import Member, Members
+from shardprep.source.string_column import Texts, booleans
+
+Rows = NDArray[np.int64]
+"""Positions in the members of a source."""
+MOST_PAIRS = 8
+_MOST_PICTURES = 64
+_MOST_BYTES = 1 << 26
+_MOST_PIXELS = 1 << 25
+_MOST_NAMES = 64
+_MOST_FOUND = 1 << 18
+_SIDE = 24
+_FEW_COLOURS = 64
+_SIZES = 0.03
+"""Maximum relative difference of the aspect ratios of a pair."""
+_CLEAR, _LIKELY, _CONTRAST = 0.95, 0.5, 0.2
+"""Correlations of a pair, and of a pair if pictures that are no pairs correlate less."""
+_FIRST_FEW = 3
+_LETTERS_AT_END = re.compile(r"[^\W\d_]+$")
+
+
+class Small(NamedTuple):
+    """What a picture shows, in small."""
+
+    size: tuple[int, int]
+    grey: NDArray[np.float64]
+    """Standardised, [_SIDE * _SIDE]; 0 in a picture of one value."""
+    is_mask: bool
+    """Whether it has few colours."""
+    is_deep: bool
+    """Whether it is grey with more than 8 bits."""
+    crc32: int
+
+
+@dataclass(slots=True)
+class Pictures:
+    """Reads pictures, and remembers them; a limited number."""
+
+    _seen: dict[str, Small | None] = field(default_factory=dict)
+
+    def of(self, member: Member) -> Small | None:
+        """Return a picture in small; None if it is damaged, too large or one too many."""
+        if member.key not in self._seen and len(self._seen) < _MOST_PICTURES:
+            try:
+                self._seen[member.key] = _small(member)
+            except Exception:  # decoders raise anything
+                self._seen[member.key] = None
+        return self._seen.get(member.key)
+
+
+def _small(member: Member) -> Small | None:
+    if member.extent.num_bytes > _MOST_BYTES:
+        return None
+    data = member.extent.read()
+    image = open_image(data)
+    size = image.size
+    if size[0] * size[1] > _MOST_PIXELS:
+        return None
+    image.draft(None, (4 * _SIDE, 4 * _SIDE))
+    is_deep = image.mode.startswith(("I", "F"))
+    if is_deep:
+        values = np.asarray(image, np.float64)
+        image = Image.fromarray((values / max(1.0, float(values.max())) * 255).astype(np.uint8))
+    colours = image.convert("RGB")
+    is_mask = not is_deep and colours.getcolors(_FEW_COLOURS) is not None
+    small = colours.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
+    grey = np.asarray(small, np.float64).reshape(-1)
+    spread = float(grey.std())
+    return Small(size, (grey - grey.mean()) / (spread or 1.0), is_mask, is_deep, zlib.crc32(data))
+
+
+class Likeness(NamedTuple):
+    """How a sample of pairs of pictures agree."""
+
+    num_pairs: int = 0
+    is_same: bool = False
+    """Whether they show the same scenes, and are not copies."""
+    are_masks: bool = False
+    """Whether the first pictures have few values."""
+    has_masks: bool = False
+    """Whether the second pictures have few values."""
+    is_deep: bool = False
+    """Whether the second pictures are grey with more than 8 bits."""
+
+
+def likeness(pairs: Sequence[tuple[Member, Member]], pictures: Pictures) -> Likeness:
+    """Return how pairs agree; their sizes are equal or proportional."""
+    seen: list[tuple[Small, Small]] = []
+    for i, (one, other) in enumerate(pairs):
+        first, second = pictures.of(one), pictures.of(other)
+        if first is not None and second is not None and _are_proportional(first.size, second.size):
+            seen.append((first, second))
+        if i + 1 == _FIRST_FEW and not seen:
+            break
+        if i + 1 == _FIRST_FEW and not _are_same(seen) and not any(b.is_mask for _, b in seen):
+            break
+    if not seen or 4 * len(seen) < 3 * min(len(pairs), _FIRST_FEW):
+        return Likeness()
+    most = 0.5 * len(seen)
+    are_masks, have_masks = (sum(pair[i].is_mask for pair in seen) > most for i in (0, 1))
+    are_deep = sum(second.is_deep for _, second in seen) > most
+    return Likeness(len(seen), _are_same(seen), are_masks, have_masks, are_deep)
+
+
+def _are_proportional(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Return whether two sizes are equal or proportional; a side may be rounded by a pixel."""
+    (width, height), (other_width, other_height) = one, other
+    ratio = width * other_height / (height * other_width)
+    rounded = 1 / min(width, height, other_width, other_height)
+    return abs(ratio - 1) <= _SIZES + rounded
+
+
+def _are_same(pairs: Sequence[tuple[Small, Small]]) -> bool:
+    """Return whether pairs correlate, and better than pictures that are no pairs."""
+    number = len(pairs)
+    if not number:
+        return False
+    matrix = np.abs(np.stack([a.grey for a, _ in pairs]) @ np.stack([b.grey for _, b in pairs]).T)
+    matrix /= _SIDE * _SIDE
+    own = float(np.median(np.diag(matrix)))
+    is_copy = all(a.crc32 == b.crc32 for a, b in pairs)
+    others = matrix[~np.eye(number, dtype=bool)]
+    contrast = own - float(np.median(others)) if number > 1 else 0.0
+    return not is_copy and (own >= _CLEAR or (own >= _LIKELY and contrast >= _CONTRAST))
+
+
+class Affixes(NamedTuple):
+    """What is the same in all names of a kind of picture: their start and their end."""
+
+    start: str
+    end: str
+
+    def id_of(self, name: str) -> str:
+        return name[len(self.start) : len(name) - len(self.end)]
+
+
+def affixes(names: Sequence[str]) -> Affixes:
+    """Return the equal start and end of stems, of whole words, without numbers next to the ids."""
+    several, names = len(names) > 1, [*dict.fromkeys(names)]
+    if several and len(names) == 1:  # one in each folder
+        return Affixes(names[0], "")
+    start = common_start(names) if several else ""
+    rest = [name[len(start) :] for name in names]
+    if start[-1:].isalpha() and any(one[:1].isalpha() for one in rest):
+        start = _LETTERS_AT_END.sub("", start)
+    start = start.rstrip("0123456789")
+    rest = [name[len(start) :][::-1] for name in names]
+    end = common_start(rest)[::-1] if several else ""
+    before = [one[len(end) : len(end) + 1] for one in rest]
+    if end[:1].isalpha() and any(one.isalpha() for one in before):
+        end = _LETTERS_AT_END.sub("", end[::-1])[::-1]
+    return Affixes(start, end.lstrip("0123456789"))
+
+
+def common_start(names: Sequence[str]) -> str:
+    """Return the longest start that all names have."""
+    columns = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in columns)
+
+
+class Relation(NamedTuple):
+    """How the names of inputs follow from the name of their target, with a sample of pairs."""
+
+    target: Affixes
+    input: Affixes
+    rests: tuple[str, ...]
+    """What names of inputs have after the id of their target, without their own end."""
+    pairs: tuple[tuple[int, int], ...]
+    """Rows of a target and of an input."""
+
+
+def related(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
+    """Return the relation of the names of two kinds of pictures; None if they do not pair."""
+    keys = members.keys
+    own, other = (affixes([stem(keys[i]) for i in spread(rows)]) for rows in (targets, inputs))
+    are_inputs = np.zeros(len(keys), bool)
+    are_inputs[inputs] = True
+    pairs: list[tuple[int, int]] = []
+    rests: set[str] = set()
+    sample = spread(targets, MOST_PAIRS)
+    for row in sample:
+        found = _inputs(keys, are_inputs, other, (own.id_of(stem(keys[row])), keys[row]))
+        rests.update(found.values())
+        pairs += [(row, place) for place in [*found][:1]]
+        if row == sample[1] and not pairs:
+            return None
+    if 4 * len(pairs) < 3 * len(sample):
+        return None
+    return Relation(own, other, tuple(sorted(rests)), tuple(pairs))
+
+
+def spread(rows: Rows, number: int = _MOST_NAMES) -> list[int]:
+    """Return at most `number` of the rows, evenly."""
+    places: Rows = rows[np.linspace(0, len(rows) - 1, min(number, len(rows))).astype(np.int64)]
+    return [*map(int, places)]
+
+
+def _inputs(
+    keys: Texts, are_inputs: NDArray[np.bool_], kind: Affixes, target: tuple[str, str]
+) -> Mapping[int, str]:
+    """Return rows of inputs named like the id of a target → what follows the id in their names.
+
+    Only the inputs that share the most folders with the target are found.
+    """
+    id_, key = target
+    start = f"{kind.start}{id_}"
+    has_start = booleans(pc.match_substring(keys.array, f"/{start}"))
+    has_start |= booleans(pc.starts_with(keys.array, start))
+    rows = np.flatnonzero(has_start & are_inputs)[:_MOST_FOUND]
+    if id_[-1:].isdigit():  # most of them have a longer number
+        ends = rf"(^|/){re.escape(start)}([^0-9/][^/]*)?$"
+        is_end = booleans(pc.match_substring_regex(keys.take(rows).array, ends))
+        rows = rows[is_end]
+    boundary = r"\d" if id_[-1:].isdigit() else "(?!x[0-9])[^\\W\\d_]" if id_ else "(?!)"
+    fits = re.compile(rf"{re.escape(start)}(?!{boundary})(.*){re.escape(kind.end)}").fullmatch
+    found = {row: match[1] for row in rows.tolist() if (match := fits(stem(keys[row])))}
+    folders = Counter(key.split("/")[:-1])
+    near = {row: (Counter(keys[row].split("/")[:-1]) & folders).total() for row in found}
+    nearest = max(near.values(), default=0)
+    found = {row: rest for row, rest in found.items() if near[row] == nearest}
+    return {row: rest for row, rest in found.items() if not rest} or found

@@ -1,0 +1,338 @@
+"""Target images: folders or affixes of names whose pictures show the same scenes as others do."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardprep.catalog.decision.pairs import (
+    Likeness,
+    Pictures,
+    Relation,
+    common_start,
+    likeness,
+    related,
+)
+from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.names import folder_splits, stem
+from shardprep.catalog.objects.formats.annotated_source import ENOUGH
+from shardprep.catalog.objects.mask_files import pair_masks
+from shardprep.errors import OptionError, OptionName, SourceError, counted
+from shardprep.recipe.object_rules import parse_mask_pattern
+from shardprep.source.members import Members
+from shardprep.source.names import without_archive_suffix
+
+_TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_SPLITS = re.compile(
+    "train(ing)?|tr|val(id(ation)?)?|dev|test(ing)?|ts|eval(uation)?|set|data(set)?|images?|imgs?"
+)
+"""Words of splits, and words that every kind of picture may have."""
+_TARGETS = re.compile(
+    "hr|hq|gts?|groundtruths?|ground|truths?|targets?|clean(ed)?|clear|sharp|high(res(olution)?)?"
+    "|normal(light)?|colou?r(s|ed)?|free|depths?|disparit(y|ies)|disp|ref(erence)?s?"
+    "|(no|un|non|de)(rain|haze|hazy|fog|snow|noise|blur|shadow)(y|ed|d)?|enhanced|expert|latent"
+)
+_INPUTS = re.compile(
+    r"lr|lq|low(res(olution)?|light)?|x|bicubic|inputs?|ha[zs][ey]|fog(gy)?|smok[ey]|rain(y|s)?"
+    r"|drops?|snow(y)?|blur(red|ry|y)?|defocus(ed)?|nois[ey]|gr[ae]y(scale)?|bw|dirty|dark|night"
+    r"|degraded|distorted|corrupt(ed)?|compressed|damaged|raw|rgb|under(exposed)?|shadows?|photo"
+)
+_SENSORS = re.compile("visible|vis|infrared|ir|nir|thermal|optical|sar")
+_DEPTHS = re.compile("depths?|disparit(y|ies)|disp")
+_NOT = ("no", "non", "without", "free")
+_MOST_FOLDERS = 4096
+_MOST_DEPTH = 6
+_MOST_NAMES = 64
+_MOST_KINDS = 6
+_FEWEST = 3
+_MOST_ROWS = 4096
+_OPTION = OptionName("target_image")
+Rows = NDArray[np.int64]
+
+
+class _Kind(NamedTuple):
+    """A kind of picture: the files of folders that differ only in split words, or of an affix."""
+
+    words: tuple[str, ...]
+    rows: Rows
+    folders: tuple[str, ...] = ()
+    """Names of its folders; () for an affix of names."""
+
+    @property
+    def glob(self) -> str:
+        return _glob(self.folders)
+
+
+class _Pair(NamedTuple):
+    """A kind of picture that pairs with a target."""
+
+    kind: _Kind
+    relation: Relation
+    likeness: Likeness
+
+    @property
+    def is_picture(self) -> bool:
+        return not (self.likeness.has_masks or self.likeness.is_deep)
+
+
+def target_images(view: View) -> Sequence[Reading]:
+    """Return the reading with target images, or several if it is unclear which are the targets."""
+    options = ("labels", "target_image", "masks", "boxes", "points", "stack", "images")
+    if not view.is_open(*options):
+        return []
+    pictures, folders = Pictures(), view.members.keys.folders.firsts()
+    for kinds in _sets_of_kinds(view.members, folders):
+        if readings := _readings(view, kinds, pictures):
+            return readings
+    return _unlabelled(view, [*folders.values()])
+
+
+def _sets_of_kinds(members: Members, places: Mapping[int, str]) -> Iterator[list[_Kind]]:
+    """Yield possible kinds of pictures: by folders at each depth, then by affixes of names."""
+    folders = members.keys.folders
+    paths = [*places.values()][:_MOST_FOLDERS]
+    parts = [path.split("/") for path in paths]
+    codes = folders.codes[[*places][:_MOST_FOLDERS]]
+    seen: set[tuple[int, ...]] = set()
+    for depth in [*range(_MOST_DEPTH), -1, -2]:
+        names = [_part(one, depth) for one in parts]
+        if len(set(names)) > _MOST_NAMES:
+            continue
+        words = {name: _words(name) for name in set(names)}
+        numbers = {one: i for i, one in enumerate(dict.fromkeys(words[name] for name in names))}
+        division = tuple(numbers[words[name]] for name in names)
+        if not 2 <= len(numbers) <= _MOST_KINDS or division in seen or not _are_kinds(numbers):
+            continue
+        seen.add(division)
+        kinds = []
+        for one, number in numbers.items():
+            own = [i for i, at in enumerate(division) if at == number]
+            rows = np.flatnonzero(np.isin(folders.codes, codes[own]))
+            kinds.append(_Kind(one, rows, tuple(sorted({names[i] for i in own}))))
+        yield kinds
+    yield from _by_affix(members[:_MOST_ROWS])
+
+
+def _part(parts: Sequence[str], depth: int) -> str:
+    return parts[depth] if -len(parts) <= depth < len(parts) else ""
+
+
+def _words(name: str) -> tuple[str, ...]:
+    words = [one.lower() for one in _TOKEN.findall(without_archive_suffix(name))]
+    return tuple(word for word in words if not _SPLITS.fullmatch(word))
+
+
+def _by_affix(members: Members) -> Iterator[list[_Kind]]:
+    """Yield kinds by the last or the first word of names; one of the words says what they are."""
+    names = [stem(key) for key in members.keys]
+    for pattern in (r"[^\W\d_]+$", r"^[^\W\d_]+(?=[\d_. -])"):
+        of_word: defaultdict[str, list[int]] = defaultdict(list)
+        for i, name in enumerate(names):
+            match = re.search(pattern, name)
+            of_word[match[0].lower() if match else ""].append(i)
+            if len(of_word) > 4 * _MOST_KINDS:
+                break
+        else:
+            several = {w: rows for w, rows in of_word.items() if len(rows) >= _FEWEST}
+            is_known = any(_side((word,)) for word in several)
+            if is_known and 2 <= len(several) <= _MOST_KINDS:
+                yield [_Kind((w,) if w else (), np.array(r)) for w, r in several.items()]
+
+
+def _side(words: Iterable[str]) -> int:
+    """Return 1 for words of targets, -1 for words of inputs, 0 for others."""
+    words = [*words]
+    is_not = any(word in _NOT for word in words)
+    sides = [1 if _TARGETS.fullmatch(w) else -1 if _INPUTS.fullmatch(w) else 0 for w in words]
+    if -1 in sides:
+        return 1 if is_not else -1
+    return max(sides, default=0)
+
+
+def _sides(kinds: Iterable[Sequence[str]]) -> list[int]:
+    """Return the side of the words of each kind, without the words that all kinds have."""
+    several = [*kinds]
+    common = set.intersection(*map(set, several))
+    return [_side(word for word in words if word not in common) for words in several]
+
+
+def _are_sensors(kinds: Iterable[Sequence[str]]) -> bool:
+    return all(_SENSORS.fullmatch(word) for words in kinds for word in words)
+
+
+def _are_kinds(kinds: Collection[Sequence[str]]) -> bool:
+    """Return whether words may be those of kinds of pictures: A, B, C are, and cat, dog not."""
+    are_letters = all(len(word) == 1 for words in kinds for word in words)
+    return any(_sides(kinds)) or are_letters or _are_sensors(kinds)
+
+
+def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Reading]:
+    words = [kind.words for kind in kinds]
+    sides = _sides(words)
+    if not any(sides) and _has_documents(view):
+        return []
+    are_inputs = {id(kind) for kind, side in zip(kinds, sides, strict=True) if side < 0}
+    found: list[Reading] = []
+    for target, side in zip(kinds, sides, strict=True):
+        if side < (1 in sides) or len(target.rows) < _FEWEST:
+            continue
+        rest = [kind for kind in kinds if kind is not target and len(kind.rows) >= _FEWEST]
+        pairs = [pair for kind in rest if (pair := _pair(view.members, target, kind, pictures))]
+        if side == 0 and any(one.likeness.are_masks for one in pairs):
+            continue
+        named = [one for one in pairs if id(one.kind) in are_inputs and one.is_picture]
+        needs_likeness = not (_are_sensors(words) or any(map(_DEPTHS.fullmatch, target.words)))
+        inputs = [
+            one
+            for one in named or pairs
+            if one.is_picture and (one.likeness.is_same or not needs_likeness)
+        ]
+        out = [one.kind for one in pairs if one not in inputs and one.kind.folders]
+        if inputs and (reading := _reading(view, target, inputs, out)):
+            found.append(reading)
+            others = [one.kind for one in pairs if one.kind.folders]
+            found += [_by_class(others)] if _has_classes(view, target) else []
+    return found
+
+
+def _has_classes(view: View, target: _Kind) -> bool:
+    """Return whether the folders of the pictures may be classes: words without a number."""
+    keys = view.members.keys.take(target.rows)
+    last = {path.rpartition("/")[2] for path in keys.folders.firsts().values()}
+    return len({_words(one) for one in last.difference(target.folders)} - {()}) > 1 and not any(
+        re.search(r"\d", one) for one in last
+    )
+
+
+def _by_class(others: Sequence[_Kind]) -> Reading:
+    out = tuple(f"{kind.glob}/*" for kind in others)
+    options = {"labels": "folder", **({"exclude": out} if out else {})}
+    return Reading(options, "the folders of the images may be classes")
+
+
+def _has_documents(view: View) -> bool:
+    """Return whether files beside the images may be their annotations."""
+    return len(view.documents.members(".xml", ".txt", ".json")) >= _FEWEST
+
+
+def _pair(members: Members, target: _Kind, kind: _Kind, pictures: Pictures) -> _Pair | None:
+    relation = related(members, target.rows, kind.rows)
+    if relation is None:
+        return None
+    pairs = [(members[one], members[other]) for one, other in relation.pairs]
+    return _Pair(kind, relation, likeness(pairs, pictures))
+
+
+def _reading(
+    view: View, target: _Kind, inputs: Sequence[_Pair], out: Sequence[_Kind]
+) -> Reading | None:
+    """Return the reading with this target; None if no pattern pairs its files with the inputs."""
+    exclude = tuple(f"{kind.glob}/*" for kind in out)
+    for pattern in _patterns(view.members, target, inputs):
+        if why := _proof(view, pattern, target, out, inputs):
+            options = {"target_image": pattern, **({"exclude": exclude} if exclude else {})}
+            return Reading(options, why)
+    return None
+
+
+def _patterns(members: Members, target: _Kind, inputs: Sequence[_Pair]) -> Iterator[str]:
+    relation = inputs[0].relation
+    keys = [members.keys[row] for row, _ in relation.pairs]
+    ends = {key[key.rfind(".") :] for key in keys}
+    end = ends.pop() if len(ends) == 1 else ".*"
+    own = relation.target
+    names = [f"{{dir}}/{own.start}{end}"] if own.start == stem(keys[0]) else []
+    if all(one.relation.input == own and set(one.relation.rests) == {""} for one in inputs):
+        of_inputs = [members.keys[row] for one in inputs for _, row in one.relation.pairs]
+        if target.folders and {key[key.rfind(".") :] for key in of_inputs} == {end}:
+            names.append("{name}")
+        names.append(f"{{stem}}{end}")
+    if not (target.folders or own.start or own.end):  # the ids have a form that inputs lack
+        names += [f"{{stem:{form}}}{end}" for form in (r"\d+", "[^_]+", "[^-]+")]
+    names += [f"{own.start}{text}{own.end}{end}" for text in _fields(inputs)]
+    for name in names:
+        if not target.folders:
+            yield name
+            continue
+        place = target.glob
+        for between in ("", "**/", "{folder}/", "**/{folder}/"):
+            yield f"{place}/{between}{name}"
+
+
+def _fields(inputs: Sequence[_Pair]) -> Iterator[str]:
+    """Yield fields that are the id of a target in the names of its inputs."""
+    relations = [one.relation for one in inputs]
+    starts = {one.input.start for one in relations}
+    ends = {f"{rest}{one.input.end}" for one in relations for rest in one.rests}
+    start = starts.pop() if len(starts) == 1 else None
+    lengths = {len(end) for end in ends}
+    if start is not None and len(lengths) == 1:
+        cut = f"-{lengths.pop()}" if any(ends) else ""
+        at = len(start) or ""
+        yield f"{{stem[{at}:{cut}]}}" if start or cut else "{stem}"
+    forms = sorted({re.sub(r"\d+", lambda _: r"\d+", re.escape(end)) for end in ends})
+    before = "|".join(map(re.escape, sorted({one.input.start for one in relations})))
+    before = f"(?:{before})" if before else ""
+    if len(forms) <= _MOST_KINDS:
+        yield f"{{stem:^{before}(.+)(?:{'|'.join(forms)})$}}"
+    separators = {end[0] for end in ends if end}
+    if len(separators) == 1:
+        yield f"{{stem:^{before}(.+?){re.escape(separators.pop())}}}"
+
+
+def _proof(
+    view: View, pattern: str, target: _Kind, out: Sequence[_Kind], inputs: Sequence[_Pair]
+) -> str:
+    """Return what speaks for a pattern: it pairs nearly all files, and the pairs that were seen."""
+    members = view.members
+    is_out = np.zeros(len(members), bool)
+    for kind in out:
+        is_out[kind.rows] = True
+    keys = [*members.keys.where(~is_out)]
+    try:
+        files = pair_masks(keys, parse_mask_pattern(pattern, _OPTION))
+    except (SourceError, OptionError):
+        return ""
+    used, of_image = files.keys, files.of_image
+    rest = [key for key in keys if key not in used]
+    splits = folder_splits(rest)
+    train = [key for key, split in zip(rest, splits, strict=True) if split != "test"] or rest
+    paired = used.difference(files.without_image)
+    seen = [pair for one in inputs for pair in one.relation.pairs]
+    are_right = all(of_image.get(members.keys[i]) == [members.keys[at]] for at, i in seen)
+    if not are_right or len(paired) < ENOUGH * len(used):
+        return ""
+    if target.folders and len(used) < ENOUGH * len(target.rows):
+        return ""
+    if sum(key in of_image for key in train) < ENOUGH * len(train):
+        return ""
+    num_pairs = sum(one.likeness.num_pairs for one in inputs)
+    number = counted(len(of_image), "image")
+    what = f"{len(paired):,} target images of {number} by their names"
+    return f"{what}; {counted(num_pairs, 'pair')} of pictures compared"
+
+
+def _glob(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return glob.escape(names[0])
+    start = common_start(names)
+    end = common_start([name[len(start) :][::-1] for name in names])[::-1]
+    return f"{glob.escape(start)}*{glob.escape(end)}"
+
+
+def _unlabelled(view: View, paths: Sequence[str]) -> list[Reading]:
+    """Return no labels if all folders are splits of one kind of picture: train_HR, valid_HR."""
+    if not 2 <= len(paths) <= _MOST_KINDS:
+        return []
+    names = {tuple(_words(part) for part in path.split("/")) for path in paths}
+    are_kinds = any(_side(words) for one in names for words in one)
+    if len(names) > 1 or not are_kinds or view.documents.tables:
+        return []
+    why = f"{counted(len(paths), 'folder')} of splits of one kind of picture"
+    return [Reading({"labels": "none"}, why)]

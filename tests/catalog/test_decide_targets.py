@@ -1,0 +1,92 @@
+"""The decision which pictures are target images of others."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.errors import QuestionError
+from tests.catalog.builders import catalog
+from tests.support.scenes import picture
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def pictures(kinds: Mapping[str, str], *, number: int = 4) -> dict[str, bytes]:
+    """Return pictures of scenes; in a name, # is the number of the scene."""
+    names = {name.replace("#", str(i)): (kind, i) for name, kind in kinds.items()
+             for i in range(number)}  # fmt: skip
+    return {name: picture(kind, name, f"scene {i}") for name, (kind, i) in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("image", "target", "pattern"),
+    [
+        ("low/#.png", "high/#.png", "high/{name}"),
+        ("train/blur/#.png", "train/sharp/#.jpg", "sharp/{stem}.jpg"),
+        ("set_train_LR/X2/#x2.png", "set_train_HR/#.png", "set_train_HR/{stem[:-2]}.png"),
+        ("rain-#.png", "norain-#.png", "norain-{stem[5:]}.png"),
+        ("#/NOISY_1.png", "#/GT_1.png", "{dir}/GT_1.png"),
+    ],
+)
+def test_pictures_of_the_same_scene_are_pairs(
+    tmp_path: Path, image: str, target: str, pattern: str
+) -> None:
+    made = catalog(tmp_path, pictures({image: "noisy", target: "scene"}))
+    assert made.recipe.target_image == pattern
+    assert [one.key for one in made.items] == sorted(pictures({image: "noisy"}))
+
+
+def test_several_images_share_a_target_and_other_maps_are_left_out(tmp_path: Path) -> None:
+    kinds = {"hazy/#_1.png": "hazy", "hazy/#_2.png": "hazy", "clear/#.png": "scene"}
+    made = catalog(tmp_path, pictures({**kinds, "trans/#_1.png": "depth"}))
+    assert made.recipe.exclude == ("trans/*",)
+    assert len(made.items) == 8
+    assert {one.masks[0].key for one in made.items} == {f"clear/{i}.png" for i in range(4)}
+
+
+def test_a_depth_map_is_the_target_of_its_photo(tmp_path: Path) -> None:
+    made = catalog(tmp_path, pictures({"rgb/#.jpg": "scene", "depth/#.png": "deep"}))
+    assert made.recipe.target_image == "depth/{stem}.png"
+
+
+def test_unclear_sides_and_several_targets_are_asked(tmp_path: Path) -> None:
+    sides = {"train_A/#.png": "dark", "train_B/#.png": "mask", "train_C/#.png": "scene"}
+    experts = {"raw/#.png": "dark", "expertA/#.png": "hazy", "expertB/#.png": "scene"}
+    for kinds, flags in (
+        (sides, {"train_A/{name}", "train_C/{name}"}),
+        (experts, {"expertA/{name}", "expertB/{name}"}),
+    ):
+        with pytest.raises(QuestionError) as caught:
+            catalog(tmp_path, pictures(kinds))
+        assert {one for one in flags if f"--target-image '{one}'" in str(caught.value)} == flags
+        shutil.rmtree(tmp_path / "source")
+
+
+def test_copies_in_folders_of_classes_are_asked(tmp_path: Path) -> None:
+    both = {f"{c}/{c}#{end}.jpg": kind for c in ("oak", "elm") for end, kind in
+            (("", "scene"), ("_noisy", "noisy"))}  # fmt: skip
+    with pytest.raises(QuestionError) as caught:
+        catalog(tmp_path, pictures(both))
+    assert "--labels folder" in str(caught.value)
+
+
+def test_other_scenes_with_equal_names_are_classes(tmp_path: Path) -> None:
+    names = [f"{folder}/{i}.png" for folder in ("high", "low") for i in range(6)]
+    made = catalog(tmp_path, {name: picture("scene", name, name, (64, 48)) for name in names})
+    assert made.label_names == ("high", "low")
+
+
+def test_damaged_pictures_are_no_pairs(tmp_path: Path) -> None:
+    damaged = dict.fromkeys(pictures({"low/#.png": "dark", "high/#.png": "scene"}), b"damaged")
+    assert catalog(tmp_path, damaged).label_names == ("high", "low")
+
+
+def test_folders_of_splits_of_one_kind_are_no_classes(tmp_path: Path) -> None:
+    made = catalog(tmp_path, pictures({"S_train_HR/#.png": "scene", "S_valid_HR/1#.png": "scene"}))
+    assert made.recipe.labels == "none"
+    assert made.label_names == ()
