@@ -93,7 +93,7 @@ def split_folders(folders: Iterable[str]) -> dict[str, str]:
     A whole name says it (`train`, `test_images`), or words of the names of all folders beside each
     other (`seg_train`, `seg_test`). Others have a word of a split by chance: they are classes.
     """
-    with_images = {*folders}
+    with_images = {*folders} - {""}
     words = {name for one in with_images for name in one.split("/") if _MAY_BE_SPLIT.search(name)}
     named = {name: split for name in words if (split := _named_split(name)) is not None}
     if not named:
