@@ -17,7 +17,7 @@ _SPLITS = {
     "validation": re.compile(rf"(val(id(ation)?)?|dev){_OF}", re.IGNORECASE),
     "test": re.compile(rf"(test(ing)?|public_?test|t10k){_OF}", re.IGNORECASE),
 }
-_SET = "(set|data|images?|imgs?)?"
+_SET = "(set|data|images?|imgs?|list)?"
 _SPLIT_WORDS = {
     split: re.compile(rf"({words}){_SET}", re.IGNORECASE)
     for split, words in {
@@ -33,7 +33,7 @@ _SPLIT_WORDS = {
 UNTRAINED = frozenset(("test", "query", "gallery", "pred"))
 """Splits that may be without labels."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
-_NOISE = re.compile("sets?|data|dataset|images?|imgs?|folder|files?", re.IGNORECASE)
+_NOISE = re.compile("sets?|data|dataset|images?|imgs?|folder|files?|lists?|name", re.IGNORECASE)
 _MAY_BE_SPLIT = re.compile(
     "train|val|dev|test|t10k|query|queries|gallery|pred|(?-i:([tT][rse]|T[RSE])(?![a-z]))",
     re.IGNORECASE,
@@ -94,7 +94,8 @@ def split_folders(folders: Iterable[str]) -> dict[str, str]:
     other (`seg_train`, `seg_test`). Others have a word of a split by chance: they are classes.
     """
     with_images = {*folders} - {""}
-    words = {name for one in with_images for name in one.split("/") if _MAY_BE_SPLIT.search(name)}
+    words = {name for one in with_images for name in one.split("/")}
+    words = {*filter(_MAY_BE_SPLIT.search, words)}
     named = {name: split for name in words if (split := _named_split(name)) is not None}
     if not named:
         return {}
@@ -164,7 +165,7 @@ class _NamedSplit(NamedTuple):
     rest: str
     """The other words of the name."""
     is_short: bool
-    """Whether two letters say it, which mean something else without other words."""
+    """Whether the name has two letters, which may mean something else."""
     is_whole: bool
     """Whether the whole name is that of a split, whatever is beside it."""
 
@@ -173,18 +174,19 @@ def _named_split(name: str) -> _NamedSplit | None:
     """Return the split that a word of a folder's name says; None without one, or with several."""
     if (split := given_split([name])) is not None:
         return _NamedSplit(split, "", is_short=False, is_whole=True)
-    words = [match[0] for match in _WORD.finditer(without_archive_suffix(name))]
-    found = [(split, i) for i, word in enumerate(words) if (split := _split_of(word))]
-    if len({split for split, _ in found}) != 1:
+    name = without_archive_suffix(name)
+    splits, rest = words_of_split(name)
+    if len(splits) != 1 or _MASKS.fullmatch(rest):  # masks have the split of their images
         return None
-    places = {i for _, i in found}
-    rest = (
-        w.casefold() for i, w in enumerate(words) if i not in places and not _NOISE.fullmatch(w)
-    )
-    other_words, is_short = " ".join(rest), all(len(words[i]) == 2 for i in places)
-    if _MASKS.fullmatch(other_words):  # masks have the split of their images
-        return None
-    return _NamedSplit(found[0][0], other_words, is_short, is_whole=False)
+    is_short = len(name) == 2
+    return _NamedSplit(splits.pop(), rest, is_short, is_whole=False)
+
+
+def words_of_split(name: str) -> tuple[set[str], str]:
+    """Return the splits that words of a name say, and its other words in lower case."""
+    words = [(word, _split_of(word)) for word in _WORD.findall(name)]
+    rest = (word.casefold() for word, split in words if not (split or _NOISE.fullmatch(word)))
+    return {split for _, split in words if split}, " ".join(rest)
 
 
 def _split_of(word: str) -> str | None:

@@ -416,11 +416,12 @@ def test_a_class_may_be_called_as_a_split(folders: str, classes: str) -> None:
         assert found == {*classes.split()}
 
 
-def test_a_folder_of_test_beside_classes_stays_the_split(tmp_path: Path) -> None:
-    keys = [f"{folder}/{i}.jpg" for folder in ("cat", "dog", "test") for i in range(3)]
+def test_a_folder_of_many_test_images_beside_classes_stays_the_split(tmp_path: Path) -> None:
+    sizes = {"cat": 3, "dog": 3, "test": 8}
+    keys = [f"{folder}/{i}.jpg" for folder, number in sizes.items() for i in range(number)]
     made = found(catalog(tmp_path, images(*keys)))
     assert {key: one for key, one in made.items() if key.startswith("test")} == {
-        f"test/{i}.jpg": ("test", None) for i in range(3)
+        f"test/{i}.jpg": ("test", None) for i in range(8)
     }
 
 

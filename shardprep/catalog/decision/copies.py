@@ -7,8 +7,8 @@ show the same scenes in other pixels, such as `color/`, `grayscale/` and `segmen
 from __future__ import annotations
 
 import glob
-import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -86,37 +86,34 @@ def _compared(
 ) -> Iterator[tuple[_Folder, Sequence[str]]]:
     """Yield large folders, each with those beside and above it that have the same tree.
 
-    `counts` are the images in each folder. Beside each other, only folders of the same split are
-    compared.
+    `counts` are the images in each folder. Folders of different splits are not compared.
     """
-    sums: dict[str, int] = {}
-    for folder, number in counts.items():
-        for path in _starts(folder):
-            sums[path] = sums.get(path, 0) + number
     least = max(2, math.ceil(_LEAST * sum(counts.values())))
-    large = {path: dict[str, int]() for path, number in sums.items() if number >= least}
-    for folder, number in counts.items():
-        for path in _starts(folder):
-            if path in large:
-                large[path][folder[len(path) :]] = number
+    large: dict[str, dict[str, int]] = {}
+    left = [folder for folder in counts if folder]
+    for depth in range(1, _MOST_DEPTH + 1):  # only those below large folders are cut further
+        starts = ["/".join(folder.split("/", depth)[:depth]) for folder in left]
+        sums = Counter[str]()
+        for start, folder in zip(starts, left, strict=True):
+            sums[start] += counts[folder]
+        pairs = [(one, f) for one, f in zip(starts, left, strict=True) if sums[one] >= least]
+        for start, folder in pairs:
+            large.setdefault(start, {})[folder[len(start) :]] = counts[folder]
+        left = [folder for start, folder in pairs if folder != start]
     splits: dict[str, str] | None = None
     order = sorted(large, key=lambda path: (path.count("/"), natural_order(path)))
     for at, path in enumerate(order):
-        own, parent = _Folder(path, sums[path], large[path]), path.rpartition("/")[0]
+        own, parent = _Folder(path, sum(large[path].values()), large[path]), path.rpartition("/")[0]
         before = [one for one in order[:at] if one.rpartition("/")[0] == parent]
+        before = before if len(own.leaves) > 1 else []  # classes, and no sets of classes
         near = [parent, *before] if has_parent else before
         fits = [one for one in near if _has_tree(counts, own, one)]
         if fits and splits is None:
             splits = split_folders(counts)
         split_of = (splits or {}).get
-        fits = [one for one in fits if one == parent or split_of(one) == split_of(path)]
+        fits = [one for one in fits if split_of(one) == split_of(path)]
         if fits:
             yield own, fits
-
-
-def _starts(folder: str) -> Iterator[str]:
-    parts = folder.split("/", _MOST_DEPTH)[:_MOST_DEPTH]
-    return itertools.accumulate(parts, "{}/{}".format) if folder else iter(())
 
 
 def _has_tree(counts: dict[str, int], folder: _Folder, other: str) -> bool:
@@ -176,8 +173,6 @@ def _head(member: Member) -> bytes | None:
 
 
 def _are_variants(members: Members, folder: _Folder, other: str) -> bool:
-    if len(folder.leaves) < 2:  # classes that number their images alike
-        return False
     rows, found = _pairs(members, folder, other, _MOST_NAMES)
     rows, found = rows[found >= 0], found[found >= 0]
     if len(rows) < 2:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardprep.catalog.decision.copies import copies, variants
+from shardprep.catalog.decision.split_evidence import splits
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import OptionName, QuestionError, RecipeError, SourceError, counted
 
-STAGES: tuple[Stage, ...] = (copies, variants)
+STAGES: tuple[Stage, ...] = (copies, variants, splits)
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_READINGS = 6
 
