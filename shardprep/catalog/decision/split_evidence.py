@@ -16,7 +16,7 @@ from shardprep.errors import SourceError, counted, printable
 from shardprep.source.string_column import Coded, Texts
 
 _NEARLY_ALL = 0.9
-_MOST_GROUPS, _MOST_BYTES = 8, 1 << 26
+_MOST_GROUPS, _MOST_BYTES, _MOST_NAMES = 8, 1 << 26, 1_000
 _LISTS = (".txt", ".lst")
 _ORDER = ("train", "validation", "test")
 _ODD_SIGNS = frozenset(",=:")
@@ -54,23 +54,30 @@ def splits(view: View) -> Sequence[Reading]:
 
 
 def _class_or_split(view: View) -> Sequence[Reading]:
-    """Return the two readings of `test` among class folders with about as many images."""
+    """Return the two readings of `test` among class folders that number their images alike."""
     counts = view.members.keys.folders.counts()
     named = [*split_folders(counts).items()]
     if len(named) != 1 or named[0][0] not in counts or not view.is_open("labels"):
         return []
     (path, split), parent = named[0], named[0][0].rpartition("/")[0]
-    numbers = [n for one, n in counts.items() if one != path and one.rpartition("/")[0] == parent]
-    is_like_them = 2 * counts[path] >= min(numbers, default=0) and counts[path] <= 2 * max(
-        numbers, default=0
+    beside = [one for one in counts if one != path and one.rpartition("/")[0] == parent]
+    if split == "train" or len(beside) < 2 or len(beside) + 1 < len(counts):
+        return []
+    folders = view.members.keys.folders
+    own, *others = (
+        {
+            key.rpartition("/")[2]
+            for key in view.members.keys.take(np.flatnonzero(fits)[:_MOST_NAMES])
+        }
+        for fits in (folders.fit(one.__eq__) for one in (path, *beside[:1]))
     )
-    if split == "train" or len(numbers) < 2 or len(numbers) + 1 < len(counts) or not is_like_them:
+    if counts[path] > 2 * max(counts[one] for one in beside) or not own <= others[0]:
         return []
     start = f"{re.escape(parent)}/" if parent else ""
     every = {"labels": f"regex:^{start}(?P<label>[^/]+)/", "split": f"roots:train={parent or '*'}"}
     name = printable(path.rpartition("/")[2])
     return [
-        Reading(every, f"{name} is a class, with as many images as the others"),
+        Reading(every, f"{name} is a class, with images named as those of the others"),
         Reading({"labels": "folder"}, f"{name} is a split without labels"),
     ]
 
