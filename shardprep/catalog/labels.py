@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.names import (
+    UNTRAINED,
     are_parts,
-    class_folders,
     find_masks,
     folder_splits,
     given_split,
     natural_order,
+    split_folders,
 )
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
@@ -123,7 +124,7 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
     outside test splits, and the labels look like classes (see `are_classes`).
     """
     keys = index.keys
-    is_test = folder_splits(keys).fit(lambda split: split == "test")
+    is_test = folder_splits(keys).fit(UNTRAINED.__contains__)
     considered = np.flatnonzero(~is_test if not is_test.all() else is_test)
     labelling, passed_over, unclear = _by_tables(index, tables, considered)
     if labelling is not None:
@@ -277,16 +278,15 @@ def _folder_names(
     keys: Sequence[str], depth: int, no_classes: Collection[str] = ()
 ) -> Coded[Cell | None]:
     folders = Texts.of(keys).folders
-    classes = class_folders(folders.firsts().values())
+    splits = split_folders(folders.firsts().values())
 
     def named(folder: str) -> str | None:
         parts = folder.split("/") if folder else []
         name = without_archive_suffix(parts[-depth]) if len(parts) >= depth else None
-        if classes and "/".join(parts[: len(parts) - depth + 1]) in classes:
-            return name
         if name is not None and is_array_name(parts[-depth]) and _NUMBERED_END.search(name):
             return None  # a part of a set, such as data_0.parquet
-        return None if name is None or name in no_classes or given_split([name]) else name
+        path = "/".join(parts[: len(parts) - depth + 1])
+        return None if name is None or name in no_classes or path in splits else name
 
     return folders.map(named)
 

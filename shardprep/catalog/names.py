@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from shardprep.source.names import composed, is_array_name, split_word, without_archive_suffix
@@ -17,7 +17,27 @@ _SPLITS = {
     "validation": re.compile(rf"(val(id(ation)?)?|dev){_OF}", re.IGNORECASE),
     "test": re.compile(rf"(test(ing)?|public_?test|t10k){_OF}", re.IGNORECASE),
 }
-_MAY_BE_SPLIT = re.compile("train|val|dev|test|t10k", re.IGNORECASE)
+_SET = "(set|data|images?|imgs?|list)?"
+_SPLIT_WORDS = {
+    split: re.compile(rf"({words}){_SET}", re.IGNORECASE)
+    for split, words in {
+        "train": "train|training|tr",
+        "validation": "val|valid|validation|dev|eval|evaluation",
+        "test": "test|testing|ts|te",
+        "query": "query|queries",
+        "gallery": "gallery",
+        "pred": "pred|prediction",
+    }.items()
+}
+"""Words that say a split in a name with other words, if the folders beside it agree."""
+UNTRAINED = frozenset(("test", "query", "gallery", "pred"))
+"""Splits that may be without labels."""
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
+_NOISE = re.compile("sets?|data|dataset|images?|imgs?|folder|files?|lists?|name", re.IGNORECASE)
+_MAY_BE_SPLIT = re.compile(
+    "train|val|dev|test|t10k|query|queries|gallery|pred|(?-i:([tT][rse]|T[RSE])(?![a-z]))",
+    re.IGNORECASE,
+)
 IMAGE_FOLDER = re.compile(
     r"((jpe?g|png|rgb|raw)[-_ ]?)?(images?|imgs?)|inputs?|rgb|leftimg8bit", re.IGNORECASE
 )
@@ -77,51 +97,116 @@ def given_split(folders: Iterable[str]) -> str | None:
 def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
     """Return the split of each key by the names of its folders; None if they name no split."""
     folders = Texts.of(keys).folders
-    classes = class_folders(folders.firsts().values())
-
-    def split(folder: str) -> str | None:
-        if not classes:
-            return given_split(folder.split("/"))
-        pairs = zip(folder.split("/"), _paths_to(folder), strict=True)
-        return given_split(name for name, path in pairs if path not in classes)
-
-    return folders.map(split)
+    splits = split_folders(folders.firsts().values())
+    if not splits:
+        return folders.map(lambda _: None)
+    return folders.map(lambda one: next(filter(None, map(splits.get, _paths_to(one))), None))
 
 
-def class_folders(folders: Iterable[str]) -> frozenset[str]:
-    """Return the paths of folders that are classes although their name is that of a split.
+def split_folders(folders: Iterable[str]) -> dict[str, str]:
+    """Return the path of each folder that is a split → its split; `folders` hold the images.
+
+    A whole name says it (`train`, `test_images`), or words of the names of all folders beside each
+    other (`seg_train`, `seg_test`). Others have a word of a split by chance: they are classes.
+    """
+    with_images = {*folders} - {""}
+    words = {name for one in with_images for name in one.split("/")}
+    words = {*filter(_MAY_BE_SPLIT.search, words)}
+    named = {name: split for name in words if (split := _named_split(name)) is not None}
+    if not named:
+        return {}
+    paths: set[str] = set()
+    for one in with_images:
+        parts = one.split("/")
+        paths.update("/".join(parts[: i + 1]) for i, name in enumerate(parts) if name in named)
+    parents: dict[str, dict[str, set[str]]] = {path.rpartition("/")[0]: {} for path in paths}
+    for depth in {path.count("/") for path in paths}:
+        for one in with_images:
+            parts = one.split("/", depth + 1)
+            if len(parts) > depth and (below := parents.get("/".join(parts[:depth]))) is not None:
+                last = "" if len(parts) == depth + 1 else parts[-1].rpartition("/")[2]
+                below.setdefault(parts[depth], set()).add(last)
+    found: dict[str, str] = {}
+    for parent in sorted(parents, key=lambda path: path.count("/") if path else -1):
+        below = parents[parent]
+        own = {name: named[name] for name in below if name in named}
+        above = next(filter(None, map(found.get, [*_paths_to(parent)][::-1])), None)
+        classes = _classes_named_as_splits(below, own, above)
+        kept = {name for name in own if own[name].is_whole or _is_split(name, own, below)}
+        if above and len(own) == len(below) and {split.split for split in own.values()} == {above}:
+            kept = {*own}  # a wrapper, or the parts of a split
+        start = f"{parent}/" if parent else ""
+        found |= {f"{start}{name}": own[name].split for name in own if name in kept - classes}
+    return found
+
+
+def _classes_named_as_splits(
+    below: Mapping[str, Collection[str]], own: Mapping[str, _NamedSplit], above: str | None
+) -> set[str]:
+    """Return the names of classes that are the whole name of a split.
 
     They have folders of other classes beside them, and are in a folder of a split: `train` in
     `test/bus`, `test/train`. Without a split, only `train` among folders of images is a class:
     `test` may have unlabelled images.
     """
-    with_images = {*folders}
-    words = {name for one in with_images for name in one.split("/") if _MAY_BE_SPLIT.search(name)}
-    words = {name for name in words if given_split([name])}
-    named: set[str] = set()
-    for one in with_images if words else ():
-        parts = one.split("/")
-        named.update("/".join(parts[: i + 1]) for i, name in enumerate(parts) if name in words)
-    siblings: dict[str, set[str]] = {path.rpartition("/")[0]: set() for path in named}
-    for depth in {path.count("/") for path in named}:
-        for one in with_images:
-            parts = one.split("/", depth + 1)
-            if len(parts) > depth and "/".join(parts[:depth]) in siblings:
-                siblings["/".join(parts[:depth])].add("/".join(parts[: depth + 1]))
-    classes: set[str] = set()
-    for parent, several in siblings.items():
-        others = several - named
-        names = [path.rpartition("/")[2] for path in others]
-        if not names or any(
-            IMAGE_FOLDER.fullmatch(name) or _MASKS.fullmatch(name) for name in names
-        ):
-            continue
-        own = several & named
-        is_train = {given_split([path.rpartition("/")[2]]) for path in own} == {"train"}
-        is_alone = len(own) == 1 < len(others) and several <= with_images
-        if given_split(parent.split("/")) or (is_train and is_alone):
-            classes |= own
-    return frozenset(classes)
+    others = [name for name in below if name not in own]
+    if not others or any(IMAGE_FOLDER.fullmatch(one) or _MASKS.fullmatch(one) for one in others):
+        return set()
+    is_train = {one.split for one in own.values()} == {"train"}
+    is_alone = len(own) == 1 < len(others) and all("" in lasts for lasts in below.values())
+    return {*own} if above or (is_train and is_alone) else set()
+
+
+def _is_split(
+    name: str, own: Mapping[str, _NamedSplit], below: Mapping[str, Collection[str]]
+) -> bool:
+    """Return whether a folder is a split by a word of its name, and by the folders beside it."""
+    one, others = own[name], [other for other in below if other not in own]
+    splits = {other.split for other in own.values()}
+    if len(splits) > 1 and not others and (one.rest or not one.is_short):
+        return True
+    if any(one.rest == other.rest and one.split != other.split for other in own.values()):
+        return bool(one.rest) or not one.is_short
+    if one.split in UNTRAINED and not one.rest and not one.is_short:
+        return len(splits) > 1
+    lasts = {last for other in others for last in below[other] if last}
+    if one.split == "train" or one.is_short or any(len(below[one]) < 2 for one in others):
+        return False
+    is_bare = len(below[name]) < 2
+    return bool(others) and (is_bare or 2 * len(lasts.intersection(below[name])) >= len(lasts))
+
+
+class _NamedSplit(NamedTuple):
+    split: str
+    rest: str
+    """The other words of the name."""
+    is_short: bool
+    """Whether the name has two letters, which may mean something else."""
+    is_whole: bool
+    """Whether the whole name is that of a split, whatever is beside it."""
+
+
+def _named_split(name: str) -> _NamedSplit | None:
+    """Return the split that a word of a folder's name says; None without one, or with several."""
+    if (split := given_split([name])) is not None:
+        return _NamedSplit(split, "", is_short=False, is_whole=True)
+    name = without_archive_suffix(name)
+    splits, rest = words_of_split(name)
+    if len(splits) != 1 or _MASKS.fullmatch(rest):  # masks have the split of their images
+        return None
+    is_short = len(name) == 2
+    return _NamedSplit(splits.pop(), rest, is_short, is_whole=False)
+
+
+def words_of_split(name: str) -> tuple[set[str], str]:
+    """Return the splits that words of a name say, and its other words in lower case."""
+    words = [(word, _split_of(word)) for word in _WORD.findall(name)]
+    rest = (word.casefold() for word, split in words if not (split or _NOISE.fullmatch(word)))
+    return {split for _, split in words if split}, " ".join(rest)
+
+
+def _split_of(word: str) -> str | None:
+    return next((one for one, pattern in _SPLIT_WORDS.items() if pattern.fullmatch(word)), None)
 
 
 def _paths_to(folder: str) -> Iterator[str]:

@@ -23,6 +23,8 @@ from shardprep.recipe.rules import GroupRule, SplitRule
 from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts
 
+REST = "*"
+"""In place of a list: all images that no list of a split names."""
 _MOST_SHOWN = 8
 _MOST_CHARACTERS = 160
 
@@ -113,6 +115,8 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
     splits: list[str | None] = [None] * len(index.keys)
     notes, every = list[str](), list[str]()
     for split, file in rule.places.items():
+        if file == REST:
+            continue
         ids = documents.ids(file)
         origin = origin_of(file, is_firm=False)._replace(split=split)
         places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
@@ -129,7 +133,8 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
             line = f", such as {shown(ids[0], _MOST_CHARACTERS)}" if ids else ": it is empty"
             hint = f"a key looks like {shown(index.keys[0], _MOST_CHARACTERS)}"
             raise SourceError(file, f"names no image of the source{line}", hint)
-    return GivenSplits(Coded.of(splits), notes, every)
+    rest = next((split for split, file in rule.places.items() if file == REST), None)
+    return GivenSplits(Coded.of(one or rest for one in splits), notes, every)
 
 
 def _column_split(cell: str, rule: SplitRule) -> str:

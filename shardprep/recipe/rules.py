@@ -79,7 +79,8 @@ class SplitRule:
 
     @property
     def files(self) -> tuple[str, ...]:
-        return tuple(self.places.values()) if self.kind == "list" else ()
+        """The lists, without "*"."""
+        return tuple(f for f in self.places.values() if f != "*") if self.kind == "list" else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardprep.catalog.decision.copies import copies, variants
 from shardprep.catalog.decision.mask_evidence import mask_files
 from shardprep.catalog.decision.name_evidence import class_pictures, labels_by_names
 from shardprep.catalog.decision.sample_folders import samples
+from shardprep.catalog.decision.split_evidence import splits
 from shardprep.catalog.decision.target_images import target_images
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError
 
-STAGES: tuple[Stage, ...] = (mask_files, target_images, samples, class_pictures, labels_by_names)
+STAGES: tuple[Stage, ...] = (
+    copies,
+    mask_files,
+    target_images,
+    variants,
+    samples,
+    splits,
+    class_pictures,
+    labels_by_names,
+)
+    copies,
+    mask_files,
+    target_images,
+    variants,
+    samples,
+    splits,
+    class_pictures,
+    labels_by_names,
+)
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_CHOICES = 6
 

@@ -74,8 +74,6 @@ def labels_by_names(view: View) -> Sequence[Reading]:
         name = without_archive_suffix(path.rpartition("/")[2])
         names[name] += number if name and not given_split([name]) else 0
     names = +names
-    if found := _split_or_class(view, every):
-        return found
     is_fit = names.total() >= ENOUGH * sum(counts.values())
     if is_fit and are_classes(len(names), names.total()) and not are_parts(names):
         found = [*_of_folders(view, counts, names)]
@@ -105,28 +103,6 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
     elif file := _unread_boxes(view):
         yield Reading(_NONE.options, f"{file} has boxes, in a form that is not read")
         yield folder
-
-
-def _split_or_class(view: View, counts: Mapping[str, int]) -> list[Reading]:
-    """Return two readings of a folder such as `test` that numbers its files as a class does."""
-    splits = [path for path in counts if given_split(path.split("/"))]
-    above, _, name = splits[0].rpartition("/") if len(splits) == 1 else ("", "", "")
-    beside = [path for path in counts if path.rpartition("/")[0] == above and path not in splits]
-    is_alone = len(beside) == len(counts) - 1 > 1 and given_split([name]) not in (None, "train")
-    if not is_alone or not view.is_open("split") or "," in above or are_parts([*beside]):
-        return []
-    folders, stems = view.members.keys.folders, view.members.keys.stems(0)
-    own, other = (
-        {*stems.where(folders.codes == folders.values.index(one))} for one in (splits[0], beside[0])
-    )
-    if 2 * len(own & other) < len(own):
-        return []
-    of_class = {
-        "labels": r"regex:(?P<label>[^/]+)/[^/]+$",
-        "split": f"roots:train={glob.escape(above) or '*'}",
-    }
-    why = f"{name} numbers its files as {beside[0].rpartition('/')[2]} does"
-    return [Reading(of_class, why), Reading({"labels": "folder"}, f"{name} is a split")]
 
 
 def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Reading]:

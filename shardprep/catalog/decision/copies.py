@@ -1,0 +1,204 @@
+"""Copies in a source: the whole set again in one of its folders, and variants of the same images.
+
+A copy has equal paths below its folder, equal sizes and equal bytes. Variants have equal paths and
+show the same scenes in other pixels, such as `color/`, `grayscale/` and `segmented/`.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.names import natural_order, split_folders
+from shardprep.errors import counted, printable
+from shardprep.image.decode import open_image
+from shardprep.source.byte_range import MemberError
+from shardprep.source.members import Member, Members
+from shardprep.source.string_column import Texts, positions
+
+_NEARLY_ALL = 0.9
+_LEAST = 1 / 20
+"""Share of all images that a folder must have to be compared with others."""
+_MOST_DEPTH = 4
+_MOST_NAMES, _MOST_READ, _HEAD = 1_000, 8, 1 << 16
+_MOST_BYTES, _MOST_PIXELS = 1 << 26, 1 << 25
+_SIDE = 16
+"""Side in pixels of pictures that are compared."""
+_ALIKE, _MORE_ALIKE = 0.5, 0.3
+"""Least correlation of two variants, and how much it is above that of other images."""
+
+
+class _Folder(NamedTuple):
+    path: str
+    number: int
+    leaves: dict[str, int]
+    """Path below this folder of each folder that holds images → number of images."""
+
+
+def copies(view: View) -> Sequence[Reading]:
+    """Return the reading that leaves out folders with copies of images that are kept."""
+    members = view.candidates
+    if not view.is_open("root", "dedup") or members.are_stacks.any():
+        return []
+    counts = members.keys.folders.counts()
+    globs, reasons = list[str](), list[str]()
+    left_out: list[str] = []
+    for folder, others in _compared(counts, has_parent=True):
+        if any(f"{folder.path}/".startswith(f"{one}/") for one in left_out):
+            continue
+        for other in others:
+            is_out = other in left_out
+            if not is_out and _are_copies(members, folder, other) and _is_clear(folder, counts):
+                globs.append(f"{glob.escape(folder.path)}/*")
+                where = other or "the top folder"
+                what = counted(folder.number, "image")
+                reasons.append(f"{what} in {folder.path} have the paths and bytes of {where}")
+                left_out.append(folder.path)
+                break
+    return [Reading({"exclude": tuple(globs)}, printable("; ".join(reasons)))] if globs else []
+
+
+def variants(view: View) -> Sequence[Reading]:
+    """Return a reading for each of several folders that show the same scenes in other pixels."""
+    if not view.is_open("labels", "root", "masks", "target_image", "stack", "boxes"):
+        return []
+    members = view.members
+    counts = members.keys.folders.counts()
+    for folder, others in _compared(counts, has_parent=False):
+        if any(_are_variants(members, folder, one) for one in others):
+            roots = sorted([folder.path, *others], key=natural_order)
+            why = printable(f"{', '.join(roots)} show the same scenes: one of them")
+            every = Reading({"labels": "folder"}, "all of them")
+            return [*(Reading({"root": one}, why) for one in roots), every]
+    return []
+
+
+def _compared(
+    counts: dict[str, int], *, has_parent: bool
+) -> Iterator[tuple[_Folder, Sequence[str]]]:
+    """Yield large folders, each with those beside and above it that have the same tree.
+
+    `counts` are the images in each folder. Folders of different splits are not compared.
+    """
+    least = max(2, math.ceil(_LEAST * sum(counts.values())))
+    large: dict[str, dict[str, int]] = {}
+    left = [folder for folder in counts if folder]
+    for depth in range(1, _MOST_DEPTH + 1):  # only those below large folders are cut further
+        starts = ["/".join(folder.split("/", depth)[:depth]) for folder in left]
+        sums = Counter[str]()
+        for start, folder in zip(starts, left, strict=True):
+            sums[start] += counts[folder]
+        pairs = [(one, f) for one, f in zip(starts, left, strict=True) if sums[one] >= least]
+        for start, folder in pairs:
+            large.setdefault(start, {})[folder[len(start) :]] = counts[folder]
+        left = [folder for start, folder in pairs if folder != start]
+    splits: dict[str, str] | None = None
+    order = sorted(large, key=lambda path: (path.count("/"), natural_order(path)))
+    for at, path in enumerate(order):
+        own, parent = _Folder(path, sum(large[path].values()), large[path]), path.rpartition("/")[0]
+        before = [one for one in order[:at] if one.rpartition("/")[0] == parent]
+        before = before if len(own.leaves) > 1 else []  # classes, and no sets of classes
+        near = [parent, *before] if has_parent else before
+        fits = [one for one in near if _has_tree(counts, own, one)]
+        if fits and splits is None:
+            splits = split_folders(counts)
+        split_of = (splits or {}).get
+        fits = [one for one in fits if split_of(one) == split_of(path)]
+        if fits:
+            yield own, fits
+
+
+def _has_tree(counts: dict[str, int], folder: _Folder, other: str) -> bool:
+    if folder.path.casefold() == other.casefold():  # no glob tells them apart
+        return False
+    same = (min(n, counts.get(_joined(other, leaf), 0)) for leaf, n in folder.leaves.items())
+    return sum(same) >= _NEARLY_ALL * folder.number
+
+
+def _joined(folder: str, below: str) -> str:
+    return (folder + below).lstrip("/")
+
+
+def _is_clear(folder: _Folder, counts: dict[str, int]) -> bool:
+    """Return whether the glob of a folder fits no other: globs ignore case and upper folders."""
+    own = f"/{folder.path}/".casefold()
+    num_fit = sum(number for path, number in counts.items() if own in f"/{path}/".casefold())
+    return num_fit == folder.number
+
+
+def _are_copies(members: Members, folder: _Folder, other: str) -> bool:
+    rows, found = _pairs(members, folder, other, _MOST_NAMES)
+    if (found < 0).sum() > (1 - _NEARLY_ALL) * len(found):
+        return False
+    rows, found = rows[found >= 0], found[found >= 0]
+    sizes = members.num_bytes
+    same = np.flatnonzero(sizes[rows] == sizes[found])
+    if len(same) < _NEARLY_ALL * len(rows) or not len(same):
+        return False
+    some = same[:: max(1, len(same) // _MOST_READ)][:_MOST_READ]
+    pairs = zip(members.take(rows[some]), members.take(found[some]), strict=True)
+    return all(_head(one) == _head(two) for one, two in pairs)
+
+
+def _pairs(
+    members: Members, folder: _Folder, other: str, most: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows of images of a folder, evenly spaced, and the row of each in another, or −1."""
+    folders = members.keys.folders
+    code_of = {path: code for code, path in enumerate(folders.values)}
+    own = [code_of[folder.path + leaf] for leaf in folder.leaves]
+    paths = [_joined(other, leaf) for leaf in folder.leaves]
+    beside = [code_of[path] for path in paths if path in code_of]
+    rows = np.flatnonzero(np.isin(folders.codes, own))
+    rows = rows[:: max(1, len(rows) // most)][:most]
+    there = np.flatnonzero(np.isin(folders.codes, beside))
+    names = [_joined(other, key[len(folder.path) :]) for key in members.keys.take(rows)]
+    found, _ = positions(Texts.of(names), members.keys.take(there))
+    return rows, np.where(found < 0, -1, there[found]) if len(there) else found
+
+
+def _head(member: Member) -> bytes | None:
+    try:
+        return member.extent.read_head(_HEAD)
+    except MemberError:
+        return None
+
+
+def _are_variants(members: Members, folder: _Folder, other: str) -> bool:
+    rows, found = _pairs(members, folder, other, _MOST_NAMES)
+    rows, found = rows[found >= 0], found[found >= 0]
+    if len(rows) < 2:
+        return False
+    some = np.unique(np.linspace(0, len(rows) - 1, _MOST_READ).astype(int))
+    both = [[_picture(one) for one in members.take(part[some])] for part in (rows, found)]
+    if any(one is None for part in both for one in part):
+        return False
+    first, second = (np.array(part) for part in both)
+    alike = (first * second).mean(axis=1)
+    others = (first * np.roll(second, 1, axis=0)).mean(axis=1)
+    return bool(np.median(alike) >= max(_ALIKE, np.median(others) + _MORE_ALIKE))
+
+
+def _picture(member: Member) -> NDArray[Any] | None:
+    """Return the grey levels of a picture in small, with mean 0 and deviation 1, or None."""
+    if member.extent.num_bytes > _MOST_BYTES:
+        return None
+    try:
+        image = open_image(member.extent.read())
+        if image.width * image.height > _MOST_PIXELS:
+            return None
+        image.draft(None, (4 * _SIDE, 4 * _SIDE))
+        grey = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
+    except Exception:  # decoders raise anything
+        return None
+    levels = np.asarray(grey, np.float64)
+    deviation = levels.std()
+    return (levels - levels.mean()) / deviation if deviation else None

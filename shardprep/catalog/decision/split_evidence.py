@@ -1,0 +1,122 @@
+"""Splits that the source gives in lists: text files that are named by a split and name images."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.names import folder_splits, split_folders, words_of_split
+from shardprep.catalog.splits import REST
+from shardprep.catalog.tables.key_index import origin_of
+from shardprep.errors import SourceError, counted, printable
+from shardprep.source.string_column import Coded, Texts
+
+_NEARLY_ALL = 0.9
+_MOST_GROUPS, _MOST_BYTES, _MOST_NAMES = 8, 1 << 26, 1_000
+_LISTS = (".txt", ".lst")
+_ORDER = ("train", "validation", "test")
+_ODD_SIGNS = frozenset(",=:")
+"""Signs that a rule for splits cannot have in the name of a list."""
+
+
+def splits(view: View) -> Sequence[Reading]:
+    """Return the readings of lists that name nearly all images of their splits."""
+    if not view.is_open("split") or view.members.are_stacks.any():
+        return []
+    if {*folder_splits(view.members.keys).counts()} - {"train"}:
+        return _class_or_split(view)
+    whole, parts = list[Reading](), list[Reading]()
+    for lists in _lists(view)[:_MOST_GROUPS]:
+        rows = _rows_of(view, lists)
+        if rows is None:
+            continue
+        number = sum(map(len, rows.values()))
+        covers = number >= _NEARLY_ALL * len(view.members)
+        shown = ", ".join(f"{len(own):,} {split}" for split, own in rows.items())
+        why = f"lists name {number:,} of {counted(len(view.members), 'image')}: {shown}"
+        if covers and len(lists) > 1:
+            whole.append(Reading({"split": _rule(lists)}, why))
+        elif not covers and "train" not in lists:
+            rest = Reading({"split": _rule({"train": REST, **lists})}, f"{why}; train is the rest")
+            parts.append(rest)
+        elif not covers:
+            parts += (
+                Reading({"split": _rule({**lists, split: REST})}, f"{why}; {split} is the rest")
+                for split in ("test", "validation")
+                if split not in lists
+            )
+            parts.append(Reading({"split": _rule(lists)}, f"{why}; the rest is left out"))
+    return whole or parts
+
+
+def _class_or_split(view: View) -> Sequence[Reading]:
+    """Return the two readings of `test` among class folders that number their images alike."""
+    counts = view.members.keys.folders.counts()
+    named = [*split_folders(counts).items()]
+    if len(named) != 1 or named[0][0] not in counts or not view.is_open("labels"):
+        return []
+    (path, split), parent = named[0], named[0][0].rpartition("/")[0]
+    beside = [one for one in counts if one != path and one.rpartition("/")[0] == parent]
+    if split == "train" or len(beside) < 2 or len(beside) + 1 < len(counts):
+        return []
+    folders = view.members.keys.folders
+    own, *others = (
+        {
+            key.rpartition("/")[2]
+            for key in view.members.keys.take(np.flatnonzero(fits)[:_MOST_NAMES])
+        }
+        for fits in (folders.fit(one.__eq__) for one in (path, *beside[:1]))
+    )
+    if counts[path] > 2 * max(counts[one] for one in beside) or not own <= others[0]:
+        return []
+    start = f"{re.escape(parent)}/" if parent else ""
+    every = {"labels": f"regex:^{start}(?P<label>[^/]+)/", "split": f"roots:train={parent or '*'}"}
+    name = printable(path.rpartition("/")[2])
+    return [
+        Reading(every, f"{name} is a class, with images named as those of the others"),
+        Reading({"labels": "folder"}, f"{name} is a split without labels"),
+    ]
+
+
+def _lists(view: View) -> list[dict[str, str]]:
+    """Return lists whose names differ only in the split: split → file, most lists first."""
+    groups: dict[tuple[str, str], dict[str, str]] = {}
+    for member in view.documents.members(*_LISTS):
+        folder, _, name = member.key.rpartition("/")
+        named, rest = words_of_split(name.rpartition(".")[0])
+        split = "train" if named == {"train", "validation"} else "".join(named)
+        is_small = member.extent.num_bytes <= _MOST_BYTES
+        if split in _ORDER and is_small and _ODD_SIGNS.isdisjoint(member.key):
+            group = groups.setdefault((folder, rest), {})
+            group[split] = "" if split in group else member.key  # two lists of a split: which?
+    several = [
+        {s: one[s] for s in _ORDER if s in one} for one in groups.values() if all(one.values())
+    ]
+    return sorted(several, key=len, reverse=True)
+
+
+def _rows_of(view: View, lists: Mapping[str, str]) -> dict[str, NDArray[np.int64]] | None:
+    """Return the images of each list; None if a list names others, or two the same image."""
+    found: dict[str, NDArray[np.int64]] = {}
+    for split, file in lists.items():
+        try:
+            ids = view.documents.ids(file)
+            origin = origin_of(file, is_firm=False)._replace(split=split)
+            places = view.index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
+        except SourceError:  # an id fits several images
+            return None
+        found[split] = np.unique(places[places >= 0])
+        if not ids or (places >= 0).sum() < _NEARLY_ALL * len(ids):
+            return None
+    number = sum(map(len, found.values()))
+    return found if number == len(np.unique(np.concatenate([*found.values()]))) else None
+
+
+def _rule(lists: Mapping[str, str]) -> str:
+    return printable(
+        "list:" + ",".join(f"{split}={lists[split]}" for split in _ORDER if split in lists)
+    )

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.errors import QuestionError
+from tests.catalog.builders import catalog
+from tests.support.scenes import picture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.catalog.catalog import Catalog
+
+NAMES = [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(6)]
+
+
+def planned(folder: Path, members: dict[str, bytes]) -> Catalog:
+    return catalog(folder, members)
+
+
+def pictures(start: str, seed: str = "", kind: str = "scene") -> dict[str, bytes]:
+    return {f"{start}/{name}": picture(kind, name, seed + name, (64, 48)) for name in NAMES}
+
+
+def keys(plan: Catalog) -> list[str]:
+    return [item.key for item in plan.items]
+
+
+@pytest.mark.parametrize(
+    ("start", "copy"), [("set", "set/set"), ("set", "set_again"), ("a/b", "a/b/c")]
+)
+def test_a_copy_of_the_set_is_left_out_with_a_note(tmp_path: Path, start: str, copy: str) -> None:
+    plan = planned(tmp_path, pictures(start) | pictures(copy))
+    assert sorted(keys(plan)) == sorted(f"{start}/{name}" for name in NAMES)
+    assert any(f"12 images in {copy}" in one for one in plan.findings)
+
+
+def test_equal_names_and_sizes_with_other_bytes_are_not_copies(tmp_path: Path) -> None:
+    bmp = {name: picture("scene", "a.bmp", name, (64, 48)) for name in NAMES}
+    others = {name: picture("scene", "a.bmp", f"x{name}", (64, 48)) for name in NAMES}
+    first = {f"set/{name[:-3]}bmp": data for name, data in bmp.items()}
+    second = {f"set/more/{name[:-3]}bmp": data for name, data in others.items()}
+    assert len(keys(planned(tmp_path, first | second))) == 24
+
+
+def test_splits_that_are_copies_stay(tmp_path: Path) -> None:
+    assert len(keys(planned(tmp_path, pictures("valid") | pictures("test")))) == 24
+
+
+def test_folders_of_the_same_scenes_are_a_question(tmp_path: Path) -> None:
+    with pytest.raises(QuestionError, match=r"--root set/color .*--root set/gray"):
+        planned(tmp_path, pictures("set/color") | pictures("set/gray", kind="grey"))
+
+
+def test_folders_of_other_scenes_are_one_set(tmp_path: Path) -> None:
+    plan = planned(tmp_path, pictures("set/summer") | pictures("set/winter", "x"))
+    assert len(keys(plan)) == 24
+    assert plan.label_names == ("cat", "dog")
+
+
+def test_classes_of_the_same_images_stay(tmp_path: Path) -> None:
+    same = {f"{name}/{i}.png": picture("scene", "a.png", str(i)) for name in "ab" for i in range(4)}
+    assert len(keys(planned(tmp_path, same))) == 8

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.errors import QuestionError
+from tests.catalog.builders import catalog
+from tests.support.scenes import picture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.catalog.catalog import Catalog
+
+
+def planned(folder: Path, keys: list[str], others: dict[str, bytes] | None = None) -> Catalog:
+    """Return the catalog of pictures, each of its own scene, and other files."""
+    members = {key: picture("scene", key, key) for key in keys} | (others or {})
+    return catalog(folder, members)
+
+
+def splits(plan: Catalog) -> dict[str, int]:
+    return dict(Counter(item.split for item in plan.items))
+
+
+def names(pattern: str, *words: str) -> list[str]:
+    return [pattern.format(word, i) for word in words for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "split"),
+    [
+        ("seg_train/seg_train", "seg_test/seg_test", "test"),
+        ("rps", "rps-test-set", "test"),
+        ("imagesTr", "imagesTs", "test"),
+        ("SET_train_HR", "SET_valid_HR", "validation"),
+    ],
+)
+def test_a_word_in_the_name_of_a_folder_is_a_split_beside_others(
+    tmp_path: Path, train: str, test: str, split: str
+) -> None:
+    keys = [*names(train + "/{}/{}.jpg", "cat", "dog"), *names(test + "/{}/{}.jpg", "cat", "dog")]
+    plan = planned(tmp_path, keys)
+    assert splits(plan) == {"train": 8, split: 8}
+    assert plan.label_names == ("cat", "dog")
+
+
+def test_a_folder_without_classes_beside_those_with_classes_is_not_a_class(tmp_path: Path) -> None:
+    keys = [*names("seg_train/{}/{}.jpg", "cat", "dog"), *names("seg_test/{}/{}.jpg", "cat", "dog")]
+    plan = planned(tmp_path, [*keys, "seg_pred/seg_pred/1.jpg", "seg_pred/seg_pred/2.jpg"])
+    assert splits(plan) == {"train": 8, "test": 8, "pred": 2}
+    assert plan.label_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        ("pipette", "test tube"),
+        ("model_car", "model_train"),
+        ("de", "te", "tr"),
+        ("query", "reply"),
+    ],
+)
+def test_a_class_that_has_a_word_of_a_split_stays_a_class(
+    tmp_path: Path, classes: tuple[str, ...]
+) -> None:
+    plan = planned(tmp_path, names("lab/{}/{}.jpg", *classes))
+    assert splits(plan) == {"train": 4 * len(classes)}
+    assert plan.label_names == classes
+
+
+def test_lists_named_by_splits_are_used_if_they_name_nearly_all_images(tmp_path: Path) -> None:
+    lists = {
+        "meta/train.txt": b"cat/0\ncat/1\ndog/0\ndog/1\n",
+        "meta/test.txt": b"cat/2\ncat/3\ndog/2\ndog/3\n",
+        "meta/classes.txt": b"cat\ndog\n",
+    }
+    plan = planned(tmp_path, names("images/{}/{}.jpg", "cat", "dog"), lists)
+    assert splits(plan) == {"train": 4, "test": 4}
+    assert any("list:train=meta/train.txt,test=meta/test.txt" in one for one in plan.findings)
+
+
+def test_a_list_of_test_images_leaves_the_others_to_train(tmp_path: Path) -> None:
+    lists = {"test_list.txt": b"cat/2.jpg 0\ndog/2.jpg 1\n"}
+    plan = planned(tmp_path, names("images/{}/{}.jpg", "cat", "dog"), lists)
+    assert splits(plan) == {"train": 6, "test": 2}
+
+
+def test_lists_that_share_images_are_not_used(tmp_path: Path) -> None:
+    every = b"cat/0\ncat/1\ncat/2\ncat/3\ndog/0\ndog/1\ndog/2\ndog/3\n"
+    lists = {"train.txt": every, "test.txt": every}
+    plan = planned(tmp_path, names("images/{}/{}.jpg", "cat", "dog"), lists)
+    assert splits(plan) == {"train": 8}
+
+
+def test_a_list_of_some_train_images_is_a_question(tmp_path: Path) -> None:
+    with pytest.raises(QuestionError, match=r"list:train=train\.txt,test=\*"):
+        planned(tmp_path, names("{}/{}.jpg", "cat", "dog"), {"train.txt": b"cat/0\ndog/0\n"})
+
+
+def test_a_folder_named_test_among_classes_of_its_size_is_a_question(tmp_path: Path) -> None:
+    with pytest.raises(QuestionError, match=r"roots:train=tubes .*--labels folder"):
+        planned(tmp_path, names("tubes/{}/{}.jpg", "blank", "control", "test"))
