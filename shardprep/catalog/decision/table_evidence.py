@@ -49,6 +49,8 @@ def by_tables(view: View) -> Sequence[Reading]:
         return []
     if readings := _of_tables(view, view.tables):
         return readings
+    if not view.documents.members(".txt", ".json", ".jsonl"):
+        return []
     automatic = auto_labels(view.index, view.documents.tables)
     if automatic.rule != "none" or _signs(view, automatic):
         return []
