@@ -23,7 +23,7 @@ from shardprep.catalog.names import document_split, find_masks, folder_splits, g
 from shardprep.catalog.objects.detect import find_signs, text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
 from shardprep.catalog.objects.known_formats import FORMATS
-from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError
+from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch, united
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import SourceError, counted
@@ -34,6 +34,7 @@ _OPTIONS = (
 )  # fmt: skip
 _MOST_SHOWN = 4
 _MOST_COPIES = 4
+_MOST_KEYS = 20_000
 _MOST_DOCUMENTS, _MOST_BYTES = 8, 256 << 20
 _SHARE = 0.2
 """Share of the images below a folder that may be the source alone."""
@@ -49,7 +50,10 @@ def by_tables(view: View) -> Sequence[Reading]:
         return []
     if readings := _of_tables(view, view.tables):
         return readings
-    if not view.documents.members(".txt", ".json", ".jsonl"):
+    keys = view.index.keys
+    some = KeyIndex(keys[:: len(keys) // _MOST_KEYS + 1])  # auto_labels of all keys is slow
+    is_by_path = auto_labels(some, view.documents.tables).rule != "none"
+    if is_by_path or not view.documents.members(".txt", ".json", ".jsonl"):
         return []
     automatic = auto_labels(view.index, view.documents.tables)
     if automatic.rule != "none" or _signs(view, automatic):
