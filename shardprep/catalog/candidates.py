@@ -134,11 +134,9 @@ def table_candidates(
     else:
         of_text = {"target": "text", "unit": "text"}
         return [candidate(labelling, **of_text if has_texts(table, labelling.columns[0]) else {})]
-    for ids in itertools.chain([""], _paths_of_columns(index, table)):
-        with contextlib.suppress(SourceError):
-            match = match_table(index, table, ids)
-            break
-    else:
+    try:
+        match = match_ids(index, table)
+    except SourceError:
         return []
     found = []
     for columns in candidate_columns(match):
@@ -160,6 +158,17 @@ def table_candidates(
                 there = _target_candidates(index, more, tables, new)
                 several += [replace(one, join=other.name) for one in there]
     return [*dict.fromkeys((*several, *found, *_row_candidates(match)))]
+
+
+def match_ids(index: KeyIndex, table: Table) -> TableMatch:
+    """Return the rows of the images, by a column or a path of columns; SourceError if none fits."""
+    try:
+        return match_table(index, table)
+    except SourceError:
+        for ids in _paths_of_columns(index, table):
+            with contextlib.suppress(SourceError):
+                return match_table(index, table, ids)
+        raise
 
 
 def _paths_of_columns(index: KeyIndex, table: Table) -> Iterator[str]:

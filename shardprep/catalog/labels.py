@@ -43,12 +43,12 @@ _NUMBERED_END = re.compile(r"\d$")
 _WORDS = re.compile(r"(?![A-Za-z]$)[^\W\d_][^\d]*$")
 ENOUGH = 0.9
 """Share of the images that a rule must label to be used by `auto`."""
-_LABEL_COLUMNS = (
+LABEL_COLUMNS = (
     "label", "class", "target", "category", "breed", "diagnosis", "species", "classname",
     "class_name", "label_name", "category_name", "variety", "labels", "tags", "class_id",
     "classid", "category_id", "label_id", "dx", "level",
 )  # fmt: skip
-_NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
+NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
 _SAMPLES = re.compile(
     r"(patient|subject|study|series|case|tomo|scan|slide|clip|video)(_?(instance)?_?u?id)?",
     re.IGNORECASE,
@@ -205,7 +205,7 @@ def _nearly_fitting(index: KeyIndex, table: Table) -> list[SourceError]:
     Names are nearly equal if they differ in case, in zeros before numbers or in signs.
     """
     titles = {title.lower() for title in table.header}
-    if titles.isdisjoint(_LABEL_COLUMNS):
+    if titles.isdisjoint(LABEL_COLUMNS):
         return []
     names = {_plain(key): key for key in index.keys}
     every = [(title, table.cells(i)[:_MOST_LOOKED_AT]) for i, title in enumerate(table.header)]
@@ -460,17 +460,21 @@ def candidate_columns(match: TableMatch) -> list[tuple[str, ...]]:
     one candidate together. Each other column is a candidate if its cells look like classes.
     """
     flags: list[str] = []
+    unset: list[str] = []
     others: list[str] = []
     for place, title in enumerate(match.table.header):
-        if title == match.id_column or title.lower() in _NO_LABEL_COLUMNS:
+        if title == match.id_column or title.lower() in NO_LABEL_COLUMNS:
             continue
         cells = set(match.table.cells(place).coded().values)
         if all(cell.lower() in _SET_OR_NOT for cell in cells):
             if any(cell.lower() in _SET for cell in cells):
                 flags.append(title)
+            elif any(cells):
+                unset.append(title)
         elif len(others) < _MOST_CANDIDATES:
             others += [title] * are_classes(len(cells - {""}), len(match.table.rows))
-    one_hot = [tuple(flags)] if len(flags) > 1 else []
+    together = tuple(title for title in match.table.header if title in {*flags, *unset})
+    one_hot = [together] if len(flags) > 1 else []
     return [*one_hot, *((title,) for title in (others if one_hot else flags + others))]
 
 
@@ -504,10 +508,10 @@ def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict
 
 def _label_column(table: Table, id_title: str) -> str:
     lowered = {title.lower(): title for title in table.header if title != id_title}
-    for name in _LABEL_COLUMNS:
+    for name in LABEL_COLUMNS:
         if name in lowered:
             return lowered[name]
-    others = [title for name, title in lowered.items() if name not in _NO_LABEL_COLUMNS]
+    others = [title for name, title in lowered.items() if name not in NO_LABEL_COLUMNS]
     if len(others) == 1:
         return others[0]
     what = f"it is not clear which column is the label: {', '.join(table.header)}"

@@ -38,7 +38,7 @@ def target_proposals(
     if _LONG * num_images < len(rows):
         yield from _of_long_table(match, rows) if num_images > 1 else ()
         return
-    titles = [one for one in match.table.header if one in titles and one != match.id_column]
+    titles = [one for one in match.table.header if one in titles and not is_id(match, one)]
     table = match.table
     cells = {one: {*table.cells(table.column(one)).coded().values} - {""} for one in titles}
     numbers = {title: found for title in titles if (found := _numbers(cells[title]))}
@@ -67,6 +67,12 @@ def target_proposals(
         yield CsvRule((), "", tuple(classes), target="classes")
     texts = [title for title in titles if has_texts(table, title)]
     yield from (CsvRule((), "", (title,), target="text") for title in texts)
+
+
+def is_id(match: TableMatch, title: str) -> bool:
+    """Return whether a column is the column of ids, or the last of a path of columns."""
+    last = match.id_column.rpartition("{")[2]
+    return title == match.id_column or last.partition("[")[0].partition("}")[0] == title
 
 
 def has_texts(table: Table, title: str) -> bool:

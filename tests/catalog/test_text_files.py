@@ -82,7 +82,7 @@ def test_cells_of_several_lines_are_texts_but_neither_ids_nor_classes(tmp_path: 
     captions = {
         "captions.csv": "\n".join(["id,caption", *(row[: row.rindex(",")] for row in said)])
     }
-    assert catalog(tmp_path, captions).target_kind == "none"
+    assert catalog(tmp_path, captions).target_kind == "text"
 
 
 def test_a_table_that_names_no_image_may_have_any_quotes(tmp_path: Path) -> None:

@@ -14,31 +14,23 @@ from shardprep.catalog.decision.mask_evidence import mask_files
 from shardprep.catalog.decision.name_evidence import class_pictures, labels_by_names
 from shardprep.catalog.decision.sample_folders import samples
 from shardprep.catalog.decision.split_evidence import splits
+from shardprep.catalog.decision.table_evidence import by_tables
 from shardprep.catalog.decision.target_images import target_images
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError
 
 STAGES: tuple[Stage, ...] = (
-    copies,
-    mask_files,
-    target_images,
-    variants,
-    samples,
-    splits,
-    class_pictures,
-    labels_by_names,
-)
-    copies,
-    mask_files,
-    target_images,
-    variants,
-    samples,
-    splits,
-    class_pictures,
-    labels_by_names,
-)
+    copies, mask_files, target_images, variants, samples, splits, by_tables,
+    class_pictures, labels_by_names,
+)  # fmt: skip
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_CHOICES = 6
+_ORDER = (
+    "root", "include", "exclude", "images", "stack", "header", "labels", "join", "pivot", "target",
+    "separator", "rows", "boxes", "masks", "mask_values", "instances", "points", "unlisted",
+    "target_image", "split", "group",
+)  # fmt: skip
+"""Options that stages set, in the order in which they are shown."""
 
 
 def decide(view: View) -> View:
@@ -80,10 +72,3 @@ def _choice(options: Options, why: str) -> Choice:
 
 def _options(view: View) -> Options:
     return {key: getattr(view.recipe, key) for key in sorted(view.decided, key=_ORDER.index)}
-
-
-_ORDER = (
-    "root", "include", "exclude", "images", "stack", "labels", "join", "pivot", "target",
-    "separator", "rows", "boxes", "masks", "mask_values", "instances", "points", "unlisted",
-    "target_image", "split", "group",
-)  # fmt: skip

@@ -41,10 +41,11 @@ class Reading:
         words = []
         for key, value in self.options.items():
             flag = f"--{key.replace('_', '-')}"
-            if value is True:
-                words.append(flag)
+            if isinstance(value, bool):
+                words.append(flag if value else f"--no-{flag[2:]}")
+                continue
             several = value if isinstance(value, tuple) else (value,)
-            words += [f"{flag} {shlex.quote(str(one))}" for one in several if value is not True]
+            words += [f"{flag} {shlex.quote(str(one))}" for one in several]
         return " ".join(words)
 
 

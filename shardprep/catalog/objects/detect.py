@@ -47,6 +47,8 @@ _MOST_PIXELS = 1 << 26
 _COCO = re.compile(
     r"(^|/)(annotations/[^/]*|[^/]*coco[^/]*|(instances|panoptic)_[^/]*)\.json$", re.IGNORECASE
 )
+_SENTENCE = re.compile(rb"[^\n,\d]{3}[^\n]*$")
+"""Text of one line that does not start with numbers."""
 _TARGETS = re.compile("gt|ground_?truth|targets?|clean|clear|sharp|high|hr|depths?", re.IGNORECASE)
 """Name of a folder that may have target images."""
 _BOXES = {
@@ -272,9 +274,7 @@ def annotation_findings(keys: Sequence[str], documents: Documents) -> list[str]:
             line = f"{suffix} files for {counted(len(named), 'image')} look like boxes of {title}"
             found.append(f"{line}; {OptionName('boxes')} {option} stores them")
         elif suffix == ".txt" and len(both) >= ENOUGH * len(images):
-            folder, _, _ = named[0].key.rpartition("/")
-            is_beside = any(key.rpartition("/")[0] == folder for key in keys)
-            pattern = "{stem}.txt" if is_beside else f"{folder.rpartition('/')[2]}/{{stem}}.txt"
+            pattern = _text_pattern(keys, named[0].key)
             line = f"{suffix} files for {counted(len(named), 'image')} are texts"
             found.append(f"{line}; {OptionName('labels')} text:{pattern} stores them")
     images = {stem(key) or composed(key) for key in keys}
@@ -295,6 +295,25 @@ def annotation_findings(keys: Sequence[str], documents: Documents) -> list[str]:
         line = f"{some_of(coco, 1)} {look} like annotations of COCO"
         found.append(f"{line}; {OptionName('boxes')} coco stores {its} boxes")
     return found
+
+
+def text_files(keys: Sequence[str], documents: Documents) -> str:
+    """Return the pattern of files that have an own text for each image, or ""."""
+    members = {stem(member.key): member for member in documents.members(".txt")}
+    images = set(map(stem, keys)) if members else set()
+    both = sorted(members.keys() & images)
+    if not both or len(both) < ENOUGH * len(images):
+        return ""
+    sample = [members[name] for name in both[:: max(1, len(both) // NUM_SAMPLES)][:NUM_SAMPLES]]
+    texts = {text.data.strip() for text in read_each(sample)}
+    is_text = 2 * len(texts) > len(sample) and all(map(_SENTENCE.match, texts))
+    return _text_pattern(keys, sample[0].key) if is_text else ""
+
+
+def _text_pattern(keys: Sequence[str], text: str) -> str:
+    folder, _, _ = text.rpartition("/")
+    is_beside = any(key.rpartition("/")[0] == folder for key in keys)
+    return "{stem}.txt" if is_beside else f"{folder.rpartition('/')[2]}/{{stem}}.txt"
 
 
 def _fits(data: bytes, images: Collection[str]) -> bool:

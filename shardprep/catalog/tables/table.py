@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -19,6 +20,8 @@ from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 
 DELIMITERS = ",;\t|"
 _AT_ONCE = 1 << 14
+_OF_BLANKS = re.compile(r"[^\s,;|]+\.\w{3,4}( [\w.-]+)+\s*")
+"""A line without delimiters that starts with the name of an image: `jpg/image_1.jpg 76`."""
 
 
 class Rows(Sequence[list[str]]):
@@ -169,13 +172,14 @@ def parse_table(
 ) -> Table:
     """Return the table in the bytes of a CSV file; SourceError if it is empty or not a CSV.
 
-    The delimiter is the most frequent of comma, semicolon, tab and bar in the first line. Short
-    rows are filled with "", long rows are cut. Without a header, columns are called 1, 2, 3 …;
-    cells in `null` become "". Open quotes only become `faults`, because files that are not label
-    tables may have them.
+    The delimiter is the most frequent of comma, semicolon, tab and bar in the first line, or a
+    blank if the line is like `NAME.jpg WORD`. Short rows are filled with "", long rows are cut.
+    Without a header, columns are called 1, 2, 3 …; cells in `null` become "". Open quotes only
+    become `faults`, because files that are not label tables may have them.
     """
     stream = text_lines(data)
-    delimiter = max(DELIMITERS, key=stream.readline().count)
+    line = stream.readline()
+    delimiter = " " if _OF_BLANKS.fullmatch(line) else max(DELIMITERS, key=line.count)
     stream.seek(0)
     lines = CsvRows(stream, delimiter)
     rows = ([cell.strip() for cell in line] for line in lines if any(line))

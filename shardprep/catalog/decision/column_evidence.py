@@ -1,0 +1,250 @@
+"""What the columns of a table look like: labels, ids, measures; and the options that store them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from shardprep.catalog.decision.view import Options
+from shardprep.catalog.labels import (
+    LABEL_COLUMNS,
+    NO_LABEL_COLUMNS,
+    are_classes,
+    candidate_columns,
+    have_several,
+)
+from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex
+from shardprep.catalog.tables.row_matching import TableMatch
+from shardprep.catalog.tables.table import Table
+from shardprep.catalog.target_proposals import is_id, target_proposals
+from shardprep.catalog.target_values import as_number
+from shardprep.errors import RecipeError, counted
+from shardprep.recipe.rules import parse_label_rule
+
+SHARED, CERTAIN, STRONG, LIKELY, WEAK = 5, 4, 3, 2, 1
+"""Strength of a choice: the columns of a sample submission; the only column or its usual title; a
+word of the title, or columns of flags; cells like classes; cells of ids, measures and the like."""
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_LABELS = frozenset((
+    "label", "labels", "class", "classes", "category", "categories", "target", "targets", "genre",
+    "genres", "tag", "tags", "diagnosis", "disease", "diseases", "species", "breed", "finding",
+    "findings", "attribute", "attributes", "emotion", "grade",
+))  # fmt: skip
+_ABOUT = frozenset((
+    "id", "ids", "uid", "uuid", "patient", "subject", "study", "series", "site", "hospital", "age",
+    "sex", "gender", "date", "time", "timestamp", "year", "month", "day", "device", "machine",
+    "camera", "view", "position", "laterality", "side", "width", "height", "size", "bytes", "md5",
+    "sha", "sha1", "sha256", "hash", "checksum", "url", "link", "path", "file", "filename", "lat",
+    "lon", "latitude", "longitude", "altitude", "index", "idx", "row", "number", "source",
+    "license", "author", "credit", "fold", "split", "x", "y", "w", "h", "xmin", "ymin", "xmax",
+    "ymax", "area", "spacing", "region", "country", "state", "location", "mask", "image",
+))  # fmt: skip
+_TEXTS = frozenset((
+    "caption", "captions", "text", "prompt", "description", "sentence", "comment", "transcription",
+    "transcript", "report",
+))  # fmt: skip
+_BOXES = re.compile(r"(\S*[^\d\s.]\S*( -?[\d.]+){4,5} ?){1,9999}")
+"""Cell of boxes: a label and four or five numbers, for each."""
+_SEPARATORS = ("|", ";", ",", " ")
+_MANY_VALUES, _MANY_ROWS, _FEW = 20, 20, 5
+_SAMPLE = 100
+_LONG, _MOSTLY, _NEARLY = 16, 0.5, 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Columns that may label the images, with all options that may store them."""
+
+    match: TableMatch
+    titles: tuple[str, ...]
+    strength: int
+    options: tuple[Options, ...]
+    why: str
+
+
+def choices(match: TableMatch, index: KeyIndex, tables: Sequence[Table]) -> list[Choice]:
+    """Return all columns of a table, and groups of columns, that may be the labels."""
+    table = match.table
+    titles = [one for one in table.header if not is_id(match, one) and ":" not in one]
+    titles = [one for one in titles if one and "," not in one]
+    cells = {one: table.cells(table.column(one)) for one in titles}
+    files = [one for one in titles if 2 * index.num_found(some := cells[one][:_SAMPLE]) > len(some)]
+    titles = [one for one in titles if one not in files]
+    shown = {
+        title: set(other.cells(i).coded().values)
+        for other in tables
+        if SUBMISSION.search(other.name)
+        for i, title in enumerate(other.header)
+        if title in titles and (i or len(cells[title].coded().values) < len(table.rows))
+    }
+    titles = [one for one in titles if one in shown or one.lower() not in NO_LABEL_COLUMNS]
+    found = list(_groups(match, tables, titles, shown))
+    if boxes := _numbered_boxes(table):
+        return [Choice(match, (), SHARED, ({"boxes": boxes},), "numbers of boxes in 4 columns")]
+    together = {title for one in found if one.strength > LIKELY for title in one.titles}
+    together = set() if len(shown) == 1 else together
+    together |= {str(one.options[0].get("pivot")) for one in found if one.options}
+    usual = [one for name in LABEL_COLUMNS for one in titles if one.lower() == name]
+    for title in titles:
+        counts = {name: n for name, n in cells[title].coded().counts().items() if name}
+        if len(counts) < 2 or title in together:
+            continue
+        kinds, is_likely = _kinds(match, title, counts, shown.get(title, set()))
+        words = _words(title)
+        strength = LIKELY if is_likely and not words & _ABOUT else WEAK
+        if words & _LABELS or (words & _TEXTS and "target" in kinds[0]):
+            strength = STRONG
+        if table.name.endswith(".txt") and kinds == [{}] and None in map(as_number, counts):
+            kinds = [{}, {"target": "text"}]  # words in images, as often as classes
+        if title in usual[:1] or len(titles) == 1:
+            strength = CERTAIN
+        if [*shown] == [title]:
+            strength = SHARED
+        found.append(_choice(match, (title,), strength, kinds))
+    return _named(match, [one for one in found if one.options])
+
+
+def _numbered_boxes(table: Table) -> str:
+    """Return the rule for columns 2 to 5 of a table without header if they are corners; or ""."""
+    if table.header[:6] != ("1", "2", "3", "4", "5", "6"):
+        return ""
+    rows = [[as_number(cell) for cell in row[1:5]] for row in table.rows[:_SAMPLE]]
+    boxes = [[one or 0 for one in row] for row in rows if None not in row]
+    are_boxes = 2 * len(boxes) > len(rows) and all(x < r and y < b for x, y, r, b in boxes)
+    return f"csv:{table.files}:1:xyxy(2,3,4,5):6" if are_boxes else ""
+
+
+def _choice(
+    match: TableMatch, titles: tuple[str, ...], strength: int, kinds: Sequence[Options]
+) -> Choice:
+    rule = match.table.label_rule(match.id_column, titles)
+    number = int((match.row_of >= 0).sum())
+    columns = f"column {titles[0]!r}" if len(titles) == 1 else f"{len(titles)} columns"
+    why = f"{columns} for {number:,} of {counted(len(match.row_of), 'image')}"
+    try:
+        is_meant = parse_label_rule(rule).table.label_columns == titles
+    except RecipeError:
+        is_meant = False
+    options = tuple({"labels": rule, **one} for one in kinds) if is_meant else ()
+    return Choice(match, titles, strength, options, why)
+
+
+def _groups(
+    match: TableMatch, tables: Sequence[Table], titles: Sequence[str], shown: Mapping[str, set[str]]
+) -> Iterator[Choice]:
+    """Yield the columns that are labels together: of a submission, flags, or numbers."""
+    several = candidate_columns(match)
+    flags = tuple(one for one in several[0] if one in titles) if several else ()
+    if len(flags) > 1:
+        is_all = len(flags) == len([one for one in titles if not _words(one) & _ABOUT])
+        strength = STRONG if is_all or len(flags) > 2 else LIKELY
+        strength = SHARED if {*flags} == {*shown} else strength
+        yield _choice(match, flags, strength, _flag_kinds(match, flags, tables))
+    for rule in target_proposals(match, tables, titles):
+        columns = rule.label_columns
+        if columns == flags or (len(columns) == 1 and not rule.pivot) or "text" in rule.target:
+            continue
+        is_shown = {*columns} == {*shown}
+        strength = SHARED if is_shown else STRONG if rule.pivot else WEAK
+        own = {"pivot": rule.pivot, "target": rule.target.replace("auto", "")}
+        kind = {key: value for key, value in own.items() if value}
+        yield _choice(match, columns, strength, [kind])
+
+
+def _flag_kinds(match: TableMatch, flags: Sequence[str], tables: Sequence[Table]) -> list[Options]:
+    """Return the options of columns of 1 and 0: several classes for an image, or always one."""
+    numbers = [match.cells(one).map(as_number).filled(0.0) for one in flags]
+    sums = [sum(max(one or 0, 0) for one in row) for row in zip(*numbers, strict=True)]
+    sums = [one for one, row in zip(sums, match.row_of, strict=True) if row >= 0]
+    if any(one != 1 for one in sums):
+        return [{}]
+    for other in tables:
+        if SUBMISSION.search(other.name) and {*flags} <= {*other.header} and len(other.rows):
+            row = dict(zip(other.header, other.rows[0], strict=True))
+            total = sum(as_number(row[one]) or 0 for one in flags)
+            return [{"target": "class"}] if abs(total - 1) < 1e-2 else [{}]
+    return [{"target": "class"}] if len(sums) > _MANY_ROWS else [{}, {"target": "class"}]
+
+
+def _kinds(
+    match: TableMatch, title: str, counts: Mapping[str, int], shown: set[str]
+) -> tuple[list[Options], bool]:
+    """Return the options that may store a column, and whether its cells look like labels."""
+    is_set = have_several(match.key_of, match.table.cells(match.table.column(title)).coded())
+    numbers = [one for cell in counts if (one := as_number(cell)) is not None]
+    if len(numbers) == len(counts) and not is_set:
+        return _number_kinds(title, numbers, sum(counts.values()), shown)
+    if len(numbers) < len(counts) and not is_set and all(map(_BOXES.fullmatch, counts)):
+        rule = f"csv:{match.table.files}:{match.id_column}:{title}"
+        return [{"labels": "auto", "boxes": rule}], True
+    return _text_kinds(title, counts, is_set=is_set)
+
+
+def _number_kinds(
+    title: str, numbers: Sequence[float], total: int, shown: set[str]
+) -> tuple[list[Options], bool]:
+    of_submission = [as_number(one) or 0 for one in shown]
+    is_measured = any(one != int(one) for one in numbers)
+    if is_measured or any(one > 1 and one != int(one) for one in of_submission):
+        return [{"target": "regression"}], False
+    if len(numbers) > _MANY_VALUES and not _words(title) & (_LABELS | {"id"}):
+        return [{"target": "regression"}, {}], False
+    return [{}], are_classes(len(numbers), total)
+
+
+def _text_kinds(
+    title: str, counts: Mapping[str, int], *, is_set: bool
+) -> tuple[list[Options], bool]:
+    total, number, is_text = sum(counts.values()), len(counts), bool(_words(title) & _TEXTS)
+    texts: Options = {"target": "texts" if is_set else "text"}
+    length = sum(map(len, counts)) / number
+    if (is_text and 2 * number > total) or (number >= _NEARLY * total and length > _LONG):
+        return [texts], is_text
+    if is_set:
+        return [texts if is_text else {"target": "multilabel"}], are_classes(number, total)
+    if separator := _separator(counts):
+        return [{"separator": separator}], True
+    num_once = sum(one == 1 for one in counts.values())
+    is_rare = total > _FEW and 2 * num_once > number and 3 * number > total
+    if is_rare and not _words(title) & _LABELS:
+        return [texts, {}], True
+    return [{}], are_classes(number, total)
+
+
+def _separator(cells: Mapping[str, int]) -> str:
+    """Return what separates several classes in cells; these occur in other cells, too."""
+    for separator in _SEPARATORS:
+        parts = [[part.strip() for part in cell.split(separator) if part.strip()] for cell in cells]
+        several = {part for one in parts if len(one) > 1 for part in one}
+        alone = {one[0] for one in parts if len(one) == 1}
+        if several and len(several & alone) >= _MOSTLY * len(several):
+            return separator
+        if several and separator != " " and len(cells) > 2 * len(several | alone):
+            return separator
+    return ""
+
+
+def _named(match: TableMatch, found: Sequence[Choice]) -> list[Choice]:
+    """Return the choices without columns of numbers whose names are in another column."""
+    single = {one.titles[0]: one for one in found if len(one.titles) == 1}
+    cells = {title: match.cells(title) for title in single}
+    lost = dict[str, str]()
+    for title, own in cells.items():
+        if not all(as_number(one) is not None for one in own.counts() if one):
+            continue
+        for other, names in cells.items():
+            is_named = other not in lost and bool(_words(other) & {*_LABELS, "name"})
+            is_named = is_named and any(as_number(one) is None for one in names.counts())
+            pairs = {*zip(own, names, strict=True)} if is_named else ()
+            if pairs and len(pairs) == len(own.counts()) == len(names.counts()):
+                lost[title] = other
+    for number, name in lost.items():
+        strength = max(single[number].strength, single[name].strength)
+        single[name] = replace(single[name], strength=strength)
+    several = [one for one in found if len(one.titles) > 1]
+    return [*several, *(one for title, one in single.items() if title not in lost)]
+
+
+def _words(title: str) -> set[str]:
+    return {word.lower() for word in _WORDS.findall(title)}

@@ -1,0 +1,218 @@
+"""Labels by tables: which columns of a table label the images, and which table is used."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from shardprep.catalog.candidates import match_ids
+from shardprep.catalog.decision.column_evidence import (
+    CERTAIN,
+    LIKELY,
+    SHARED,
+    STRONG,
+    Choice,
+    choices,
+)
+from shardprep.catalog.decision.view import Options, Reading, View
+from shardprep.catalog.labels import Labelling, auto_labels
+from shardprep.catalog.names import document_split, find_masks, folder_splits, given_split
+from shardprep.catalog.objects.detect import find_signs, text_files, usual
+from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
+from shardprep.catalog.objects.known_formats import FORMATS
+from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.row_matching import TableMatch, united
+from shardprep.catalog.tables.table import Table
+from shardprep.errors import SourceError, counted
+
+_OPTIONS = (
+    "labels", "pivot", "target", "separator", "rows", "join", "class_map",
+    "boxes", "masks", "points", "target_image", "stack",
+)  # fmt: skip
+_MOST_SHOWN = 4
+_MOST_COPIES = 4
+_MOST_KEYS = 20_000
+_MOST_DOCUMENTS, _MOST_BYTES = 8, 256 << 20
+_SHARE = 0.2
+"""Share of the images below a folder that may be the source alone."""
+_ENOUGH = 0.5
+"""Share of the images outside test splits that a table must name to label them."""
+_PARTITION = re.compile("partition|split", re.IGNORECASE)
+_PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
+
+
+def by_tables(view: View) -> Sequence[Reading]:
+    """Return the labels that tables state, where `auto` alone would miss them or take others."""
+    if not view.is_open(*_OPTIONS) or view.members.are_stacks.any() or not view.listing.others:
+        return []
+    if readings := _of_tables(view, view.tables):
+        return readings
+    keys = view.index.keys
+    some = KeyIndex(keys[:: len(keys) // _MOST_KEYS + 1])  # auto_labels of all keys is slow
+    is_by_path = auto_labels(some, view.documents.tables).rule != "none"
+    if is_by_path or not view.documents.members(".txt", ".json", ".jsonl"):
+        return []
+    automatic = auto_labels(view.index, view.documents.tables)
+    if automatic.rule != "none" or _signs(view, automatic):
+        return []
+    if pattern := text_files(view.index.keys, view.documents):
+        return [Reading({"labels": f"text:{pattern}", "target": "text"}, "a text for each image")]
+    return _of_tables(view, united(view.index, _other_tables(view)))
+
+
+def _other_tables(view: View) -> list[Table]:
+    """Return the few texts and JSON documents that are tables."""
+    found = list[Table]()
+    members = view.documents.members(".txt", ".json", ".jsonl")
+    for member in members if len(members) <= _MOST_DOCUMENTS else ():
+        if member.extent.num_bytes <= _MOST_BYTES and not _PARTITION.search(member.key):
+            with contextlib.suppress(SourceError):
+                found.append(view.documents.table([member.key]))
+    return found
+
+
+def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
+    tables = [one for one in tables if not SUBMISSION.search(one.name)]
+    first = {cell: one for one in tables for cell in one.header}
+    if view.is_open("header") and (known := [one for one in first if view.index.find(one)]):
+        own = view.read_as(Reading({"header": False}, ""))
+        why = f"the first line of {first[known[0]].name} names an image"
+        readings = by_tables(own) or [Reading({}, why)]
+        return [Reading({"header": False, **one.options}, one.why) for one in readings]
+    splits = folder_splits(view.index.keys)
+    is_test = splits.fit(lambda split: split == "test")
+    considered = np.flatnonzero(~is_test if not is_test.all() else is_test)
+    found: list[Choice] = []
+    for table in tables:
+        try:
+            match = match_ids(view.index, table)
+        except AmbiguousIdError as error:
+            if readings := _apart(view, error.found):
+                return readings
+            continue
+        except SourceError:
+            continue
+        named = int((match.row_of[considered] >= 0).sum())
+        if named > _ENOUGH * len(considered):
+            found += choices(match, view.index, view.documents.tables)
+    if not any(one.strength >= LIKELY for one in found):
+        return []
+    automatic = auto_labels(view.index, view.documents.tables)
+    signs = _signs(view, automatic)
+    if any(sign.option.partition(":")[0] not in ("csv", "rle") for sign in signs):
+        return []
+    found = [one for one in found if not any(one.match.table.files in s.option for s in signs)]
+    best = max((one.strength for one in found), default=0)
+    readings = _compared(view, found, automatic) if best >= (STRONG if signs else LIKELY) else []
+    if readings and all(sign.key == "points" for sign in signs):
+        return readings
+    return [*(Reading({sign.key: sign.option}, sign.how) for sign in signs), *readings]
+
+
+def _signs(view: View, automatic: Labelling) -> list[Sign]:
+    """Return what tables have besides labels; other annotations count if nothing labels images."""
+    if automatic.rule == "none":
+        return usual(find_signs(view.index, view.documents, view.candidates))
+    return FORMATS["csv"].recognise(AnnotatedSource(view.index, view.documents))
+
+
+def _compared(view: View, found: Sequence[Choice], automatic: Labelling) -> list[Reading]:
+    """Return the readings of the strongest choices, or of all if the images' folders fit, too."""
+    best = max(one.strength for one in found)
+    rule = automatic.rule
+    is_by_path = rule in ("folder", "prefix", "auto")
+    if is_by_path and best < SHARED and any(_are_same(one, automatic) for one in found):
+        return []
+    found = [one for one in found if one.strength >= LIKELY]
+    first = [one for one in found if one.strength == best]
+    is_open = best < CERTAIN and len(first) > 1
+    shown = found if is_open else first
+    readings = [
+        Reading(_with_splits(view, one, options), one.why)
+        for one in sorted(shown, key=lambda one: -one.strength)
+        for options in one.options
+    ]
+    if readings == [one for one in readings if one.options == {"labels": rule}]:
+        return []  # as `auto` does
+    if rule == "folder" and best < SHARED:
+        several = counted(len(automatic.names.counts()), "class", "classes")
+        readings = [*readings[: _MOST_SHOWN - 1], Reading({"labels": rule}, several)]
+    return readings[:_MOST_SHOWN]
+
+
+def _are_same(one: Choice, automatic: Labelling) -> bool:
+    """Return whether a column has the names of the folders."""
+    if len(one.titles) != 1:
+        return False
+    cells = one.match.cells(one.titles[0])
+    there = np.flatnonzero(automatic.names.are_there & (one.match.row_of >= 0))
+    pairs = {
+        (cells[row], automatic.names[row])
+        for row in there[np.unique(automatic.names.codes[there], return_index=True)[1]].tolist()
+    }
+    names, folders = {name for name, _ in pairs}, {folder for _, folder in pairs}
+    return len(pairs) == len(names) == len(folders) > 1
+
+
+def _with_splits(view: View, one: Choice, options: Options) -> Options:
+    """Return the options with the splits that the names of tables or a column of one state."""
+    table = one.match.table
+    keys, ids = view.index.keys, one.match.id_column
+    if not view.is_open("split") or table.is_own or folder_splits(keys).are_there.any():
+        return options
+    others = list(_of_other_splits(view, one.match))
+    files = [name for name, _ in table.parts] or [table.name]
+    splits = {document_split(name) or "train" for name in [*files, *others]}
+    if len(splits) > 1 and "," not in "".join(files):
+        rule = table.label_rule(ids, one.titles).replace(table.files, ",".join([*files, *others]))
+        return {**options, "labels": rule, "split": "tables"}
+    for other in view.documents.tables:
+        for title in other.header:
+            cells = set(other.cells(other.column(title)).coded().values)
+            if title.lower() == "partition" and cells <= _PARTITIONS.keys() and "0" in cells:
+                join = {} if title in table.header else {"join": (f"{other.name}:{ids}",)}
+                if ids in other.header:
+                    pairs = ",".join(f"{cell}={_PARTITIONS[cell]}" for cell in sorted(cells))
+                    return {**options, **join, "split": f"column:{title}:{pairs}"}
+    return options
+
+
+def _of_other_splits(view: View, match: TableMatch) -> Iterator[str]:
+    """Yield the names of tables of another split with images that the matched table has not."""
+    for other in view.documents.tables:
+        is_odd = "," in other.name or SUBMISSION.search(other.name)
+        if is_odd or not document_split(other.name) or match.id_column not in other.header:
+            continue
+        ids = other.cells(other.column(match.id_column))
+        known = match.table.cells(match.table.column(match.id_column)).coded().values
+        if view.index.num_found(ids) and {*ids.coded().values}.isdisjoint(known):
+            yield other.name
+
+
+def _apart(view: View, found: Sequence[int]) -> list[Reading]:
+    """Return a reading for each of several images of an id: by their endings, or their folders."""
+    keys = [view.index.keys[at] for at in found[:_MOST_COPIES]]
+    paths = [key.split("/")[:-1] for key in keys]
+    splits, masks = {given_split(path) for path in paths}, find_masks(view.index.keys).num_masks
+    if len(keys) < 2 or len(splits) > 1 or any(p in masks for path in paths for p in path):
+        return []
+    endings = [key.rpartition(".")[2] for key in keys]
+    why = f"an image of each id, such as {keys[0]}"
+    if len({*endings}) == len(keys):
+        return [Reading({"include": (f"*.{ending}",)}, why) for ending in endings]
+    parts = list(zip(*paths, strict=False))
+    depth = next((i for i, names in enumerate(parts) if len({*names}) == len(keys)), len(parts))
+    roots = ["/".join(path[: depth + 1]) for path in paths]
+    folders = view.index.keys.folders
+    paths_below = [(lambda path, root=root: f"{path}/".startswith(f"{root}/")) for root in roots]
+    numbers = [int(folders.fit(is_below).sum()) for is_below in paths_below]
+    are_classes = depth + 1 >= min(map(len, paths))
+    if are_classes or not view.is_open("root") or min(numbers) < _SHARE * len(view.index.keys):
+        return []
+    return [
+        Reading({"root": root}, f"{counted(number, 'image')}, {why.partition(', ')[0]}")
+        for root, number in zip(roots, numbers, strict=True)
+    ]

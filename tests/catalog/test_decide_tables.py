@@ -1,0 +1,100 @@
+"""Labels by tables: which columns `auto` uses, and when it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import write_folder
+from tests.support.first_contact import Outcome, outcome
+from tests.support.scenes import picture
+
+
+def _outcome(folder: Path, names: list[str], tables: Mapping[str, list[str]]) -> Outcome:
+    files = {name: picture("scene", name, name, None) for name in names}
+    files |= {name: "\n".join(lines).encode() for name, lines in tables.items()}
+    return outcome(write_folder(folder / "source", files), {})
+
+
+_NAMES = [f"train/{i}.jpg" for i in range(100, 108)]
+
+
+def _rows(*columns: str) -> list[str]:
+    """Return a row for each image; a column is its cells in turn, after blanks."""
+    cells = [column.split() for column in columns]
+    return [
+        ",".join([str(100 + i), *(one[i % len(one)] for one in cells)]) for i in range(len(_NAMES))
+    ]
+
+
+def test_columns_of_a_sample_submission_are_the_labels(tmp_path: Path) -> None:
+    tables = {
+        "train.csv": ["id,eyes,score,view", *_rows("0 1", "63 42 28 7", "a b")],
+        "sample_submission.csv": ["id,score", "900,12.5"],
+    }
+    found = _outcome(tmp_path, _NAMES, tables)
+    assert found.facts["train/100.jpg"] == {"split": "train", "number": "63.0"}
+
+
+def test_columns_of_flags_are_one_label_and_a_column_without_a_flag_is_a_class(
+    tmp_path: Path,
+) -> None:
+    tables = {"train.csv": ["id,plot,a,b,c", *_rows("x", "1 0", "1 1", "0")]}
+    found = _outcome(tmp_path, _NAMES, tables)
+    assert found.facts["train/100.jpg"]["labels"] == "a,b"
+    assert "csv:train.csv:id:a,b,c" in " ".join(found.notes)
+
+
+def test_flags_of_which_each_image_has_one_are_several_classes_or_one(tmp_path: Path) -> None:
+    found = _outcome(tmp_path, _NAMES, {"train.csv": ["id,a,b", *_rows("1 0", "0 1")]})
+    assert "--labels csv:train.csv:id:a,b (" in found.error
+    assert "--labels csv:train.csv:id:a,b --target class (" in found.error
+
+
+def test_a_word_of_the_title_decides_and_cells_may_have_several_classes(tmp_path: Path) -> None:
+    tables = {"train.csv": ["id,Finding Labels,Patient Age", *_rows("a|b a b", "50 60")]}
+    found = _outcome(tmp_path, _NAMES, tables)
+    assert found.facts["train/100.jpg"]["labels"] == "a,b"
+
+
+def test_two_columns_like_classes_are_asked(tmp_path: Path) -> None:
+    tables = {"train.csv": ["id,race,mood,age", *_rows("x y", "p p q q", "30 40")]}
+    error = _outcome(tmp_path, _NAMES, tables).error
+    assert "csv:train.csv:id:race" in error
+    assert "csv:train.csv:id:mood" in error
+    assert "csv:train.csv:id:age" not in error
+
+
+@pytest.mark.parametrize("column", ["md5", "class", "width"])
+def test_class_folders_beside_a_table_of_the_same_or_of_sizes_are_no_question(
+    tmp_path: Path, column: str
+) -> None:
+    names = [f"{name}/{i}.jpg" for i in range(4) for name in ("cat", "dog")]
+    cells = {"md5": ["0a", "0b"], "class": ["1", "2"], "width": ["40", "50"]}[column]
+    lines = [f"file,{column},height"]
+    lines += [f"{name},{cells[i % 2]},48" for i, name in enumerate(names)]
+    found = _outcome(tmp_path, names, {"meta.csv": lines})
+    assert not found.error
+    assert len({fact["label"] for fact in found.facts.values()}) == 2
+
+
+def test_a_table_without_header_is_read_without_one(tmp_path: Path) -> None:
+    lines = [f"{name} {i % 2}" for i, name in enumerate(_NAMES)]
+    found = _outcome(tmp_path, _NAMES, {"list.txt": lines})
+    assert [found.facts[name]["label"] for name in _NAMES[:2]] == ["0", "1"]
+
+
+def test_pictures_of_two_kinds_with_one_name_are_asked(tmp_path: Path) -> None:
+    names = [f"jpeg/all/{i}.jpg" for i in range(100, 108)]
+    names += [f"all/{i}.png" for i in range(100, 108)]
+    error = _outcome(tmp_path, names, {"train.csv": ["id,target", *_rows("0 1")]}).error
+    assert "--include '*.jpg'" in error
+    assert "--include '*.png'" in error
+
+
+def test_a_text_for_each_image_is_its_target(tmp_path: Path) -> None:
+    texts = {f"train/{i}.txt": [f"a house, number {i}"] for i in range(100, 108)}
+    found = _outcome(tmp_path, _NAMES, texts)
+    assert found.facts["train/100.jpg"]["text"] == "a house, number 100"
