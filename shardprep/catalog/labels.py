@@ -44,7 +44,7 @@ ENOUGH = 0.9
 _LABEL_COLUMNS = (
     "label", "class", "target", "category", "breed", "diagnosis", "species", "classname",
     "class_name", "label_name", "category_name", "variety", "labels", "tags", "class_id",
-    "classid", "category_id", "label_id", "dx", "level",
+    "classid", "category_id", "label_id", "dx", "level", "flags", "image/class/text",
 )  # fmt: skip
 _NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
 _SAMPLES = re.compile(
@@ -491,18 +491,29 @@ def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) 
 
 
 def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict[str, int]:
-    columns = columns or (_label_column(table, id_title),)
+    columns = columns or (find_label_column(table, id_title),)
     if columns == ("*",):
         own = table.header[: len(table.header) - table.num_joined]
         columns = tuple(title for title in own if title != id_title)
     return {title: table.column(title) for title in columns}
 
 
-def _label_column(table: Table, id_title: str) -> str:
+def find_label_column(table: Table, id_title: str = "") -> str:
+    """Return the title of the only column of labels; SourceError if it is unclear.
+
+    Of a column of numbers and a column of a name for each number, the names are the labels.
+    """
     lowered = {title.lower(): title for title in table.header if title != id_title}
-    for name in _LABEL_COLUMNS:
-        if name in lowered:
-            return lowered[name]
+    named = [lowered[name] for name in _LABEL_COLUMNS if name in lowered]
+    for other in named[1:]:
+        numbers, names = (table.cells(table.column(one)).coded() for one in (named[0], other))
+        pairs = len({*zip(numbers.codes.tolist(), names.codes.tolist(), strict=True)})
+        are_numbers = all(cell.lstrip("-").isdecimal() for cell in numbers.counts())
+        are_names = not any(cell.lstrip("-").isdecimal() for cell in names.counts())
+        if are_numbers and are_names and pairs == len(names.counts()) == len(numbers.counts()):
+            return other
+    if named:
+        return named[0]
     others = [title for name, title in lowered.items() if name not in _NO_LABEL_COLUMNS]
     if len(others) == 1:
         return others[0]

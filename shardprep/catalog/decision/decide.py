@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardprep.catalog.decision.annotation_evidence import annotation_readings
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import OptionName, QuestionError, RecipeError, SourceError, counted
 
-STAGES: tuple[Stage, ...] = ()
+STAGES: tuple[Stage, ...] = (annotation_readings,)
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_READINGS = 6
 
@@ -48,8 +49,8 @@ def _options(view: View) -> Options:
 
 _ORDER = (
     "root", "include", "exclude", "images", "stack", "labels", "join", "pivot", "target",
-    "separator", "rows", "boxes", "masks", "instances", "points", "unlisted", "target_image",
-    "split", "group",
+    "separator", "rows", "header", "boxes", "masks", "instances", "points", "unlisted",
+    "target_image", "split", "group",
 )  # fmt: skip
 
 

@@ -39,11 +39,12 @@ class Reading:
         """The options as they are typed: `--masks '{stem}_mask.png' --exclude 'preview/*'`."""
         words = []
         for key, value in self.options.items():
-            flag = f"--{key.replace('_', '-')}"
-            if value is True:
-                words.append(flag)
+            name = key.replace("_", "-")
+            if isinstance(value, bool):
+                words.append(f"--{name}" if value else f"--no-{name}")
+                continue
             several = value if isinstance(value, tuple) else (value,)
-            words += [f"{flag} {shlex.quote(str(one))}" for one in several if value is not True]
+            words += [f"--{name} {shlex.quote(str(one))}" for one in several]
         return " ".join(words)
 
 
