@@ -28,7 +28,7 @@ from shardprep.catalog.target_values import OF_COLUMNS
 from shardprep.catalog.targets import Cell
 from shardprep.errors import OptionName, SourceError, counted
 from shardprep.recipe.rules import CsvRule, LabelRule
-from shardprep.source.names import is_array_name, without_archive_suffix
+from shardprep.source.names import is_shard_name, without_archive_suffix
 from shardprep.source.string_column import Coded, Texts
 
 Ints = NDArray[np.int64]
@@ -280,7 +280,7 @@ def _folder_names(
         name = without_archive_suffix(parts[-depth]) if len(parts) >= depth else None
         if classes and "/".join(parts[: len(parts) - depth + 1]) in classes:
             return name
-        if name is not None and is_array_name(parts[-depth]) and _NUMBERED_END.search(name):
+        if name is not None and is_shard_name(parts[-depth]) and _NUMBERED_END.search(name):
             return None  # a part of a set, such as data_0.parquet
         return None if name is None or name in no_classes or given_split([name]) else name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,7 +16,9 @@ from shardprep.catalog.candidates import (
     stack_candidates,
     table_candidates,
 )
-from shardprep.catalog.labels import ENOUGH, auto_labels
+from shardprep.catalog.decision.decide import decide
+from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.labels import ENOUGH, Labelling, auto_labels, label_keys
 from shardprep.catalog.names import folder_splits
 from shardprep.catalog.objects.detect import annotation_findings, find_signs, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign
@@ -31,16 +33,19 @@ from shardprep.catalog.tables.table import Table
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.card import Card
 from shardprep.dataset.schema import TargetKind
-from shardprep.errors import OptionName, SourceError, counted, printable
+from shardprep.errors import OptionName, QuestionError, SourceError, counted, printable
 from shardprep.recipe.document import key_lines, toml_value
 from shardprep.recipe.recipe import make_recipe
-from shardprep.recipe.rules import TABLE_SUFFIXES
+from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
 from shardprep.source.byte_range import ZipExtent
 from shardprep.source.members import Member, Members
 from shardprep.storage.space import megabytes
 
 _MOST_COLUMNS = 12
+_EXPORT_FILE = "export.json"
+"""A file that `shardprep export` writes."""
 _OF_TABLE = {"labels", "pivot", "target"}
+_PRINTED = {"labels", "boxes", "masks", "instances"}
 _LOOKED_AT, _LARGE = 8, 50_000_000
 """Number of images whose size is read, and pixels of images to cut into tiles."""
 
@@ -95,6 +100,10 @@ class Survey(Card):
     """True if links that lead outside were followed."""
     num_doubles: int
     """Number of images in zips with the same size and CRC-32 as another."""
+    is_export: bool
+    """Whether `shardprep export` wrote the source: its images have their final size."""
+    decided: dict[str, Any]
+    """Other options of the reading that the recipe uses: `unlisted`, `exclude`, `separator`."""
 
     @property
     def taken(self) -> Sign | None:
@@ -152,7 +161,8 @@ def survey_source(
     index = KeyIndex(keys)
     several = documents.tables
     tables = united(index, several)
-    chosen = auto_labels(index, tables)
+    view = _decided(View(recipe, listing))
+    chosen = _labelling(view, index, tables)
     unclear = [] if chosen.unclear is None else [str(chosen.unclear)]
     rules = stack_candidates(keys, several) + path_candidates(index)
     rules += [one for table in tables for one in table_candidates(index, table, several)]
@@ -160,7 +170,11 @@ def survey_source(
         rules += part_candidates(keys, tables)
     signs = find_signs(index, documents, listing.images)
     recognised = [] if signs else annotation_findings(keys, documents)
-    ordered = tuple(sorted(signs, key=lambda one: one not in usual(signs)))
+    first = [one for one in signs if one.option in (view.recipe.boxes, view.recipe.masks)]
+    if view.recipe.instances:
+        first = [replace(one, key="masks", instances=True) for one in first]
+    ordered = tuple(first or sorted(signs, key=lambda one: one not in usual(signs)))
+    ordered += tuple(one for one in signs if first and one.option != first[0].option)
     taken = {ordered[0].key: ordered[0].option} if signs and chosen.rule == "none" else {}
     recipe = make_recipe({"source": str(source), **taken}, "init")
     images = [member.key for member in masks_beside(recipe, listing.images, documents).images]
@@ -189,7 +203,25 @@ def survey_source(
         skipped=dict(Counter(one.reason for one in listing.skipped)),
         follow_links=follow_links,
         num_doubles=len(zipped) - len({(one.num_bytes, one.crc32) for one in zipped}),
+        is_export=any(one.key == _EXPORT_FILE for one in listing.others),
+        decided={key: getattr(view.recipe, key) for key in sorted(view.decided - _PRINTED)},
     )
+
+
+def _decided(view: View) -> View:
+    """Return the view with all that is decided; of several readings, the first."""
+    try:
+        return decide(view)
+    except QuestionError as error:
+        return view.read_as(Reading(*error.readings[0]))
+
+
+def _labelling(view: View, index: KeyIndex, tables: Sequence[Table]) -> Labelling:
+    if "labels" in view.decided:
+        return label_keys(index, view.recipe.label_rule, view.documents.label_tables())
+    if view.recipe.is_annotated:
+        return label_keys(index, LabelRule("none"), ())
+    return auto_labels(index, tables)
 
 
 def recipe_text(survey: Survey) -> str:
@@ -205,13 +237,13 @@ def recipe_text(survey: Survey) -> str:
         "",
         *([*key_lines("follow_links", value=True), ""] if survey.follow_links else []),
         *_array_lines(survey),
-        *key_lines("size", "224x224"),
-        *key_lines("fit", "crop" if survey.taken is None else "pad"),
+        *_size_lines(survey),
         "",
         *(line for one in survey.stacks for line in key_lines("stack", one, is_set=False)),
         *(['# With stack, masks = "auto".'] if survey.stacks and survey.annotations else []),
         *_annotation_lines(survey),
         *(_label_lines(survey) if survey.taken is None else []),
+        *(line for key, value in survey.decided.items() for line in key_lines(key, value)),
         "",
         f"# Folders give {given}; this would cut {how}:",
         f"# split = {toml_value(ratios)}",
@@ -223,6 +255,13 @@ def recipe_text(survey: Survey) -> str:
         lines += key_lines("dedup", value=True, is_set=False)
     # Comments may contain names of files; strings are already escaped.
     return "\n".join(map(printable, lines)) + "\n"
+
+
+def _size_lines(survey: Survey) -> list[str]:
+    if survey.is_export:
+        return key_lines("size", "none")
+    fit = "crop" if survey.taken is None else "pad"
+    return [*key_lines("size", "224x224"), *key_lines("fit", fit)]
 
 
 def _proposed_cut(splits: Collection[str]) -> tuple[str, str]:
@@ -253,7 +292,7 @@ def _annotation_lines(survey: Survey) -> list[str]:
             lines += [f"{sign.key} = {toml_value(sign.option)}"]
             if sign.key == "masks":
                 lines += key_lines("instances", value=True, is_set=sign.instances)
-            if sign.option in ("jsonl", "labelme", "via"):
+            if sign.key == "boxes" and sign.option in ("jsonl", "labelme", "via"):
                 lines += ["# Or masks:", f'# masks = "{sign.option}"', "# instances = true"]
             if sign.has_points:
                 lines += [f"points = {toml_value(sign.option)}"]

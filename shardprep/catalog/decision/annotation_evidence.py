@@ -44,6 +44,8 @@ _NO_CLASS = re.compile(
 )
 """A word in the names of folders that are splits or kinds of files, and not classes."""
 _CUTS = re.compile(r"[\W_]+")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_OBJECTS = re.compile(rb'"(objects|bbox|boxes)"\s*:\s*[\[{]')
 _MOST_BYTES = 1 << 20
 _OUTLINES = ("labelme", "via", "jsonl")
 """Formats of tools that draw outlines; COCO has boxes first."""
@@ -168,9 +170,10 @@ def _without_header(view: View) -> list[Reading]:
         return []
     for table in view.documents.tables:
         cells = table.header
-        ids = [i for i, cell in enumerate(cells, start=1) if len(view.index.find(cell)) == 1]
         sides = [i for i, cell in enumerate(cells, start=1) if _NUMBER.fullmatch(cell)]
-        rest = [i for i in range(1, len(cells) + 1) if i not in (*ids, *sides)]
+        texts = [i for i in range(1, len(cells) + 1) if i not in sides]
+        ids = [i for i in texts if len(view.index.find(cells[i - 1])) == 1]
+        rest = [i for i in texts if i not in ids]
         if len(ids) == 1 and len(sides) == 4 and len(rest) == 1:
             own = view.of(view.recipe.with_rules(header=False))
             places = ",".join(map(str, sides))
@@ -189,8 +192,12 @@ def _labels_of_files(view: View) -> list[Reading]:
     members = named_as_images(AnnotatedSource(view.index, view.documents), ".json")
     if len(members) < ENOUGH * len(view.members):
         return []
+    if auto_labels(view.index, view.tables).rule not in ("prefix", "none"):
+        return []
     rows: list[Mapping[str, str]] = []
+    num_objects = 0
     for text in read_each(members[:: -(-len(members) // _NUM_SAMPLES)], _MOST_BYTES):
+        num_objects += _OBJECTS.search(text.data) is not None
         with contextlib.suppress(SourceError):
             rows += json_rows(text.data, text.key, is_of_image=True)
     with contextlib.suppress(SourceError):
@@ -198,7 +205,5 @@ def _labels_of_files(view: View) -> list[Reading]:
         several = {"separator": ","} if any("," in one.get(title, "") for one in rows) else {}
         why = f"{counted(len(members), 'JSON document')} of an image each have {title!r}"
         return [Reading({"labels": f"csv:{{id}}.json:id:{title}", **several}, why)]
-    return []
-
-
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+    why = f"{counted(len(members), 'JSON document')} of an image each have objects, not read"
+    return [Reading({"labels": "none"}, why)] if num_objects else []
