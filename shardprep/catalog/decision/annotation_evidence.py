@@ -151,7 +151,7 @@ def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Seq
     own = [_plain(str(names[place])) for place in places[:_NUM_SAMPLES]]
     num_same = sum(any(one in name or name in one for one in classes) for name in own)
     if 2 * num_same <= len(own):
-        return [*readings, folders]
+        return [folders, *readings]
     why = f"{folders.why} that name the classes of the objects; {sign.flag} stores these"
     return [replace(folders, why=why)]
 
