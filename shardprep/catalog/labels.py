@@ -30,7 +30,7 @@ from shardprep.catalog.target_values import OF_COLUMNS
 from shardprep.catalog.targets import Cell
 from shardprep.errors import OptionName, SourceError, counted
 from shardprep.recipe.rules import CsvRule, LabelRule
-from shardprep.source.names import is_array_name, without_archive_suffix
+from shardprep.source.names import is_shard_name, without_archive_suffix
 from shardprep.source.string_column import Coded, Texts
 
 Ints = NDArray[np.int64]
@@ -46,7 +46,7 @@ ENOUGH = 0.9
 LABEL_COLUMNS = (
     "label", "class", "target", "category", "breed", "diagnosis", "species", "classname",
     "class_name", "label_name", "category_name", "variety", "labels", "tags", "class_id",
-    "classid", "category_id", "label_id", "dx", "level",
+    "classid", "category_id", "label_id", "dx", "level", "flags", "image/class/text",
 )  # fmt: skip
 NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
 _SAMPLES = re.compile(
@@ -283,7 +283,7 @@ def _folder_names(
     def named(folder: str) -> str | None:
         parts = folder.split("/") if folder else []
         name = without_archive_suffix(parts[-depth]) if len(parts) >= depth else None
-        if name is not None and is_array_name(parts[-depth]) and _NUMBERED_END.search(name):
+        if name is not None and is_shard_name(parts[-depth]) and _NUMBERED_END.search(name):
             return None  # a part of a set, such as data_0.parquet
         path = "/".join(parts[: len(parts) - depth + 1])
         return None if name is None or name in no_classes or path in splits else name
@@ -499,18 +499,29 @@ def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) 
 
 
 def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict[str, int]:
-    columns = columns or (_label_column(table, id_title),)
+    columns = columns or (find_label_column(table, id_title),)
     if columns == ("*",):
         own = table.header[: len(table.header) - table.num_joined]
         columns = tuple(title for title in own if title != id_title)
     return {title: table.column(title) for title in columns}
 
 
-def _label_column(table: Table, id_title: str) -> str:
+def find_label_column(table: Table, id_title: str = "") -> str:
+    """Return the title of the only column of labels; SourceError if it is unclear.
+
+    Of a column of numbers and a column of a name for each number, the names are the labels.
+    """
     lowered = {title.lower(): title for title in table.header if title != id_title}
-    for name in LABEL_COLUMNS:
-        if name in lowered:
-            return lowered[name]
+    named = [lowered[name] for name in LABEL_COLUMNS if name in lowered]
+    for other in named[1:]:
+        numbers, names = (table.cells(table.column(one)).coded() for one in (named[0], other))
+        pairs = len({*zip(numbers.codes.tolist(), names.codes.tolist(), strict=True)})
+        are_numbers = all(cell.lstrip("-").isdecimal() for cell in numbers.counts())
+        are_names = not any(cell.lstrip("-").isdecimal() for cell in names.counts())
+        if are_numbers and are_names and pairs == len(names.counts()) == len(numbers.counts()):
+            return other
+    if named:
+        return named[0]
     others = [title for name, title in lowered.items() if name not in NO_LABEL_COLUMNS]
     if len(others) == 1:
         return others[0]

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from shardprep.source.names import composed, is_array_name, split_word, without_archive_suffix
+from shardprep.source.names import composed, is_shard_name, split_word, without_archive_suffix
 from shardprep.source.string_column import Coded, Texts
 
 _OF = r"([-_ ]?(set|data|images?|imgs?))?[-_]?v?\d*"
@@ -88,7 +88,7 @@ def given_split(folders: Iterable[str]) -> str | None:
         for split, pattern in _SPLITS.items():
             if pattern.fullmatch(name):
                 return split
-        word = split_word(name)[0] if is_array_name(folder) else None
+        word = split_word(name)[0] if is_shard_name(folder) else None
         if word is not None:
             return given_split([word])
     return None

@@ -41,6 +41,7 @@ from shardprep.source.members import Member, Members
 from shardprep.storage.space import megabytes
 
 _MOST_COLUMNS = 12
+_EXPORT_FILE = "export.json"
 _OF_TABLE = {"labels", "pivot", "target"}
 _ANNOTATIONS = {"boxes", "masks", "points"}
 _PARTS = _ANNOTATIONS | {"labels", "stack", "target_image", "rows"}
@@ -88,6 +89,8 @@ class Survey(Card):
     """Remarks, one line each."""
     decided: dict[str, Any]
     """Key of a recipe → value that the source decides."""
+    is_export: bool
+    """True if `shardprep export` wrote the source."""
     choices: tuple[Choice, ...]
     """The readings of the source that fit, if the user must choose one."""
     proposals: dict[str, tuple[str, ...]]
@@ -211,6 +214,7 @@ def survey_source(
         annotations=ordered,
         stacks=tuple(stack_patterns(keys, tables)),
         decided={key: getattr(view.recipe, key) for key in sorted(view.decided)},
+        is_export=any(one.key == _EXPORT_FILE for one in listing.others),
         choices=tuple(choices),
         findings=(
             *listing.notes,
@@ -243,8 +247,7 @@ def recipe_text(survey: Survey) -> str:
         "",
         *([*key_lines("follow_links", value=True), ""] if survey.follow_links else []),
         *_array_lines(survey),
-        *key_lines("size", "224x224"),
-        *key_lines("fit", "pad" if survey.is_annotated else "crop"),
+        *_size_lines(survey),
         "",
         *(line for one in survey.stacks for line in key_lines("stack", one, is_set=False)),
         *(['# With stack, masks = "auto".'] if survey.stacks and survey.annotations else []),
@@ -262,6 +265,13 @@ def recipe_text(survey: Survey) -> str:
         lines += key_lines("dedup", value=True, is_set=False)
     # Comments may contain names of files; strings are already escaped.
     return "\n".join(map(printable, lines)) + "\n"
+
+
+def _size_lines(survey: Survey) -> list[str]:
+    if survey.is_export:  # its images have the size and the encoding that its user chose
+        return [*key_lines("size", "none"), *key_lines("format", "keep")]
+    fit = "pad" if survey.is_annotated else "crop"
+    return [*key_lines("size", "224x224"), *key_lines("fit", fit)]
 
 
 def _proposed_cut(splits: Collection[str]) -> tuple[str, str]:

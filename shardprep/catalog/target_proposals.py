@@ -49,7 +49,7 @@ def target_proposals(
     ]
     alike = defaultdict[frozenset[str], list[str]](list)
     for title in titles:
-        if title not in numbers and 1 < len(cells[title]) <= _MANY_VALUES:
+        if title not in numbers and 1 < len(cells[title]) <= min(_MANY_VALUES, len(rows) - 1):
             alike[frozenset(cells[title])].append(title)
     for columns in dict.fromkeys((*shown, *map(tuple, alike.values()), *_groups(numbers))):
         if len(columns) > 1 or columns in shown:

@@ -19,6 +19,7 @@ _ARRAYS = r"npy|npz|parquet|h5|hdf5|tfrec|tfrecords?|nii(\.gz)?|zarr"
 _ARCHIVE_SUFFIX = re.compile(
     rf"\.({_ARCHIVES}|{_ARRAYS}|gz|bz2|xz)(\.\d{{3}})?(?=/|$)", re.IGNORECASE | re.ASCII
 )
+_TAR_SHARD = re.compile(r"[-_.]\d{3,}\.tar$", re.IGNORECASE)
 _ARRAY_NAME = re.compile(
     rf".+(\.({_ARRAYS}|csv|tsv)|idx\d-ubyte)([-.]\d+[-_]of[-_]\d+)?(\.gz)?(:.*)?",
     re.IGNORECASE | re.DOTALL,
@@ -56,6 +57,11 @@ def is_archive_name(name: str) -> bool:
 def is_array_name(name: str) -> bool:
     """Return True for the name of a file of arrays, or such a name with ":" and a column."""
     return _ARRAY_NAME.fullmatch(name) is not None
+
+
+def is_shard_name(name: str) -> bool:
+    """Return True for the name of a file of arrays, or of a numbered tar, as in WebDataset."""
+    return is_array_name(name) or _TAR_SHARD.search(name) is not None
 
 
 def split_word(name: str) -> tuple[str | None, str]:

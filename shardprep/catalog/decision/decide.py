@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardprep.catalog.decision.annotation_evidence import annotation_readings
 from shardprep.catalog.decision.copies import copies, variants
 from shardprep.catalog.decision.mask_evidence import mask_files
 from shardprep.catalog.decision.name_evidence import class_pictures, labels_by_names
@@ -20,7 +21,7 @@ from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError
 
 STAGES: tuple[Stage, ...] = (
-    copies, mask_files, target_images, variants, samples, splits, by_tables,
+    copies, mask_files, target_images, variants, annotation_readings, samples, splits, by_tables,
     class_pictures, labels_by_names,
 )  # fmt: skip
 """In order: what is an image, then which split it is in, then what its label is."""

@@ -63,6 +63,12 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
     masks = {key for keys in folders.values() for key in keys}
     if masks and (rest := [key for key in index.keys if key not in masks]):
         index = KeyIndex(rest)
+    signs = document_signs(index, documents, images)
+    return [*signs, *_mask_signs(images, folders, masks, documents)]
+
+
+def document_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) -> list[Sign]:
+    """Return a `Sign` for each kind of boxes and outlines that documents and tables state."""
     tables = united(index, documents.tables)
     extents = {member.key: member.extent for member in images} if tables else {}
 
@@ -71,7 +77,6 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
 
     return [
         *recognise(AnnotatedSource(index, documents)),
-        *_mask_signs(images, folders, masks, documents),
         *(sign for table in tables for sign in runs_in(table, index, size_of)),
         *panoptic_signs(index, documents, images),
     ]

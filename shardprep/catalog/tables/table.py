@@ -211,7 +211,8 @@ def json_rows(
     An annotation of COCO is a row. It also has the keys of its image, and `category`, the name of
     its category. The document `is_of_image` if it describes one image, so that it is not COCO.
     Values that are lists or objects are left out unless a column is a path into them, as
-    `points.x`: an object of the list `points` is then a row.
+    `points.x`: an object of the list `points` is then a row. An object of flags, as
+    `{"cat": true, "dog": false}`, is a cell: the names that are true.
     """
     try:
         if name.lower().endswith(".jsonl"):
@@ -244,6 +245,12 @@ def _rows_of(
         inner = f"{path}.{key}" if path else key
         if not isinstance(one, dict | list):
             own[inner] = _cell(one)
+        elif (
+            isinstance(one, dict)
+            and {*map(type, one.values())} == {bool}
+            and not any(column.startswith(f"{inner}.") for column in columns)
+        ):
+            own[inner] = ",".join(name for name, is_set in one.items() if is_set)
         elif any(_leads(inner, column) for column in columns):
             more = _rows_of(one, name, columns, lists, inner)
             rows = [row | other for row in rows for other in more]

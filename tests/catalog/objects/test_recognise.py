@@ -61,13 +61,11 @@ def test_a_flag_for_labels_boxes_or_masks_ends_the_search(
     assert len(made.items) == 6
 
 
-def test_boxes_of_labelled_images_are_only_proposed(tmp_path: Path) -> None:
+def test_boxes_of_other_classes_than_the_folders_are_asked_about(tmp_path: Path) -> None:
     members = {f"{c}/{c}{i}.jpg": jpeg(8, 8, seed=i) for c in ("cat", "dog") for i in range(4)}
     members |= {f"xml/{c}{i}.xml": VOC for c in ("cat", "dog") for i in range(4)}
-    made = catalog(tmp_path, members)
-    assert made.annotations is None
-    assert made.label_names == ("cat", "dog")
-    assert any("--boxes voc stores them" in line for line in made.findings)
+    with pytest.raises(QuestionError, match=r"--labels folder .*--boxes voc"):
+        catalog(tmp_path, members)
     text = recipe_text(survey(tmp_path, members))
     keys = tomllib.loads(text)
     assert (keys["labels"], keys["fit"]) == ("folder", "crop")

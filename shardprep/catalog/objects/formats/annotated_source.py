@@ -51,6 +51,8 @@ class Sign:
     """Number of images without a document, in a format with a document for each image."""
     has_points: bool = False
     """Whether the objects have keypoints, which `--points` with the same value stores."""
+    has_outlines: bool = False
+    """Whether the objects have outlines other than their boxes."""
 
     @property
     def has_unlisted(self) -> bool:

@@ -31,6 +31,7 @@ from shardprep.recipe.object_rules import (
     FormatRule,
     letters,
     named_box_columns,
+    parse_box_rule,
 )
 
 _NO_BOXES = frozenset(("", "[]", "[[]]", "{}", "-1", "none", "None", "nan", "NaN"))
@@ -41,6 +42,8 @@ _DICT = re.compile(r"\{([^{}]*)\}")
 _ENTRY = re.compile(r"['\"]?([A-Za-z_]\w*)['\"]?\s*:\s*([-+.\w]+)")
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name", re.IGNORECASE)
+_OF_TENSORFLOW = frozenset(("filename", "class", "xmin", "ymin", "xmax", "ymax"))
+"""Columns of a table that is always of objects, even if each image has one."""
 _MOST_ODD = 0.01
 """Maximum share of cells whose number of words does not fit the words of a box."""
 _MOST_COMPARED = 100_000
@@ -196,7 +199,11 @@ def _find_columns(table: Table) -> BoxColumns:
     sample = table.rows[:: max(1, len(table.rows) // _SAMPLE)]
     for place, title in enumerate(table.header):
         cells = [row[place] for row in sample if row[place] not in _NO_BOXES]
-        if cells and all(map(_BRACKETS.match, cells)):
+        words = [cell.translate(_SPACES).split() for cell in cells]
+        has_classes = bool(cells) and not any(_is_number(one[0]) for one in words if one)
+        if cells and (
+            all(map(_BRACKETS.match, cells)) or (has_classes and all(_tuple_size(words)))
+        ):
             return BoxColumns((title,))
     what = f"it is not clear which columns are boxes: {', '.join(table.header)}"
     raise SourceError(table.name, what, f"name them: {OptionName('boxes')} csv:FILE:ID:x,y,w,h")
@@ -215,7 +222,12 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
             ids = table.column(id_column)
             named = coverage(source.index, {row[ids] for row in table.rows})
             if named.is_enough:
-                return [Sign("boxes", option, f"{table.name}: boxes of {named}")]
+                place = parse_box_rule(option).table.boxes
+                sides = [table.column(one) for one in place.names] if place else []
+                are_all = all(row[sides[0]] not in _NO_BOXES for row in table.rows)
+                num_unlisted = named.num_images - named.num_named if are_all else 0
+                how = f"{table.name}: boxes of {named}"
+                return [Sign("boxes", option, how, num_unlisted=num_unlisted)]
     return []
 
 
@@ -230,13 +242,23 @@ def _rule_of(table: Table, index: KeyIndex) -> tuple[str, str]:
         ids = find_ids(index, table)
     except SourceError:
         return "", ""
-    place = table.column(ids)
-    if len(columns.names) == 4 and len({row[place] for row in table.rows}) == len(table.rows):
+    place, titles = table.column(ids), {title.lower() for title in table.header}
+    is_once = len({row[place] for row in table.rows}) == len(table.rows)
+    if len(columns.names) == 4 and is_once and not titles >= _OF_TENSORFLOW:
         return "", ""
     label = _find_label(table, columns, ids)
+    if label and _says_whether(table, columns, label):
+        label = ""
     parts = ["csv", table.files, ids, ",".join(columns.names), label]
     rule = ":".join(part for part in parts if part)
     return ("", "") if ":" in "".join(parts[2:]) else (rule, ids)
+
+
+def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:
+    """Return whether a column is 1 in each row with a box and 0 in the others: no class."""
+    place, side = table.column(label), table.column(columns.names[0])
+    pairs = {(row[place], row[side] in _NO_BOXES) for row in table.rows}
+    return pairs == {("1", False), ("0", True)}
 
 
 class _Boxes:

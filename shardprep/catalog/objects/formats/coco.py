@@ -48,6 +48,8 @@ _NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _BOX = re.compile(rb'"bbox"\s*:')
 _KEYPOINTS = re.compile(rb'"keypoints"\s*:\s*\[\s*-?\d')
 _LISTS = tuple(re.compile(rb'"%s"\s*:\s*\[' % name) for name in (b"images", b"annotations"))
+_OUTLINE = re.compile(rb'"segmentation"\s*:\s*\[\s*\[([^],]*,){9}|"counts"\s*:')
+"""A polygon of more than four corners, or run lengths: no box."""
 _SEGMENTS = re.compile(rb'"segments_info"\s*:')
 _MOST_SEGMENTS = 1 << 24
 """Number of ids that a colour can encode; id 0 means no segment."""
@@ -67,16 +69,18 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of the documents with boxes if they name enough images, otherwise []."""
     names: dict[str, list[str]] = {}
-    with_points = set()
+    with_points, has_outlines = set(), False
     for key, data, _ in shared_texts(source, ".json"):
         if is_coco(data):
             names[key] = stated_names(data)
             with_points.update([key] if _KEYPOINTS.search(data) else [])
+            has_outlines |= _OUTLINE.search(data) is not None
     keys = chosen(list(names))
     named = coverage(source.index, [name for key in keys for name in names[key]])
     how = f"{some_of(keys, 2)}: COCO with boxes, names {named}"
     has_points = bool({*names} & with_points)
-    return [Sign("boxes", "coco", how, has_points=has_points)] if named.is_enough else []
+    sign = Sign("boxes", "coco", how, has_points=has_points, has_outlines=has_outlines)
+    return [sign] if named.is_enough else []
 
 
 def is_coco(data: bytes) -> bool:

@@ -6,8 +6,10 @@ import base64
 import itertools
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from shardprep.catalog.names import stem
 from shardprep.catalog.objects.formats.annotated_source import (
     MOST_BYTES,
     MOST_VALUES,
+    NUM_SAMPLES,
     AnnotatedSource,
     Sign,
     Text,
@@ -38,6 +41,8 @@ _NO_CLASSES = ("__ignore__", "_background_")
 NO_OBJECT_OF_POINT = "no object of its group"
 """Reason to leave out a point of LabelMe."""
 _SHAPES = ("polygon", "rectangle", "oriented_rectangle", "circle", "mask")
+_SHAPED = re.compile(rb'"shapes"\s*:\s*\[\s*\{')
+_OUTLINED = re.compile(rb'"shape_type"\s*:\s*"(polygon|mask|circle)"')
 Rows = dict[str, int]
 _Part = tuple[tuple[float, ...], Outline]
 """Box and outline of a shape, or of an object."""
@@ -192,7 +197,13 @@ class _Poses:
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of LabelMe files that are named like the images, or []."""
-    return by_sample(source, named_as_images(source, ".json"), is_labelme, "labelme", "LabelMe")
+    members = named_as_images(source, ".json")
+    signs = by_sample(source, members, is_labelme, "labelme", "LabelMe")
+    sample = members[:: max(1, len(members) // NUM_SAMPLES)][:NUM_SAMPLES] if signs else []
+    texts = [text.data for text in read_each(sample)]
+    has_outlines = any(map(_OUTLINED.search, texts))
+    have_shapes = any(map(_SHAPED.search, texts))
+    return [replace(one, has_outlines=has_outlines) for one in signs if have_shapes]
 
 
 def _parsed(text: Text) -> tuple[dict[str, Any], str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, get_args
@@ -206,8 +206,8 @@ def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
             except SourceError:
                 return []
         of_id = table.header.index(id_column)
-        ids = (row[of_id] for row in halves)
-        known = zip(rows, ids, strict=True)
+        ids = [row[of_id] for row in halves]
+        known = [*zip(rows, ids, strict=True)]
         images = [index.find(text)[:1] for row, text in known if row[place] not in _NO_RUNS]
         num_sizes = 0
         for image, pairs in zip(images, runs, strict=True):
@@ -219,5 +219,9 @@ def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
             others = [name for name in table.header if name.lower() in _CLASS_COLUMNS]
             others = [name for name in others if name != title]
             option = ":".join(["rle", table.files, id_column, title, *others[:1]])
-            return [Sign("masks", option, f"{table.name}: run lengths in column {title!r}")]
+            filled = Counter(text for row, text in known if row[place] not in _NO_RUNS)
+            are_apart = halves is rows and not others and max(filled.values()) > 1
+            how = f"{table.name}: run lengths in column {title!r}"
+            how += ", several of an image" if are_apart else ""
+            return [Sign("masks", option, how, instances=are_apart)]
     return []

@@ -7,6 +7,7 @@ Polygons in JSON lines are read as well: `{"id": "a", "annotations": [{"type": "
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -31,6 +32,7 @@ from shardprep.recipe.object_rules import FormatRule
 _PROJECT = "_via_img_metadata"
 _CLASS_NAMES = ("class", "label", "name", "type", "category", "object", "species")
 _SHAPES = ("rect", "polygon", "circle", "ellipse", "parts")
+_OUTLINED = re.compile(rb'"name"\s*:\s*"(polygon|circle|ellipse)"')
 _DAMAGE = (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError)
 
 
@@ -96,8 +98,10 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return a `Sign` for documents of VIA, and one for polygons in JSON lines."""
     signs = []
     for kind, (is_one, suffix, title) in _FORMS.items():
-        found = [key for key, data, _ in shared_texts(source, suffix) if is_one(data)]
-        signs += [Sign("boxes", kind, f"{some_of(found, 2)}: {title}")] if found else []
+        texts = [(key, data) for key, data, _ in shared_texts(source, suffix) if is_one(data)]
+        how = f"{some_of([key for key, _ in texts], 2)}: {title}"
+        has_outlines = any(kind == "jsonl" or _OUTLINED.search(data) for _, data in texts)
+        signs += [Sign("boxes", kind, how, has_outlines=has_outlines)] if texts else []
     return signs
 
 

@@ -1,0 +1,209 @@
+"""Documents of objects and of single images, compared with the labels that names would give."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.labels import (
+    ENOUGH,
+    are_classes,
+    auto_labels,
+    find_label_column,
+    label_keys,
+)
+from shardprep.catalog.names import find_masks
+from shardprep.catalog.objects.detect import document_signs, usual
+from shardprep.catalog.objects.formats.annotated_source import (
+    AnnotatedSource,
+    Sign,
+    named_as_images,
+    read_each,
+)
+from shardprep.catalog.objects.known_formats import read_boxes
+from shardprep.catalog.objects.object_table import Found
+from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.table import json_rows, table_of
+from shardprep.errors import OptionName, SourceError, counted
+from shardprep.recipe.object_rules import parse_box_rule
+from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
+
+_NUM_SAMPLES = 8
+_SHARED = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml")
+"""Suffixes of documents that may describe many images."""
+_NO_CLASS = re.compile(
+    r"train(ing)?|tr|val(id(ation)?)?|dev|test(ing)?|ts|eval|query|gallery|all|data(set)?|set|stage"
+    r"|images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|frames?|input|rgb|zip|parts?|v?\d+",
+    re.IGNORECASE,
+)
+"""A word in the names of folders that are splits or kinds of files, and not classes."""
+_CUTS = re.compile(r"[\W_]+")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_OBJECTS = re.compile(rb'"(objects|bbox|boxes)"\s*:\s*[\[{]')
+_MOST_BYTES = 1 << 20
+_OUTLINES = ("labelme", "via", "jsonl")
+"""Formats of tools that draw outlines; COCO has boxes first."""
+
+
+def annotation_readings(view: View) -> Sequence[Reading]:
+    """Return how to read the objects, or the labels, that documents of the source state.
+
+    They come before names of files and of folders that are splits or kinds. Folders of classes
+    remain the labels if the objects have the same classes; otherwise the user chooses.
+    """
+    if not _has_documents(view):
+        return []
+    are_masks = not view.is_open("masks")
+    signs = usual(document_signs(view.index, view.documents, view.candidates))
+    signs = [one for one in signs if one.key == "boxes" or (one.key == "masks" and not are_masks)]
+    if not signs:
+        return [] if are_masks else _without_header(view) or _labels_of_files(view)
+    readings = [reading for sign in _different(view, signs) for reading in _read(sign)]
+    if are_masks:
+        return [*readings, Reading({"boxes": "none"}, "masks alone")]
+    options = "".join(one.option for one in signs)
+    others = [one for one in view.tables if one.files not in options]
+    rule = auto_labels(view.index, others).rule
+    if rule == "folder":
+        return _against_folders(view, signs[0], readings)
+    if rule.startswith(("csv", "column")):
+        return [*readings, Reading({"labels": rule}, "labels of a table, without the objects")]
+    return readings
+
+
+def _has_documents(view: View) -> bool:
+    """Return whether objects or labels may be decided, by documents that are of many images."""
+    is_open = view.is_open("labels", "boxes", "points", "rows", "stack", "target_image")
+    are_masks = not view.is_open("masks")
+    if not is_open or (are_masks and "masks" not in view.decided):
+        return False
+    is_enough = 2 * len(view.documents.members(".txt")) >= len(view.members) > 0
+    if not (is_enough or view.documents.members(*_SHARED)) or view.members.are_stacks.any():
+        return False
+    return are_masks or not find_masks(view.index.keys).num_masks
+
+
+def _read(sign: Sign) -> list[Reading]:
+    """Return the readings of a sign: several if it is unclear what one of its parts means."""
+    plain = Reading({sign.key: sign.option}, sign.how)
+    if sign.has_outlines and sign.option in _OUTLINES:
+        why = f"{sign.how}, with outlines; {OptionName('boxes')} {sign.option} stores boxes alone"
+        return [Reading({"masks": sign.option, "instances": True}, why)]
+    if sign.has_outlines:
+        more = f"{OptionName('masks')} {sign.option} {OptionName('instances')}"
+        return [replace(plain, why=f"{sign.how}; {more} stores the outlines as well")]
+    if sign.instances:
+        apart = Reading({**plain.options, "instances": True}, f"{sign.how}; objects apart")
+        return [apart, replace(plain, why=f"{sign.how}; areas of a class together")]
+    if sign.num_unlisted and sign.key == "boxes" and sign.option.startswith("csv:"):
+        number = counted(sign.num_unlisted, "image")
+        taken = {**plain.options, "unlisted": "background"}
+        why = f"{sign.how}; {number} without a row"
+        return [
+            Reading(taken, f"{why}, without an object"),
+            replace(plain, why=f"{why}, left out"),
+        ]
+    return [plain]
+
+
+def _different(view: View, signs: Sequence[Sign]) -> list[Sign]:
+    """Return the signs without those whose boxes an earlier one has: a table made of documents."""
+    if len(signs) < 2:
+        return [*signs]
+    every = np.linspace(0, len(view.members) - 1, _NUM_SAMPLES).astype(int)
+    known: list[list[int]] = []
+    kept = []
+    for sign in signs:
+        found = _found(view, sign, np.unique(every)) if sign.key == "boxes" else None
+        numbers = [len(one.boxes) if one else 0 for one in found.annotations] if found else []
+        if not any(numbers) or numbers not in known:
+            kept.append(sign)
+            known.append(numbers)
+    return kept
+
+
+def _found(view: View, sign: Sign, places: Any) -> Found | None:
+    """Return the objects of some images, or None if they cannot be read."""
+    members = view.members.take(places)
+    with contextlib.suppress(SourceError):
+        source = AnnotatedSource(KeyIndex(members.keys), view.documents, members)
+        return read_boxes(parse_box_rule(sign.option), source)
+    return None
+
+
+def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Sequence[Reading]:
+    """Return the readings, or folders as labels: one if folders and objects have equal classes."""
+    names = label_keys(view.index, LabelRule("folder"), ()).names
+    counts = {name: count for name, count in names.counts().items() if not _is_kind(str(name))}
+    number = sum(counts.values())
+    if number < ENOUGH * len(names) or not are_classes(len(counts), number):
+        return readings
+    folders = Reading({"labels": "folder"}, f"{counted(len(counts), 'folder')} of images")
+    places = [int(np.flatnonzero(names.codes == names.values.index(one))[0]) for one in counts]
+    found = _found(view, sign, np.array(places[:_NUM_SAMPLES])) if sign.key == "boxes" else None
+    classes = {_plain(one) for one in found.names} - {""} if found else set()
+    own = [_plain(str(names[place])) for place in places[:_NUM_SAMPLES]]
+    num_same = sum(any(one in name or name in one for one in classes) for name in own)
+    if 2 * num_same <= len(own):
+        return [folders, *readings]
+    why = f"{folders.why} that name the classes of the objects; {sign.flag} stores these"
+    return [replace(folders, why=why)]
+
+
+def _is_kind(name: str) -> bool:
+    return all(_NO_CLASS.fullmatch(word) for word in _CUTS.split(name) if word)
+
+
+def _plain(name: str) -> str:
+    return _CUTS.sub("", name).casefold()
+
+
+def _without_header(view: View) -> list[Reading]:
+    """Return how to read a table of boxes whose first row is an image, four numbers and a class."""
+    if not view.is_open("header"):
+        return []
+    for table in view.documents.tables:
+        cells = table.header
+        sides = [i for i, cell in enumerate(cells, start=1) if _NUMBER.fullmatch(cell)]
+        texts = [i for i in range(1, len(cells) + 1) if i not in sides]
+        ids = [i for i in texts if len(view.index.find(cells[i - 1])) == 1]
+        rest = [i for i in texts if i not in ids]
+        if len(ids) == 1 and len(sides) == 4 and len(rest) == 1:
+            own = view.of(view.recipe.with_rules(header=False))
+            places = ",".join(map(str, sides))
+            forms = (f"xyxy({places})", f"xywh({places})")
+            every = np.arange(min(len(view.members), 256))
+            rules = [f"csv:{table.name}:{ids[0]}:{one}:{rest[0]}" for one in (places, *forms)]
+            signs = [Sign("boxes", rule, f"{table.name} has no header") for rule in rules]
+            found = _found(own, signs[0], every)
+            signs = signs[:1] if found is not None else signs[1:]
+            return [Reading({"header": False, "boxes": one.option}, one.how) for one in signs]
+    return []
+
+
+def _labels_of_files(view: View) -> list[Reading]:
+    """Return the labels in JSON documents of single images: their flags, or a usual name."""
+    members = named_as_images(AnnotatedSource(view.index, view.documents), ".json")
+    if len(members) < ENOUGH * len(view.members):
+        return []
+    if auto_labels(view.index, view.tables).rule not in ("prefix", "none"):
+        return []
+    rows: list[Mapping[str, str]] = []
+    num_objects = 0
+    for text in read_each(members[:: -(-len(members) // _NUM_SAMPLES)], _MOST_BYTES):
+        num_objects += _OBJECTS.search(text.data) is not None
+        with contextlib.suppress(SourceError):
+            rows += json_rows(text.data, text.key, is_of_image=True)
+    with contextlib.suppress(SourceError):
+        title = find_label_column(table_of(".json", [dict(one) for one in rows]))
+        several = {"separator": ","} if any("," in one.get(title, "") for one in rows) else {}
+        why = f"{counted(len(members), 'JSON document')} of an image each have {title!r}"
+        return [Reading({"labels": f"csv:{{id}}.json:id:{title}", **several}, why)]
+    why = f"{counted(len(members), 'JSON document')} of an image each have objects, not read"
+    return [Reading({"labels": "none"}, why)] if num_objects else []

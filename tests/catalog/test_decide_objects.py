@@ -1,0 +1,116 @@
+"""Documents of objects come before names of files, and beside folders of classes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import write_folder
+from tests.support.first_contact import outcome
+from tests.support.scenes import picture
+
+BOX = "<bndbox><xmin>4</xmin><ymin>3</ymin><xmax>25</xmax><ymax>19</ymax></bndbox>"
+
+
+def voc(name: str, label: str) -> bytes:
+    objects = f"<object><name>{label}</name>{BOX}</object>"
+    return f"<annotation><filename>{name}</filename>{objects}</annotation>".encode()
+
+
+def labelme(name: str, **more: object) -> bytes:
+    return json.dumps({"version": "5", "imagePath": f"{name}.jpg", "shapes": [], **more}).encode()
+
+
+def images(*keys: str) -> dict[str, bytes]:
+    return {key: picture("scene", key, key) for key in keys}
+
+
+def stored(folder: Path, members: dict[str, bytes]) -> dict[str, dict[str, str]]:
+    found = outcome(write_folder(folder / "source", members), {})
+    assert not found.error
+    return {key: dict(fact) for key, fact in found.facts.items()}
+
+
+def asked(folder: Path, members: dict[str, bytes]) -> str:
+    found = outcome(write_folder(folder / "source", members), {})
+    assert not found.facts
+    return found.error
+
+
+FRUIT = [f"train/{name}_{i}" for name in ("apple", "pear") for i in range(4)]
+
+
+def test_boxes_come_before_starts_of_file_names(tmp_path: Path) -> None:
+    members = images(*(f"{key}.jpg" for key in FRUIT))
+    members |= {f"{key}.xml": voc(f"{key[6:]}.jpg", "fruit") for key in FRUIT}
+    assert stored(tmp_path, members) == {
+        f"{key}.jpg": {"split": "train", "boxes": "fruit"} for key in FRUIT
+    }
+
+
+def test_names_of_files_label_images_without_documents(tmp_path: Path) -> None:
+    members = images(*(f"{key}.jpg" for key in FRUIT)) | {"notes.json": b"{}", "a.xml": b"<a/>"}
+    assert {fact["label"] for fact in stored(tmp_path, members).values()} == {"apple", "pear"}
+
+
+def test_folders_of_splits_and_kinds_are_no_classes_of_objects(tmp_path: Path) -> None:
+    keys = [f"stage_{n}_images/{i + 4 * n}" for n in (1, 2) for i in range(4)]
+    members = images(*(f"{key}.jpg" for key in keys))
+    members |= {f"{key}.xml": voc(f"{key[15:]}.jpg", "face") for key in keys}
+    assert {fact.get("boxes") for fact in stored(tmp_path, members).values()} == {"face"}
+
+
+BREEDS = [f"{name}/{name[:2]}{i}" for name in ("n01-beagle", "n02-pug") for i in range(4)]
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_class_folders_stay_labels_if_the_objects_have_their_classes(
+    tmp_path: Path, *, is_same: bool
+) -> None:
+    members = images(*(f"images/{key}.jpg" for key in BREEDS))
+    for key in BREEDS:
+        name = key.partition("/")[0][4:] if is_same else "dog"
+        members[f"boxes/{key}.xml"] = voc(f"{key.rpartition('/')[2]}.jpg", name)
+    if is_same:
+        labels = {fact["label"] for fact in stored(tmp_path, members).values()}
+        assert labels == {"n01-beagle", "n02-pug"}
+    else:
+        error = asked(tmp_path, members)
+        assert "--boxes voc" in error
+        assert "--labels folder" in error
+
+
+def test_drawn_outlines_are_stored_with_their_boxes(tmp_path: Path) -> None:
+    shape = {"label": "cat", "points": [[4, 3], [25, 3], [25, 19]], "shape_type": "polygon"}
+    members = images("0.jpg", "1.jpg")
+    members |= {f"{i}.json": labelme(str(i), shapes=[shape]) for i in range(2)}
+    assert stored(tmp_path, members) == {
+        f"{i}.jpg": {"split": "train", "boxes": "cat", "shapes": "cat"} for i in range(2)
+    }
+
+
+def test_flags_of_an_image_are_its_label(tmp_path: Path) -> None:
+    flags = [{"cat": i < 3, "dog": i >= 3} for i in range(6)]
+    members = images(*(f"{i}.jpg" for i in range(6)))
+    members |= {f"{i}.json": labelme(str(i), flags=one) for i, one in enumerate(flags)}
+    labels = [fact["label"] for fact in stored(tmp_path, members).values()]
+    assert sorted(labels) == ["cat"] * 3 + ["dog"] * 3
+
+
+def test_a_table_of_boxes_without_header_is_read_or_asked_about(tmp_path: Path) -> None:
+    members = images(*(f"{i}.jpg" for i in range(4)))
+    rows = [f"{i}.jpg,30,20,50,40,{'cat' if i % 2 else 'dog'}" for i in range(4)]
+    members["a.csv"] = "\n".join(rows).encode()
+    assert {fact["boxes"] for fact in stored(tmp_path, members).values()} == {"cat", "dog"}
+    members["a.csv"] = members["a.csv"].replace(b"30,20,50,40", b"4,3,25,19")
+    (tmp_path / "other").mkdir()
+    assert "xywh" in asked(tmp_path / "other", members)
+
+
+def test_images_that_a_table_without_empty_rows_leaves_out_are_asked_about(tmp_path: Path) -> None:
+    members = images(*(f"{i}.jpg" for i in range(6)))
+    rows = [f'{i},"[{4 + i}, 3, 20, 30]"' for i in range(5)]
+    members["train.csv"] = "\n".join(["image_id,bbox", *rows]).encode()
+    assert "--unlisted background" in asked(tmp_path, members)
