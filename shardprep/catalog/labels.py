@@ -180,11 +180,13 @@ def _by_tables(
             table.check_quotes(*labelling.columns)
         if is_fit:
             others = [one for one in several if one is not table]
-            return replace(labelling, remarks=_unused(index, labelling, others)), "", None
+            return replace(labelling, remarks=unused_tables(index, labelling, others)), "", None
     return None, passed_over, unclear[0] if unclear else None
 
 
-def _unused(index: KeyIndex, labelling: Labelling, tables: Sequence[Table]) -> tuple[str, ...]:
+def unused_tables(
+    index: KeyIndex, labelling: Labelling, tables: Sequence[Table]
+) -> tuple[str, ...]:
     """Return a remark on each table that labels images which stay unlabelled."""
     remarks = []
     for table in tables:

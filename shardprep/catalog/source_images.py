@@ -18,7 +18,7 @@ from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
 from shardprep.catalog.arrays.opened_files import OWN_DATASET
 from shardprep.catalog.decision.decide import decide
 from shardprep.catalog.decision.view import View
-from shardprep.catalog.labels import Labelling, label_keys
+from shardprep.catalog.labels import Labelling, label_keys, unused_tables
 from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
 from shardprep.catalog.objects.mask_files import MasksBeside, skipped
@@ -210,6 +210,11 @@ def _labelled(view: View) -> SourceImages:
             return _labelled(view.of(found))
     if labelling.unclear is not None:
         raise labelling.unclear
+    if "labels" in view.decided and (match := labelling.match) is not None:
+        used = {match.table.name, *dict(match.table.parts)}
+        others = [one for one in view.tables if used.isdisjoint((one.name, *dict(one.parts)))]
+        remarks = (*labelling.remarks, *unused_tables(index, labelling, others))
+        labelling = replace(labelling, remarks=remarks)
     selected = view.selected
     labelling = _with_other_labels(labelling, recipe, tables, (view.members, selected.left_out))
     return SourceImages(

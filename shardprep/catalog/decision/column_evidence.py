@@ -201,8 +201,9 @@ def _text_kinds(
     length = sum(map(len, counts)) / number
     if (is_text and 2 * number > total) or (number >= _NEARLY * total and length > _LONG):
         return [texts], is_text
-    if is_set:
-        return [texts if is_text else {"target": "multilabel"}], are_classes(number, total)
+    if is_set:  # also if a row is wrong
+        kinds = [texts] if is_text else [{"target": "multilabel"}, texts]
+        return kinds, are_classes(number, total)
     if separator := _separator(counts):
         return [{"separator": separator}], True
     num_once = sum(one == 1 for one in counts.values())

@@ -26,6 +26,7 @@ STAGES: tuple[Stage, ...] = (
 )  # fmt: skip
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_CHOICES = 6
+_SELECTION = {"root", "include"}
 _ORDER = (
     "root", "include", "exclude", "images", "stack", "header", "labels", "join", "pivot", "target",
     "separator", "rows", "boxes", "masks", "mask_values", "instances", "points", "unlisted",
@@ -43,7 +44,7 @@ def _decided(view: View, stages: Sequence[Stage]) -> View:
     for number, stage in enumerate(stages, 1):
         readings = stage(view)
         if len(readings) > 1:
-            choices = _followed(view, readings, stages[number:])
+            choices = _followed(view, readings, stages[number - 1 :])
             if len(choices) > 1:
                 raise QuestionError.of(OptionName("labels", view.recipe.labels), choices)
             readings = [Reading(one.options, one.why) for one in choices]
@@ -53,11 +54,15 @@ def _decided(view: View, stages: Sequence[Stage]) -> View:
 
 
 def _followed(view: View, readings: Sequence[Reading], stages: Sequence[Stage]) -> list[Choice]:
-    """Return the readings, each with what the further stages decide if it is used."""
+    """Return the readings, each with what the further stages decide if it is used.
+
+    The first of the stages gave the readings; it looks again at what a selection leaves.
+    """
     found: list[Choice] = []
     for reading in readings:
+        further = stages if reading.options.keys() <= _SELECTION else stages[1:]
         try:
-            own = _decided(view.read_as(reading), stages)
+            own = _decided(view.read_as(reading), further)
             found.append(_choice(_options(own), reading.why))
         except QuestionError as error:
             found += (one._replace(why=f"{reading.why}; {one.why}") for one in error.choices)
