@@ -392,12 +392,11 @@ def test_init_decides_and_lists_the_other_ways(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["h5", "npz"])
 def test_init_names_all_files_that_hold_a_sample_each(ending: str, tmp_path: Path) -> None:
-    colours = [np.moveaxis(one, -1, 0) for one in COLOUR[:3]]
+    colours = [np.moveaxis(one, -1, 0) for one in COLOUR[:6]]
     pack = hdf5 if ending == "h5" else lambda arrays: npz(**arrays)
     files = {
-        f"{folder}/{i}.{ending}": pack({"rgb": one, "depth": one[0]})
+        f"{'ab'[i % 2]}/{i}.{ending}": pack({"rgb": one, "depth": one[0]})
         for i, one in enumerate(colours)
-        for folder in "ab"
     }
     source = write_folder(tmp_path / "source", files)
     survey = survey_source(source, tmp_path / "work", lambda _: None)

@@ -22,7 +22,7 @@ from shardprep.catalog.objects.detect import annotation_findings
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin
 from shardprep.catalog.tables.row_matching import match_table
-from shardprep.errors import SourceError
+from shardprep.errors import QuestionError, SourceError
 from shardprep.source.string_column import Coded, Texts
 from tests.catalog.builders import VOC, Found, catalog, found, images, reasons, table, table_of
 from tests.support.annotated import source
@@ -228,11 +228,13 @@ def test_init_lists_each_column_that_could_be_the_label_as_a_ready_line(tmp_path
     assert tomllib.loads(ready)["labels"] == "csv:metadata.csv:patientid:finding"
 
 
-def test_build_names_the_columns_that_could_be_the_label(tmp_path: Path) -> None:
-    made = catalog(tmp_path, CHESTS)
-    assert made.labels_from.startswith("none found")
-    wanted = "--labels csv:metadata.csv:patientid:finding (44 of 55 images, 3 classes)"
-    assert any(wanted in line for line in made.findings)
+def test_build_asks_about_a_column_of_labels_with_many_empty_cells(tmp_path: Path) -> None:
+    with pytest.raises(QuestionError, match="11 with an empty cell") as asked:
+        catalog(tmp_path, CHESTS)
+    assert [one.flags for one in asked.value.choices] == [
+        "--labels csv:metadata.csv:patientid:finding",
+        "--labels none",
+    ]
 
 
 def test_a_clear_label_column_is_the_only_candidate_of_a_table() -> None:

@@ -18,7 +18,7 @@ from shardprep.catalog.decision.column_evidence import (
     choices,
 )
 from shardprep.catalog.decision.view import Options, Reading, View
-from shardprep.catalog.labels import Labelling, auto_labels
+from shardprep.catalog.labels import ENOUGH, Labelling, auto_labels
 from shardprep.catalog.names import document_split, find_masks, folder_splits, given_split
 from shardprep.catalog.objects.detect import find_signs, text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
@@ -38,7 +38,7 @@ _MOST_KEYS = 20_000
 _MOST_DOCUMENTS, _MOST_BYTES = 8, 256 << 20
 _SHARE = 0.2
 """Share of the images below a folder that may be the source alone."""
-_ENOUGH = 0.5
+_NAMED = 0.5
 """Share of the images outside test splits that a table must name to label them."""
 _PARTITION = re.compile("partition|split", re.IGNORECASE)
 _PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
@@ -96,7 +96,7 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
         except SourceError:
             continue
         named = int((match.row_of[considered] >= 0).sum())
-        if named > _ENOUGH * len(considered):
+        if named > _NAMED * len(considered):
             found += choices(match, view.index, view.documents.tables)
     if not any(one.strength >= LIKELY for one in found):
         return []
@@ -140,7 +140,23 @@ def _compared(view: View, found: Sequence[Choice], automatic: Labelling) -> list
     if rule == "folder" and best < SHARED:
         several = counted(len(automatic.names.counts()), "class", "classes")
         readings = [*readings[: _MOST_SHOWN - 1], Reading({"labels": rule}, several)]
+    number = _num_empty(first[0])
+    is_text = bool(readings) and str(readings[0].options.get("target")).startswith(
+        "text"
+    )  # it may be empty
+    number_of_rows = (first[0].match.row_of >= 0).sum()
+    if len(readings) == 1 and not is_text and number > (1 - ENOUGH) * number_of_rows:
+        why = f"all images, also {number:,} with an empty cell"
+        readings.append(Reading({"labels": "none"}, why))
     return readings[:_MOST_SHOWN]
+
+
+def _num_empty(one: Choice) -> int:
+    """Return the number of images whose row has no cell in any of the columns."""
+    have_row = one.match.row_of >= 0
+    for title in one.titles:
+        have_row &= ~one.match.cells(title).fit(bool)
+    return int(have_row.sum()) if one.titles else 0
 
 
 def _are_same(one: Choice, automatic: Labelling) -> bool:

@@ -408,8 +408,7 @@ PHOTOS = (
         stored="tiles, each with the class of its slide", expected=_ovary_values,
         skipped={"not an image": 3, "no label": 1, "not matched by --include": 11},
         rows_without_image=1,
-        proposal="--include 'test_images/*' --include 'train_images/*' "
-        "--labels csv:train.csv:image_id:label",
+        proposal="--labels csv:train.csv:image_id:label",
     ),
     Competition(
         slug="stable-diffusion-image-to-prompts", special="a text for each image",
