@@ -50,8 +50,8 @@ def test_splits_that_are_copies_stay(tmp_path: Path) -> None:
 
 
 def test_folders_of_the_same_scenes_are_a_question(tmp_path: Path) -> None:
-    with pytest.raises(QuestionError, match=r"--root set/color .*--root set/gray"):
-        planned(tmp_path, pictures("set/color") | pictures("set/gray", kind="grey"))
+    with pytest.raises(QuestionError, match=r"--root set/plain .*--root set/toned"):
+        planned(tmp_path, pictures("set/plain") | pictures("set/toned", kind="grey"))
 
 
 def test_folders_of_other_scenes_are_one_set(tmp_path: Path) -> None:

@@ -96,21 +96,6 @@ def test_many_numbered_folders_with_few_images_are_asked_for(tmp_path: Path) -> 
     assert asked(tmp_path, pictures(*keys)) == ["folder", "none"]
 
 
-def test_folders_whose_names_are_ids_of_a_table_are_asked_for(tmp_path: Path) -> None:
-    keys = [f"clips/{clip}/{i:05}.jpg" for clip in range(1, 7) for i in range(4)]
-    rows = "".join(f"{clip},{'up' if clip % 2 else 'down'}\n" for clip in range(1, 7))
-    found = asked(tmp_path, pictures(*keys) | {"Train.csv": f"video,label\n{rows}".encode()})
-    assert found == ["csv:Train.csv:video:label", "folder", "none"]
-
-
-def test_the_word_in_names_of_clips_is_asked_for(tmp_path: Path) -> None:
-    keys = [
-        f"v_{word}_g01_c{clip:02}/{i}.jpg"
-        for word in ("Bow", "Dive") for clip in (1, 2) for i in range(3)
-    ]  # fmt: skip
-    assert r"regex:(^|/)v_(?P<label>[A-Za-z]+)_g\d+_c\d+" in asked(tmp_path, pictures(*keys))
-
-
 def test_fields_of_file_names_are_asked_for(tmp_path: Path) -> None:
     keys = [f"a/{who:04}_c{c}s1_{i:06}.jpg" for who in (2, 7) for c in (1, 2) for i in range(3)]
     found = asked(tmp_path, pictures(*keys, "a/-1_c1s1_000009.jpg"))
@@ -170,8 +155,3 @@ def test_folders_are_asked_for_if_a_text_has_boxes_of_their_images(tmp_path: Pat
     keys = [f"{scene}/p_{i}.jpg" for scene in ("0--Parade", "1--Riot") for i in range(4)]
     boxes = b"0--Parade/p_1.jpg\n1\n4 3 21 16 0 0 0\n"
     assert asked(tmp_path, pictures(*keys) | {"gt/faces.txt": boxes}) == ["none", "folder"]
-
-
-def test_a_folder_test_that_numbers_its_files_as_a_class_is_asked_for(tmp_path: Path) -> None:
-    keys = [f"tubes/{name}/{i:03}.jpg" for name in ("blank", "control", "test") for i in range(4)]
-    assert asked(tmp_path, pictures(*keys)) == ["regex:(?P<label>[^/]+)/[^/]+$", "folder"]

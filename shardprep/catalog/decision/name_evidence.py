@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from shardprep.catalog.candidates import stack_candidates, table_candidates
+from shardprep.catalog.candidates import stack_candidates
 from shardprep.catalog.decision.name_fields import form_of, name_fields
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ENOUGH, are_classes, auto_labels
@@ -92,11 +92,6 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
     are_numbers = all(map(str.isdecimal, names))
     if are_numbers:
         found += _of_numbers(view, counts, len(names))
-    elif fields := name_fields([*names]):
-        found += [Reading({"labels": f"regex:{one.regex}"}, one.why)
-                  for one in fields if one.is_text and one.num_after > 1]  # fmt: skip
-    if any(re.search(r"\d", name) for name in names):
-        found = [*_of_ids(view, names), *found]
     is_many = len(names) >= _MANY and names.total() < _MANY * len(names)
     if found or (is_many and are_numbers):
         yield from (*found[:4], folder, _NONE)
@@ -129,20 +124,6 @@ def _are_confirmed(view: View) -> bool:
         if not numbers or numbers[-1].lstrip("0") != folder.lstrip("0"):
             return False
     return True
-
-
-def _of_ids(view: View, names: Collection[str]) -> Iterator[Reading]:
-    """Yield the readings by a table that has the names of folders as ids, and not as classes."""
-    tables = view.documents.tables
-    for table in tables:
-        columns = {title: table.cells(i).coded().values for i, title in enumerate(table.header)}
-        known = [title for title, cells in columns.items() if not _CLASS.search(title)
-                 and len({*names}.intersection(cells)) >= ENOUGH * len(names)]  # fmt: skip
-        if known and any(len(cells) < len(table.rows) for cells in columns.values()):
-            several = stack_candidates(view.members.keys, [table])
-            several += table_candidates(view.index, table, tables)
-            why = f"{table.name}, column {known[0]!r} has the names of the folders"
-            yield from (Reading(one.keys, f"{why}; {one.counts}") for one in several[:3])
 
 
 def _are_photos(view: View, kinds: Collection[str]) -> bool:
