@@ -38,12 +38,14 @@ _ABOUT = frozenset((
     "sha", "sha1", "sha256", "hash", "checksum", "url", "link", "path", "file", "filename", "lat",
     "lon", "latitude", "longitude", "altitude", "index", "idx", "row", "number", "source",
     "license", "author", "credit", "fold", "split", "x", "y", "w", "h", "xmin", "ymin", "xmax",
-    "ymax", "area", "spacing", "region", "country", "state", "location", "mask", "image",
+    "ymax", "area", "spacing", "region", "country", "state", "location", "mask", "image", "key",
 ))  # fmt: skip
 _TEXTS = frozenset((
     "caption", "captions", "text", "prompt", "description", "sentence", "comment", "transcription",
     "transcript", "report",
 ))  # fmt: skip
+_OF_OBJECTS = re.compile("image/object/")
+"""Start of the features of objects in TFRecords of TensorFlow's detection."""
 _BOXES = re.compile(r"(\S*[^\d\s.]\S*( -?[\d.]+){4,5} ?){1,9999}")
 """Cell of boxes: a label and four or five numbers, for each."""
 _SEPARATORS = ("|", ";", ",", " ")
@@ -67,7 +69,7 @@ def choices(match: TableMatch, index: KeyIndex, tables: Sequence[Table]) -> list
     """Return all columns of a table, and groups of columns, that may be the labels."""
     table = match.table
     titles = [one for one in table.header if not is_id(match, one) and ":" not in one]
-    titles = [one for one in titles if one and "," not in one]
+    titles = [one for one in titles if one and "," not in one and not _OF_OBJECTS.match(one)]
     cells = {one: table.cells(table.column(one)) for one in titles}
     files = [one for one in titles if 2 * index.num_found(some := cells[one][:_SAMPLE]) > len(some)]
     titles = [one for one in titles if one not in files]
