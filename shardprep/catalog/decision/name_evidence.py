@@ -57,7 +57,7 @@ def class_pictures(view: View) -> Sequence[Reading]:
         is_in = keys.folders.codes == keys.folders.values.index(path)
         if {*keys.where(is_in).stems(0)} <= names - {path.rpartition("/")[2]}:
             found[f"{glob.escape(path)}/*"] = int(is_in.sum())
-    why = f"{counted(sum(found.values()), 'image is', 'images are')} named like folders of classes"
+    why = f"{counted(sum(found.values()), 'image', 'is', 'are')} named like folders of classes"
     return [Reading({"exclude": tuple(found)}, why)] if found else []
 
 

@@ -91,7 +91,7 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
             match = match_ids(view.index, table)
         except AmbiguousIdError as error:
             if readings := _apart(view, error.found):
-                return readings
+                return [*_followed(view, readings)]
             continue
         except SourceError:
             continue
@@ -110,6 +110,14 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
     if readings and all(sign.key == "points" for sign in signs):
         return readings
     return [*(Reading({sign.key: sign.option}, sign.how) for sign in signs), *readings]
+
+
+def _followed(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:
+    """Yield the readings of a part of the images, each with the labels of these."""
+    for one in readings:
+        for labels in by_tables(view.read_as(one)) or [Reading({}, "")]:
+            why = "; ".join(filter(None, (one.why, labels.why)))
+            yield Reading({**one.options, **labels.options}, why)
 
 
 def _signs(view: View, automatic: Labelling) -> list[Sign]:
