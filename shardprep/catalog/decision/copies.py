@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ _LEAST = 1 / 20
 _MOST_DEPTH = 4
 _MOST_NAMES, _MOST_READ, _HEAD = 1_000, 8, 1 << 16
 _MOST_BYTES, _MOST_PIXELS = 1 << 26, 1 << 25
+_THUMBNAIL = re.compile("[-_]?thumbnails?$", re.IGNORECASE)
 _SIDE = 16
 """Side in pixels of pictures that are compared."""
 _ALIKE, _MORE_ALIKE = 0.5, 0.3
@@ -67,9 +69,25 @@ def copies(view: View) -> Sequence[Reading]:
                 reasons.append(f"{what} in {folder.path} have the paths and bytes of {where}")
                 left_out.append(folder.path)
                 break
+    for path, number in _thumbnails(members).items():
+        globs.append(f"{glob.escape(path)}/*")
+        reasons.append(f"{counted(number, 'thumbnail')} in {path} of images beside it")
     options: dict[str, Any] = {"exclude": tuple(globs)} if globs else {}
     options |= {"dedup": True} if has_twins else {}
     return [Reading(options, printable("; ".join(reasons)))] if options else []
+
+
+def _thumbnails(members: Members) -> dict[str, int]:
+    """Return folders of thumbnails → number of images; nine tenths have a larger image."""
+    counts, keys = members.keys.folders.counts(), members.keys
+    small = [path for path in counts if _THUMBNAIL.search(path.rpartition("/")[2])]
+    if not 0 < len(small) < min(len(counts), _MOST_NAMES):
+        return {}
+    is_small = keys.folders.fit({*small}.__contains__)
+    stems = [_THUMBNAIL.sub("", one) for one in keys.where(is_small).stems(0)]
+    found, _ = positions(Texts.of(stems), keys.where(~is_small).stems(0))
+    are_paired = bool((found >= 0).mean() >= _NEARLY_ALL)
+    return {path: counts[path] for path in small} if are_paired else {}
 
 
 def variants(view: View) -> Sequence[Reading]:

@@ -27,9 +27,9 @@ STAGES: tuple[Stage, ...] = (
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_CHOICES = 6
 _ORDER = (
-    "root", "include", "exclude", "dedup", "images", "stack", "header", "labels", "join", "pivot", "target",
-    "separator", "rows", "boxes", "masks", "mask_values", "instances", "points", "unlisted",
-    "target_image", "split", "group",
+    "root", "include", "exclude", "dedup", "images", "stack", "header", "labels", "join", "pivot",
+    "target", "separator", "rows", "boxes", "masks", "mask_values", "instances", "points",
+    "unlisted", "target_image", "split", "group",
 )  # fmt: skip
 """Options that stages set, in the order in which they are shown."""
 
