@@ -5,6 +5,7 @@ pattern as in bash (`{1..3}`, `{a,b}`), through the archives that it lies in, an
 text or one of
 
 * `@image MODE`: an image of its own, RGB by default; `as png` whatever its suffix; `plus` bytes;
+* `@scene MODE`: an image that shows the same as others with its name and folder;
 * `@same FILE`: the bytes of another file, or the first of them with `cut NUMBER`;
 * `@hex` bytes, and `@latin-1` text.
 
@@ -166,6 +167,8 @@ def _content(name: str, content: str, before: Members) -> bytes:
             what, _, more = rest.partition("plus ")
             mode, _, form = what.partition("as ")
             return image(name, mode.strip() or "RGB", form) + more.encode()
+        case "@scene":
+            return image("/".join(name.split("/")[-2:]), rest or "RGB")
         case "@same":
             other, _, size = rest.partition(" cut ")
             return before[other][: int(size) if size else None]

@@ -31,6 +31,7 @@ _LABELS = frozenset((
     "genres", "tag", "tags", "diagnosis", "disease", "diseases", "species", "breed", "finding",
     "findings", "attribute", "attributes", "emotion", "grade",
 ))  # fmt: skip
+_SETS = frozenset(("tags", "labels", "classes", "genres", "findings", "attributes", "categories"))
 _ABOUT = frozenset((
     "id", "ids", "uid", "uuid", "patient", "subject", "study", "series", "site", "hospital", "age",
     "sex", "gender", "date", "time", "timestamp", "year", "month", "day", "device", "machine",
@@ -201,6 +202,8 @@ def _text_kinds(
     total, number, is_text = sum(counts.values()), len(counts), bool(_words(title) & _TEXTS)
     texts: Options = {"target": "texts" if is_set else "text"}
     length = sum(map(len, counts)) / number
+    if not is_set and _words(title) & _SETS and _have_words(counts):
+        return [{"separator": " "}, texts if number >= _NEARLY * total else {}], True
     if (is_text and 2 * number > total) or (number >= _NEARLY * total and length > _LONG):
         return [texts], is_text
     if is_set:  # also if a row is wrong
@@ -213,6 +216,14 @@ def _text_kinds(
     if is_rare and not _words(title) & _LABELS:
         return [texts, {}], True
     return [{}], are_classes(number, total)
+
+
+def _have_words(cells: Mapping[str, int]) -> bool:
+    """Return whether cells are made of the same words, none of them twice in a cell."""
+    several = [cell.split() for cell in cells]
+    number = len({word for words in several for word in words})
+    are_sets = all(len({*words}) == len(words) for words in several)
+    return are_sets and max(map(len, several)) > 2 and sum(map(len, several)) >= 2 * number
 
 
 def _separator(cells: Mapping[str, int]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ _LEAST = 1 / 20
 _MOST_DEPTH = 4
 _MOST_NAMES, _MOST_READ, _HEAD = 1_000, 8, 1 << 16
 _MOST_BYTES, _MOST_PIXELS = 1 << 26, 1 << 25
+_THUMBNAIL = re.compile("[-_]?thumbnails?$", re.IGNORECASE)
 _SIDE = 16
 """Side in pixels of pictures that are compared."""
 _ALIKE, _MORE_ALIKE = 0.5, 0.3
@@ -51,19 +53,41 @@ def copies(view: View) -> Sequence[Reading]:
     counts = members.keys.folders.counts()
     globs, reasons = list[str](), list[str]()
     left_out: list[str] = []
+    has_twins = False
     for folder, others in _compared(counts, has_parent=True):
         if any(f"{folder.path}/".startswith(f"{one}/") for one in left_out):
             continue
         for other in others:
-            is_out = other in left_out
-            if not is_out and _are_copies(members, folder, other) and _is_clear(folder, counts):
-                globs.append(f"{glob.escape(folder.path)}/*")
+            if other in left_out or not _are_copies(members, folder, other):
+                continue
+            is_twin = folder.path.casefold() == other.casefold()
+            if is_twin or _is_clear(folder, counts):
+                has_twins |= is_twin  # no glob tells them apart
+                globs += [] if is_twin else [f"{glob.escape(folder.path)}/*"]
                 where = other or "the top folder"
                 what = counted(folder.number, "image")
                 reasons.append(f"{what} in {folder.path} have the paths and bytes of {where}")
                 left_out.append(folder.path)
                 break
-    return [Reading({"exclude": tuple(globs)}, printable("; ".join(reasons)))] if globs else []
+    for path, number in _thumbnails(members).items():
+        globs.append(f"{glob.escape(path)}/*")
+        reasons.append(f"{counted(number, 'thumbnail')} in {path} of images beside it")
+    options: dict[str, Any] = {"exclude": tuple(globs)} if globs else {}
+    options |= {"dedup": True} if has_twins else {}
+    return [Reading(options, printable("; ".join(reasons)))] if options else []
+
+
+def _thumbnails(members: Members) -> dict[str, int]:
+    """Return folders of thumbnails → number of images; nine tenths have a larger image."""
+    counts, keys = members.keys.folders.counts(), members.keys
+    small = [path for path in counts if _THUMBNAIL.search(path.rpartition("/")[2])]
+    if not 0 < len(small) < min(len(counts), _MOST_NAMES):
+        return {}
+    is_small = keys.folders.fit({*small}.__contains__)
+    stems = [_THUMBNAIL.sub("", one) for one in keys.where(is_small).stems(0)]
+    found, _ = positions(Texts.of(stems), keys.where(~is_small).stems(0))
+    are_paired = bool((found >= 0).mean() >= _NEARLY_ALL)
+    return {path: counts[path] for path in small} if are_paired else {}
 
 
 def variants(view: View) -> Sequence[Reading]:
@@ -105,7 +129,8 @@ def _compared(
     for at, path in enumerate(order):
         own, parent = _Folder(path, sum(large[path].values()), large[path]), path.rpartition("/")[0]
         before = [one for one in order[:at] if one.rpartition("/")[0] == parent]
-        before = before if len(own.leaves) > 1 else []  # classes, and no sets of classes
+        if len(own.leaves) == 1:  # these are classes, and no sets of classes
+            before = [one for one in before if one.casefold() == path.casefold()]
         near = [parent, *before] if has_parent else before
         fits = [one for one in near if _has_tree(counts, own, one)]
         if fits and splits is None:
@@ -117,8 +142,6 @@ def _compared(
 
 
 def _has_tree(counts: dict[str, int], folder: _Folder, other: str) -> bool:
-    if folder.path.casefold() == other.casefold():  # no glob tells them apart
-        return False
     same = (min(n, counts.get(_joined(other, leaf), 0)) for leaf, n in folder.leaves.items())
     return sum(same) >= _NEARLY_ALL * folder.number
 

@@ -21,16 +21,16 @@ from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError
 
 STAGES: tuple[Stage, ...] = (
-    copies, mask_files, target_images, variants, annotation_readings, samples, splits, by_tables,
-    class_pictures, labels_by_names,
+    copies, class_pictures, mask_files, target_images, variants, annotation_readings, samples,
+    splits, by_tables, labels_by_names,
 )  # fmt: skip
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_CHOICES = 6
 _SELECTION = {"root", "include"}
 _ORDER = (
-    "root", "include", "exclude", "images", "stack", "header", "labels", "join", "pivot", "target",
-    "separator", "rows", "boxes", "masks", "mask_values", "instances", "points", "unlisted",
-    "target_image", "split", "group",
+    "root", "include", "exclude", "dedup", "images", "stack", "header", "labels", "join", "pivot",
+    "target", "separator", "rows", "boxes", "masks", "mask_values", "instances", "points",
+    "unlisted", "target_image", "split", "group",
 )  # fmt: skip
 """Options that stages set, in the order in which they are shown."""
 

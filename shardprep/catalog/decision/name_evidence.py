@@ -17,9 +17,10 @@ import numpy as np
 
 from shardprep.catalog.candidates import stack_candidates
 from shardprep.catalog.decision.name_fields import form_of, name_fields
+from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ENOUGH, are_classes, auto_labels
-from shardprep.catalog.names import are_parts, find_masks, given_split
+from shardprep.catalog.names import are_parts, find_masks, folder_splits, given_split
 from shardprep.catalog.objects.detect import find_signs
 from shardprep.catalog.objects.mask_values import are_masks
 from shardprep.catalog.tables.key_index import SUBMISSION
@@ -57,7 +58,7 @@ def class_pictures(view: View) -> Sequence[Reading]:
         is_in = keys.folders.codes == keys.folders.values.index(path)
         if {*keys.where(is_in).stems(0)} <= names - {path.rpartition("/")[2]}:
             found[f"{glob.escape(path)}/*"] = int(is_in.sum())
-    why = f"{counted(sum(found.values()), 'image is', 'images are')} named like folders of classes"
+    why = f"{counted(sum(found.values()), 'image', 'is', 'are')} named like folders of classes"
     return [Reading({"exclude": tuple(found)}, why)] if found else []
 
 
@@ -68,7 +69,9 @@ def labels_by_names(view: View) -> Sequence[Reading]:
     if readings := _texts_beside(view):
         return readings
     every = view.members.keys.folders.counts()
-    counts = {p: n for p, n in every.items() if given_split(p.split("/")) != "test"} or every
+    splits = folder_splits([f"{path}/0" for path in every])
+    tests = {path for path, split in zip(every, splits, strict=True) if split == "test"}
+    counts = {path: number for path, number in every.items() if path not in tests} or every
     names = Counter[str]()
     for path, number in counts.items():
         name = without_archive_suffix(path.rpartition("/")[2])
@@ -76,7 +79,7 @@ def labels_by_names(view: View) -> Sequence[Reading]:
     names = +names
     is_fit = names.total() >= ENOUGH * sum(counts.values())
     if is_fit and are_classes(len(names), names.total()) and not are_parts(names):
-        found = [*_of_folders(view, counts, names)]
+        found = [*_of_folders(view, counts, names)] or [*_of_test_names(view, tests, names)]
         return found if len(found) < 2 or not _has_table(view) else []
     found = [*_of_fields(view)] or [*_of_whole_names(view)]
     return [*found, _NONE] if found and not _is_explained(view) else []
@@ -98,6 +101,23 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
     elif file := _unread_boxes(view):
         yield Reading(_NONE.options, f"{file} has boxes, in a form that is not read")
         yield folder
+
+
+def _of_test_names(
+    view: View, tests: Collection[str], classes: Collection[str]
+) -> Iterator[Reading]:
+    """Yield the reading of test images in no folder of a class, named by one: `cat_test.jpg`."""
+    folders = view.members.keys.folders
+    lost = {path for path in tests if path.rpartition("/")[2] not in classes}
+    rows = np.flatnonzero(folders.fit(lost.__contains__))
+    stems = [*view.members.keys.take(rows[:_BLOCK]).stems(0)]
+    end = common_start([one[::-1] for one in stems])[::-1]
+    end = re.sub("^[^-_. ]+", "", end)
+    own = {one.removesuffix(end) for one in stems}
+    if len(own) > 1 and end and len(own & {*classes}) >= ENOUGH * len(own):
+        after = rf"({re.escape(end)}\.[^./]+|/[^/]*(?<!{re.escape(end)})\.[^./]+)$"
+        why = f"{counted(len(rows), 'test image')} named by a class, such as {stems[0]}"
+        yield Reading({"labels": f"regex:(^|/)(?P<label>[^/]+?){after}"}, why)
 
 
 def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Reading]:

@@ -40,6 +40,7 @@ _SHARE = 0.2
 """Share of the images below a folder that may be the source alone."""
 _NAMED = 0.5
 """Share of the images outside test splits that a table must name to label them."""
+_SOLUTION = re.compile("solution|answers?", re.IGNORECASE)
 _PARTITION = re.compile("partition|split", re.IGNORECASE)
 _PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
 
@@ -91,7 +92,7 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
             match = match_ids(view.index, table)
         except AmbiguousIdError as error:
             if readings := _apart(view, error.found):
-                return readings
+                return [*_followed(view, readings)]
             continue
         except SourceError:
             continue
@@ -110,6 +111,14 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
     if readings and all(sign.key == "points" for sign in signs):
         return readings
     return [*(Reading({sign.key: sign.option}, sign.how) for sign in signs), *readings]
+
+
+def _followed(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:
+    """Yield the readings of a part of the images, each with the labels of these."""
+    for one in readings:
+        for labels in by_tables(view.read_as(one)) or [Reading({}, "")]:
+            why = "; ".join(filter(None, (one.why, labels.why)))
+            yield Reading({**one.options, **labels.options}, why)
 
 
 def _signs(view: View, automatic: Labelling) -> list[Sign]:
@@ -131,9 +140,10 @@ def _compared(view: View, found: Sequence[Choice], automatic: Labelling) -> list
     is_open = best < CERTAIN and len(first) > 1
     shown = found if is_open else first
     readings = [
-        Reading(_with_splits(view, one, options), one.why)
+        reading
         for one in sorted(shown, key=lambda one: -one.strength)
         for options in one.options
+        for reading in _with_solution(view, one, Reading(_with_splits(view, one, options), one.why))
     ]
     if readings == [one for one in readings if one.options == {"labels": rule}]:
         return []  # as `auto` does
@@ -194,6 +204,27 @@ def _with_splits(view: View, one: Choice, options: Options) -> Options:
                     pairs = ",".join(f"{cell}={_PARTITIONS[cell]}" for cell in sorted(cells))
                     return {**options, **join, "split": f"column:{title}:{pairs}"}
     return options
+
+
+def _with_solution(view: View, one: Choice, reading: Reading) -> Iterator[Reading]:
+    """Yield a reading, with the labels of test images if a table of a solution has them."""
+    ids, table = one.match.id_column, one.match.table
+    for other in view.documents.tables:
+        has_all = {ids, *one.titles} <= {*other.header} and not (table.is_own or table.parts)
+        if not (has_all and _SOLUTION.search(other.name) and "split" not in reading.options):
+            continue
+        cells = {title: {*other.cells(i).coded().values} for i, title in enumerate(other.header)}
+        known = table.cells(table.column(ids)).coded().values
+        if cells[ids].isdisjoint(known) and view.index.num_found(other.cells(other.column(ids))):
+            files = f"{table.files},{other.name}"
+            rule = table.label_rule(ids, one.titles).replace(table.files, files)
+            options, why = {**reading.options, "labels": rule}, f"{reading.why}; {other.name}"
+            if view.is_open("split") and {"Public", "Private"} <= cells.get("Usage", set()):
+                split = "column:Usage:Public=validation,Private=test"
+                yield Reading({**options, "split": split}, f"{why}, column 'Usage'")
+            yield Reading(options, why)
+            return
+    yield reading
 
 
 def _of_other_splits(view: View, match: TableMatch) -> Iterator[str]:

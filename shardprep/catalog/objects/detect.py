@@ -47,6 +47,7 @@ _MOST_PIXELS = 1 << 26
 _COCO = re.compile(
     r"(^|/)(annotations/[^/]*|[^/]*coco[^/]*|(instances|panoptic)_[^/]*)\.json$", re.IGNORECASE
 )
+_CODE = re.compile(r"(?=[a-f]*\d)[0-9a-f]{6,}", re.IGNORECASE)
 _SENTENCE = re.compile(rb"[^\n,\d]{3}[^\n]*$")
 """Text of one line that does not start with numbers."""
 _TARGETS = re.compile("gt|ground_?truth|targets?|clean|clear|sharp|high|hr|depths?", re.IGNORECASE)
@@ -125,7 +126,9 @@ def recognised(
             plain = replace(sign, instances=False).flag
             hint = f"{sign.flag} keeps objects apart, {plain} uses the values as classes"
             raise SourceError(where, f"{sign.how}, or classes?", hint)
-    found_rules = {one.key: one.option for one in signs}
+    found_rules: dict[str, str | bool] = {one.key: one.option for one in signs}
+    if any(one.are_objects for one in signs) and not is_said:
+        found_rules["instances"] = True
     return recipe.with_rules(**found_rules) if found_rules else recipe
 
 
@@ -166,12 +169,22 @@ def _mask_signs(
             taken |= paired
             how = f"{len(paired):,} masks of {len(files.of_image):,} of {len(rest):,} images"
             is_numbered = hold_numbers(ordered, _MOST_PIXELS, documents)
+            are_objects = not is_numbered and _are_objects(files.of_image)
             if is_numbered:
                 how += f"; {NUMBERED}"
             elif len(paired) > len(files.of_image):
                 how += f"; {OptionName('instances')} keeps each apart"
-            found.append(Sign("masks", pattern, how, instances=is_numbered))
+            sign = Sign("masks", pattern, how, instances=is_numbered, are_objects=are_objects)
+            found.append(sign)
     return found
+
+
+def _are_objects(of_image: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether images have several masks, whose names are codes and all different."""
+    names = [stem(mask) for masks in of_image.values() for mask in masks]
+    are_several = len(of_image) > 1 and len({*names}) == len(names) > len(of_image)
+    own = {stem(image) for image in of_image}
+    return are_several and own.isdisjoint(names) and all(map(_CODE.fullmatch, names))
 
 
 def mask_patterns(images: Sequence[str], folders: Mapping[str, Sequence[str]]) -> list[str]:

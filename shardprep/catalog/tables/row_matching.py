@@ -25,6 +25,7 @@ from shardprep.source.string_column import Coded, Texts, positions
 
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
 _SPLIT_COLUMNS = frozenset(("split", "subset", "set", "partition", "usage", "dataset", "phase"))
+_WORD_AT_END = re.compile("[-_][A-Za-z]+$")
 _SAMPLE_ROWS = 500
 """Approximate number of rows to search in order to detect the column of ids."""
 
@@ -156,10 +157,23 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     step = max(1, len(table.rows) // _SAMPLE_ROWS)
     hits = [index.num_found(table.cells(i)[::step]) for i in range(len(table.header))]
     if not any(hits):
+        for i, title in enumerate(table.header):
+            if ids := _ids_before_ending(index, title, table.cells(i)[::step]):
+                return ids
         what = "none of its columns has names of images in the source"
         hint = "name the columns, as in csv:FILE:ID:LABEL"
         raise SourceError(table.name, what, hint)
     return table.header[hits.index(max(hits))]
+
+
+def _ids_before_ending(index: KeyIndex, title: str, cells: Texts) -> str:
+    """Return the template of ids with the same ending in all cells, or "": `{id[:-6]}`."""
+    endings = {match and match[0] for match in map(_WORD_AT_END.search, cells)}
+    ending = endings.pop() if len(endings) == 1 else None
+    if not ending or _FIELD.fullmatch(f"{{{title}}}") is None or ":" in title:
+        return ""
+    number = index.num_found(Texts.of([one.removesuffix(ending) for one in cells]))
+    return f"{{{title}[:-{len(ending)}]}}" if 2 * number > len(cells) else ""
 
 
 def row_ids(table: Table, column: str) -> tuple[str, Texts]:

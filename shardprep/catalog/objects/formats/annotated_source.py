@@ -47,6 +47,8 @@ class Sign:
     """The evidence, in one line."""
     instances: bool = False
     """True if mask values look like object numbers; `--instances` then keeps objects apart."""
+    are_objects: bool = False
+    """True if each object certainly has a mask of its own."""
     num_unlisted: int = 0
     """Number of images without a document, in a format with a document for each image."""
     has_points: bool = False

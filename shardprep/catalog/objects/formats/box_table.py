@@ -21,7 +21,7 @@ from shardprep.catalog.objects.object_table import (
     ObjectTable,
 )
 from shardprep.catalog.tables.key_index import KeyIndex
-from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table, united
+from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table, row_ids, united
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import Floats
@@ -41,6 +41,9 @@ _SPACES = str.maketrans("[](){},;\"'", " " * 10)
 _DICT = re.compile(r"\{([^{}]*)\}")
 _ENTRY = re.compile(r"['\"]?([A-Za-z_]\w*)['\"]?\s*:\s*([-+.\w]+)")
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
+_MOST_SEEN = 100
+_NUMBERS = re.compile(r"(\s-?\d[\d.]*){4}")
+"""Numbers in a cell, as of the box itself."""
 _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name", re.IGNORECASE)
 _OF_TENSORFLOW = frozenset(("filename", "class", "xmin", "ymin", "xmax", "ymax"))
 """Columns of a table that is always of objects, even if each image has one."""
@@ -211,7 +214,9 @@ def _find_columns(table: Table) -> BoxColumns:
 
 def _find_label(table: Table, columns: BoxColumns, id_column: str) -> str:
     others = (t for t in table.header if t not in (*columns.names, id_column))
-    return next((title for title in others if _LABELS.search(title)), "")
+    titles = [title for title in others if _LABELS.search(title)]
+    cells = {title: table.cells(table.column(title))[:_MOST_SEEN] for title in titles}
+    return next((one for one in titles if not any(map(_NUMBERS.search, cells[one]))), "")
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
@@ -219,8 +224,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
     for table in united(source.index, source.documents.tables):
         option, id_column = _rule_of(table, source.index)
         if option:
-            ids = table.column(id_column)
-            named = coverage(source.index, {row[ids] for row in table.rows})
+            named = coverage(source.index, {*row_ids(table, id_column)[1]})
             if named.is_enough:
                 place = parse_box_rule(option).table.boxes
                 sides = [table.column(one) for one in place.names] if place else []
@@ -242,8 +246,8 @@ def _rule_of(table: Table, index: KeyIndex) -> tuple[str, str]:
         ids = find_ids(index, table)
     except SourceError:
         return "", ""
-    place, titles = table.column(ids), {title.lower() for title in table.header}
-    is_once = len({row[place] for row in table.rows}) == len(table.rows)
+    titles = {title.lower() for title in table.header}
+    is_once = len({*row_ids(table, ids)[1]}) == len(table.rows)
     if len(columns.names) == 4 and is_once and not titles >= _OF_TENSORFLOW:
         return "", ""
     label = _find_label(table, columns, ids)
@@ -251,7 +255,8 @@ def _rule_of(table: Table, index: KeyIndex) -> tuple[str, str]:
         label = ""
     parts = ["csv", table.files, ids, ",".join(columns.names), label]
     rule = ":".join(part for part in parts if part)
-    return ("", "") if ":" in "".join(parts[2:]) else (rule, ids)
+    is_odd = ":" in "".join(parts[3:]) or (":" in ids and "{" not in ids)
+    return ("", "") if is_odd else (rule, ids)
 
 
 def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:
