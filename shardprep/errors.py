@@ -228,7 +228,10 @@ class QuestionError(RecipeError):
 
     @classmethod
     def of(cls, where: str | OptionName, choices: Sequence[Choice]) -> QuestionError:
-        error = cls(where, f"{len(choices)} readings of the source fit, and one must be chosen")
+        what = f"{len(choices)} readings of the source fit, and one must be chosen"
+        if len(choices) == 1:
+            what = "a part of the source is not read, and what to do without it must be said"
+        error = cls(where, what)
         error.hint = ", or ".join(f"{one.flags} ({one.why})" for one in choices)  # flags stay whole
         error.choices = choices
         return error

@@ -149,9 +149,3 @@ def test_a_folder_with_a_picture_of_each_class_is_left_out(tmp_path: Path) -> No
     found = catalog(tmp_path, pictures(*keys, "Meta/7.jpg", "Meta/8.jpg", "Meta/9.jpg"))
     assert found.label_names == ("7", "8", "9")
     assert len(found.items) == len(keys)
-
-
-def test_folders_are_asked_for_if_a_text_has_boxes_of_their_images(tmp_path: Path) -> None:
-    keys = [f"{scene}/p_{i}.jpg" for scene in ("0--Parade", "1--Riot") for i in range(4)]
-    boxes = b"0--Parade/p_1.jpg\n1\n4 3 21 16 0 0 0\n"
-    assert asked(tmp_path, pictures(*keys) | {"gt/faces.txt": boxes}) == ["none", "folder"]

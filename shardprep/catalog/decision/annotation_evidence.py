@@ -45,7 +45,6 @@ _NO_CLASS = re.compile(
 """A word in the names of folders that are splits or kinds of files, and not classes."""
 _CUTS = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
-_OBJECTS = re.compile(rb'"(objects|bbox|boxes)"\s*:\s*[\[{]')
 _MOST_BYTES = 1 << 20
 _OUTLINES = ("labelme", "via", "jsonl")
 """Formats of tools that draw outlines; COCO has boxes first."""
@@ -195,9 +194,7 @@ def _labels_of_files(view: View) -> list[Reading]:
     if auto_labels(view.index, view.tables).rule not in ("prefix", "none"):
         return []
     rows: list[Mapping[str, str]] = []
-    num_objects = 0
     for text in read_each(members[:: -(-len(members) // _NUM_SAMPLES)], _MOST_BYTES):
-        num_objects += _OBJECTS.search(text.data) is not None
         with contextlib.suppress(SourceError):
             rows += json_rows(text.data, text.key, is_of_image=True)
     with contextlib.suppress(SourceError):
@@ -205,5 +202,4 @@ def _labels_of_files(view: View) -> list[Reading]:
         several = {"separator": ","} if any("," in one.get(title, "") for one in rows) else {}
         why = f"{counted(len(members), 'JSON document')} of an image each have {title!r}"
         return [Reading({"labels": f"csv:{{id}}.json:id:{title}", **several}, why)]
-    why = f"{counted(len(members), 'JSON document')} of an image each have objects, not read"
-    return [Reading({"labels": "none"}, why)] if num_objects else []
+    return []

@@ -95,7 +95,7 @@ def choices(match: TableMatch, index: KeyIndex, tables: Sequence[Table]) -> list
             continue
         kinds, is_likely = _kinds(match, title, counts, shown.get(title, set()))
         words = _words(title)
-        strength = LIKELY if is_likely and not words & _ABOUT else WEAK
+        strength = LIKELY if is_likely and not is_about(title) else WEAK
         if words & _LABELS or (words & _TEXTS and "target" in kinds[0]):
             strength = STRONG
         if table.name.endswith(".txt") and kinds == [{}] and None in map(as_number, counts):
@@ -140,7 +140,7 @@ def _groups(
     several = candidate_columns(match)
     flags = tuple(one for one in several[0] if one in titles) if several else ()
     if len(flags) > 1:
-        is_all = len(flags) == len([one for one in titles if not _words(one) & _ABOUT])
+        is_all = len(flags) == len([one for one in titles if not is_about(one)])
         strength = STRONG if is_all or len(flags) > 2 else LIKELY
         strength = SHARED if {*flags} == {*shown} else strength
         yield _choice(match, flags, strength, _flag_kinds(match, flags, tables))
@@ -258,6 +258,11 @@ def _named(match: TableMatch, found: Sequence[Choice]) -> list[Choice]:
         single[name] = replace(single[name], strength=strength)
     several = [one for one in found if len(one.titles) > 1]
     return [*several, *(one for title, one in single.items() if title not in lost)]
+
+
+def is_about(title: str) -> bool:
+    """Return whether the title of a column is of an id, a size, a place or the like."""
+    return not _words(title).isdisjoint(_ABOUT)
 
 
 def _words(title: str) -> set[str]:

@@ -17,12 +17,13 @@ from shardprep.catalog.decision.sample_folders import samples
 from shardprep.catalog.decision.split_evidence import splits
 from shardprep.catalog.decision.table_evidence import by_tables
 from shardprep.catalog.decision.target_images import target_images
+from shardprep.catalog.decision.unread_documents import unread_documents
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError
 
 STAGES: tuple[Stage, ...] = (
     copies, class_pictures, mask_files, target_images, variants, annotation_readings, samples,
-    splits, by_tables, labels_by_names,
+    splits, by_tables, labels_by_names, unread_documents,
 )  # fmt: skip
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_CHOICES = 6
@@ -43,9 +44,10 @@ def decide(view: View) -> View:
 def _decided(view: View, stages: Sequence[Stage]) -> View:
     for number, stage in enumerate(stages, 1):
         readings = stage(view)
-        if len(readings) > 1:
+        is_asked = not all(one.is_certain for one in readings)
+        if len(readings) > 1 or is_asked:
             choices = _followed(view, readings, stages[number - 1 :])
-            if len(choices) > 1:
+            if len(choices) > 1 or (choices and is_asked):
                 raise QuestionError.of(OptionName("labels", view.recipe.labels), choices)
             readings = [Reading(one.options, one.why) for one in choices]
         for reading in readings:

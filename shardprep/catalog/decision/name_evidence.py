@@ -18,7 +18,7 @@ import numpy as np
 from shardprep.catalog.candidates import stack_candidates
 from shardprep.catalog.decision.name_fields import form_of, name_fields
 from shardprep.catalog.decision.pairs import common_start
-from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.labels import ENOUGH, are_classes, auto_labels
 from shardprep.catalog.names import are_parts, find_masks, folder_splits, given_split
 from shardprep.catalog.objects.detect import find_signs
@@ -26,10 +26,8 @@ from shardprep.catalog.objects.mask_values import are_masks
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.row_matching import find_ids
 from shardprep.errors import SourceError, counted
-from shardprep.source.members import Member
 from shardprep.source.names import without_archive_suffix
 from shardprep.source.string_column import Texts
-from shardprep.storage.text_file import decoded
 
 _OTHERS = ("labels", "boxes", "masks", "points", "rows", "target_image", "target", "stack")
 _NUM_SAMPLES = 8
@@ -39,11 +37,8 @@ _NUM_BLOCKS, _BLOCK = 8, 250
 _MANY = 20
 """Numbered folders are probably samples if there are this many, with fewer images each."""
 _MOST_DOCUMENTS = 64
-_HEAD = 1 << 16
 _CLASS = re.compile("class|label|categor|species|wnid|breed|target|digit", re.IGNORECASE)
 _CODE = re.compile("(?=.*[0-9])(?=.*[g-z])[a-z0-9]{4,7}", re.IGNORECASE)
-_BOX = re.compile(r"(-?\d[\d.]*[\s,]+){3,30}-?\d[\d.]*")
-_IMAGE = re.compile(r"\S+\.(jpe?g|png|tiff?|bmp)", re.IGNORECASE)
 _NONE = Reading({"labels": "none"}, "images without labels")
 
 
@@ -98,9 +93,6 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
     is_many = len(names) >= _MANY and names.total() < _MANY * len(names)
     if found or (is_many and are_numbers):
         yield from (*found[:4], folder, _NONE)
-    elif file := _unread_boxes(view):
-        yield Reading(_NONE.options, f"{file} has boxes, in a form that is not read")
-        yield folder
 
 
 def _of_test_names(
@@ -154,16 +146,6 @@ def _are_photos(view: View, kinds: Collection[str]) -> bool:
     return not any(are_masks([one], _MOST_PIXELS) for one in some)
 
 
-def _unread_boxes(view: View) -> str:
-    """Return a text that has boxes of images by their names, or ""; its form is not a known one."""
-    for member in view.documents.members(".txt")[:_MOST_DOCUMENTS]:
-        lines = _head(member).splitlines()
-        named = [*filter(_IMAGE.fullmatch, lines)][:_NUM_SAMPLES]
-        if named and any(map(_BOX.fullmatch, lines)) and view.index.num_found(Texts.of(named)):
-            return member.key
-    return ""
-
-
 def _of_fields(view: View) -> Iterator[Reading]:
     """Yield the readings of fields of file names, as classes, numbers or texts."""
     for one in name_fields([*{*Texts.of(_sampled(view)).stems(0)}]):
@@ -193,7 +175,7 @@ def _texts_beside(view: View) -> list[Reading]:
         return []
     keys = _sampled(view)
     wanted = {f"{key.rpartition('.')[0]}.txt" for key in keys[:: len(keys) // _NUM_SAMPLES + 1]}
-    found = [_head(one).strip() for one in texts if one.key in wanted]
+    found = [head_of(one).strip() for one in texts if one.key in wanted]
     words = [word for text in found for word in text.split()]
     num_words = sum(word.strip(",.!?;:'\"()").isalpha() for word in words)
     if len(found) < ENOUGH * len(wanted) or num_words * 2 <= len(words) or "<" in "".join(found):
@@ -203,12 +185,6 @@ def _texts_beside(view: View) -> list[Reading]:
     are_texts = 2 * len({*found}) > len(found)
     classes = Reading({**options, "target": "class"}, f"{len({*found})} different texts")
     return [reading] if are_texts else [classes, reading]
-
-
-def _head(member: Member) -> str:
-    with contextlib.suppress(SourceError, OSError):
-        return decoded(member.extent.read_head(_HEAD))
-    return ""
 
 
 def _sampled(view: View) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,10 +22,14 @@ from shardprep.catalog.tables.row_matching import united
 from shardprep.catalog.tables.table import Table
 from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.recipe.recipe import Recipe
-from shardprep.source.members import Members
+from shardprep.source.byte_range import MemberError
+from shardprep.source.members import Member, Members
+from shardprep.storage.text_file import decoded
 
 Options = Mapping[str, Any]
 """Key of a recipe → its value."""
+HEAD = 1 << 18
+"""Maximum number of bytes of a document to look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class Reading:
     options: Options
     why: str
     """What speaks for it, with the number of images: "12 masks of 12 images"."""
+    is_certain: bool = True
+    """False to ask the user even if there is no other reading."""
 
     @property
     def flags(self) -> str:
@@ -47,6 +54,13 @@ class Reading:
             several = value if isinstance(value, tuple) else (value,)
             words += [f"{flag} {shlex.quote(str(one))}" for one in several]
         return " ".join(words)
+
+
+def head_of(document: Member) -> str:
+    """Return the start of a text, or "" if it cannot be read."""
+    with contextlib.suppress(MemberError, OSError):
+        return decoded(document.extent.read_head(HEAD))
+    return ""
 
 
 @dataclass(frozen=True)

@@ -292,7 +292,7 @@ def annotation_findings(keys: Sequence[str], documents: Documents) -> list[str]:
             line = f"{suffix} files for {counted(len(named), 'image')} look like boxes of {title}"
             found.append(f"{line}; {OptionName('boxes')} {option} stores them")
         elif suffix == ".txt" and len(both) >= ENOUGH * len(images):
-            pattern = _text_pattern(keys, named[0].key)
+            pattern = text_pattern(keys, named[0].key)
             line = f"{suffix} files for {counted(len(named), 'image')} are texts"
             found.append(f"{line}; {OptionName('labels')} text:{pattern} stores them")
     images = {stem(key) or composed(key) for key in keys}
@@ -325,13 +325,15 @@ def text_files(keys: Sequence[str], documents: Documents) -> str:
     sample = [members[name] for name in both[:: max(1, len(both) // NUM_SAMPLES)][:NUM_SAMPLES]]
     texts = {text.data.strip() for text in read_each(sample)}
     is_text = 2 * len(texts) > len(sample) and all(map(_SENTENCE.match, texts))
-    return _text_pattern(keys, sample[0].key) if is_text else ""
+    return text_pattern(keys, sample[0].key) if is_text else ""
 
 
-def _text_pattern(keys: Sequence[str], text: str) -> str:
-    folder, _, _ = text.rpartition("/")
+def text_pattern(keys: Sequence[str], text: str) -> str:
+    """Return the pattern of the documents of single images, of which `text` is one."""
+    folder, _, name = text.rpartition("/")
     is_beside = any(key.rpartition("/")[0] == folder for key in keys)
-    return "{stem}.txt" if is_beside else f"{folder.rpartition('/')[2]}/{{stem}}.txt"
+    file = f"{{stem}}{name[name.rfind('.') :]}"
+    return file if is_beside else f"{folder.rpartition('/')[2]}/{file}"
 
 
 def _fits(data: bytes, images: Collection[str]) -> bool:

@@ -1,0 +1,108 @@
+"""Documents that name the images and that nothing reads: the user is asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardprep.errors import Choice, QuestionError
+from tests.catalog.builders import catalog
+from tests.support.builders import jpeg
+
+
+def pictures(*keys: str) -> dict[str, bytes]:
+    return {key: jpeg(16, 16, i) for i, key in enumerate(keys)}
+
+
+def choices(folder: Path, members: dict[str, bytes]) -> list[Choice]:
+    with pytest.raises(QuestionError) as caught:
+        catalog(folder, members)
+    return [*caught.value.choices]
+
+
+def test_a_document_of_each_image_is_not_passed_over(tmp_path: Path) -> None:
+    members = pictures(*(f"photos/IMG_{i}.jpg" for i in range(6)))
+    members |= {f"truth/GT_IMG_{i}.mat": b"MATLAB 5.0 MAT-file\n\1" for i in range(6)}
+    with pytest.raises(QuestionError) as caught:
+        catalog(tmp_path, members)
+    [choice] = caught.value.choices
+    assert choice.flags == "--labels none"
+    assert "truth/GT_IMG_0.mat" in choice.why
+    assert "MATLAB 5.0" in choice.why
+    assert "not read" in caught.value.what
+
+
+def test_the_question_is_answered_by_its_flags(tmp_path: Path) -> None:
+    members = pictures(*(f"photos/IMG_{i}.jpg" for i in range(6)))
+    members |= {f"truth/GT_IMG_{i}.mat": b"MATLAB" for i in range(6)}
+    assert not catalog(tmp_path, members, labels="none").label_names
+
+
+def test_texts_of_an_unknown_form_can_be_stored_as_texts(tmp_path: Path) -> None:
+    members = pictures(*(f"images/{i:03}.jpg" for i in range(4)))
+    members |= {f"label_2/{i:03}.txt": b"Car 0.0 0 -1.5 1 2 9 8\nVan 0.1 0 2" for i in range(4)}
+    flags = [one.flags for one in choices(tmp_path, members)]
+    assert flags == ["--labels none", "--labels 'text:label_2/{stem}.txt' --target text"]
+
+
+def test_a_document_that_names_the_images_is_not_passed_over(tmp_path: Path) -> None:
+    names = [f"a{i}f-{i * 37}.jpg" for i in range(6)]
+    frames = [{"name": name, "labels": [{"box2d": {"x1": 1}}]} for name in names]
+    members = pictures(*(f"images/{name}" for name in names))
+    members["det/train.json"] = json.dumps(frames).encode()
+    assert "det/train.json" in choices(tmp_path, members)[0].why
+
+
+def test_rows_with_the_numbers_of_images_are_not_passed_over(tmp_path: Path) -> None:
+    members = pictures(*(f"frames/seq_{i:06}.jpg" for i in range(1, 9)))
+    members["counts.txt"] = b"".join(b"%d,35,0.5\n" % i for i in range(1, 9))
+    assert [one.flags for one in choices(tmp_path, members)] == ["--labels none"]
+
+
+def test_numbers_beside_the_images_of_a_folder_are_of_these(tmp_path: Path) -> None:
+    members = pictures(*(f"clip{c}/img1/{i:06}.jpg" for c in (1, 2) for i in range(1, 5)))
+    members |= {
+        f"clip{c}/gt/gt.txt": b"".join(b"%d,1,4,3,21,16,1\n" % i for i in range(1, 5))
+        for c in (1, 2)
+    }
+    assert "clip1/gt/gt.txt" in choices(tmp_path, members)[0].why
+
+
+def test_a_list_of_splits_by_number_is_not_passed_over(tmp_path: Path) -> None:
+    members = pictures(*(f"images/{name}/{i}.jpg" for name in ("cat", "dog") for i in range(4)))
+    members["train_test_split.txt"] = b"".join(b"%d %d\n" % (i, i % 4 > 0) for i in range(1, 9))
+    [choice] = choices(tmp_path, members)
+    assert choice.flags == "--labels folder"
+    assert "train_test_split.txt" in choice.why
+
+
+def test_boxes_in_a_text_and_folders_of_classes_are_both_proposed(tmp_path: Path) -> None:
+    keys = [f"{name}/{name}{i}.jpg" for name in ("parade", "meeting") for i in range(4)]
+    members = pictures(*(f"images/{key}" for key in keys))
+    members["faces.txt"] = "".join(f"{key}\n1\n4 3 21 16 0 0\n" for key in keys).encode()
+    flags = [one.flags for one in choices(tmp_path, members)]
+    assert flags == ["--labels none", "--labels folder"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("README.txt", "0.jpg shows 1.jpg, 2.jpg, 3.jpg, 4.jpg and 5.jpg"),
+        ("sha256.txt", "".join(f"abcdef  photos/view{i}.jpg\n" for i in range(6))),
+        ("files.txt", "".join(f"photos/view{i}.jpg\n" for i in range(6))),
+        ("bad.txt", "view1.jpg is blurred"),
+        ("sizes.csv", "image,width\n" + "".join(f"view{i}.jpg,640\n" for i in range(6))),
+        ("camera.json", '{"model": "X100", "iso": 200}'),
+    ],
+)
+def test_documents_about_something_else_ask_nothing(tmp_path: Path, name: str, text: str) -> None:
+    members = pictures(*(f"photos/view{i}.jpg" for i in range(6)))
+    assert "none found" in catalog(tmp_path, {**members, name: text.encode()}).labels_from
+
+
+def test_lists_beside_folders_of_classes_ask_nothing(tmp_path: Path) -> None:
+    members = pictures(*(f"{name}/{name}{i}.jpg" for name in ("cat", "dog") for i in range(4)))
+    members["sizes.txt"] = "".join(f"{key} 16x16\n" for key in members).encode()
+    assert catalog(tmp_path, members).label_names == ("cat", "dog")
