@@ -167,6 +167,8 @@ def _is_split(
         return True
     if any(one.rest == other.rest and one.split != other.split for other in own.values()):
         return bool(one.rest) or not one.is_short
+    if len(others) == 1 and not one.is_short and below[name] == below[others[0]] != {""}:
+        return True  # eval15/low and our485/low
     if one.split in UNTRAINED and not one.rest and not one.is_short:
         return len(splits) > 1
     lasts = {last for other in others for last in below[other] if last}

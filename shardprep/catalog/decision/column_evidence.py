@@ -14,6 +14,7 @@ from shardprep.catalog.labels import (
     candidate_columns,
     have_several,
 )
+from shardprep.catalog.names import document_split
 from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
@@ -21,6 +22,7 @@ from shardprep.catalog.target_proposals import is_id, target_proposals
 from shardprep.catalog.target_values import as_number
 from shardprep.errors import RecipeError, counted
 from shardprep.recipe.rules import parse_label_rule
+from shardprep.source.string_column import Texts
 
 SHARED, CERTAIN, STRONG, LIKELY, WEAK = 5, 4, 3, 2, 1
 """Strength of a choice: the columns of a sample submission; the only column or its usual title; a
@@ -100,12 +102,22 @@ def choices(match: TableMatch, index: KeyIndex, tables: Sequence[Table]) -> list
             strength = STRONG
         if table.name.endswith(".txt") and kinds == [{}] and None in map(as_number, counts):
             kinds = [{}, {"target": "text"}]  # words in images, as often as classes
+        if kinds == [{}] and _has_others_in_test(table, cells[title]):
+            kinds = [{"target": "text"}, {}]
         if title in usual[:1] or len(titles) == 1:
             strength = CERTAIN
         if [*shown] == [title]:
             strength = SHARED
         found.append(_choice(match, (title,), strength, kinds))
     return _named(match, [one for one in found if one.options])
+
+
+def _has_others_in_test(table: Table, cells: Texts) -> bool:
+    """Return whether most texts of the rows for test are not in the other rows."""
+    is_test = table.parts_of_rows().fit(lambda name: document_split(name) == "test")
+    test, others = ({*cells.where(fits)} - {""} for fits in (is_test, ~is_test))
+    is_text = any(as_number(one) is None for one in test)
+    return bool(others) and is_text and 2 * len(test - others) > len(test)
 
 
 def _numbered_boxes(table: Table) -> str:

@@ -7,6 +7,7 @@ several do, nothing is built: the error shows each as flags, with the parts that
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from shardprep.catalog.decision.annotation_evidence import annotation_readings
@@ -60,16 +61,19 @@ def _followed(view: View, readings: Sequence[Reading], stages: Sequence[Stage]) 
 
     The first of the stages gave the readings; it looks again at what a selection leaves.
     """
-    found: list[Choice] = []
+    several: list[list[Choice]] = []
     for reading in readings:
         further = stages if reading.options.keys() <= _SELECTION else stages[1:]
         try:
             own = _decided(view.read_as(reading), further)
-            found.append(_choice(_options(own), reading.why))
+            several.append([_choice(_options(own), reading.why)])
         except QuestionError as error:
-            found += (one._replace(why=f"{reading.why}; {one.why}") for one in error.choices)
+            choices = (one._replace(why=f"{reading.why}; {one.why}") for one in error.choices)
+            several.append([*choices])
         except (SourceError, RecipeError):  # it fits no image, or contradicts itself
             continue
+    in_turn = itertools.zip_longest(*several)  # the first of each reading, then the second ones
+    found = [one for choices in in_turn for one in choices if one is not None]
     by_flags = {one.flags: one for one in reversed(found)}
     return [one for one in found if by_flags[one.flags] is one][:_MOST_CHOICES]
 

@@ -25,6 +25,7 @@ from shardprep.catalog.labels import ENOUGH, are_classes
 from shardprep.catalog.names import (
     MASK_ENDING,
     OF_OBJECTS,
+    are_parts,
     find_masks,
     folder_splits,
     masks_by_folder,
@@ -34,7 +35,7 @@ from shardprep.catalog.objects.detect import mask_patterns
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.known_formats import recognise
-from shardprep.catalog.objects.mask_files import MaskFiles, SeveralImagesError, pair_masks
+from shardprep.catalog.objects.mask_files import MaskFiles, SeveralImagesError, matching, pair_masks
 from shardprep.catalog.objects.mask_values import (
     NUMBERED,
     Colour,
@@ -105,6 +106,13 @@ class _Set:
     files: MaskFiles = field(default_factory=lambda: MaskFiles({}, []))
     rivals: tuple[str, str] | None = None
     """Names of two folders whose images the masks fit equally."""
+
+    @property
+    def names(self) -> set[str]:
+        return {name for kind in self.kinds for name in kind.bases}
+
+    def holds(self, kind: _Kind) -> bool:
+        return kind.folder.rpartition("/")[2] == self.folder
 
     @property
     def has_word(self) -> bool:
@@ -202,7 +210,7 @@ def _words(text: str) -> str:
 
 
 def _may_be_masks(kind: _Kind) -> bool:
-    return _is_named(f"{kind.folder} {kind.ending}")
+    return is_named(f"{kind.folder} {kind.ending}")
 
 
 def _sets(kinds: Sequence[_Kind], members: Members) -> tuple[list[_Set], list[_Kind]]:
@@ -231,7 +239,7 @@ def _sets(kinds: Sequence[_Kind], members: Members) -> tuple[list[_Set], list[_K
             own = [part for part in own if _DRAWN.search(_words(part))]
         else:
             own = [part for part in own if part not in in_use and kind.folder not in mixed]
-        part = max(reversed(own), key=_is_named, default="")
+        part = max(reversed(own), key=is_named, default="")
         if not part and not kind.ending:
             continue
         num_equal = sum(name in photos for name in kind.rows)
@@ -243,14 +251,20 @@ def _sets(kinds: Sequence[_Kind], members: Members) -> tuple[list[_Set], list[_K
         one.kinds.append(kind)
         one.colours |= colours
     sets = list(found.values())
-    has_values = any(not (one.colours or one.is_drawn) for one in sets)
+    values = [one for one in sets if not (one.colours or one.is_drawn)]
+    names = {name for one in values for name in one.names}
     for one in sets:  # colours of masks that are there as values
-        one.is_drawn |= bool(one.colours) and has_values
+        one.is_drawn |= bool(one.colours) and 2 * len(one.names & names) > len(one.names)
+    direct = {one.folder for one in sets if any(map(one.holds, one.kinds))}
+    for one in sets:  # masks of one kind in a folder, and of others in the folders below it
+        if one.folder in direct and not any(map(one.holds, one.kinds)):
+            one.folder += "/*"
     of_drawn = {id(kind) for one in sets if one.is_drawn for kind in one.kinds}
     return sets, [one for one in pictures if id(one) not in of_drawn]
 
 
-def _is_named(text: str) -> bool:
+def is_named(text: str) -> bool:
+    """Return whether a text has a word of mask folders and mask names."""
     return bool(_OF_MASKS.search(_words(text)))
 
 
@@ -367,6 +381,7 @@ def _of_folders(one: _Set, pictures: Sequence[_Kind], rest: str) -> Iterator[str
 def _readings(view: View, sets: Sequence[_Set]) -> list[Reading]:
     """Return a reading for each set of masks that fits, and those with labels or boxes."""
     members, found = view.candidates, list[Reading]()
+    sets = _joined(sets, list(members.keys))
     usable = [one for one in sets if one.pattern]
     for one in usable:
         globs = tuple(dict.fromkeys(other.glob for other in sets if other is not one))
@@ -375,13 +390,30 @@ def _readings(view: View, sets: Sequence[_Set]) -> list[Reading]:
         found += _of_set(view, one, images, {"exclude": globs} if globs else {})
     rivals = next((one.rivals for one in sets if one.rivals), None)
     if not usable and rivals:
-        found = [
-            Reading({"exclude": (f"{glob.escape(other)}/*",)}, f"the masks are of {name}")
-            for name, other in (rivals, rivals[::-1])
-        ]
+        for name, other in (rivals, rivals[::-1]):
+            apart = Reading({"exclude": (f"{glob.escape(other)}/*",)}, f"the masks are of {name}")
+            own = mask_files(view.read_as(apart)) or [Reading({}, "")]
+            found += [Reading({**apart.options, **more.options}, apart.why) for more in own]
         globs = tuple(one.glob for one in sets if one.rivals)
         found.append(Reading({"exclude": globs}, "the masks are left out"))
     return found
+
+
+def _joined(sets: Sequence[_Set], keys: Sequence[str]) -> Sequence[_Set]:
+    """Return the sets, those of a folder that differ in the ends of their names as classes."""
+    of_text: defaultdict[tuple[str, str], list[_Set]] = defaultdict(list)
+    for one in sets:
+        start, end, rest = one.pattern.rpartition(one.ending or "{stem}")
+        if one.folder and end[:1] in "-_." and rest[:1] == "." and not one.colours:
+            of_text[one.folder, f"{start}{end[:1]}{{class}}{rest}"].append(one)
+    for (folder, text), several in of_text.items():
+        shown = {key for one in several for key in one.files.keys}
+        if len(several) > 1 and matching(keys, parse_mask_pattern(text)).keys() == shown:
+            kinds = [kind for one in several for kind in one.kinds]
+            files = pair_masks(keys, parse_mask_pattern(text))
+            left = [one for one in sets if all(one is not other for other in several)]
+            return [_Set(folder, "", kinds, pattern=text, files=files), *left]
+    return sets
 
 
 def _of_set(view: View, one: _Set, images: Sequence[str], options: dict[str, Any]) -> list[Reading]:
@@ -447,7 +479,7 @@ def _class_depth(images: Sequence[str], keys: Sequence[str]) -> int:
         if not names.isdisjoint(no_classes) and depth == 1 and len(names) > 1:
             return 0
         plain = {_plain(name) for name in names}
-        if len(plain) > 1:
+        if len(plain) > 1 and not are_parts(names):
             return depth * ("" not in plain and are_classes(len(names), len(images)))
     return 0
 

@@ -9,23 +9,34 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from posixpath import commonpath
 
 import numpy as np
 
 from shardprep.catalog.candidates import stack_candidates
+from shardprep.catalog.decision.mask_evidence import is_named
 from shardprep.catalog.decision.name_fields import form_of, name_fields
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.labels import ENOUGH, are_classes, auto_labels
-from shardprep.catalog.names import are_parts, find_masks, folder_splits, given_split
+from shardprep.catalog.names import (
+    are_parts,
+    find_masks,
+    folder_splits,
+    given_split,
+    split_folders,
+    stem,
+)
 from shardprep.catalog.objects.detect import find_signs
 from shardprep.catalog.objects.mask_values import are_masks
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.row_matching import find_ids
 from shardprep.errors import SourceError, counted
+from shardprep.source.members import Members
 from shardprep.source.names import without_archive_suffix
 from shardprep.source.string_column import Texts
 
@@ -37,6 +48,9 @@ _NUM_BLOCKS, _BLOCK = 8, 250
 _MANY = 20
 """Numbered folders are probably samples if there are this many, with fewer images each."""
 _MOST_DOCUMENTS = 64
+_HEAD = 1 << 16
+_MOST_DEPTH = 6
+_INDEX = "an index of letters above the names"
 _CLASS = re.compile("class|label|categor|species|wnid|breed|target|digit", re.IGNORECASE)
 _CODE = re.compile("(?=.*[0-9])(?=.*[g-z])[a-z0-9]{4,7}", re.IGNORECASE)
 _NONE = Reading({"labels": "none"}, "images without labels")
@@ -74,7 +88,8 @@ def labels_by_names(view: View) -> Sequence[Reading]:
     names = +names
     is_fit = names.total() >= ENOUGH * sum(counts.values())
     if is_fit and are_classes(len(names), names.total()) and not are_parts(names):
-        found = [*_of_folders(view, counts, names)] or [*_of_test_names(view, tests, names)]
+        found = [*_of_folders(view, counts, names)]
+        found = found or [*_of_test_names(view, tests, names)] or [*_of_test(every, names)]
         return found if len(found) < 2 or not _has_table(view) else []
     found = [*_of_fields(view)] or [*_of_whole_names(view)]
     return [*found, _NONE] if found and not _is_explained(view) else []
@@ -86,9 +101,16 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
         if len(names) > len(kinds) + 1 and _are_photos(view, kinds):
             yield folder
         return
+    others = [*_of_kinds(view, counts), *_of_wrappers(view, counts)]
+    others += [] if others else _of_paths(counts)
+    if others:
+        yield from others
+        if others[0].why != _INDEX:
+            yield from (folder, _NONE)
+        return
     found = list[Reading]()
     are_numbers = all(map(str.isdecimal, names))
-    if are_numbers:
+    if are_numbers or len({re.sub(r"^\d+(?=[A-Za-z]+$)", "", name) for name in names}) == 1:
         found += _of_numbers(view, counts, len(names))
     is_many = len(names) >= _MANY and names.total() < _MANY * len(names)
     if found or (is_many and are_numbers):
@@ -123,8 +145,95 @@ def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Rea
             return
         yield from _of_fields(view)
         yield Reading({"labels": r"regex:(?P<label>\d+/\d+)/[^/]+$"}, "both numbers of the path")
+        yield _of_level(2, above)
+    elif not all(path.rpartition("/")[2].isdecimal() for path in paths):  # 40X, 100X
+        for depth in range(2, _MOST_DEPTH):
+            level = {path.split("/")[-depth] for path in paths if path.count("/") >= depth - 1}
+            if len(level) > 1 and not (are_parts(level) or any(re.search(r"\d", x) for x in level)):
+                yield _of_level(depth, level)
     elif 2 * number <= len(paths):  # the numbers begin anew in each folder above
-        yield Reading({"labels": "folder:2"}, f"{len(above):,} names such as {min(above)}")
+        yield _of_level(2, above)
+
+
+def _of_level(depth: int, names: Collection[str]) -> Reading:
+    return Reading({"labels": f"folder:{depth}"}, f"{len(names):,} names such as {min(names)}")
+
+
+def _of_paths(paths: Collection[str]) -> Iterator[Reading]:
+    """Yield the path as the label if it is longer for some classes: `a/abbey`, `b/bow/indoor`.
+
+    The last names of the longer ones occur in several folders, so they are a part of the name. A
+    level of letters, in which names begin with the letter, is an index.
+    """
+    parts = [path.split("/") for path in paths if path]
+    if len({*map(len, parts)}) < 2 or split_folders(paths):
+        return
+    start = commonpath(paths).split("/") if commonpath(paths) else []
+    rests = [one[len(start) :] for one in parts]
+    least = min(map(len, rests))
+    above = defaultdict[str, set[str]](set)
+    for one in rests:
+        if len(one) > least:
+            above[one[-1]].add("/".join(one[:-1]))
+    num_shared = sum(len(several) for several in above.values() if len(several) > 1)
+    if not least or 2 * num_shared < sum(map(len, above.values())):
+        return
+    is_index = least > 1 and all(len(one[0]) == 1 and one[1][:1] == one[0] for one in rests)
+    before = "/".join([*map(re.escape, start), *(["[^/]+"] if is_index else []), ""])
+    why = _INDEX if is_index else f"{min(above)} is in several folders"
+    yield Reading({"labels": f"regex:^{before}(?P<label>.+)/[^/]+$"}, why)
+
+
+def _of_wrappers(view: View, paths: Collection[str]) -> Iterator[Reading]:
+    """Yield the fields of names in each of several folders `x/x`, which archives have."""
+    if len(paths) < 2 or not all(re.fullmatch(r"(.*/)?([^/]+)/\2", path) for path in paths):
+        return
+    for path in [*paths][:_NUM_SAMPLES]:
+        out = tuple(f"{glob.escape(one.rpartition('/')[2])}/*" for one in paths if one != path)
+        own = view.read_as(Reading({"exclude": out}, ""))
+        yield from (Reading({"exclude": out, **one.options}, one.why) for one in _of_fields(own))
+
+
+def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
+    """Yield the images without the folders that are other kinds of pictures.
+
+    These are masks that no image is named like, or `aligned/1_aligned` beside `original/1`.
+    """
+    if not 2 <= len(paths) <= _MOST_DOCUMENTS:
+        return
+    start = commonpath(paths)
+    masks = {path: [*filter(is_named, path[len(start) :].split("/"))] for path in paths}
+    of_masks = [path for path, parts in masks.items() if parts]
+    rest = [path for path, parts in masks.items() if not parts]
+    if of_masks and rest:
+        seen = [[are_masks([one], _MOST_PIXELS) for one in _some(view, several)]
+                for several in (of_masks, rest)]  # fmt: skip
+        if all(seen[0]) and not any(seen[1]):
+            globs = tuple(sorted({f"{glob.escape(masks[path][0])}/*" for path in of_masks}))
+            why = f"{counted(len(of_masks), 'folder')} of masks that no image is named like"
+            yield Reading({"exclude": globs, "labels": "none"}, why)
+    for one, other in itertools.permutations(paths, 2) if len(paths) == 2 else ():
+        name, stems = one.rpartition("/")[2], [stem(x.key) for x in _some(view, [one])]
+        ids = [re.sub(rf"(?i)[-_. ]?{re.escape(name)}", "", text) for text in stems]
+        if all(a != b and view.index.find(f"{other}/{b}") for a, b in zip(stems, ids, strict=True)):
+            for path in (other, one):
+                out = (f"{glob.escape(path.rpartition('/')[2])}/*",)
+                why = f"{one} has the names of {other} and {name!r}"
+                yield Reading({"exclude": out, "labels": "none"}, why)
+
+
+def _of_test(every: Mapping[str, int], names: Collection[str]) -> list[Reading]:
+    """Return folders as labels if those of the test split are other ids of the same form."""
+    test = Counter[str]()
+    for path, number in every.items():
+        if given_split(path.split("/")) == "test" and not given_split([path.rpartition("/")[2]]):
+            test[path.rpartition("/")[2]] += number
+    forms = [{*map(form_of, several)} for several in (test, names)]
+    are_ids = forms[0] == forms[1] and all("0" in form for form in forms[0])
+    if len(test) < 2 or test.total() < 2 * len(test) or not are_ids or are_parts(test):
+        return []
+    why = f"{len(test):,} classes of test, such as {min(test)}, are not in other splits"
+    return [Reading({"labels": "folder"}, why)] if test.keys().isdisjoint(names) else []
 
 
 def _are_confirmed(view: View) -> bool:
@@ -141,9 +250,14 @@ def _are_confirmed(view: View) -> bool:
 def _are_photos(view: View, kinds: Collection[str]) -> bool:
     """Return whether the pictures in folders named like masks are no masks."""
     folders = view.members.keys.folders
-    rows = np.flatnonzero(folders.fit(lambda path: path.rpartition("/")[2] in kinds))
-    some = view.members.take(rows[:: len(rows) // _NUM_SAMPLES + 1])
-    return not any(are_masks([one], _MOST_PIXELS) for one in some)
+    paths = [path for path in folders.values if path.rpartition("/")[2] in kinds]
+    return not any(are_masks([one], _MOST_PIXELS) for one in _some(view, paths))
+
+
+def _some(view: View, paths: Collection[str]) -> Members:
+    """Return some images of folders."""
+    rows = np.flatnonzero(view.members.keys.folders.fit(lambda path: path in paths))
+    return view.members.take(rows[:: len(rows) // _NUM_SAMPLES + 1])
 
 
 def _of_fields(view: View) -> Iterator[Reading]:

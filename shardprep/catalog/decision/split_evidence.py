@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.names import folder_splits, split_folders, words_of_split
 from shardprep.catalog.splits import REST
-from shardprep.catalog.tables.key_index import origin_of
+from shardprep.catalog.tables.key_index import KeyIndex, origin_of
 from shardprep.errors import SourceError, counted, printable
 from shardprep.source.string_column import Coded, Texts
 
@@ -30,14 +31,15 @@ def splits(view: View) -> Sequence[Reading]:
     if {*folder_splits(view.members.keys).counts()} - {"train"}:
         return _class_or_split(view)
     whole, parts = list[Reading](), list[Reading]()
+    index, out = _targeted(view)
     for lists in _lists(view)[:_MOST_GROUPS]:
-        rows = _rows_of(view, lists)
+        rows = _rows_of(view, index, lists)
         if rows is None:
             continue
         number = sum(map(len, rows.values()))
-        covers = number >= _NEARLY_ALL * len(view.members)
+        covers = number >= _NEARLY_ALL * len(index.keys)
         shown = ", ".join(f"{len(own):,} {split}" for split, own in rows.items())
-        why = f"lists name {number:,} of {counted(len(view.members), 'image')}: {shown}"
+        why = f"lists name {number:,} of {counted(len(index.keys), 'image')}: {shown}"
         if covers and len(lists) > 1:
             whole.append(Reading({"split": _rule(lists)}, why))
         elif not covers and "train" not in lists:
@@ -50,7 +52,23 @@ def splits(view: View) -> Sequence[Reading]:
                 if split not in lists
             )
             parts.append(Reading({"split": _rule(lists)}, f"{why}; the rest is left out"))
-    return whole or parts
+    return [Reading({**one.options, **out}, one.why) for one in whole or parts]
+
+
+def _targeted(view: View) -> tuple[KeyIndex, dict[str, tuple[str, ...]]]:
+    """Return the images that are stored, and the exclusion of those without a target image.
+
+    An id in a list may name both, if these are the same pictures in another format.
+    """
+    files = view.beside.files if view.recipe.target_image else None
+    if files is None or len(files.of_image) == len(view.members):
+        return view.index, {}
+    used = {part for key in files.of_image for part in key.split("/")[:-1]}
+    left = [key for key in view.members.keys if key not in files.of_image]
+    own = {next((part for part in key.split("/")[:-1] if part not in used), "") for key in left}
+    is_clear = "" not in own and len(own) <= _MOST_GROUPS
+    out = tuple(f"{glob.escape(part)}/*" for part in sorted(own)) if is_clear else ()
+    return KeyIndex([*files.of_image]), {"exclude": out} if out else {}
 
 
 def _class_or_split(view: View) -> Sequence[Reading]:
@@ -99,14 +117,16 @@ def _lists(view: View) -> list[dict[str, str]]:
     return sorted(several, key=len, reverse=True)
 
 
-def _rows_of(view: View, lists: Mapping[str, str]) -> dict[str, NDArray[np.int64]] | None:
+def _rows_of(
+    view: View, index: KeyIndex, lists: Mapping[str, str]
+) -> dict[str, NDArray[np.int64]] | None:
     """Return the images of each list; None if a list names others, or two the same image."""
     found: dict[str, NDArray[np.int64]] = {}
     for split, file in lists.items():
         try:
             ids = view.documents.ids(file)
             origin = origin_of(file, is_firm=False)._replace(split=split)
-            places = view.index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
+            places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
         except SourceError:  # an id fits several images
             return None
         found[split] = np.unique(places[places >= 0])
