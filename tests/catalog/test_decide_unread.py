@@ -106,3 +106,11 @@ def test_lists_beside_folders_of_classes_ask_nothing(tmp_path: Path) -> None:
     members = pictures(*(f"{name}/{name}{i}.jpg" for name in ("cat", "dog") for i in range(4)))
     members["sizes.txt"] = "".join(f"{key} 16x16\n" for key in members).encode()
     assert catalog(tmp_path, members).label_names == ("cat", "dog")
+
+
+def test_a_long_document_that_names_images_is_not_passed_over(tmp_path: Path) -> None:
+    names = [f"a{i}f-{i * 37}.jpg" for i in range(12)]
+    frames = [{"name": name, "notes": {"text": "rain " * 5_000}} for name in names]
+    members = pictures(*(f"images/{name}" for name in names))
+    members["weather.ndjson"] = "\n".join(map(json.dumps, frames)).encode()
+    assert "weather.ndjson" in choices(tmp_path, members)[0].why
