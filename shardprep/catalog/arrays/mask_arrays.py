@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,8 +21,10 @@ from shardprep.source.listing import Listing, in_order
 from shardprep.source.members import Member, Members
 from shardprep.source.names import is_array_name
 
+AnyListing = TypeVar("AnyListing", bound=Listing)
 
-def masks_apart(listing: Listing, recipe: Recipe) -> tuple[Listing, list[Member]]:
+
+def masks_apart(listing: AnyListing, recipe: Recipe) -> tuple[AnyListing, list[Member]]:
     """Return the listing without masks, and the masks.
 
     Masks in images stay in the listing if there are neither stacks nor arrays.

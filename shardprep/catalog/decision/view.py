@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing
+from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
 from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.selection import Selected, select
@@ -117,8 +118,10 @@ class View:
 
     def of(self, recipe: Recipe) -> View:
         """Return the view of another recipe, which may make stacks of the images."""
-        is_new = recipe.stack != self.recipe.stack
-        listing = stacked(recipe, self.listing) if is_new else self.listing
+        listing = self.listing
+        if recipe.stack != self.recipe.stack:
+            rest, masks = masks_apart(listing, recipe)
+            listing = with_masks(stacked(recipe, rest), masks, recipe)
         return View(recipe, listing, self.notes, self.decided)
 
 
