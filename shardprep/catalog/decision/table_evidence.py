@@ -23,6 +23,7 @@ from shardprep.catalog.names import document_split, find_masks, folder_splits, g
 from shardprep.catalog.objects.detect import find_signs, text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
 from shardprep.catalog.objects.known_formats import FORMATS
+from shardprep.catalog.stacks import sample_keys, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch, united
 from shardprep.catalog.tables.table import Table
@@ -35,6 +36,7 @@ _OPTIONS = (
 _MOST_SHOWN = 4
 _MOST_COPIES = 4
 _MOST_KEYS = 20_000
+_CHANNELS = re.compile(r"\{id\}_\{([^{}]+)\}(\.\w+)")
 _MOST_DOCUMENTS, _MOST_BYTES = 8, 256 << 20
 _SHARE = 0.2
 """Share of the images below a folder that may be the source alone."""
@@ -49,7 +51,7 @@ def by_tables(view: View) -> Sequence[Reading]:
     """Return the labels that tables state, where `auto` alone would miss them or take others."""
     if not view.is_open(*_OPTIONS) or view.members.are_stacks.any() or not view.listing.others:
         return []
-    if readings := _of_tables(view, view.tables):
+    if readings := _of_tables(view, view.tables) or _of_channels(view):
         return readings
     keys = view.index.keys
     some = KeyIndex(keys[:: len(keys) // _MOST_KEYS + 1])  # auto_labels of all keys is slow
@@ -62,6 +64,33 @@ def by_tables(view: View) -> Sequence[Reading]:
     if pattern := text_files(view.index.keys, view.documents):
         return [Reading({"labels": f"text:{pattern}", "target": "text"}, "a text for each image")]
     return _of_tables(view, united(view.index, _other_tables(view)))
+
+
+def _of_channels(view: View) -> list[Reading]:
+    """Return the readings of ids with an image for each of a few channels: `1_red`, `1_green`."""
+    keys, tables = list(view.index.keys[:_MOST_KEYS]), view.documents.tables
+    own = [one for one in tables if not SUBMISSION.search(one.name)]
+    pattern = next(iter(stack_patterns(keys, own) if own else ()), "")
+    names = _CHANNELS.fullmatch(pattern)
+    index = KeyIndex(sample_keys(keys, pattern)) if names else view.index
+    for table in own if names else ():
+        with contextlib.suppress(SourceError):
+            match = match_ids(index, table)
+            found = choices(match, index, tables)
+            best = max((one.strength for one in found), default=0)
+            found = [one for one in found if one.strength == best >= LIKELY]
+            if names and found and 2 * (match.row_of >= 0).sum() > len(index.keys):
+                stacks = {"stack": pattern, **found[0].options[0]}
+                return [Reading(stacks, f"{names[1]} as channels; {found[0].why}")] + [
+                    _of_channel(channel, names[2], found[0]) for channel in names[1].split(",")
+                ]
+    return []
+
+
+def _of_channel(channel: str, suffix: str, one: Choice) -> Reading:
+    rule = one.match.table.label_rule(f"{{{one.match.id_column}}}_{channel}", one.titles)
+    options = {**one.options[0], "labels": rule, "include": (f"*_{channel}{suffix}",)}
+    return Reading(options, f"{channel} alone; {one.why}")
 
 
 def _other_tables(view: View) -> list[Table]:
