@@ -74,7 +74,7 @@ class Candidate:
             "exclude": self.exclude,
             "stack": self.stack,
             "labels": self.rule,
-            "join": self.join,
+            "join": (self.join,) if self.join else (),
             "rows": self.rows,
             "pivot": self.pivot,
             "target": self.target,

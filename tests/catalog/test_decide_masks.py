@@ -85,6 +85,20 @@ def test_masks_of_two_annotators_are_a_question(tmp_path: Path) -> None:
     ]
 
 
+def test_masks_of_classes_come_before_those_with_numbers_of_objects(tmp_path: Path) -> None:
+    numbers = files("numbers", *numbered("human_ids/{}.png"))
+    made = catalog(tmp_path / "1", PHOTOS | numbers | files("ids", *numbered("ids/{}.png")))
+    assert masks_of(made)["Training_Input/0.jpg"] == ["ids/0.png"]
+    read = flags(tmp_path / "2", PHOTOS | numbers | files("mask", *numbered("masks/{}.png")))
+    assert "masks/{stem}.png" in [one.get("masks") for one in read]  # two values are no classes
+
+
+def test_masks_that_are_equal_for_all_images_are_fields_of_view(tmp_path: Path) -> None:
+    field = {name: picture("mask", name, "field", SIZE) for name in numbered("mask/{}_mask.png")}
+    made = catalog(tmp_path, PHOTOS | field | files("mask", *numbered("manual/{}_manual1.png")))
+    assert masks_of(made)["Training_Input/0.jpg"] == ["manual/0_manual1.png"]
+
+
 def test_class_folders_with_masks_keep_their_classes_and_folders_of_patients_do_not(
     tmp_path: Path,
 ) -> None:
@@ -103,11 +117,12 @@ def test_class_folders_with_masks_keep_their_classes_and_folders_of_patients_do_
     assert all(len(item.masks) == 1 for item in made.items)
 
 
-def test_colours_without_names_and_too_few_masks_are_questions(tmp_path: Path) -> None:
+def test_colours_without_names_are_classes_and_too_few_masks_are_a_question(tmp_path: Path) -> None:
     names = numbered("masks/{}.png")
-    read = flags(tmp_path / "1", PHOTOS | files("colours", *names))
-    assert "#800000=800000" in str(read[0]["mask_values"])
-    assert read[1] == {"exclude": ("masks/*",)}
+    made = catalog(tmp_path / "1", PHOTOS | files("colours", *names))
+    assert len(masks_of(made)) == len(PHOTOS)
+    assert made.annotations is not None
+    assert "800000" in made.annotations.names
     read = flags(tmp_path / "2", PHOTOS | files("mask", *names[:3]))
     assert read == [{"masks": "masks/{stem}.png"}, {"exclude": ("masks/*",)}]
 

@@ -10,6 +10,7 @@ from shardprep.catalog.names import are_parts
 from shardprep.errors import QuestionError
 from tests.catalog.builders import catalog
 from tests.support.builders import jpeg
+from tests.support.scenes import picture
 
 
 def pictures(*keys: str) -> dict[str, bytes]:
@@ -97,10 +98,23 @@ def test_many_numbered_folders_with_few_images_are_asked_for(tmp_path: Path) -> 
 
 
 def test_fields_of_file_names_are_asked_for(tmp_path: Path) -> None:
-    keys = [f"a/{who:04}_c{c}s1_{i:06}.jpg" for who in (2, 7) for c in (1, 2) for i in range(3)]
-    found = asked(tmp_path, pictures(*keys, "a/-1_c1s1_000009.jpg"))
-    assert found[0] == r"regex:(^|/)(?P<label>-?\d+)_c\d+s\d+_\d+"
+    keys = [f"a/{who:04}_v{c}s1_{i:06}.jpg" for who in (2, 7) for c in (1, 2) for i in range(3)]
+    found = asked(tmp_path, pictures(*keys, "a/-1_v1s1_000009.jpg"))
+    assert found[0] == r"regex:(^|/)(?P<label>-?\d+)_v\d+s\d+_\d+"
     assert found[-1] == "none"
+
+
+@pytest.mark.parametrize("name", ["{who:04}_c{c}s1_{i:06}", "obj{who}__{c}", "{who:03}/{c:02}"])
+def test_a_number_before_a_camera_or_a_word_for_objects_is_the_label(
+    name: str, tmp_path: Path
+) -> None:
+    """Or if it is the number of both folders."""
+    start = "a/" if "/" not in name else ""
+    end = ".jpg" if start else "/{who:03}{c:02}__{i}.jpg"
+    each = [(who, c, i) for who in (2, 7) for c in (1, 2, 3) for i in range(3)]
+    keys = {f"{start}{name}{end}".format(who=who, c=c, i=i) for who, c, i in each}
+    found = catalog(tmp_path, pictures(*sorted(keys)))
+    assert len(found.label_names) == (2 if start else 6)
 
 
 def test_fields_are_not_asked_for_if_a_table_names_the_images(tmp_path: Path) -> None:
@@ -131,7 +145,10 @@ def test_an_age_in_names_may_be_a_number(tmp_path: Path) -> None:
 
 
 def test_names_of_a_few_letters_and_numbers_may_be_the_text(tmp_path: Path) -> None:
+    """They are if the pictures are equally wide and low."""
     names = ("2b82x", "2gg4x", "xeg2f", "2cgyx", "2d2wm", "2en7g")
+    low = {f"{name}.png": picture("grey", f"{name}.png", name, (40, 15)) for name in names}
+    assert catalog(tmp_path / "low", low).items.target[0] == "2b82x"
     with pytest.raises(QuestionError) as caught:
         catalog(tmp_path, pictures(*(f"{name}.jpg" for name in names)))
     assert caught.value.choices[0].options["target"] == "text"

@@ -38,8 +38,12 @@ def classes_of(folder: Path, members: Mapping[str, bytes]) -> tuple[str, ...]:
 def test_folders_that_are_ids_of_a_table_are_clips(tmp_path: Path) -> None:
     members = pictures("clips/{11..16}/{00001..00003}.jpg")
     rows = "".join(f"{clip},{('up', 'down')[clip % 2]}\n" for clip in range(11, 17))
-    own = asked(tmp_path / "a", members | {"train.csv": f"clip,gesture\n{rows}".encode()})
-    assert own[0] == "--stack 'clips/{id}/*.jpg' --labels csv:train.csv:clip:gesture"
+    table = {"train.csv": f"clip,gesture\n{rows}".encode()}
+    assert classes_of(tmp_path / "a", members | table) == ("down", "up")
+    assert len(catalog(tmp_path / "c", members | table).items) == 6
+    photos = pictures("photos/{11..16}/{1,2}.jpg")  # each may be an example
+    own = asked(tmp_path / "d", photos | {"train.csv": f"case,gesture\n{rows}".encode()})
+    assert own[0] == "--stack 'photos/{id}/*.jpg' --labels csv:train.csv:case:gesture"
     assert own[-2:] == ["--labels none", "--labels folder"]
     assert len(classes_of(tmp_path / "b", members)) == 6
 
@@ -73,8 +77,10 @@ def test_folders_named_like_samples_lead_to_a_question(tmp_path: Path, name: str
 
 
 def test_series_of_dicom_files_are_stacks(tmp_path: Path) -> None:
-    own = asked(tmp_path / "a", pictures("ct/P-{01..03}/1.2.84/1.3.46/{1..3}.dcm"))
-    assert own[0] == "--stack 'ct/{id}/*/*/*.dcm' --labels none"
+    found = catalog(tmp_path / "a", pictures("ct/P-{01..03}/1.2.84/1.3.46/{1..3}.dcm"))
+    assert [one.key for one in found.items] == ["ct/P-01", "ct/P-02", "ct/P-03"]
+    own = asked(tmp_path / "d", pictures("ct/P-{01..03}/1.2.84/1.3.46/{1..2}.dcm"))
+    assert own[0] == "--stack 'ct/{id}/*/*/*.dcm' --labels none"  # views of a breast, perhaps
     members = pictures("train/{01..04}/{T1,T2}/{1..2}.dcm")
     rows = b"case,grade\n01,0\n02,1\n03,0\n04,1\n"
     own = asked(tmp_path / "b", members | {"labels.csv": rows})

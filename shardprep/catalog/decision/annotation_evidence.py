@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shardprep.catalog.decision.column_evidence import numbered_boxes
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import (
     ENOUGH,
@@ -65,7 +66,7 @@ def annotation_readings(view: View) -> Sequence[Reading]:
         return [] if are_masks else _without_header(view) or _labels_of_files(view)
     readings = [reading for sign in _different(view, signs) for reading in _read(sign)]
     if are_masks:
-        return [*readings, Reading({"boxes": "none"}, "masks alone")]
+        return readings
     options = "".join(one.option for one in signs)
     others = [one for one in view.tables if one.files not in options]
     rule = auto_labels(view.index, others).rule
@@ -181,7 +182,8 @@ def _without_header(view: View) -> list[Reading]:
             rules = [f"csv:{table.name}:{ids[0]}:{one}:{rest[0]}" for one in (places, *forms)]
             signs = [Sign("boxes", rule, f"{table.name} has no header") for rule in rules]
             found = _found(own, signs[0], every)
-            signs = signs[:1] if found is not None else signs[1:]
+            are_corners = any(map(numbered_boxes, own.documents.tables))
+            signs = signs[:1] if found is not None else signs[1 : 2 if are_corners else 3]
             return [Reading({"header": False, "boxes": one.option}, one.how) for one in signs]
     return []
 

@@ -51,6 +51,8 @@ _OF_OBJECTS = re.compile("image/object/")
 """Start of the features of objects in TFRecords of TensorFlow's detection."""
 _BOXES = re.compile(r"(\S*[^\d\s.]\S*( -?[\d.]+){4,5} ?){1,9999}")
 """Cell of boxes: a label and four or five numbers, for each."""
+_WORD = re.compile(r"(?<![a-z])(words?|text|line|plate)[-_ ]*\d+\.", re.IGNORECASE)
+"""Name of an image of a word."""
 _SEPARATORS = ("|", ";", ",", " ")
 _MANY_VALUES, _MANY_ROWS, _FEW = 20, 20, 5
 _SAMPLE = 100
@@ -85,7 +87,7 @@ def choices(match: TableMatch, index: KeyIndex, tables: Sequence[Table]) -> list
     }
     titles = [one for one in titles if one in shown or one.lower() not in NO_LABEL_COLUMNS]
     found = list(_groups(match, tables, titles, shown))
-    if boxes := _numbered_boxes(table):
+    if boxes := numbered_boxes(table):
         return [Choice(match, (), SHARED, ({"boxes": boxes},), "numbers of boxes in 4 columns")]
     together = {title for one in found if one.strength > LIKELY for title in one.titles}
     together = set() if len(shown) == 1 else together
@@ -101,7 +103,8 @@ def choices(match: TableMatch, index: KeyIndex, tables: Sequence[Table]) -> list
         if words & _LABELS or (words & _TEXTS and "target" in kinds[0]):
             strength = STRONG
         if table.name.endswith(".txt") and kinds == [{}] and None in map(as_number, counts):
-            kinds = [{}, {"target": "text"}]  # words in images, as often as classes
+            are_words = _WORD.search(index.keys[0]) is not None
+            kinds = [*([] if are_words else kinds), {"target": "text"}]  # or as often as classes
         if kinds == [{}] and _has_others_in_test(table, cells[title]):
             kinds = [{"target": "text"}, {}]
         if title in usual[:1] or len(titles) == 1:
@@ -120,13 +123,15 @@ def _has_others_in_test(table: Table, cells: Texts) -> bool:
     return bool(others) and is_text and 2 * len(test - others) > len(test)
 
 
-def _numbered_boxes(table: Table) -> str:
+def numbered_boxes(table: Table) -> str:
     """Return the rule for columns 2 to 5 of a table without header if they are corners; or ""."""
     if table.header[:6] != ("1", "2", "3", "4", "5", "6"):
         return ""
     rows = [[as_number(cell) for cell in row[1:5]] for row in table.rows[:_SAMPLE]]
     boxes = [[one or 0 for one in row] for row in rows if None not in row]
-    are_boxes = 2 * len(boxes) > len(rows) and all(x < r and y < b for x, y, r, b in boxes)
+    are_boxes = len(boxes) >= max(_FEW, len(rows) / 2) and all(
+        x < r and y < b for x, y, r, b in boxes
+    )
     return f"csv:{table.files}:1:xyxy(2,3,4,5):6" if are_boxes else ""
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardprep.catalog.candidates import Candidate, table_candidates
+from shardprep.catalog.decision.pairs import Pictures
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ENOUGH, are_classes
 from shardprep.catalog.names import (
@@ -32,9 +33,7 @@ from shardprep.catalog.names import (
     stem,
 )
 from shardprep.catalog.objects.detect import mask_patterns
-from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
 from shardprep.catalog.objects.formats.box_format import image_size
-from shardprep.catalog.objects.known_formats import recognise
 from shardprep.catalog.objects.mask_files import MaskFiles, SeveralImagesError, matching, pair_masks
 from shardprep.catalog.objects.mask_values import (
     NUMBERED,
@@ -60,6 +59,9 @@ _NUM_PROBES = 8
 _MOST_ENDINGS = 6
 _MOST = 0.75
 """Minimum share of the training images that have a mask, so that masks are what a source has."""
+_EQUAL = 0.95
+"""Minimum correlation of two masks that show the same."""
+_BINARY = 2
 _USUAL = 0.1
 """Minimum share of the files of a folder for an ending of their names."""
 _ENDING = re.compile(r"[-_. ](?=\d*[^\W\d_])[^\W_]+$")
@@ -106,6 +108,8 @@ class _Set:
     files: MaskFiles = field(default_factory=lambda: MaskFiles({}, []))
     rivals: tuple[str, str] | None = None
     """Names of two folders whose images the masks fit equally."""
+    have_numbers: bool = False
+    """Whether values seem to be numbers of objects."""
 
     @property
     def names(self) -> set[str]:
@@ -384,6 +388,15 @@ def _readings(view: View, sets: Sequence[_Set]) -> list[Reading]:
     sets = _joined(sets, list(members.keys))
     usable = [one for one in sets if one.pattern]
     for one in usable:
+        rows = [row for kind in one.kinds for row in kind.rows.values()]
+        kept = [] if one.colours else [members[row] for row in rows]
+        is_named = OF_OBJECTS.search(f"{one.folder}/") is not None
+        one.have_numbers = is_named or hold_numbers(kept, _MOST_PIXELS, view.documents)
+    if any(not one.have_numbers and _has_classes(one, members) for one in usable):
+        usable = [one for one in usable if not one.have_numbers]
+    if len(usable) > 1:
+        usable = [one for one in usable if not _are_equal(one, members)] or usable
+    for one in usable:
         globs = tuple(dict.fromkeys(other.glob for other in sets if other is not one))
         out = matched(list(members.keys), [*globs, one.glob], "exclude")
         images = [key for key, is_out in zip(members.keys, out, strict=True) if not is_out]
@@ -442,25 +455,34 @@ def _of_set(view: View, one: _Set, images: Sequence[str], options: dict[str, Any
         all_ = {"unlisted": "background"} if is_labelled else {}
         found = [Reading({**read.options, **all_}, read.why) for read in found]
         found.append(Reading(without, f"{why}: too few"))
-    elif (one.colours and "=" in options["mask_values"]) or (one.folder and not one.has_word):
+    elif one.folder and not one.has_word:
         rest = {"labels": found[0].options["labels"]} if is_labelled else {}
         found.append(Reading({**without, **rest}, "the masks are left out"))
     for table in _labelling_tables(view, index) if is_open else ():
         found.append(Reading({**without, **table.keys}, f"{table.counts}; without masks"))
         found.append(Reading({**options, **table.keys}, f"{why}; {table.counts}"))
-    ordered = [members[row] for kind in one.kinds for row in kind.rows.values()]
-    if not one.colours and hold_numbers(ordered, _MOST_PIXELS, documents):
+    if one.have_numbers and not one.colours:
         apart = [
             Reading({**read.options, "instances": True}, f"{why}; {NUMBERED}")
             for read in found
             if "masks" in read.options
         ]
         found = apart if OF_OBJECTS.search(f"{one.folder}/") else [*found, *apart]
-    signs = [sign for sign in recognise(AnnotatedSource(index, documents)) if sign.key == "boxes"]
-    for sign in signs[:1]:
-        both = [Reading({**options, "boxes": sign.option}, f"{why}; {sign.how}")]
-        found += [*both, Reading({**without, "boxes": sign.option}, sign.how)]
     return found
+
+
+def _has_classes(one: _Set, members: Members) -> bool:
+    row = next(iter(one.kinds[0].rows.values()))
+    seen = look(members[row], _MOST_PIXELS)
+    return seen is not None and max(len(seen.values), len(seen.colours)) > _BINARY
+
+
+def _are_equal(one: _Set, members: Members) -> bool:
+    """Return whether the masks of all images are nearly equal: they are fields of view."""
+    pictures, rows = Pictures(), [row for kind in one.kinds for row in kind.rows.values()]
+    some = [members[row] for row in rows[:: len(rows) // _NUM_PROBES + 1]]
+    seen = [found.grey for member in some if (found := pictures.of(member)) is not None]
+    return len(seen) > 2 and all(float((seen[0] * each).mean()) >= _EQUAL for each in seen)
 
 
 _CLASS = re.compile(r"(?:\d+[-_. ]+)?([^\d]+)")

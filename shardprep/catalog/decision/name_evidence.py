@@ -32,6 +32,7 @@ from shardprep.catalog.names import (
     stem,
 )
 from shardprep.catalog.objects.detect import find_signs
+from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.mask_values import are_masks
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.row_matching import find_ids
@@ -45,13 +46,16 @@ _NUM_SAMPLES = 8
 _MOST_PIXELS = 1 << 24
 _NUM_BLOCKS, _BLOCK = 8, 250
 """Names are read in blocks of neighbours, in which a label has several images."""
+_WIDE = 2
 _MANY = 20
 """Numbered folders are probably samples if there are this many, with fewer images each."""
 _MOST_DOCUMENTS = 64
 _HEAD = 1 << 16
 _MOST_DEPTH = 6
 _INDEX = "an index of letters above the names"
-_CLASS = re.compile("class|label|categor|species|wnid|breed|target|digit", re.IGNORECASE)
+_CLASS = re.compile(
+    "class|label|categor|species|wnid|breed|target|digit|finding|diagnos", re.IGNORECASE
+)
 _CODE = re.compile("(?=.*[0-9])(?=.*[g-z])[a-z0-9]{4,7}", re.IGNORECASE)
 _NONE = Reading({"labels": "none"}, "images without labels")
 
@@ -91,8 +95,8 @@ def labels_by_names(view: View) -> Sequence[Reading]:
         found = [*_of_folders(view, counts, names)]
         found = found or [*_of_test_names(view, tests, names)] or [*_of_test(every, names)]
         return found if len(found) < 2 or not _has_table(view) else []
-    found = [*_of_fields(view)] or [*_of_whole_names(view)]
-    return [*found, _NONE] if found and not _is_explained(view) else []
+    found = _of_fields(view) or [*_of_whole_names(view)]
+    return [] if not found or _is_explained(view) else found
 
 
 def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> Iterator[Reading]:
@@ -110,6 +114,9 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
         return
     found = list[Reading]()
     are_numbers = all(map(str.isdecimal, names))
+    if are_numbers and _are_confirmed(view, 0, 2) and (of_names := _of_fields(view)):
+        yield of_names[0]
+        return
     if are_numbers or len({re.sub(r"^\d+(?=[A-Za-z]+$)", "", name) for name in names}) == 1:
         found += _of_numbers(view, counts, len(names))
     is_many = len(names) >= _MANY and names.total() < _MANY * len(names)
@@ -141,9 +148,9 @@ def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Rea
     if len(above) < 2 or are_parts(above):
         return
     if all(map(str.isdecimal, above)):
-        if _are_confirmed(view):
+        if _are_confirmed(view, -1, 1):
             return
-        yield from _of_fields(view)
+        yield from [one for one in _of_fields(view) if one != _NONE]
         yield Reading({"labels": r"regex:(?P<label>\d+/\d+)/[^/]+$"}, "both numbers of the path")
         yield _of_level(2, above)
     elif not all(path.rpartition("/")[2].isdecimal() for path in paths):  # 40X, 100X
@@ -236,13 +243,13 @@ def _of_test(every: Mapping[str, int], names: Collection[str]) -> list[Reading]:
     return [Reading({"labels": "folder"}, why)] if test.keys().isdisjoint(names) else []
 
 
-def _are_confirmed(view: View) -> bool:
-    """Return whether the last number of file names is that of their folder: `0/x_class0.png`."""
-    keys = _sampled(view)
-    for key in keys[:: len(keys) // _NUM_SAMPLES + 1]:
-        *_, folder, name = ["", *key.split("/")]
-        numbers = re.findall(r"\d+", name)
-        if not numbers or numbers[-1].lstrip("0") != folder.lstrip("0"):
+def _are_confirmed(view: View, at: int, depth: int) -> bool:
+    """Return whether a number of file names is that of their folders: `0/x_class0.png`."""
+    paths = [key.split("/") for key in _sampled(view)]
+    paths = [path for path in paths if given_split(path[:-1]) != "test"]
+    for *folders, name in paths[:: len(paths) // _NUM_SAMPLES + 1]:
+        numbers, number = re.findall(r"\d+", name), "".join(folders[-depth:])
+        if not numbers or numbers[at].lstrip("0") != number.lstrip("0"):
             return False
     return True
 
@@ -260,13 +267,16 @@ def _some(view: View, paths: Collection[str]) -> Members:
     return view.members.take(rows[:: len(rows) // _NUM_SAMPLES + 1])
 
 
-def _of_fields(view: View) -> Iterator[Reading]:
-    """Yield the readings of fields of file names, as classes, numbers or texts."""
-    for one in name_fields([*{*Texts.of(_sampled(view)).stems(0)}]):
+def _of_fields(view: View) -> list[Reading]:
+    """Return the readings of fields of file names: one if it is certain, or several and none."""
+    fields, found = name_fields([*{*Texts.of(_sampled(view)).stems(0)}]), list[Reading]()
+    for one in fields:
         kinds = {"regression": one.is_number, "auto": one.is_class, "text": one.is_text}
         for target in (kind for kind, fits in kinds.items() if fits):
             more = {} if target == "auto" else {"target": target}
-            yield Reading({"labels": f"regex:{one.regex}", **more}, one.why)
+            found.append(Reading({"labels": f"regex:{one.regex}", **more}, one.why))
+    is_certain = any(one.is_certain for one in fields)
+    return [*found, _NONE] if found and not is_certain else found[:1]
 
 
 def _of_whole_names(view: View) -> Iterator[Reading]:
@@ -280,6 +290,10 @@ def _of_whole_names(view: View) -> Iterator[Reading]:
     if len(lengths) == 1 and len(forms) > 2 and 2 * num_codes > len(stems):
         options = {"labels": r"regex:(^|/)(?P<label>[^/]+)\.[^./]+$", "target": "text"}
         yield Reading(options, f"{lengths.pop()} letters and numbers in each name")
+        some = view.members[:: len(view.members) // _NUM_SAMPLES + 1]
+        sizes = {image_size(one.extent) for one in some}
+        if len(sizes) > 1 or not all(size and size[1] >= _WIDE * size[0] for size in sizes):
+            yield _NONE
 
 
 def _texts_beside(view: View) -> list[Reading]:

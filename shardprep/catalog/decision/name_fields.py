@@ -13,6 +13,8 @@ from shardprep.errors import counted
 
 _SIGNS = re.compile(r"([^A-Za-z0-9]+)")
 _DATE = re.compile(r"(19|20)\d{2}([01]\d[0-3]\d\d*)?")
+_CAMERA = re.compile(r"c(am)?\d+(s\d+)?")
+_OBJECT = re.compile(r"(obj(ect)?|person|class|p?id)\d+", re.IGNORECASE)
 _MOST_AFTER = 6
 """Number of parts after the field that its pattern has: three fields, and the signs before them."""
 _MOST_FIELDS = 3
@@ -31,6 +33,8 @@ class NameField(NamedTuple):
     """Whether it has numbers of different lengths, with several fields of a digit after it."""
     num_after: int
     """Number of fields with digits after it."""
+    is_certain: bool
+    """Whether it names an object, or a camera follows it."""
 
 
 def name_fields(stems: Sequence[str]) -> list[NameField]:
@@ -44,7 +48,8 @@ def name_fields(stems: Sequence[str]) -> list[NameField]:
         return []
     sign = "-?" if any(stem.startswith("-") for stem in stems) else ""
     columns = [{*column} for column in zip(*same, strict=True)]
-    return [*_fields(sign, form, columns, len(same))][:_MOST_FIELDS]
+    found = [*_fields(sign, form, columns, len(same))]
+    return [one for one in found if one.is_certain][:1] or found[:_MOST_FIELDS]
 
 
 def _fields(
@@ -66,6 +71,8 @@ def _fields(
             is_text=i > 0 and form[i] == "a" and bool(with_digits),
             is_number=form[i] == "0" and {1} < widths and num_digits > 1,
             num_after=len(with_digits),
+            is_certain=all(map(_OBJECT.fullmatch, values))
+            or (i == 0 and form[i] == "0" and all(map(_CAMERA.fullmatch, columns[2]))),
         )
         if one.is_class or one.is_text or one.is_number:
             yield one

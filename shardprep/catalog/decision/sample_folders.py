@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.catalog.candidates import stack_candidates
+from shardprep.catalog.candidates import Candidate, stack_candidates
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ids_of_samples
 from shardprep.catalog.names import MASK_ENDING, given_split, natural_order, stated_split
 from shardprep.catalog.stacks import id_column, series_pattern, stack_patterns
+from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.table import Table
 from shardprep.source.string_column import Texts
 
@@ -37,6 +38,9 @@ _SAMPLE = re.compile(
 """A word for a sample, and its number or code; or a UID."""
 _TAKES = re.compile(r"(?P<lead>[a-z]_)?(?P<word>.*[A-Za-z]{2,})(?P<numbers>([-_][A-Za-z]?\d+){2,})")
 """A word and several numbers, as in `v_Archery_g01_c02`: a take of a class."""
+_SERIES = re.compile(r"clip|video|frame|slice|tomo|series|volume", re.IGNORECASE)
+"""A word for images that belong together in their order."""
+_LEAST_SLICES = 3
 _CLASS_TITLE = re.compile(r"class|label|categ|species|identity|breed|name$", re.IGNORECASE)
 
 Folders = Mapping[str, Sequence[str]]
@@ -229,7 +233,16 @@ def _readings(view: View, files: Folders, why: str, depth: int) -> list[Reading]
     patterns = stack_patterns(keys, tables) or [*filter(None, [_pattern(files, depth)])]
     if depth == 2 and 1 < len(inner := _names(files, 1)) <= _MOST_KINDS:
         patterns += [f"{{id}}/{name}/*{_suffix(files)}" for name in sorted(inner)]
-    several = stack_candidates(keys, tables, patterns)[:_MOST_PROPOSED]
+    several = stack_candidates(keys, tables, patterns)
+    several = [one for one in several if _is_of_submission(one, tables)] or several
+    is_dicom = _suffix(files).lower() in (".dcm", ".dicom")
+    is_numbered = len({_DIGIT.sub("", key.rpartition("/")[2]) for key in keys}) == 1
+    if len(patterns) == 1 and (is_dicom or (is_numbered and _SERIES.search(f"{why} {keys[0]}"))):
+        if len(several) == 1:
+            return [Reading(several[0].keys, f"{why}; {several[0].counts}")]
+        if is_dicom and not several and len(keys) >= _LEAST_SLICES * len(files):
+            return [Reading({"stack": patterns[0], "labels": "none"}, why)]
+    several = several[:_MOST_PROPOSED]
     stacks = [{"stack": patterns[0], "labels": "none"}] if patterns else []
     return [
         *(Reading(one.keys, f"{why}; {one.counts}") for one in several),
@@ -237,3 +250,9 @@ def _readings(view: View, files: Folders, why: str, depth: int) -> list[Reading]
         Reading({"labels": "none"}, "each image alone"),
         Reading({"labels": "folder"}, "folders as classes"),
     ]
+
+
+def _is_of_submission(one: Candidate, tables: Sequence[Table]) -> bool:
+    """Return whether a sample submission has the columns of a candidate."""
+    titles = {*(one.rows or one.rule).rpartition(":")[2].split(",")}
+    return any(titles <= {*x.header[1:]} for x in tables if SUBMISSION.search(x.name))
