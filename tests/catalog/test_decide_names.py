@@ -175,3 +175,13 @@ def test_folders_are_asked_for_if_a_text_has_boxes_of_their_images(tmp_path: Pat
 def test_a_folder_test_that_numbers_its_files_as_a_class_is_asked_for(tmp_path: Path) -> None:
     keys = [f"tubes/{name}/{i:03}.jpg" for name in ("blank", "control", "test") for i in range(4)]
     assert asked(tmp_path, pictures(*keys)) == ["regex:(?P<label>[^/]+)/[^/]+$", "folder"]
+
+
+def test_test_images_are_labelled_by_their_names_if_they_are_named_like_classes(
+    tmp_path: Path,
+) -> None:
+    train = [f"train/{name}/{name}{i}.jpg" for name in ("A", "nothing") for i in range(3)]
+    made = catalog(tmp_path, pictures(*train, "test/A_test.jpg", "test/nothing_test.jpg"))
+    targets = {one.key: one.target for one in made.items}
+    assert made.label_names == ("A", "nothing")
+    assert targets["test/A_test.jpg"] == targets["train/A/A1.jpg"] == 0
