@@ -16,6 +16,7 @@ import numpy as np
 from shardprep.catalog.arrays.array_images import ImageListing, with_arrays
 from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
 from shardprep.catalog.arrays.opened_files import OWN_DATASET
+from shardprep.catalog.decision.array_evidence import array_readings
 from shardprep.catalog.decision.decide import decide
 from shardprep.catalog.decision.view import View
 from shardprep.catalog.labels import Labelling, label_keys, unused_tables
@@ -165,6 +166,9 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         recipe = recipe.with_rules(masks=stack_masks(masks))
     documents = Documents(listing.others, recipe, listing.columns)
     view = View(with_panoptic(recipe, listing.images, documents), listing)
+    if recipe.may_be_annotated and (found := array_readings(view)):
+        choices = [Choice(one.options, one.flags, one.why) for one in found]
+        raise QuestionError.of(OptionName("labels", recipe.labels), choices)
     if recipe.may_be_annotated and not are_stacks.any():
         try:
             view = decide(view)

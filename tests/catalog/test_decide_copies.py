@@ -63,3 +63,19 @@ def test_folders_of_other_scenes_are_one_set(tmp_path: Path) -> None:
 def test_classes_of_the_same_images_stay(tmp_path: Path) -> None:
     same = {f"{name}/{i}.png": picture("scene", "a.png", str(i)) for name in "ab" for i in range(4)}
     assert len(keys(planned(tmp_path, same))) == 8
+
+
+def test_copies_in_folders_that_differ_in_case_are_left_out(tmp_path: Path) -> None:
+    plan = planned(tmp_path, pictures("Train") | pictures("train"))
+    assert sorted(keys(plan)) == sorted(f"Train/{name}" for name in NAMES)
+    assert any("--dedup" in one or "dedup" in one for one in plan.findings)
+
+
+def test_thumbnails_are_left_out_and_gestures_stay(tmp_path: Path) -> None:
+    slides = {f"train_images/{i}.png": picture("scene", "a.png", str(i)) for i in range(6)}
+    small = {f"train_thumbnails/{i}_thumbnail.png": picture("scene", "a.png", f"x{i}")
+             for i in range(6)}  # fmt: skip
+    assert sorted(keys(planned(tmp_path / "a", slides | small))) == sorted(slides)
+    hands = {f"{name}/{i}.png": picture("scene", "a.png", f"{name}{i}")
+             for name in ("palm", "thumb", "thumbs") for i in range(4)}  # fmt: skip
+    assert len(keys(planned(tmp_path / "b", hands))) == 12

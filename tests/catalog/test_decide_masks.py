@@ -8,6 +8,8 @@ import pytest
 
 from shardprep.errors import QuestionError
 from tests.catalog.builders import catalog
+from tests.support.builders import write_folder
+from tests.support.first_contact import outcome
 from tests.support.scenes import picture
 
 if TYPE_CHECKING:
@@ -146,3 +148,14 @@ def test_classes_with_equal_numbers_stay_classes_even_if_called_mask(
     made = catalog(tmp_path, members | files(second, *numbered("without_mask/{}.png"), like="b"))
     assert made.label_names == ("with_mask", "without_mask")
     assert len(made.items) == 12
+
+
+def test_masks_that_are_called_by_codes_are_of_an_object_each(tmp_path: Path) -> None:
+    members: dict[str, bytes] = {}
+    for i in range(4):
+        members[f"00ae65c{i}/images/00ae65c{i}.png"] = picture("scene", "a.png", str(i))
+        for k in range(2):
+            name = f"00ae65c{i}/masks/{7 * i + k + 16:x}a9bf1d.png"
+            members[name] = picture("mask", name, f"{i}{k}")
+    found = outcome(write_folder(tmp_path / "source", members), {})
+    assert found.facts["00ae65c1/images/00ae65c1.png"]["boxes"] == "object,object"

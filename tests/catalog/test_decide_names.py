@@ -166,3 +166,13 @@ def test_a_folder_with_a_picture_of_each_class_is_left_out(tmp_path: Path) -> No
     found = catalog(tmp_path, pictures(*keys, "Meta/7.jpg", "Meta/8.jpg", "Meta/9.jpg"))
     assert found.label_names == ("7", "8", "9")
     assert len(found.items) == len(keys)
+
+
+def test_test_images_are_labelled_by_their_names_if_they_are_named_like_classes(
+    tmp_path: Path,
+) -> None:
+    train = [f"train/{name}/{name}{i}.jpg" for name in ("A", "nothing") for i in range(3)]
+    made = catalog(tmp_path, pictures(*train, "test/A_test.jpg", "test/nothing_test.jpg"))
+    targets = {one.key: one.target for one in made.items}
+    assert made.label_names == ("A", "nothing")
+    assert targets["test/A_test.jpg"] == targets["train/A/A1.jpg"] == 0

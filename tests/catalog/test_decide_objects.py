@@ -114,3 +114,11 @@ def test_images_that_a_table_without_empty_rows_leaves_out_are_asked_about(tmp_p
     rows = [f'{i},"[{4 + i}, 3, 20, 30]"' for i in range(5)]
     members["train.csv"] = "\n".join(["image_id,bbox", *rows]).encode()
     assert "--unlisted background" in asked(tmp_path, members)
+
+
+def test_ids_of_boxes_may_have_an_ending_and_a_column_of_boxes_is_no_class(tmp_path: Path) -> None:
+    rows = [f"""{i}_image,"[{{'x': 7, 'y': 2, 'width': 4, 'height': 5}}]",opacity 1 7 2 11 7"""
+            for i in range(10, 16)]  # fmt: skip
+    members = images(*(f"train/s{i}/{i}.jpg" for i in range(10, 16)))
+    members["train.csv"] = "\n".join(["id,boxes,label", *rows]).encode()
+    assert stored(tmp_path, members)["train/s10/10.jpg"] == {"split": "train", "boxes": "object"}

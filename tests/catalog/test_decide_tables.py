@@ -98,3 +98,29 @@ def test_a_text_for_each_image_is_its_target(tmp_path: Path) -> None:
     texts = {f"train/{i}.txt": [f"a house, number {i}"] for i in range(100, 108)}
     found = _outcome(tmp_path, _NAMES, texts)
     assert found.facts["train/100.jpg"]["text"] == "a house, number 100"
+
+
+def test_labels_of_test_images_are_in_a_table_of_the_solution(tmp_path: Path) -> None:
+    tables = {
+        "trainLabels.csv": ["id,level", *_rows("0 1")],
+        "solution.csv": ["id,level,Usage", "1_l,0,Public", "1_r,1,Private"],
+    }
+    found = _outcome(tmp_path, [*_NAMES, "test/1_l.jpg", "test/1_r.jpg"], tables)
+    rule = "--labels csv:trainLabels.csv,solution.csv:id:level"
+    assert f"{rule} --split column:Usage:Public=validation,Private=test (" in found.error
+    assert f"{rule} (" in found.error
+
+
+def test_ids_with_an_image_for_each_channel_are_stacks_or_one_channel(tmp_path: Path) -> None:
+    names = [f"train/{100 + i}_{c}.png" for i in range(8) for c in ("red", "green")]
+    found = _outcome(tmp_path, names, {"train.csv": ["Id,Target", *_rows("1 2")]})
+    assert "--stack '{id}_{red,green}.png' --labels csv:train.csv:Id:Target" in found.error
+    assert "--include '*_green.png' --labels 'csv:train.csv:{Id}_green:Target'" in found.error
+
+
+def test_several_images_of_an_id_are_asked_for_with_their_tags(tmp_path: Path) -> None:
+    names = [f"{name.replace('train', e)[:-4]}.{e}" for e in ("jpg", "tif") for name in _NAMES]
+    tags = ["clear primary", "clear road water", "primary road", "clear primary water"]
+    lines = [f"{100 + i},{tags[i % 4]}" for i in range(8)]
+    found = _outcome(tmp_path, names, {"train.csv": ["image,tags", *lines]})
+    assert "--include '*.jpg' --labels csv:train.csv:image:tags --separator ' ' (" in found.error

@@ -214,7 +214,7 @@ def _words(text: str) -> str:
 
 
 def _may_be_masks(kind: _Kind) -> bool:
-    return is_named(f"{kind.folder} {kind.ending}")
+    return is_named_as_masks(f"{kind.folder} {kind.ending}")
 
 
 def _sets(kinds: Sequence[_Kind], members: Members) -> tuple[list[_Set], list[_Kind]]:
@@ -243,7 +243,7 @@ def _sets(kinds: Sequence[_Kind], members: Members) -> tuple[list[_Set], list[_K
             own = [part for part in own if _DRAWN.search(_words(part))]
         else:
             own = [part for part in own if part not in in_use and kind.folder not in mixed]
-        part = max(reversed(own), key=is_named, default="")
+        part = max(reversed(own), key=is_named_as_masks, default="")
         if not part and not kind.ending:
             continue
         num_equal = sum(name in photos for name in kind.rows)
@@ -267,8 +267,8 @@ def _sets(kinds: Sequence[_Kind], members: Members) -> tuple[list[_Set], list[_K
     return sets, [one for one in pictures if id(one) not in of_drawn]
 
 
-def is_named(text: str) -> bool:
-    """Return whether a text has a word of mask folders and mask names."""
+def is_named_as_masks(text: str) -> bool:
+    """Return whether a name has a word of masks."""
     return bool(_OF_MASKS.search(_words(text)))
 
 

@@ -18,7 +18,7 @@ from posixpath import commonpath
 import numpy as np
 
 from shardprep.catalog.candidates import stack_candidates
-from shardprep.catalog.decision.mask_evidence import is_named
+from shardprep.catalog.decision.mask_evidence import is_named_as_masks
 from shardprep.catalog.decision.name_fields import form_of, name_fields
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View, head_of
@@ -209,7 +209,7 @@ def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
     if not 2 <= len(paths) <= _MOST_DOCUMENTS:
         return
     start = commonpath(paths)
-    masks = {path: [*filter(is_named, path[len(start) :].split("/"))] for path in paths}
+    masks = {path: [*filter(is_named_as_masks, path[len(start) :].split("/"))] for path in paths}
     of_masks = [path for path, parts in masks.items() if parts]
     rest = [path for path, parts in masks.items() if not parts]
     if of_masks and rest:

@@ -1,0 +1,42 @@
+"""Masks and splits in files of arrays, which a question shows as flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.support.arrays import npy
+from tests.support.builders import write_folder
+from tests.support.first_contact import outcome
+from tests.support.scenes import picture
+
+
+def _asked(folder: Path, members: dict[str, bytes]) -> str:
+    return outcome(write_folder(folder / "source", members), {}).error
+
+
+def test_masks_in_npy_files_are_of_images_of_their_names(tmp_path: Path) -> None:
+    masks = {f"train_masks/{i}.npy": npy(np.zeros((48, 64), np.uint8)) for i in range(6)}
+    images = {f"train_images/{i}.png": picture("scene", "a.png", str(i)) for i in range(6)}
+    found = _asked(tmp_path / "a", images | masks)
+    assert "--masks 'train_masks/{stem}.npy' (" in found
+    twice = {f"{name}/{i}.png": data for name in ("real", "forged") for i, data in
+             enumerate(images.values())}  # fmt: skip
+    found = _asked(tmp_path / "b", twice | masks)
+    assert "--exclude 'real/*' --masks 'train_masks/{stem}.npy' (" in found
+    assert "--labels folder (" in found
+
+
+def test_arrays_that_are_not_named_like_images_are_no_masks(tmp_path: Path) -> None:
+    arrays = {f"masks/{i}.npy": npy(np.zeros((48, 64), np.uint8)) for i in range(6)}
+    images = {f"{name}/{name}{i}.png": picture("scene", "a.png", f"{name}{i}")
+              for name in ("cat", "dog") for i in range(6)}  # fmt: skip
+    assert not _asked(tmp_path, arrays | images)
+
+
+def test_a_split_that_is_in_an_hdf5_file_alone_is_asked_for(tmp_path: Path) -> None:
+    images = {f"train/{name}/{i}.png": picture("scene", "a.png", f"{name}{i}")
+              for name in ("cat", "dog") for i in range(6)}  # fmt: skip
+    found = _asked(tmp_path, images | {"test-image.hdf5": b"\x89HDF\r\n\x1a\n"})
+    assert "--images test-image.hdf5 (" in found
