@@ -159,3 +159,22 @@ def test_masks_that_are_called_by_codes_are_of_an_object_each(tmp_path: Path) ->
             members[name] = picture("mask", name, f"{i}{k}")
     found = outcome(write_folder(tmp_path / "source", members), {})
     assert found.facts["00ae65c1/images/00ae65c1.png"]["boxes"] == "object,object"
+
+
+def test_masks_that_differ_in_the_end_of_their_names_are_of_classes(tmp_path: Path) -> None:
+    members = files("scene", *numbered("images/{}.jpg"))
+    for number, end in enumerate(("MA", "HE")):
+        members |= files("mask", *numbered(f"groundtruths/{number}. kind/{{}}_{end}.png"))
+    made = catalog(tmp_path, members)
+    assert made.annotations is not None
+    assert made.annotations.names == ("background", "HE", "MA")
+    assert [len(several) for several in masks_of(made).values()] == [2] * 6
+
+
+def test_masks_that_fit_two_folders_are_shown_with_each(tmp_path: Path) -> None:
+    members = files("scene", *numbered("A/{}.jpg")) | files(
+        "scene", *numbered("B/{}.jpg"), like="b"
+    )
+    found = flags(tmp_path, members | files("mask", *numbered("label/{}.png")))
+    assert [one.get("masks") for one in found] == ["label/{stem}.png"] * 2 + [None]
+    assert [one["exclude"] for one in found] == [("B/*",), ("A/*",), ("label/*",)]

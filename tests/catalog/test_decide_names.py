@@ -83,7 +83,7 @@ def test_class_folders_that_number_their_files_alike_are_not_asked_for(
 def test_numbers_in_two_levels_are_asked_for(tmp_path: Path) -> None:
     keys = [f"{pair}/{i}5.jpg" for pair in ("000/03", "604/92") for i in range(3)]
     assert asked(tmp_path, pictures(*keys)) == [
-        r"regex:(?P<label>\d+/\d+)/[^/]+$", "folder", "none",
+        r"regex:(?P<label>\d+/\d+)/[^/]+$", "folder:2", "folder", "none",
     ]  # fmt: skip
 
 

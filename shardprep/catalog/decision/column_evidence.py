@@ -118,7 +118,10 @@ def choices(match: TableMatch, index: KeyIndex, tables: Sequence[Table]) -> list
 def _has_others_in_test(table: Table, cells: Texts) -> bool:
     """Return whether most texts of the rows for test are not in the other rows."""
     is_test = table.parts_of_rows().fit(lambda name: document_split(name) == "test")
-    test, others = ({*cells.where(fits)} - {""} for fits in (is_test, ~is_test))
+    if is_test.all() or not is_test.any():
+        return False
+    parts = (cells.where(fits).coded().values for fits in (is_test, ~is_test))
+    test, others = ({*values} - {""} for values in parts)
     is_text = any(as_number(one) is None for one in test)
     return bool(others) and is_text and 2 * len(test - others) > len(test)
 

@@ -406,7 +406,9 @@ def _readings(view: View, sets: Sequence[_Set]) -> list[Reading]:
         for name, other in (rivals, rivals[::-1]):
             apart = Reading({"exclude": (f"{glob.escape(other)}/*",)}, f"the masks are of {name}")
             own = mask_files(view.read_as(apart)) or [Reading({}, "")]
-            found += [Reading({**apart.options, **more.options}, apart.why) for more in own]
+            for more in own[:1]:
+                left = (*apart.options["exclude"], *more.options.get("exclude", ()))
+                found.append(Reading({**more.options, "exclude": left}, apart.why))
         globs = tuple(one.glob for one in sets if one.rivals)
         found.append(Reading({"exclude": globs}, "the masks are left out"))
     return found

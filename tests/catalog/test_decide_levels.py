@@ -1,0 +1,74 @@
+"""Levels of folders that are no classes: magnifications, an index, wrappers, kinds of pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardprep.catalog.names import split_folders
+from shardprep.errors import QuestionError
+from tests.catalog.builders import catalog
+from tests.support.builders import jpeg
+
+
+def pictures(*keys: str) -> dict[str, bytes]:
+    return {key: jpeg(16, 16, i) for i, key in enumerate(keys)}
+
+
+def flags(folder: Path, members: dict[str, bytes]) -> list[str]:
+    with pytest.raises(QuestionError) as caught:
+        catalog(folder, members)
+    return [one.flags for one in caught.value.choices]
+
+
+def test_magnifications_are_no_classes_but_the_folders_above_may_be(tmp_path: Path) -> None:
+    slides = ("benign/adenosis/s1", "malignant/ductal/s2", "malignant/lobular/s3")
+    keys = [f"{one}/{zoom}X/{i}.jpg" for one in slides for zoom in (40, 100) for i in range(2)]
+    assert flags(tmp_path, pictures(*keys))[:2] == ["--labels folder:3", "--labels folder:4"]
+
+
+def test_a_class_of_two_folders_below_an_index_of_letters_has_both_names(tmp_path: Path) -> None:
+    classes = ("a/abbey", "b/barn/indoor", "b/barn/outdoor", "b/bow/indoor", "b/bow/outdoor")
+    keys = [f"set/{name}/{i}.jpg" for name in classes for i in range(2)]
+    assert set(catalog(tmp_path, pictures(*keys)).label_names) == {
+        "abbey", "barn/indoor", "barn/outdoor", "bow/indoor", "bow/outdoor",
+    }  # fmt: skip
+
+
+def test_wrappers_of_archives_are_asked_for_with_the_names_of_their_files(tmp_path: Path) -> None:
+    keys = [f"planes/planes/{label}__{i}_{i}1.jpg" for label in (0, 1) for i in range(4)]
+    found = flags(tmp_path, pictures(*keys, "scenes/scenes/1.jpg", "scenes/scenes/2.jpg"))
+    assert found[0].startswith("--exclude 'scenes/*' --labels 'regex:(^|/)(?P<label>")
+    assert "--labels folder" in found
+
+
+def test_a_folder_whose_name_ends_the_names_of_another_is_a_kind(tmp_path: Path) -> None:
+    keys = [f"original/{i:04}.jpg" for i in range(6)]
+    keys += [f"aligned/{i:04}_aligned.jpg" for i in range(6)]
+    found = flags(tmp_path, pictures(*keys))
+    assert found[:2] == [
+        "--exclude 'original/*' --labels none",
+        "--exclude 'aligned/*' --labels none",
+    ]
+
+
+def test_identities_of_test_are_labels_too(tmp_path: Path) -> None:
+    keys = [f"train/n{who}/{i}.jpg" for who in (2, 3, 4) for i in range(3)]
+    keys += [f"test/n{who}/{i}.jpg" for who in (1, 9) for i in range(3)]
+    assert len(catalog(tmp_path, pictures(*keys)).label_names) == 5
+
+
+def test_a_column_whose_values_in_test_are_others_may_have_texts(tmp_path: Path) -> None:
+    rows = {"train": [f"{i}.jpg,{'AB'[i % 2]}NN" for i in range(6)]}
+    rows["test"] = ["7.jpg,EVE", "8.jpg,LENA"]
+    tables = {f"names_{s}.csv": "\n".join(["file,who", *own]).encode() for s, own in rows.items()}
+    keys = [f"{s}/{row.partition(',')[0]}" for s, own in rows.items() for row in own]
+    found = flags(tmp_path, pictures(*keys) | tables)
+    assert [one.endswith("--target text") for one in found] == [True, False]
+
+
+def test_a_word_of_a_split_counts_beside_a_folder_with_the_same_folders() -> None:
+    alike = split_folders(["our485/low", "our485/high", "eval15/low", "eval15/high"])
+    assert alike == {"eval15": "validation"}
+    assert not split_folders(["oval485/low", "eval15/high"])
