@@ -18,7 +18,7 @@ import numpy as np
 from shardprep.catalog.candidates import stack_candidates, table_candidates
 from shardprep.catalog.decision.name_fields import form_of, name_fields
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.labels import ENOUGH, are_classes, auto_labels
+from shardprep.catalog.labels import ENOUGH, are_classes
 from shardprep.catalog.names import are_parts, find_masks, given_split
 from shardprep.catalog.objects.detect import find_signs
 from shardprep.catalog.objects.mask_values import are_masks
@@ -218,7 +218,7 @@ def _sampled(view: View) -> list[str]:
 
 def _has_table(view: View) -> bool:
     tables = view.documents.tables
-    return bool(tables) and auto_labels(view.index, tables).match is not None
+    return bool(tables) and view.automatic.match is not None
 
 
 def _is_explained(view: View) -> bool:
@@ -231,7 +231,7 @@ def _is_explained(view: View) -> bool:
             find_ids(view.index, table, "")
             if not SUBMISSION.search(table.name):
                 return True
-    labelling = auto_labels(view.index, tables)
+    labelling = view.automatic
     if labelling.rule != "none" or labelling.unclear is not None:
         return True
     return bool(find_signs(view.index, view.documents, view.candidates))

@@ -50,6 +50,14 @@ class TableMatch:
 
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
     """Match the rows of a table to images; `id_column` "" means to detect the column."""
+    key = "match", id(table), id_column
+    if key not in index.known:
+        index.known[key] = table, _match(index, table, id_column)  # no other table gets this id
+    found: TableMatch = index.known[key][1]
+    return found
+
+
+def _match(index: KeyIndex, table: Table, id_column: str) -> TableMatch:
     title, ids = row_ids(table, find_ids(index, table, id_column))
     key_of = find_rows(index, table, title, ids)
     row_of = np.full(len(index.keys), -1, np.int64)
@@ -122,6 +130,13 @@ def united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
 
     These are tables of different splits (`train.csv`, `test.csv`), and tables without a common id.
     """
+    key = "united", *map(id, tables)
+    if key not in index.known:
+        index.known[key] = tuple(tables), _united(index, tables)
+    return [*index.known[key][1]]
+
+
+def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
     groups: list[list[Table]] = []
     for table in tables:
         alike = [one for one in groups if _are_parts(index, [*one, table])]
@@ -153,8 +168,12 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     """Return the title of `column`, or if it is "", of the column that names the most images."""
     if column or table.is_own:
         return row_ids(table, column or table.header[0])[0]
-    step = max(1, len(table.rows) // _SAMPLE_ROWS)
-    hits = [index.num_found(table.cells(i)[::step]) for i in range(len(table.header))]
+    key = "ids", id(table)
+    if key not in index.known:
+        step = max(1, len(table.rows) // _SAMPLE_ROWS)
+        several = [table.cells(i)[::step] for i in range(len(table.header))]
+        index.known[key] = table, [index.num_found(cells) for cells in several]
+    hits: list[int] = index.known[key][1]
     if not any(hits):
         what = "none of its columns has names of images in the source"
         hint = "name the columns, as in csv:FILE:ID:LABEL"
