@@ -124,7 +124,7 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
     outside test splits, and the labels look like classes (see `are_classes`).
     """
     keys = index.keys
-    is_test = folder_splits(keys).fit(UNTRAINED.__contains__)
+    is_test = index.splits.fit(UNTRAINED.__contains__)
     considered = np.flatnonzero(~is_test if not is_test.all() else is_test)
     labelling, passed_over, unclear = _by_tables(index, tables, considered)
     if labelling is not None:

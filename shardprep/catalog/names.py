@@ -304,7 +304,7 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
     A folder with a usual name holds masks if it has a sibling such as `images`, or `train` next to
     `trainannot`, or if at least half of its files are named like images of another folder.
     """
-    paths = {key.rpartition("/")[0] for key in keys}
+    paths = Texts.of(keys).folders.values
     mask_names = {n for n in {name for p in paths for name in p.split("/")} if _MASKS.fullmatch(n)}
     if not mask_names:
         return MaskFolders({}, frozenset())

@@ -207,7 +207,8 @@ def _labelled(view: View) -> SourceImages:
     if recipe.pivot and rule.kind != "csv":
         hint = f"use {OptionName('labels')} csv:FILE:ID:VALUE"
         raise SourceError(OptionName("pivot"), "is for a table of labels that is named", hint)
-    labelling = label_keys(index, rule, tables)
+    is_auto = rule.kind == "auto"
+    labelling = view.automatic if is_auto else label_keys(index, rule, tables)
     if recipe.may_be_annotated and labelling.rule == "none" and not view.members.are_stacks.any():
         found = recognised(recipe, index, documents, view.candidates)
         if found is not recipe:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.items import Items
-from shardprep.catalog.names import folder_splits, given_split, natural_order
+from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of, unused_entries
 from shardprep.catalog.tables.metadata_files import Documents
@@ -55,7 +55,7 @@ def given_splits(
         return GivenSplits(Coded.of(_root_splits(index.keys, rule)))
     if rule.kind == "list":
         return _listed_splits(index, rule, documents)
-    by_folder = folder_splits(index.keys).filled("train")
+    by_folder = index.splits.filled("train")
     if rule.kind in ("folders", "ratio"):
         return GivenSplits(by_folder)
     return GivenSplits(Coded.of(_splits_by_table(rule, match, by_folder)))

@@ -276,33 +276,47 @@ class Texts(Sequence[str]):
         return Texts(pc.binary_join_element_wise(before, self.array, nothing))
 
 
-def positions(
-    texts: Texts, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts
-) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return each text's first row in `part(among)`, or −1, and whether more rows may match."""
-    hashes = _hashes(among, part)
-    order = np.argsort(hashes, kind="stable").astype(np.uint32 if len(among) >> 32 == 0 else int)
-    hashes = hashes[order]
-    firsts, is_many = np.full(len(texts), -1, np.int64), np.zeros(len(texts), bool)
-    for start in range(0, len(texts) if len(among) else 0, _FOUND_AT_ONCE):
-        some = texts[start : start + _FOUND_AT_ONCE]
-        asked = _hashes(some)
-        rising = np.argsort(asked)  # a search for sorted numbers is ten times as fast
-        asked = asked[rising]
-        at = np.searchsorted(hashes, asked)
-        hits = np.flatnonzero(hashes[np.minimum(at, len(hashes) - 1)] == asked)
-        at, rows = at[hits], rising[hits]
-        ends = np.searchsorted(hashes, asked[hits], "right")
-        positions = order[at].astype(np.int64)
-        is_same = pc.equal(some.take(rows).array, part(among.take(positions)).array)
-        for i in np.flatnonzero(~booleans(is_same)).tolist():
-            alike = order[at[i] : ends[i]].astype(np.int64)
-            same = alike[[one == some[int(rows[i])] for one in part(among.take(alike))]]
-            positions[i] = same[0] if len(same) else -1
-        firsts[start + rows] = positions
-        is_many[start + rows] = (ends > at + 1) & (positions >= 0)
-    release()
-    return firsts, is_many
+class Lookup:
+    """Finds texts in `part(among)`, of which it keeps 12 bytes for each."""
+
+    def __init__(self, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> None:
+        hashes = _hashes(among, part)
+        order = np.argsort(hashes, kind="stable")
+        self._order = order.astype(np.uint32 if len(among) >> 32 == 0 else int)
+        self._hashes = hashes[self._order]
+        self._among = among
+        self._part = part
+
+    def positions(self, texts: Texts) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return each text's first row, or −1, and whether more rows may match."""
+        firsts, is_many = np.full(len(texts), -1, np.int64), np.zeros(len(texts), bool)
+        for start in range(0, len(texts) if len(self._among) else 0, _FOUND_AT_ONCE):
+            some = texts[start : start + _FOUND_AT_ONCE]
+            asked = _hashes(some)
+            rising = np.argsort(asked)  # a search for sorted numbers is ten times as fast
+            asked = asked[rising]
+            at = np.searchsorted(self._hashes, asked)
+            hits = np.flatnonzero(self._hashes[np.minimum(at, len(self._hashes) - 1)] == asked)
+            at, rows = at[hits], rising[hits]
+            ends = np.searchsorted(self._hashes, asked[hits], "right")
+            positions = self._order[at].astype(np.int64)
+            there = self._part(self._among.take(positions))
+            is_same = pc.equal(some.take(rows).array, there.array)
+            for i in np.flatnonzero(~booleans(is_same)).tolist():
+                alike = self._order[at[i] : ends[i]].astype(np.int64)
+                same = alike[
+                    [one == some[int(rows[i])] for one in self._part(self._among.take(alike))]
+                ]
+                positions[i] = same[0] if len(same) else -1
+            firsts[start + rows] = positions
+            is_many[start + rows] = (ends > at + 1) & (positions >= 0)
+        release()
+        return firsts, is_many
+
+
+def positions(texts: Texts, among: Texts) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return each text's first row in `among`, or −1, and whether more rows may match."""
+    return Lookup(among).positions(texts)
 
 
 def release() -> None:

@@ -172,9 +172,11 @@ def _without_header(view: View) -> list[Reading]:
         cells = table.header
         sides = [i for i, cell in enumerate(cells, start=1) if _NUMBER.fullmatch(cell)]
         texts = [i for i in range(1, len(cells) + 1) if i not in sides]
+        if len(sides) != 4 or len(texts) != 2:
+            continue
         ids = [i for i in texts if len(view.index.find(cells[i - 1])) == 1]
         rest = [i for i in texts if i not in ids]
-        if len(ids) == 1 and len(sides) == 4 and len(rest) == 1:
+        if len(ids) == 1:
             own = view.of(view.recipe.with_rules(header=False))
             places = ",".join(map(str, sides))
             forms = (f"xyxy({places})", f"xywh({places})")
@@ -193,7 +195,7 @@ def _labels_of_files(view: View) -> list[Reading]:
     members = named_as_images(AnnotatedSource(view.index, view.documents), ".json")
     if len(members) < ENOUGH * len(view.members):
         return []
-    if auto_labels(view.index, view.tables).rule not in ("prefix", "none"):
+    if view.automatic.rule not in ("prefix", "none"):
         return []
     rows: list[Mapping[str, str]] = []
     for text in read_each(members[:: -(-len(members) // _NUM_SAMPLES)], _MOST_BYTES):

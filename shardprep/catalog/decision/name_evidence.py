@@ -22,7 +22,7 @@ from shardprep.catalog.decision.mask_evidence import is_named_as_masks
 from shardprep.catalog.decision.name_fields import form_of, name_fields
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View, head_of
-from shardprep.catalog.labels import ENOUGH, are_classes, auto_labels
+from shardprep.catalog.labels import ENOUGH, are_classes
 from shardprep.catalog.names import (
     are_parts,
     find_masks,
@@ -323,7 +323,7 @@ def _sampled(view: View) -> list[str]:
 
 def _has_table(view: View) -> bool:
     tables = view.documents.tables
-    return bool(tables) and auto_labels(view.index, tables).match is not None
+    return bool(tables) and view.automatic.match is not None
 
 
 def _is_explained(view: View) -> bool:
@@ -336,7 +336,7 @@ def _is_explained(view: View) -> bool:
             find_ids(view.index, table, "")
             if not SUBMISSION.search(table.name):
                 return True
-    labelling = auto_labels(view.index, tables)
+    labelling = view.automatic
     if labelling.rule != "none" or labelling.unclear is not None:
         return True
     return bool(find_signs(view.index, view.documents, view.candidates))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.names import folder_splits, split_folders, words_of_split
+from shardprep.catalog.names import split_folders, words_of_split
 from shardprep.catalog.splits import REST
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
 from shardprep.errors import SourceError, counted, printable
@@ -28,7 +28,7 @@ def splits(view: View) -> Sequence[Reading]:
     """Return the readings of lists that name nearly all images of their splits."""
     if not view.is_open("split") or view.members.are_stacks.any():
         return []
-    if {*folder_splits(view.members.keys).counts()} - {"train"}:
+    if {*view.index.splits.counts()} - {"train"}:
         return _class_or_split(view)
     whole, parts = list[Reading](), list[Reading]()
     index, out = _targeted(view)

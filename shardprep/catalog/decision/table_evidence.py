@@ -19,7 +19,7 @@ from shardprep.catalog.decision.column_evidence import (
 )
 from shardprep.catalog.decision.view import Options, Reading, View
 from shardprep.catalog.labels import ENOUGH, Labelling, auto_labels
-from shardprep.catalog.names import document_split, find_masks, folder_splits, given_split
+from shardprep.catalog.names import document_split, find_masks, given_split
 from shardprep.catalog.objects.detect import find_signs, text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
 from shardprep.catalog.objects.known_formats import FORMATS
@@ -28,6 +28,7 @@ from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, Key
 from shardprep.catalog.tables.row_matching import TableMatch, united
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import SourceError, counted
+from shardprep.source.string_column import Texts
 
 _OPTIONS = (
     "labels", "pivot", "target", "separator", "rows", "join", "class_map",
@@ -53,13 +54,12 @@ def by_tables(view: View) -> Sequence[Reading]:
         return []
     if readings := _of_tables(view, view.tables) or _of_channels(view):
         return readings
+    if not view.documents.members(".txt", ".json", ".jsonl"):
+        return []
     keys = view.index.keys
     some = KeyIndex(keys[:: len(keys) // _MOST_KEYS + 1])  # auto_labels of all keys is slow
     is_by_path = auto_labels(some, view.documents.tables).rule != "none"
-    if is_by_path or not view.documents.members(".txt", ".json", ".jsonl"):
-        return []
-    automatic = auto_labels(view.index, view.documents.tables)
-    if automatic.rule != "none" or _signs(view, automatic):
+    if is_by_path or view.automatic.rule != "none" or _signs(view, view.automatic):
         return []
     if pattern := text_files(view.index.keys, view.documents):
         return [Reading({"labels": f"text:{pattern}", "target": "text"}, "a text for each image")]
@@ -107,13 +107,12 @@ def _other_tables(view: View) -> list[Table]:
 def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
     tables = [one for one in tables if not SUBMISSION.search(one.name)]
     first = {cell: one for one in tables for cell in one.header}
-    if view.is_open("header") and (known := [one for one in first if view.index.find(one)]):
+    if view.is_open("header") and (known := _that_name_images(view, [*first])):
         own = view.read_as(Reading({"header": False}, ""))
         why = f"the first line of {first[known[0]].name} names an image"
         readings = by_tables(own) or [Reading({}, why)]
         return [Reading({"header": False, **one.options}, one.why) for one in readings]
-    splits = folder_splits(view.index.keys)
-    is_test = splits.fit(lambda split: split == "test")
+    is_test = view.index.splits.fit(lambda split: split == "test")
     considered = np.flatnonzero(~is_test if not is_test.all() else is_test)
     found: list[Choice] = []
     for table in tables:
@@ -130,7 +129,7 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
             found += choices(match, view.index, view.documents.tables)
     if not any(one.strength >= LIKELY for one in found):
         return []
-    automatic = auto_labels(view.index, view.documents.tables)
+    automatic = view.automatic
     signs = _signs(view, automatic)
     if any(sign.option.partition(":")[0] not in ("csv", "rle") for sign in signs):
         return []
@@ -148,6 +147,11 @@ def _followed(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:
         for labels in by_tables(view.read_as(one)) or [Reading({}, "")]:
             why = "; ".join(filter(None, (one.why, labels.why)))
             yield Reading({**one.options, **labels.options}, why)
+
+
+def _that_name_images(view: View, cells: Sequence[str]) -> list[str]:
+    are_found = view.index.are_found(Texts.of(cells))
+    return [one for one, is_found in zip(cells, are_found, strict=True) if is_found]
 
 
 def _signs(view: View, automatic: Labelling) -> list[Sign]:
@@ -215,8 +219,8 @@ def _are_same(one: Choice, automatic: Labelling) -> bool:
 def _with_splits(view: View, one: Choice, options: Options) -> Options:
     """Return the options with the splits that the names of tables or a column of one state."""
     table = one.match.table
-    keys, ids = view.index.keys, one.match.id_column
-    if not view.is_open("split") or table.is_own or folder_splits(keys).are_there.any():
+    ids = one.match.id_column
+    if not view.is_open("split") or table.is_own or view.index.splits.are_there.any():
         return options
     others = list(_of_other_splits(view, one.match))
     files = [name for name, _ in table.parts] or [table.name]

@@ -13,6 +13,7 @@ import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
+from shardprep.catalog.labels import Labelling, auto_labels
 from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.selection import Selected, select
@@ -26,6 +27,14 @@ from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member, Members
 from shardprep.storage.text_file import decoded
+
+_OF_TABLES = ("header", "null", "join")
+"""Options on which the tables of a source depend."""
+_OF_IMAGES = (
+    "root", "include", "exclude", "exclude_list", "dedup", "images", "stack", "tile", "boxes",
+    "masks", "points", "instances", "target_image",
+)  # fmt: skip
+"""Options on which the images of a source depend, and the masks beside them."""
 
 Options = Mapping[str, Any]
 """Key of a recipe → its value."""
@@ -115,6 +124,11 @@ class View:
         """The tables of the source; those that label different splits are one."""
         return united(self.index, self.documents.tables)
 
+    @cached_property
+    def automatic(self) -> Labelling:
+        """The labels that `auto` finds in tables and names."""
+        return auto_labels(self.index, self.documents.tables)
+
     def is_open(self, *options: str) -> bool:
         """Return whether all of these options have their defaults, so that they may be decided."""
         return all(getattr(self.recipe, one) == BUILD_DEFAULTS[one] for one in options)
@@ -136,7 +150,18 @@ class View:
         if recipe.stack != self.recipe.stack:
             rest, masks = masks_apart(listing, recipe)
             listing = with_masks(stacked(recipe, rest), masks, recipe)
-        return View(recipe, listing, self.notes, self.decided)
+        own = View(recipe, listing, self.notes, self.decided)
+        has_tables = self._is_equal(recipe, _OF_TABLES)
+        has_images = self._is_equal(recipe, _OF_IMAGES)
+        if has_tables and "tables" in vars(self.documents):
+            own.documents.tables = self.documents.tables
+        shared = {"beside", "selected", "index"} if has_images else set[str]()
+        shared |= {"tables", "automatic"} if has_images and has_tables else set()
+        vars(own).update({key: one for key, one in vars(self).items() if key in shared})
+        return own
+
+    def _is_equal(self, recipe: Recipe, options: Sequence[str]) -> bool:
+        return all(getattr(recipe, one) == getattr(self.recipe, one) for one in options)
 
 
 Stage = Callable[[View], Sequence[Reading]]

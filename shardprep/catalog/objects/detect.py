@@ -39,7 +39,7 @@ from shardprep.catalog.tables.row_matching import united
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.recipe.recipe import Recipe
-from shardprep.source.members import Member
+from shardprep.source.members import Member, Members
 from shardprep.source.names import composed
 
 _NUM_MASKS = 8
@@ -70,11 +70,10 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
 
 def document_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) -> list[Sign]:
     """Return a `Sign` for each kind of boxes and outlines that documents and tables state."""
-    tables = united(index, documents.tables)
-    extents = {member.key: member.extent for member in images} if tables else {}
+    tables, members = united(index, documents.tables), Members.of(images)
 
     def size_of(image: int) -> tuple[int, int] | None:
-        return image_size(extents[index.keys[image]])
+        return image_size(members[members.keys.array.index(index.keys[image]).as_py()].extent)
 
     return [
         *recognise(AnnotatedSource(index, documents)),

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import cached_property, partial
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -23,7 +23,7 @@ from shardprep.catalog.names import document_split, folder_splits, given_split, 
 from shardprep.dataset.card import from_cell
 from shardprep.errors import SourceError, printable, shown
 from shardprep.source.names import composed
-from shardprep.source.string_column import Coded, Texts, booleans, positions
+from shardprep.source.string_column import Coded, Lookup, Texts, booleans, positions
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -92,6 +92,9 @@ class KeyIndex:
         self._names = self.keys.composed()
         """The keys in form NFC, so that accents in other forms are equal."""
         self._by_folder: dict[tuple[str, int], dict[str, list[int]]] = {}
+        self._lookups: dict[tuple[str, int], Lookup] = {}
+        self.known: dict[Hashable, Any] = {}
+        """What tables and these keys have in common, so that it is searched once."""
 
     def find(self, text: str) -> Sequence[int]:
         """Return the positions of all keys that end in the id, with or without extension.
@@ -190,7 +193,7 @@ class KeyIndex:
         """
         folders = self.keys.folders
         firsts = folders.firsts()
-        splits = self._splits.take(np.array([*firsts], np.int64))
+        splits = self.splits.take(np.array([*firsts], np.int64))
         levels = folders.mapped(map(origin.level, firsts.values(), splits))
         level_of = np.append(np.array(levels.values, np.int64)[levels.codes], FOREIGN)
         left = np.flatnonzero(is_many)
@@ -228,7 +231,7 @@ class KeyIndex:
         """
         foreign = np.flatnonzero((found >= 0) & ~is_home)
         stated = texts.take(foreign).folders.map(lambda path: given_split(path.split("/")))
-        splits = self._splits.take(found[foreign])
+        splits = self.splits.take(found[foreign])
         pairs = zip(stated, splits, strict=True)
         foreign = foreign[[own is None or own != split for own, split in pairs]]
         if not len(foreign):
@@ -244,7 +247,7 @@ class KeyIndex:
             key = self.keys[int(found[row])]
             what = f"id {texts[row]!r} is of split {origins[row].split}, but fits only {key}"
             hint = (
-                f"use images of {origins[row].split}, or a table of {self._splits[int(found[row])]}"
+                f"use images of {origins[row].split}, or a table of {self.splits[int(found[row])]}"
             )
             raise AmbiguousIdError(where, what, hint)
         found[foreign[lost]] = -1
@@ -302,15 +305,14 @@ class KeyIndex:
                 is_several |= is_one
                 continue
             wanted = texts.where(is_one)
-            first, is_many = positions(wanted, self._names, partial(Texts.ends, depth=depth))
+            first, is_many = self._lookup(Texts.ends, depth).positions(wanted)
             lost = first < 0
             if depth and lost.any():  # no stem, if this name is in another folder
                 names = wanted.where(lost).ends(0)
-                lost[lost] = positions(names, self._names, partial(Texts.ends, depth=0))[0] < 0
+                lost[lost] = self._lookup(Texts.ends, 0).positions(names)[0] < 0
             if lost.any():
-                first[lost], is_many[lost] = positions(
-                    wanted.where(lost), self._names, partial(Texts.stems, depth=depth)
-                )
+                stems = self._lookup(Texts.stems, depth)
+                first[lost], is_many[lost] = stems.positions(wanted.where(lost))
             found[is_one] = first
             is_several[is_one] = is_many
         is_odd = is_several & (
@@ -321,6 +323,15 @@ class KeyIndex:
             is_several[row] = len(several) > 1
             found[row] = several[0] if len(several) == 1 else -1
         return found, is_several
+
+    def _lookup(self, part: Callable[..., Texts], depth: int) -> Lookup:
+        """Return the search in the ends or stems of all keys; the last two are remembered."""
+        name = part.__name__, depth
+        if name not in self._lookups:
+            for first in [*self._lookups][: len(self._lookups) - 1]:
+                del self._lookups[first]
+            self._lookups[name] = Lookup(self._names, partial(part, depth=depth))
+        return self._lookups[name]
 
     @cached_property
     def _by_name(self) -> tuple[dict[str, int | list[int]], dict[str, int | list[int]]]:
@@ -337,7 +348,7 @@ class KeyIndex:
         return int(self._names.num_folders().max(initial=0))
 
     @cached_property
-    def _splits(self) -> Coded[str | None]:
+    def splits(self) -> Coded[str | None]:
         return folder_splits(self.keys)
 
     def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:

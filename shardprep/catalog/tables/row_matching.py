@@ -51,6 +51,14 @@ class TableMatch:
 
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
     """Match the rows of a table to images; `id_column` "" means to detect the column."""
+    key = "match", id(table), id_column
+    if key not in index.known:
+        index.known[key] = table, _match(index, table, id_column)  # no other table gets this id
+    found: TableMatch = index.known[key][1]
+    return found
+
+
+def _match(index: KeyIndex, table: Table, id_column: str) -> TableMatch:
     title, ids = row_ids(table, find_ids(index, table, id_column))
     key_of = find_rows(index, table, title, ids)
     row_of = np.full(len(index.keys), -1, np.int64)
@@ -123,6 +131,13 @@ def united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
 
     These are tables of different splits (`train.csv`, `test.csv`), and tables without a common id.
     """
+    key = "united", *map(id, tables)
+    if key not in index.known:
+        index.known[key] = tuple(tables), _united(index, tables)
+    return [*index.known[key][1]]
+
+
+def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
     groups: list[list[Table]] = []
     for table in tables:
         alike = [one for one in groups if _are_parts(index, [*one, table])]
@@ -154,8 +169,11 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     """Return the title of `column`, or if it is "", of the column that names the most images."""
     if column or table.is_own:
         return row_ids(table, column or table.header[0])[0]
-    step = max(1, len(table.rows) // _SAMPLE_ROWS)
-    hits = [index.num_found(table.cells(i)[::step]) for i in range(len(table.header))]
+    key, step = ("ids", id(table)), max(1, len(table.rows) // _SAMPLE_ROWS)
+    if key not in index.known:
+        several = [table.cells(i)[::step] for i in range(len(table.header))]
+        index.known[key] = table, [index.num_found(cells) for cells in several]
+    hits: list[int] = index.known[key][1]
     if not any(hits):
         for i, title in enumerate(table.header):
             if ids := _ids_before_ending(index, title, table.cells(i)[::step]):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shardprep.catalog.names import folder_splits, stem
+from shardprep.catalog.names import stem
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
@@ -182,8 +182,8 @@ def coverage(index: KeyIndex, names: Iterable[str]) -> Coverage:
     A name without an extension, as ids of tables often are, is its own stem.
     """
     stems = {stem(name) or composed(name) for name in names}
-    train = [k for k, s in zip(index.keys, folder_splits(index.keys), strict=True) if s != "test"]
-    considered = train or index.keys
+    is_test = index.splits.fit(lambda split: split == "test")
+    considered = index.keys if is_test.all() else index.keys.where(~is_test)
     num_named = sum(stem(key) in stems for key in considered) if stems else 0
     return Coverage(num_named, len(considered))
 

@@ -143,6 +143,8 @@ def panoptic_signs(index: KeyIndex, documents: Documents, members: Sequence[Memb
             keys.append(key)
             names += stated
             taken.update(mask.key for mask in masks)
+    if not keys:
+        return []
     images = KeyIndex([key for key in index.keys if key not in taken])
     named = coverage(images, names)
     how = f"{some_of(keys, 2)}: COCO's panoptic masks, of {named}"
