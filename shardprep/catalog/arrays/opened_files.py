@@ -375,7 +375,12 @@ class ArrayFiles:
                 flags = [self._flag(one) for one in several]
                 if not self.proposes:
                     what = f"several columns may have the images: {some_of(flags, _MOST_SHOWN)}"
-                    raise OptionError(_OPTION, what, f"give {_OPTION} {shlex.quote(flags[0])}")
+                    hint = f"give {_OPTION} {shlex.quote(flags[0])}"
+                    dtype = several[0].column.dtype
+                    is_float = dtype is not None and dtype.kind == "f"
+                    if is_float and self.recipe.depth_range == "full":
+                        hint += f" {OptionName('depth_range')} auto"
+                    raise OptionError(_OPTION, what, hint)
                 self.proposals["images"] = tuple(flags)
                 yield self._with_layout(several[0])
             else:
