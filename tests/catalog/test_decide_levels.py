@@ -9,7 +9,7 @@ import pytest
 from shardprep.catalog.names import split_folders
 from shardprep.errors import QuestionError
 from tests.catalog.builders import catalog
-from tests.support.builders import jpeg
+from tests.support.builders import jpeg, png
 
 
 def pictures(*keys: str) -> dict[str, bytes]:
@@ -72,3 +72,10 @@ def test_a_word_of_a_split_counts_beside_a_folder_with_the_same_folders() -> Non
     alike = split_folders(["our485/low", "our485/high", "eval15/low", "eval15/high"])
     assert alike == {"eval15": "validation"}
     assert not split_folders(["oval485/low", "eval15/high"])
+
+
+def test_pairs_of_files_that_differ_in_the_suffix_are_asked_for(tmp_path: Path) -> None:
+    members = pictures(*(f"{room}/{i}.jpg" for room in ("hall", "kitchen") for i in range(3)))
+    found = flags(tmp_path, members | {f"{key[:-3]}png": png(16, 16) for key in members})
+    assert found[0] == "--target-image '{dir}/{stem}.png'"
+    assert "--labels folder" in found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -90,7 +90,7 @@ def target_images(view: View) -> Sequence[Reading]:
     for kinds in _sets_of_kinds(view.members, folders):
         if readings := _readings(view, kinds, pictures):
             return readings
-    return _unlabelled(view, [*folders.values()])
+    return _by_suffix(view.members) or _unlabelled(view, [*folders.values()])
 
 
 def _sets_of_kinds(members: Members, places: Mapping[int, str]) -> Iterator[list[_Kind]]:
@@ -143,6 +143,23 @@ def _by_affix(members: Members) -> Iterator[list[_Kind]]:
             is_known = any(_side((word,)) for word in several)
             if is_known and 2 <= len(several) <= _MOST_KINDS:
                 yield [_Kind((w,) if w else (), np.array(r)) for w, r in several.items()]
+
+
+def _by_suffix(members: Members) -> list[Reading]:
+    """Return the readings of pairs in one folder that differ in the suffix: `1.jpg`, `1.png`."""
+    of_path: defaultdict[str, set[str]] = defaultdict(set)
+    keys = [*members.keys[:_MOST_ROWS]]
+    for key in keys:
+        path, _, suffix = key.rpartition(".")
+        of_path[path].add(suffix)
+    counts = Counter(frozenset(several) for several in of_path.values() if len(several) == 2)
+    for suffixes, number in counts.most_common(1):
+        if 4 * number >= len(keys) and number >= _FEWEST:
+            why = f"{counted(number, 'pair')} of files that differ in the suffix"
+            names = sorted(suffixes, reverse=True)
+            pairs = [Reading({"target_image": f"{{dir}}/{{stem}}.{one}"}, why) for one in names]
+            return [*pairs, Reading({"labels": "folder"}, "the files of a pair are two images")]
+    return []
 
 
 def _side(words: Iterable[str]) -> int:
