@@ -49,7 +49,7 @@ _NONE = Reading({"labels": "none"}, "images without labels")
 def class_pictures(view: View) -> Sequence[Reading]:
     """Return the exclusion of folders that have one picture of each class, named like it."""
     keys = view.members.keys
-    counts = keys.folders.counts()
+    counts = view.folders
     names = {path.rpartition("/")[2] for path in counts}
     few = [path for path, number in counts.items() if path and 1 < number < len(names)]
     found = dict[str, int]()
@@ -67,13 +67,13 @@ def labels_by_names(view: View) -> Sequence[Reading]:
         return []
     if readings := _texts_beside(view):
         return readings
-    every = view.members.keys.folders.counts()
-    counts = {p: n for p, n in every.items() if given_split(p.split("/")) != "test"} or every
+    is_test = view.index.splits.fit(lambda split: split == "test")
+    some = not is_test.any() or is_test.all()
+    counts = view.folders if some else view.index.keys.where(~is_test).folders.counts()
     names = Counter[str]()
     for path, number in counts.items():
-        name = without_archive_suffix(path.rpartition("/")[2])
-        names[name] += number if name and not given_split([name]) else 0
-    names = +names
+        names[without_archive_suffix(path.rpartition("/")[2])] += number
+    names = Counter({one: n for one, n in names.items() if one and not given_split([one])})
     is_fit = names.total() >= ENOUGH * sum(counts.values())
     if is_fit and are_classes(len(names), names.total()) and not are_parts(names):
         found = [*_of_folders(view, counts, names)]

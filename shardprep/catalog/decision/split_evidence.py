@@ -55,7 +55,7 @@ def splits(view: View) -> Sequence[Reading]:
 
 def _class_or_split(view: View) -> Sequence[Reading]:
     """Return the two readings of `test` among class folders that number their images alike."""
-    counts = view.members.keys.folders.counts()
+    counts = view.folders
     named = [*split_folders(counts).items()]
     if len(named) != 1 or named[0][0] not in counts or not view.is_open("labels"):
         return []
