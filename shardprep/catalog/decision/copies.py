@@ -10,10 +10,11 @@ import glob
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -23,7 +24,7 @@ from shardprep.errors import counted, printable
 from shardprep.image.decode import open_image
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member, Members
-from shardprep.source.string_column import Texts, positions
+from shardprep.source.string_column import Texts, booleans, positions
 
 _NEARLY_ALL = 0.9
 _LEAST = 1 / 20
@@ -95,8 +96,7 @@ def variants(view: View) -> Sequence[Reading]:
     if not view.is_open("labels", "root", "masks", "target_image", "stack", "boxes"):
         return []
     members = view.members
-    counts = members.keys.folders.counts()
-    for folder, others in _compared(counts, has_parent=False):
+    for folder, others in _compared(view.folders, has_parent=False):
         if any(_are_variants(members, folder, one) for one in others):
             roots = sorted([folder.path, *others], key=natural_order)
             why = printable(f"{', '.join(roots)} show the same scenes: one of them")
@@ -106,44 +106,63 @@ def variants(view: View) -> Sequence[Reading]:
 
 
 def _compared(
-    counts: dict[str, int], *, has_parent: bool
+    counts: Mapping[str, int], *, has_parent: bool
 ) -> Iterator[tuple[_Folder, Sequence[str]]]:
     """Yield large folders, each with those beside and above it that have the same tree.
 
     `counts` are the images in each folder. Folders of different splits are not compared.
     """
-    least = max(2, math.ceil(_LEAST * sum(counts.values())))
-    large: dict[str, dict[str, int]] = {}
-    left = [folder for folder in counts if folder]
-    for depth in range(1, _MOST_DEPTH + 1):  # only those below large folders are cut further
-        starts = ["/".join(folder.split("/", depth)[:depth]) for folder in left]
-        sums = Counter[str]()
-        for start, folder in zip(starts, left, strict=True):
-            sums[start] += counts[folder]
-        pairs = [(one, f) for one, f in zip(starts, left, strict=True) if sums[one] >= least]
-        for start, folder in pairs:
-            large.setdefault(start, {})[folder[len(start) :]] = counts[folder]
-        left = [folder for start, folder in pairs if folder != start]
+    paths, numbers = Texts.of(counts), np.fromiter(counts.values(), np.int64, len(counts))
+    total = int(numbers.sum())
+    large: dict[str, tuple[int, NDArray[np.int64]]] = {}
+    for start in _starts(counts, paths, numbers):
+        is_below = booleans(pc.starts_with(paths.array, f"{start}/"))
+        rows = np.flatnonzero(is_below | booleans(pc.equal(paths.array, start)))
+        if (number := int(numbers[rows].sum())) >= max(2, math.ceil(_LEAST * total)):
+            large[start] = number, rows
     splits: dict[str, str] | None = None
     order = sorted(large, key=lambda path: (path.count("/"), natural_order(path)))
     for at, path in enumerate(order):
-        own, parent = _Folder(path, sum(large[path].values()), large[path]), path.rpartition("/")[0]
+        number, rows = large[path]
+        parent = path.rpartition("/")[0]
         before = [one for one in order[:at] if one.rpartition("/")[0] == parent]
-        if len(own.leaves) == 1:  # these are classes, and no sets of classes
+        if len(rows) == 1:  # these are classes, and no sets of classes
             before = [one for one in before if one.casefold() == path.casefold()]
         near = [parent, *before] if has_parent else before
-        fits = [one for one in near if _has_tree(counts, own, one)]
+        own = paths.take(rows)
+        fits = [one for one in near if _has_tree(counts, (path, number, own), one)]
         if fits and splits is None:
             splits = split_folders(counts)
         split_of = (splits or {}).get
         fits = [one for one in fits if split_of(one) == split_of(path)]
         if fits:
-            yield own, fits
+            yield _Folder(path, number, {one[len(path) :]: counts[one] for one in own}), fits
 
 
-def _has_tree(counts: dict[str, int], folder: _Folder, other: str) -> bool:
-    same = (min(n, counts.get(_joined(other, leaf), 0)) for leaf, n in folder.leaves.items())
-    return sum(same) >= _NEARLY_ALL * folder.number
+def _starts(counts: Mapping[str, int], paths: Texts, numbers: NDArray[np.int64]) -> Iterator[str]:
+    """Yield the folders, at most four deep, that may be large: of many folders by a sample."""
+    some: Mapping[str, int] = counts
+    if len(counts) > _MOST_NAMES:
+        images = np.random.default_rng(0).integers(numbers.sum(), size=_MOST_NAMES)
+        rows = np.searchsorted(np.cumsum(numbers), images, "right")
+        some = Counter(paths.take(rows))
+    sums = Counter[str]()
+    for path, number in some.items():
+        parts = path.split("/")[:_MOST_DEPTH] if path else []
+        for depth in range(len(parts)):
+            sums["/".join(parts[: depth + 1])] += number
+    least = _LEAST / 2 * sum(some.values())
+    yield from (start for start, number in sums.items() if number >= least)
+
+
+def _has_tree(counts: Mapping[str, int], folder: tuple[str, int, Texts], other: str) -> bool:
+    path, number, own = folder
+    most = number - math.ceil(_NEARLY_ALL * number)
+    for one in own:
+        most -= max(0, counts[one] - counts.get(_joined(other, one[len(path) :]), 0))
+        if most < 0:
+            return False
+    return True
 
 
 def _joined(folder: str, below: str) -> str:

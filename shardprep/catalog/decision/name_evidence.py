@@ -26,7 +26,6 @@ from shardprep.catalog.labels import ENOUGH, are_classes
 from shardprep.catalog.names import (
     are_parts,
     find_masks,
-    folder_splits,
     given_split,
     split_folders,
     stem,
@@ -63,7 +62,7 @@ _NONE = Reading({"labels": "none"}, "images without labels")
 def class_pictures(view: View) -> Sequence[Reading]:
     """Return the exclusion of folders that have one picture of each class, named like it."""
     keys = view.members.keys
-    counts = keys.folders.counts()
+    counts = view.folders
     names = {path.rpartition("/")[2] for path in counts}
     few = [path for path, number in counts.items() if path and 1 < number < len(names)]
     found = dict[str, int]()
@@ -81,15 +80,14 @@ def labels_by_names(view: View) -> Sequence[Reading]:
         return []
     if readings := _texts_beside(view):
         return readings
-    every = view.members.keys.folders.counts()
-    splits = folder_splits([f"{path}/0" for path in every])
-    tests = {path for path, split in zip(every, splits, strict=True) if split == "test"}
+    every = view.folders
+    is_test = view.index.splits.fit(lambda split: split == "test")
+    tests = {*view.index.keys.where(is_test).folders.counts()} if is_test.any() else set[str]()
     counts = {path: number for path, number in every.items() if path not in tests} or every
     names = Counter[str]()
     for path, number in counts.items():
-        name = without_archive_suffix(path.rpartition("/")[2])
-        names[name] += number if name and not given_split([name]) else 0
-    names = +names
+        names[without_archive_suffix(path.rpartition("/")[2])] += number
+    names = Counter({one: n for one, n in names.items() if one and not given_split([one])})
     is_fit = names.total() >= ENOUGH * sum(counts.values())
     if is_fit and are_classes(len(names), names.total()) and not are_parts(names):
         found = [*_of_folders(view, counts, names)]

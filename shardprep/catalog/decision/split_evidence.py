@@ -73,7 +73,7 @@ def _targeted(view: View) -> tuple[KeyIndex, dict[str, tuple[str, ...]]]:
 
 def _class_or_split(view: View) -> Sequence[Reading]:
     """Return the two readings of `test` among class folders that number their images alike."""
-    counts = view.members.keys.folders.counts()
+    counts = view.folders
     named = [*split_folders(counts).items()]
     if len(named) != 1 or named[0][0] not in counts or not view.is_open("labels"):
         return []

@@ -107,6 +107,11 @@ class View:
         return self.selected.members
 
     @cached_property
+    def folders(self) -> Mapping[str, int]:
+        """Path of each folder → number of images in it."""
+        return self.members.keys.folders.counts()
+
+    @cached_property
     def index(self) -> KeyIndex:
         return KeyIndex(self.members.keys)
 
@@ -155,7 +160,7 @@ class View:
         has_images = self._is_equal(recipe, _OF_IMAGES)
         if has_tables and "tables" in vars(self.documents):
             own.documents.tables = self.documents.tables
-        shared = {"beside", "selected", "index"} if has_images else set[str]()
+        shared = {"beside", "selected", "folders", "index"} if has_images else set[str]()
         shared |= {"tables", "automatic"} if has_images and has_tables else set()
         vars(own).update({key: one for key, one in vars(self).items() if key in shared})
         return own
