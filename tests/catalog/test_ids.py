@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep.catalog.tables.key_index import AmbiguousIdError
-from shardprep.errors import SourceError
+from shardprep.errors import QuestionError, SourceError
 from tests.catalog.builders import catalog, facts_of, found, images, objects_of, reasons, survey
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ def test_a_table_of_a_split_alone_labels_only_that_split(
     if is_named:
         assert named(tmp_path, members, f"csv:{name}:id:label") == expected(test="ab")
     else:
-        assert set(named(tmp_path, members).values()) == {None}
+        with pytest.raises(QuestionError) as caught:
+            named(tmp_path, members)
+        assert f"{name} is not read" in caught.value.choices[0].why
 
 
 def test_a_table_that_auto_leaves_out_is_said_if_its_images_stay_unlabelled(tmp_path: Path) -> None:
