@@ -109,7 +109,7 @@ def test_init_proposes_the_flags(twin: Competition, tmp_path: Path) -> None:
         ("stable-diffusion-image-to-prompts", "--target text"),
         ("image-matching-challenge-2024", "{dataset}/images/{image_name}"),
         ("rsna-2023-abdominal-trauma-detection", "any_injury --join train.csv"),
-        ("UBC-OCEAN", "--labels csv:train.csv:image_id:label"),
+        ("UBC-OCEAN", "--exclude 'test_thumbnails/*'"),
         ("isic-2024-challenge", "--images test-image.hdf5"),
     ],
 )

@@ -410,18 +410,15 @@ def atlas() -> dict[str, bytes]:
 def test_a_pattern_is_proposed_where_names_look_like_stacks(
     members: Any, pattern: str, tmp_path: Path
 ) -> None:
-    """By `build` as a question or a note, and by `init` as a comment of the recipe."""
+    """By `build` as a question or a decision, and by `init`."""
     source = write(tmp_path / "source.zip", zip_bytes(members()))
-    if "/" in pattern:
-        with pytest.raises(QuestionError, match=re.escape(f"--stack '{pattern}' --labels none")):
-            build(source, tmp_path / "out")
-    else:
-        result = build(source, tmp_path / "out", size="16x12", max_rejected=1.0)
-        notes = [note for note in result.notes if "would store" in note]
-        assert [note.split("'")[1] for note in notes] == ([pattern] if pattern else [])
-    survey = survey_source(source, tmp_path, print)
-    assert survey.stacks == ((pattern,) if pattern else ())
-    assert (f'# stack = "{pattern}"' in recipe_text(survey)) == bool(pattern)
+    try:
+        said = "\n".join(shardprep.build(source, dry_run=True).plan.findings)
+    except QuestionError as error:
+        said = str(error)
+    assert (f"--stack '{pattern}'" in said) == bool(pattern)
+    text = recipe_text(survey_source(source, tmp_path, print))
+    assert (f'stack = "{pattern}"' in text) == bool(pattern)
 
 
 @pytest.mark.thorough

@@ -80,13 +80,12 @@ def test_photographs_in_a_folder_called_labels_are_not_masks(tmp_path: Path) -> 
     assert any("may be masks; --masks PATTERN stores them" in line for line in made.findings)
 
 
-def test_two_that_fit_are_an_error_that_names_both(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"boxes": "auto", "masks": "auto"}])
+def test_boxes_and_masks_of_the_same_images_are_stored_together(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     members = detection() | {f"masks/{i}.png": grey(0, 255) for i in range(6)}
-    with pytest.raises(QuestionError) as error:
-        catalog(tmp_path / "1", members)
-    assert "--boxes voc" in str(error.value)
-    assert "--masks 'masks/{stem}.png'" in str(error.value)
-    made = catalog(tmp_path / "2", members, boxes="auto", masks="auto")
+    made = catalog(tmp_path, members, **options)
     assert (facts_of(made).spec.boxes, facts_of(made).spec.masks) == (True, "classes")
     assert facts_of(made).names == ("background", "object", "cat")
 
@@ -124,12 +123,11 @@ def test_init_writes_what_is_decided_or_the_readings_to_choose_from(tmp_path: Pa
     assert (keys["boxes"], keys["fit"]) == ("voc", "pad")
     assert "labels" not in keys
     assert make_recipe(keys, "t").fit == "pad"
-    text = recipe_text(
-        survey(tmp_path, detection() | {f"masks/{i}.png": grey(0, 255) for i in range(6)})
-    )
-    assert {"labels", "boxes", "masks"}.isdisjoint(tomllib.loads(text))
+    rows = "".join(f"{i},{'ab'[i % 2]}\n" for i in range(6)).encode()
+    text = recipe_text(survey(tmp_path, detection() | {"t.csv": b"id,label\n" + rows}))
+    assert {"labels", "boxes"}.isdisjoint(tomllib.loads(text))
     assert '\n# boxes = "voc"\n' in text
-    assert '\n# masks = "masks/{stem}.png"\n' in text
+    assert '\n# labels = "csv:t.csv:id:label"\n' in text
 
 
 def test_run_lengths_are_recognised_but_not_beside_the_same_masks_in_files(
