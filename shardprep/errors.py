@@ -242,7 +242,7 @@ class QuestionError(RecipeError):
         lines = [f"{self.where}: {self.what}:"]
         for one in self.choices:
             lines += [f"  {one.flags}", f"      {one.why}", *(f"      {x}" for x in one.examples)]
-        return [*map(printable, lines)]
+        return [*map(printable, lines), "Repeat the command with the flags of one of them."]
 
     def as_json(self, exit_code: int) -> dict[str, Any]:
         """Return the object that `--json` prints, with the readings."""

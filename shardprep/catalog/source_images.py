@@ -48,6 +48,9 @@ from shardprep.source.members import Member, Members, StackExtent
 from shardprep.source.names import is_array_name, without_archive_suffix
 
 _UNWANTED = (NOT_BELOW, NOT_INCLUDED, NOT_EXCLUDED)
+_HALF_LINE = 32
+_KINDS = {"regression": "number", "text": "text", "texts": "texts"}
+"""Value of `--target` → word for the label of an example."""
 _DOCUMENTS = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml", ".txt")
 
 
@@ -187,13 +190,25 @@ def _shown(choice: Choice, view: View) -> Choice:
     except ShardprepError as error:
         return choice._replace(examples=(str(error),))
     keys, names = found.index.keys, found.labelling.names
-    lines = []
+    recipe, lines = found.recipe, list[str]()
+    kind = _KINDS.get(recipe.target, "class")
+    what = "objects" if recipe.instances else "target" if recipe.target_image else "mask"
     for at in sorted({0, len(keys) // 2, len(keys) - 1}):
-        beside = [one.key for one in found.beside.of(keys[at])]
-        facts = [splits[at], names[at], *beside[:1]]
+        cell = names[at]
+        label = ", ".join(cell) if isinstance(cell, tuple) else cell
+        beside = [f"{what} {_last(one.key)}" for one in found.beside.of(keys[at])]
+        facts = [splits[at], label and f"{kind} {label}", *beside[:1]]
         given = ", ".join(str(one) for one in facts if one)
-        lines.append(f"{shown(keys[at], MOST_SHOWN)}: {given}")
+        lines.append(f"{_last(keys[at])}: {shown(given, MOST_SHOWN)}")
     return choice._replace(examples=tuple(lines))
+
+
+def _last(key: str) -> str:
+    """Return the end of a key: a name and the folders that fit into half of a line."""
+    parts = key.split("/")
+    while len(parts) > 2 and len("/".join(parts)) > _HALF_LINE:
+        parts = ["…", *parts[2 if parts[0] == "…" else 1 :]]
+    return shown("/".join(parts), MOST_SHOWN)
 
 
 def _labelled(view: View) -> SourceImages:

@@ -78,6 +78,19 @@ def test_drawings_for_the_eye_are_left_out(tmp_path: Path) -> None:
     assert {one.key for one in made.skipped} == drawings.keys()
 
 
+def test_a_question_shows_what_images_would_get_and_how_to_answer(tmp_path: Path) -> None:
+    start = "a/folder/with/a/long/path"
+    members = files("scene", *numbered(f"{start}/images/{{}}.jpg"))
+    numbers = files("numbers", *numbered(f"{start}/masks/{{}}.png"), like="n")
+    with pytest.raises(QuestionError) as error:
+        catalog(tmp_path, members | numbers)
+    image, mask = "…/with/a/long/path/images/0.jpg", "…/with/a/long/path/masks/0.png"
+    lines = error.value.lines
+    assert f"      {image}: train, mask {mask}" in lines
+    assert f"      {image}: train, objects {mask}" in lines
+    assert lines[-1] == "Repeat the command with the flags of one of them."
+
+
 def test_masks_of_two_annotators_are_a_question(tmp_path: Path) -> None:
     members = PHOTOS | files("mask", *numbered("labels-ah/{}.png"))
     read = flags(tmp_path, members | files("mask", *numbered("labels-vk/{}.png")))
@@ -176,5 +189,5 @@ def test_masks_that_fit_two_folders_are_shown_with_each(tmp_path: Path) -> None:
         "scene", *numbered("B/{}.jpg"), like="b"
     )
     found = flags(tmp_path, members | files("mask", *numbered("label/{}.png")))
-    assert [one.get("masks") for one in found] == ["label/{stem}.png"] * 2 + [None]
-    assert [one["exclude"] for one in found] == [("B/*",), ("A/*",), ("label/*",)]
+    assert [one.get("masks") for one in found] == [None] + ["label/{stem}.png"] * 2
+    assert [one["exclude"] for one in found] == [("label/*",), ("B/*",), ("A/*",)]

@@ -41,7 +41,8 @@ _ABOUT = frozenset((
     "sha", "sha1", "sha256", "hash", "checksum", "url", "link", "path", "file", "filename", "lat",
     "lon", "latitude", "longitude", "altitude", "index", "idx", "row", "number", "source",
     "license", "author", "credit", "fold", "split", "x", "y", "w", "h", "xmin", "ymin", "xmax",
-    "ymax", "area", "spacing", "region", "country", "state", "location", "mask", "image", "key",
+    "ymax", "eye", "area", "spacing", "region", "country", "state", "location", "mask", "image",
+    "key",
 ))  # fmt: skip
 _TEXTS = frozenset((
     "caption", "captions", "text", "prompt", "description", "sentence", "comment", "transcription",

@@ -27,7 +27,7 @@ STAGES: tuple[Stage, ...] = (
     splits, by_tables, labels_by_names, unread_documents,
 )  # fmt: skip
 """In order: what is an image, then which split it is in, then what its label is."""
-_MOST_CHOICES = 6
+_MOST_CHOICES = 4
 _SELECTION = {"root", "include"}
 _ORDER = (
     "root", "include", "exclude", "dedup", "images", "stack", "header", "labels", "join", "pivot",

@@ -8,18 +8,20 @@ have and those of images lack. A pattern is used if it gives nine tenths of its 
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardprep.catalog.candidates import Candidate, table_candidates
+from shardprep.catalog.candidates import match_ids
+from shardprep.catalog.decision.column_evidence import LIKELY, Choice, choices
 from shardprep.catalog.decision.pairs import Pictures
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ENOUGH, are_classes
@@ -153,7 +155,7 @@ def _kinds(members: Members) -> list[_Kind]:
     folders = members.keys.folders
     order = np.argsort(folders.codes, kind="stable")
     starts = np.flatnonzero(np.diff(folders.codes[order], prepend=-2))
-    runs = [*pairwise([*starts.tolist(), len(order)])]
+    runs = [*itertools.pairwise([*starts.tolist(), len(order)])]
     runs.sort(key=lambda run: folders.values[int(folders.codes[order[run[0]]])])
     if len(runs) > _MOST_FOLDERS:
         half = _MOST_FOLDERS // 2
@@ -410,7 +412,7 @@ def _readings(view: View, sets: Sequence[_Set]) -> list[Reading]:
                 left = (*apart.options["exclude"], *more.options.get("exclude", ()))
                 found.append(Reading({**more.options, "exclude": left}, apart.why))
         globs = tuple(one.glob for one in sets if one.rivals)
-        found.append(Reading({"exclude": globs}, "the masks are left out"))
+        found.insert(0, Reading({"exclude": globs}, "the masks are left out"))
     return found
 
 
@@ -461,8 +463,9 @@ def _of_set(view: View, one: _Set, images: Sequence[str], options: dict[str, Any
         rest = {"labels": found[0].options["labels"]} if is_labelled else {}
         found.append(Reading({**without, **rest}, "the masks are left out"))
     for table in _labelling_tables(view, index) if is_open else ():
-        found.append(Reading({**without, **table.keys}, f"{table.counts}; without masks"))
-        found.append(Reading({**options, **table.keys}, f"{why}; {table.counts}"))
+        own = table.options[0]
+        found.append(Reading({**without, **own}, f"{table.why}; without masks"))
+        found.append(Reading({**options, **own}, f"{why}; {table.why}"))
     if one.have_numbers and not one.colours:
         apart = [
             Reading({**read.options, "instances": True}, f"{why}; {NUMBERED}")
@@ -514,16 +517,18 @@ def _plain(name: str) -> str:
     return _NO_CLASS.sub("", _words(match[1])).strip() if match else ""
 
 
-def _labelling_tables(view: View, index: KeyIndex) -> list[Candidate]:
+def _labelling_tables(view: View, index: KeyIndex) -> list[Choice]:
     """Return the first ways to label nine tenths of the images by a table with classes."""
-    wanted = ENOUGH * len(index.keys)
-    found = [
-        one
-        for table in united(index, view.documents.tables)
-        for one in table_candidates(index, table)
-        if one.is_likely and one.unit == "class" and one.num_labelled >= wanted
-    ]
-    return found[:_MOST_TABLES]
+    tables, found = view.documents.tables, list[Choice]()
+    for table in united(index, tables):
+        with contextlib.suppress(SourceError):
+            match = match_ids(index, table)
+            if (match.row_of >= 0).sum() >= ENOUGH * len(index.keys):
+                found += choices(match, index, tables)
+    likely = [one for one in found if one.strength >= LIKELY and len(one.titles) == 1]
+    cells = (one.match.cells(one.titles[0]) for one in likely)
+    fits = (are_classes(len(each.counts()), len(each)) for each in cells)
+    return [*itertools.compress(likely, fits)][:_MOST_TABLES]
 
 
 def _unnamed(colours: Collection[Colour]) -> str:

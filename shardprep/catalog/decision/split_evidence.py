@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.names import split_folders, words_of_split
+from shardprep.catalog.names import natural_order, split_folders, words_of_split
 from shardprep.catalog.splits import REST
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
 from shardprep.errors import SourceError, counted, printable
@@ -114,7 +114,7 @@ def _lists(view: View) -> list[dict[str, str]]:
     several = [
         {s: one[s] for s in _ORDER if s in one} for one in groups.values() if all(one.values())
     ]
-    return sorted(several, key=len, reverse=True)
+    return sorted(several, key=lambda one: (-len(one), natural_order(" ".join(one.values()))))
 
 
 def _rows_of(
