@@ -239,6 +239,8 @@ class QuestionError(RecipeError):
     @property
     def lines(self) -> list[str]:
         """The question in lines: each reading as flags with the evidence, and examples."""
+        if not self.choices:
+            return super().lines
         lines = [f"{self.where}: {self.what}:"]
         for one in self.choices:
             lines += [f"  {one.flags}", f"      {one.why}", *(f"      {x}" for x in one.examples)]

@@ -132,7 +132,7 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
     no_classes = find_masks(keys).no_classes
     names = _folder_names(keys, 1, no_classes)
     how = "name of the folder that holds the image"
-    rule = "folder"
+    rule, is_whole = "folder", True
     is_fit = _fits(names, considered) and not are_parts([*map(str, names.values)])
     if is_fit and (ids := ids_of_samples(map(str, names.counts()), tables)):
         is_fit, passed_over = False, f"{passed_over}; the folders are ids in {ids}"
@@ -143,7 +143,7 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
         first = int(considered[0])
         example = keys[first].rpartition("/")[2]
         how = f"start of the file name, before the number ({example} → {names[first]})"
-        rule = "prefix"
+        rule, is_whole = "prefix", bool((names.are_there == prefixes.are_there).all())
     if unclear is not None and rule == "prefix":
         is_fit = False
     if not is_fit:
@@ -151,7 +151,8 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
         return Labelling(Coded.constant(None, len(keys)), how, unclear=unclear)
     names, findings = _without_test_names(names, considered, rule)
     # The rule alone would label the test split as well.
-    return Labelling(names, how + passed_over, rule="auto" if findings else rule, findings=findings)
+    rule = rule if is_whole and not findings else "auto"
+    return Labelling(names, how + passed_over, rule=rule, findings=findings)
 
 
 def _by_tables(

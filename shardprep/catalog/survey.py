@@ -296,7 +296,14 @@ def _array_lines(survey: Survey) -> list[str]:
 
 def _decided_lines(survey: Survey) -> list[str]:
     lines = ["# What the source decides."] if survey.decided else []
-    lines += [f"{key} = {toml_value(value)}" for key, value in survey.decided.items()]
+    signs = {one.option: one for one in survey.annotations if one.key == "boxes"}
+    for key, value in survey.decided.items():
+        lines.append(f"{key} = {toml_value(value)}")
+        sign = signs.get(value) if key == "boxes" else None
+        if sign and sign.has_points and "points" not in survey.decided:
+            lines.append(f"points = {toml_value(value)}")
+        if sign and sign.has_unlisted and "unlisted" not in survey.decided:
+            lines.append('unlisted = "background"')
     if survey.choices:
         lines += ["# Several readings of the source fit. Choose one: take # from its lines."]
     for one in survey.choices:

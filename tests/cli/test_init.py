@@ -91,9 +91,8 @@ def test_init_shows_tables_odd_files_and_rules(tmp_path: Path) -> None:
 def test_binary_columns_are_proposed_as_labels(tmp_path: Path) -> None:
     rows = "".join(f"{i:03d},{i % 2},{-1 if i % 3 else 1},{i}\n" for i in range(12))
     seen = survey(tmp_path, numbered("id,scab,rust,patient\n" + rows))
-    assert seen.chosen == "none"
-    assert [rule.rule for rule in seen.rules] == ["csv:train.csv:id:scab,rust"]
-    assert '# labels = "csv:train.csv:id:scab,rust"  # 12 of 12 images' in recipe_text(seen)
+    assert seen.chosen == "csv:train.csv:id:scab,rust"
+    assert 'labels = "csv:train.csv:id:scab,rust"\n' in recipe_text(seen)
 
 
 def test_a_source_without_images_is_an_error(tmp_path: Path) -> None:
@@ -119,7 +118,7 @@ def test_init_decides_about_images_without_a_yolo_file(tmp_path: Path) -> None:
     texts = {f"labels/{i}.txt": b"0 0.5 0.5 0.25 0.25" for i in range(6)}
     write(tmp_path / "set.zip", zip_bytes({**members, **texts, "data.yaml": b"names: [cat]"}))
     shown = run("init", "set.zip", cwd=tmp_path)
-    assert "--boxes yolo --unlisted background *" in shown.stdout
+    assert "--boxes yolo --unlisted background" in shown.stdout
     assert run("build", cwd=tmp_path).returncode == 0
 
 
@@ -131,14 +130,13 @@ def test_without_exactly_one_archive_init_asks_for_one(tmp_path: Path) -> None:
 
 
 def test_a_table_of_several_targets_is_what_the_recipe_builds(tmp_path: Path) -> None:
-    """As in csiro-biomass: no rule is certain, and a recipe without labels would lose them."""
+    """As in csiro-biomass."""
     names = "Dry_Clover_g", "Dry_Dead_g", "GDM_g"
     rows = [
         f"{i:03d},{name},{i * 1.25 + place}" for i in range(12) for place, name in enumerate(names)
     ]
     members = numbered("\n".join(("id,target_name,target", *rows)))
     seen = survey(tmp_path, members)
-    assert seen.chosen == "none"
     write(tmp_path / "shardprep.toml", recipe_text(seen).encode())
     keys: dict[str, Any] = read_recipe(tmp_path / "shardprep.toml")
     made = build_dataset(keys.pop("source"), tmp_path / "out", **keys)

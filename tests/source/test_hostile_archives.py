@@ -114,7 +114,11 @@ def test_names_are_printed_without_control_characters(tmp_path: Path) -> None:
     images = dict.fromkeys(names[:2], b"no image") | dict.fromkeys(names[2:], GOOD["cat/0.jpg"])
     table = "id,label\na.jpg,\x1b]0;cat\x07\nb.jpg,\u202egod\n"
     source = write(tmp_path / "s.zip", zip_bytes({**images, "labels.csv": table.encode()}))
-    for command in (f"build {source} --max-rejected 100%", "inspect", f"init {source}"):
+    for command in (
+        f"build {source} --max-rejected 100% --labels none",
+        "inspect",
+        f"init {source}",
+    ):
         done = run(*command.split(), cwd=tmp_path, environment=os.environ)
         assert done.returncode == 0
         lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]

@@ -67,8 +67,8 @@ def class_pictures(view: View) -> Sequence[Reading]:
     few = [path for path, number in counts.items() if path and 1 < number < len(names)]
     found = dict[str, int]()
     for path in few if len(few) <= _MOST_DOCUMENTS else ():
-        is_in = keys.folders.codes == keys.folders.values.index(path)
-        if {*keys.where(is_in).stems(0)} <= names - {path.rpartition("/")[2]}:
+        is_in, name = keys.folders.codes == keys.folders.values.index(path), path.rpartition("/")[2]
+        if not name.isdecimal() and {*keys.where(is_in).stems(0)} <= names - {name}:
             found[f"{glob.escape(path)}/*"] = int(is_in.sum())
     why = f"{counted(sum(found.values()), 'image', 'is', 'are')} named like folders of classes"
     return [Reading({"exclude": tuple(found)}, why)] if found else []
