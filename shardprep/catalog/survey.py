@@ -212,7 +212,7 @@ def survey_source(
         rules=tuple(rules),
         chosen=chosen.rule,
         annotations=ordered,
-        stacks=tuple(stack_patterns(keys, tables)),
+        stacks=tuple(stack_patterns(listing.images.keys, tables)),
         decided={key: getattr(view.recipe, key) for key in sorted(view.decided)},
         is_export=any(one.key == _EXPORT_FILE for one in listing.others),
         choices=tuple(choices),

@@ -312,7 +312,7 @@ def test_workers_reuse_and_repack_give_the_same_pairs(pairs: Path, tmp_path: Pat
 
 def test_export_writes_targets_to_their_own_folder(pairs: Path, tmp_path: Path) -> None:
     made = shardprep.export(pairs, to="folder", out=tmp_path / "out").path
-    written = sorted(path.read_bytes() for path in (made / "train-target").iterdir())
+    written = sorted(path.read_bytes() for path in made.glob("*-target/*"))
     assert written == sorted(row["target_image"][0] for row in records(pairs).values())
     with pytest.raises(RecipeError, match="has target images; use folder"):
         shardprep.export(pairs, to="parquet", out=tmp_path / "parquet")
