@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import time
 import weakref
@@ -104,8 +105,11 @@ def test_slow_augmentation_is_found_and_no_gain_is_promised(folder: Path) -> Non
     assert "accelerator" not in str(found)
 
 
-def test_a_slow_model_is_found(folder: Path, iterators: list[Any]) -> None:
-    """Only training, model and pipeline are run."""
+def test_a_slow_model_is_found(
+    folder: Path, iterators: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only training, model and pipeline are run; on a busy machine, rounds would be added."""
+    monkeypatch.setattr(measurement, "_AGREE", math.inf)
     train = reader.load(folder, batch_size=2, cache="memory", repeat=True)
     found = reader.diagnose(train, lambda _: time.sleep(PAUSE_S), seconds=SECONDS)
     assert found.bound == "model"
@@ -115,9 +119,8 @@ def test_a_slow_model_is_found(folder: Path, iterators: list[Any]) -> None:
     assert (found.measured.decode, found.measured.read) == (None, None)
     assert found.changes == ()
     alike = [one for one in iterators if one.element_spec == train.element_spec]
-    own = [one for one in alike if type(one) is type(train)]
-    assert len(own) >= 3  # more if rounds disagree
-    assert len(alike) == len(own) + 2, "others fill caches"
+    assert len([one for one in alike if type(one) is type(train)]) == 3, "others fill caches"
+    assert len(alike) == 5
 
 
 @pytest.mark.thorough

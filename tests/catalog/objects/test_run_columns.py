@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,8 +39,11 @@ def members(title: str, *cells: str) -> dict[str, bytes]:
 def test_pairs_of_numbers_are_not_run_lengths(
     title: str, cells: tuple[str, ...], tmp_path: Path
 ) -> None:
-    with contextlib.suppress(QuestionError):  # the table names the images
-        assert catalog(tmp_path, members(title, *cells)).annotations is None
+    try:
+        annotations = catalog(tmp_path, members(title, *cells)).annotations
+    except QuestionError as error:  # the table names the images
+        annotations = next((one for one in error.choices if "masks" in one.options), None)
+    assert annotations is None
     found = survey(tmp_path / "init", members(title, *cells))
     assert not [one for one in found.annotations if one.key == "masks"]
 

@@ -402,13 +402,14 @@ PHOTOS = (
     ),
     Competition(
         slug="UBC-OCEAN", special="slides and thumbnails of them", members=_ovary,
-        flags="--include 'test_images/*' --include 'train_images/*' "
+        flags="--exclude 'test_thumbnails/*' --exclude 'train_thumbnails/*' "
         "--labels csv:train.csv:image_id:label --tile 512 --overlap 64",
         small={"--tile 512 --overlap 64": "--tile 8 --overlap 2"},
         stored="tiles, each with the class of its slide", expected=_ovary_values,
-        skipped={"not an image": 3, "no label": 1, "not matched by --include": 11},
+        skipped={"not an image": 3, "no label": 1, "matched by --exclude": 11},
         rows_without_image=1,
-        proposal="--labels csv:train.csv:image_id:label",
+        proposal="--exclude 'test_thumbnails/*' --exclude 'train_thumbnails/*' "
+        "--labels csv:train.csv:image_id:label",
     ),
     Competition(
         slug="stable-diffusion-image-to-prompts", special="a text for each image",
