@@ -61,7 +61,7 @@ _LONG, _MOSTLY, _NEARLY = 16, 0.5, 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LabelColumns:
     """Columns that may label the images, with all options that may store them."""
 
     match: TableMatch
@@ -71,7 +71,9 @@ class Choice:
     why: str
 
 
-def choices(match: TableMatch, index: KeyIndex, tables: Sequence[Table]) -> list[Choice]:
+def found_columns(
+    match: TableMatch, index: KeyIndex, tables: Sequence[Table]
+) -> list[LabelColumns]:
     """Return all columns of a table, and groups of columns, that may be the labels."""
     table = match.table
     titles = [one for one in table.header if not is_id(match, one) and ":" not in one]
@@ -89,7 +91,9 @@ def choices(match: TableMatch, index: KeyIndex, tables: Sequence[Table]) -> list
     titles = [one for one in titles if one in shown or one.lower() not in NO_LABEL_COLUMNS]
     found = list(_groups(match, tables, titles, shown))
     if boxes := numbered_boxes(table):
-        return [Choice(match, (), SHARED, ({"boxes": boxes},), "numbers of boxes in 4 columns")]
+        return [
+            LabelColumns(match, (), SHARED, ({"boxes": boxes},), "numbers of boxes in 4 columns")
+        ]
     together = {title for one in found if one.strength > LIKELY for title in one.titles}
     together = set() if len(shown) == 1 else together
     together |= {str(one.options[0].get("pivot")) for one in found if one.options}
@@ -112,7 +116,7 @@ def choices(match: TableMatch, index: KeyIndex, tables: Sequence[Table]) -> list
             strength = CERTAIN
         if [*shown] == [title]:
             strength = SHARED
-        found.append(_choice(match, (title,), strength, kinds))
+        found.append(_columns(match, (title,), strength, kinds))
     return _named(match, [one for one in found if one.options])
 
 
@@ -139,9 +143,9 @@ def numbered_boxes(table: Table) -> str:
     return f"csv:{table.files}:1:xyxy(2,3,4,5):6" if are_boxes else ""
 
 
-def _choice(
+def _columns(
     match: TableMatch, titles: tuple[str, ...], strength: int, kinds: Sequence[Options]
-) -> Choice:
+) -> LabelColumns:
     rule = match.table.label_rule(match.id_column, titles)
     number = int((match.row_of >= 0).sum())
     columns = f"column {titles[0]!r}" if len(titles) == 1 else f"{len(titles)} columns"
@@ -151,12 +155,12 @@ def _choice(
     except RecipeError:
         is_meant = False
     options = tuple({"labels": rule, **one} for one in kinds) if is_meant else ()
-    return Choice(match, titles, strength, options, why)
+    return LabelColumns(match, titles, strength, options, why)
 
 
 def _groups(
     match: TableMatch, tables: Sequence[Table], titles: Sequence[str], shown: Mapping[str, set[str]]
-) -> Iterator[Choice]:
+) -> Iterator[LabelColumns]:
     """Yield the columns that are labels together: of a submission, flags, or numbers."""
     several = candidate_columns(match)
     flags = tuple(one for one in several[0] if one in titles) if several else ()
@@ -164,7 +168,7 @@ def _groups(
         is_all = len(flags) == len([one for one in titles if not is_about(one)])
         strength = STRONG if is_all or len(flags) > 2 else LIKELY
         strength = SHARED if {*flags} == {*shown} else strength
-        yield _choice(match, flags, strength, _flag_kinds(match, flags, tables))
+        yield _columns(match, flags, strength, _flag_kinds(match, flags, tables))
     for rule in target_proposals(match, tables, titles):
         columns = rule.label_columns
         if columns == flags or (len(columns) == 1 and not rule.pivot) or "text" in rule.target:
@@ -173,7 +177,7 @@ def _groups(
         strength = SHARED if is_shown else STRONG if rule.pivot else WEAK
         own = {"pivot": rule.pivot, "target": rule.target.replace("auto", "")}
         kind = {key: value for key, value in own.items() if value}
-        yield _choice(match, columns, strength, [kind])
+        yield _columns(match, columns, strength, [kind])
 
 
 def _flag_kinds(match: TableMatch, flags: Sequence[str], tables: Sequence[Table]) -> list[Options]:
@@ -260,8 +264,8 @@ def _separator(cells: Mapping[str, int]) -> str:
     return ""
 
 
-def _named(match: TableMatch, found: Sequence[Choice]) -> list[Choice]:
-    """Return the choices without columns of numbers whose names are in another column."""
+def _named(match: TableMatch, found: Sequence[LabelColumns]) -> list[LabelColumns]:
+    """Return the columns without those of numbers whose names are in another column."""
     single = {one.titles[0]: one for one in found if len(one.titles) == 1}
     cells = {title: match.cells(title) for title in single}
     lost = dict[str, str]()

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from PIL import Image
 
+from shardprep.catalog.decision.pairs import Pictures, likeness
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.names import natural_order, split_folders
 from shardprep.errors import counted, printable
-from shardprep.image.decode import open_image
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member, Members
 from shardprep.source.string_column import Texts, booleans, positions
@@ -31,12 +30,7 @@ _LEAST = 1 / 20
 """Share of all images that a folder must have to be compared with others."""
 _MOST_DEPTH = 4
 _MOST_NAMES, _MOST_READ, _HEAD = 1_000, 8, 1 << 16
-_MOST_BYTES, _MOST_PIXELS = 1 << 26, 1 << 25
 _THUMBNAIL = re.compile("[-_]?thumbnails?$", re.IGNORECASE)
-_SIDE = 16
-"""Side in pixels of pictures that are compared."""
-_ALIKE, _MORE_ALIKE = 0.5, 0.3
-"""Least correlation of two variants, and how much it is above that of other images."""
 
 
 class _Folder(NamedTuple):
@@ -220,27 +214,5 @@ def _are_variants(members: Members, folder: _Folder, other: str) -> bool:
     if len(rows) < 2:
         return False
     some = np.unique(np.linspace(0, len(rows) - 1, _MOST_READ).astype(int))
-    both = [[_picture(one) for one in members.take(part[some])] for part in (rows, found)]
-    if any(one is None for part in both for one in part):
-        return False
-    first, second = (np.array(part) for part in both)
-    alike = (first * second).mean(axis=1)
-    others = (first * np.roll(second, 1, axis=0)).mean(axis=1)
-    return bool(np.median(alike) >= max(_ALIKE, np.median(others) + _MORE_ALIKE))
-
-
-def _picture(member: Member) -> NDArray[Any] | None:
-    """Return the grey levels of a picture in small, with mean 0 and deviation 1, or None."""
-    if member.extent.num_bytes > _MOST_BYTES:
-        return None
-    try:
-        image = open_image(member.extent.read())
-        if image.width * image.height > _MOST_PIXELS:
-            return None
-        image.draft(None, (4 * _SIDE, 4 * _SIDE))
-        grey = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
-    except Exception:  # decoders raise anything
-        return None
-    levels = np.asarray(grey, np.float64)
-    deviation = levels.std()
-    return (levels - levels.mean()) / deviation if deviation else None
+    pairs = zip(members.take(rows[some]), members.take(found[some]), strict=True)
+    return likeness([*pairs], Pictures()).is_same

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardprep.catalog.candidates import match_ids
-from shardprep.catalog.decision.column_evidence import LIKELY, Choice, choices
+from shardprep.catalog.decision.column_evidence import LIKELY, LabelColumns, found_columns
 from shardprep.catalog.decision.pairs import Pictures
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ENOUGH, are_classes
@@ -517,14 +517,14 @@ def _plain(name: str) -> str:
     return _NO_CLASS.sub("", _words(match[1])).strip() if match else ""
 
 
-def _labelling_tables(view: View, index: KeyIndex) -> list[Choice]:
+def _labelling_tables(view: View, index: KeyIndex) -> list[LabelColumns]:
     """Return the first ways to label nine tenths of the images by a table with classes."""
-    tables, found = view.documents.tables, list[Choice]()
+    tables, found = view.documents.tables, list[LabelColumns]()
     for table in united(index, tables):
         with contextlib.suppress(SourceError):
             match = match_ids(index, table)
             if (match.row_of >= 0).sum() >= ENOUGH * len(index.keys):
-                found += choices(match, index, tables)
+                found += found_columns(match, index, tables)
     likely = [one for one in found if one.strength >= LIKELY and len(one.titles) == 1]
     cells = (one.match.cells(one.titles[0]) for one in likely)
     fits = (are_classes(len(each.counts()), len(each)) for each in cells)

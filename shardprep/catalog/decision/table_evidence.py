@@ -14,8 +14,8 @@ from shardprep.catalog.decision.column_evidence import (
     LIKELY,
     SHARED,
     STRONG,
-    Choice,
-    choices,
+    LabelColumns,
+    found_columns,
 )
 from shardprep.catalog.decision.view import Options, Reading, View
 from shardprep.catalog.labels import ENOUGH, Labelling, auto_labels
@@ -76,7 +76,7 @@ def _of_channels(view: View) -> list[Reading]:
     for table in own if names else ():
         with contextlib.suppress(SourceError):
             match = match_ids(index, table)
-            found = choices(match, index, tables)
+            found = found_columns(match, index, tables)
             best = max((one.strength for one in found), default=0)
             found = [one for one in found if one.strength == best >= LIKELY]
             if names and found and 2 * (match.row_of >= 0).sum() > len(index.keys):
@@ -87,7 +87,7 @@ def _of_channels(view: View) -> list[Reading]:
     return []
 
 
-def _of_channel(channel: str, suffix: str, one: Choice) -> Reading:
+def _of_channel(channel: str, suffix: str, one: LabelColumns) -> Reading:
     rule = one.match.table.label_rule(f"{{{one.match.id_column}}}_{channel}", one.titles)
     options = {**one.options[0], "labels": rule, "include": (f"*_{channel}{suffix}",)}
     return Reading(options, f"{channel} alone; {one.why}")
@@ -114,19 +114,19 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
         return [Reading({"header": False, **one.options}, one.why) for one in readings]
     is_test = view.index.splits.fit(lambda split: split == "test")
     considered = np.flatnonzero(~is_test if not is_test.all() else is_test)
-    found: list[Choice] = []
+    found: list[LabelColumns] = []
     for table in tables:
         try:
             match = match_ids(view.index, table)
         except AmbiguousIdError as error:
             if readings := _apart(view, error.found):
-                return [*_followed(view, readings)]
+                return readings
             continue
         except SourceError:
             continue
         named = int((match.row_of[considered] >= 0).sum())
         if named > _NAMED * len(considered):
-            found += choices(match, view.index, view.documents.tables)
+            found += found_columns(match, view.index, view.documents.tables)
     if not any(one.strength >= LIKELY for one in found):
         return []
     automatic = view.automatic
@@ -141,14 +141,6 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
     return [*(Reading({sign.key: sign.option}, sign.how) for sign in signs), *readings]
 
 
-def _followed(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:
-    """Yield the readings of a part of the images, each with the labels of these."""
-    for one in readings:
-        for labels in by_tables(view.read_as(one)) or [Reading({}, "")]:
-            why = "; ".join(filter(None, (one.why, labels.why)))
-            yield Reading({**one.options, **labels.options}, why)
-
-
 def _that_name_images(view: View, cells: Sequence[str]) -> list[str]:
     are_found = view.index.are_found(Texts.of(cells))
     return [one for one, is_found in zip(cells, are_found, strict=True) if is_found]
@@ -161,8 +153,8 @@ def _signs(view: View, automatic: Labelling) -> list[Sign]:
     return FORMATS["csv"].recognise(AnnotatedSource(view.index, view.documents))
 
 
-def _compared(view: View, found: Sequence[Choice], automatic: Labelling) -> list[Reading]:
-    """Return the readings of the strongest choices, or of all if the images' folders fit, too."""
+def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -> list[Reading]:
+    """Return the readings of the strongest columns, or of all if the images' folders fit, too."""
     best = max(one.strength for one in found)
     rule = automatic.rule
     is_by_path = rule in ("folder", "prefix", "auto")
@@ -194,7 +186,7 @@ def _compared(view: View, found: Sequence[Choice], automatic: Labelling) -> list
     return readings[:_MOST_SHOWN]
 
 
-def _num_empty(one: Choice) -> int:
+def _num_empty(one: LabelColumns) -> int:
     """Return the number of images whose row has no cell in any of the columns."""
     have_row = one.match.row_of >= 0
     for title in one.titles:
@@ -202,7 +194,7 @@ def _num_empty(one: Choice) -> int:
     return int(have_row.sum()) if one.titles else 0
 
 
-def _are_same(one: Choice, automatic: Labelling) -> bool:
+def _are_same(one: LabelColumns, automatic: Labelling) -> bool:
     """Return whether a column has the names of the folders."""
     if len(one.titles) != 1:
         return False
@@ -216,7 +208,7 @@ def _are_same(one: Choice, automatic: Labelling) -> bool:
     return len(pairs) == len(names) == len(folders) > 1
 
 
-def _with_splits(view: View, one: Choice, options: Options) -> Options:
+def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
     """Return the options with the splits that the names of tables or a column of one state."""
     table = one.match.table
     ids = one.match.id_column
@@ -239,7 +231,7 @@ def _with_splits(view: View, one: Choice, options: Options) -> Options:
     return options
 
 
-def _with_solution(view: View, one: Choice, reading: Reading) -> Iterator[Reading]:
+def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[Reading]:
     """Yield a reading, with the labels of test images if a table of a solution has them."""
     ids, table = one.match.id_column, one.match.table
     for other in view.documents.tables:
