@@ -18,7 +18,7 @@ from shardprep.catalog.decision.column_evidence import (
     found_columns,
 )
 from shardprep.catalog.decision.view import Options, Reading, View
-from shardprep.catalog.labels import ENOUGH, Labelling, auto_labels
+from shardprep.catalog.labels import ENOUGH, Labelling
 from shardprep.catalog.names import document_split, find_masks, given_split
 from shardprep.catalog.objects.detect import find_signs, text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
@@ -56,10 +56,7 @@ def by_tables(view: View) -> Sequence[Reading]:
         return readings
     if not view.documents.members(".txt", ".json", ".jsonl"):
         return []
-    keys = view.index.keys
-    some = KeyIndex(keys[:: len(keys) // _MOST_KEYS + 1])  # auto_labels of all keys is slow
-    is_by_path = auto_labels(some, view.documents.tables).rule != "none"
-    if is_by_path or view.automatic.rule != "none" or _signs(view, view.automatic):
+    if view.automatic.rule != "none" or _signs(view, view.automatic):
         return []
     if pattern := text_files(view.index.keys, view.documents):
         return [Reading({"labels": f"text:{pattern}", "target": "text"}, "a text for each image")]

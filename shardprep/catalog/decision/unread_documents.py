@@ -13,12 +13,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 from shardprep.catalog.candidates import part_candidates, path_candidates, table_candidates
 from shardprep.catalog.decision.column_evidence import is_about
-from shardprep.catalog.decision.table_evidence import by_tables
 from shardprep.catalog.decision.view import HEAD, Reading, View, head_of
-from shardprep.catalog.labels import Labelling, auto_labels
+from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import folder_splits, stem, words_of_split
 from shardprep.catalog.objects.detect import find_signs, text_pattern
-from shardprep.catalog.tables.key_index import KeyIndex, origin_of
+from shardprep.catalog.tables.key_index import origin_of
 from shardprep.errors import SourceError, printable
 from shardprep.source.members import Member
 from shardprep.source.string_column import Texts
@@ -63,11 +62,7 @@ def unread_documents(view: View) -> Sequence[Reading]:
     lists = next(_of_splits(view, documents), None)
     if document is None and lists is None:
         return []
-    if readings := by_tables(view):  # of a folder that another stage has chosen
-        return readings
-    keys = view.index.keys
-    some = KeyIndex(keys[:: len(keys) // _MOST_KEYS + 1])  # auto_labels of all keys is slow
-    automatic = auto_labels(some, view.tables)
+    automatic = view.automatic
     if lists is not None and automatic.rule != "none":
         why = f"{_unread(lists)}, and all images are in train"
         return [Reading({"labels": automatic.rule}, why, is_certain=False)]
