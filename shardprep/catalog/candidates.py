@@ -10,15 +10,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import (
     Labelling,
     are_classes,
-    auto_labels,
     candidate_columns,
     have_several,
     label_by_columns,
     label_by_table,
-    label_keys,
 )
 from shardprep.catalog.names import find_masks, given_split
 from shardprep.catalog.stacks import sample_keys, stack_patterns

@@ -1,11 +1,9 @@
-"""Labels of images as texts, from their paths or a table; `targets` turns them into targets."""
+"""Labels of images as texts, from a table; `targets` turns them into targets."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, cast
@@ -14,33 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.names import (
-    UNTRAINED,
-    are_parts,
-    find_masks,
     folder_splits,
-    given_split,
     natural_order,
-    split_folders,
 )
-from shardprep.catalog.patterns import Pattern
-from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
-from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table, united
-from shardprep.catalog.tables.table import OpenQuoteError, Table
+from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table
+from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import OF_COLUMNS
 from shardprep.catalog.targets import Cell
 from shardprep.errors import OptionName, SourceError, counted
-from shardprep.recipe.rules import CsvRule, LabelRule
-from shardprep.source.names import is_shard_name, without_archive_suffix
-from shardprep.source.string_column import Coded, Texts
+from shardprep.recipe.rules import CsvRule
+from shardprep.source.string_column import Coded
 
 Ints = NDArray[np.int64]
 Column = tuple[str, Ints, Coded[str | None]]
 """Title of a target, and for each row the number of its image and its cell."""
 
-_NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
-"""Number at the end of a name, searched in the reversed name: a forward search is quadratic."""
-_NUMBERED_END = re.compile(r"\d$")
-_WORDS = re.compile(r"(?![A-Za-z]$)[^\W\d_][^\d]*$")
 ENOUGH = 0.9
 """Share of the images that a rule must label to be used by `auto`."""
 LABEL_COLUMNS = (
@@ -49,20 +36,8 @@ LABEL_COLUMNS = (
     "classid", "category_id", "label_id", "dx", "level", "flags", "image/class/text",
 )  # fmt: skip
 NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
-_SAMPLES = re.compile(
-    r"(patient|subject|study|series|case|tomo|scan|slide|clip|video)(_?(instance)?_?u?id)?",
-    re.IGNORECASE,
-)
-"""Titles of columns whose cells are ids of samples, and not classes."""
 _SET = frozenset(("1", "1.0", "true", "yes"))
 _SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
-_CAMERAS = re.compile(
-    "(IMG|DSC[NF]?|DSC_|PXL|DJI|GOPR|GX|P|VID|WP|MVI|SAM|CIMG|Screenshot|image|photo)[-_ ]*",
-    re.IGNORECASE,
-)
-"""Starts of file names that cameras, phones and drones give."""
-_SIGNS = re.compile(r"[\W_]+")
-_MOST_LOOKED_AT = 500
 _MOST_CANDIDATES = 40
 _MOST_TARGETS = 1_000
 
@@ -94,213 +69,9 @@ class Labelling:
     """Column → its cell for each image, for targets of several values; {} for a single one."""
 
 
-def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Labelling:
-    """Return the labels that a rule gives; "csv" reads the first table, "auto" tries all tables."""
-    keys = index.keys
-    match rule.kind:
-        case "folder":
-            how = f"name of folder {rule.depth} above the image"
-            name = "folder" if rule.depth == 1 else f"folder:{rule.depth}"
-            return Labelling(_folder_names(keys, rule.depth), how, rule=name)
-        case "prefix":
-            how = "start of the file name, before the number"
-            return Labelling(Coded.of(map(_prefix, keys)), how, rule="prefix")
-        case "regex":
-            pattern = Pattern(rule.pattern, OptionName("labels"), rule.text, group="label")
-            names: Coded[Cell | None] = Coded.of(label or None for label in pattern.search(keys))
-            return Labelling(names, f"regex {rule.pattern}")
-        case "csv" | "column":
-            return label_by_table(index, tables[0], rule.table)
-        case "none":
-            return Labelling(Coded.constant(None, len(keys)), "none asked for")
-        case "auto":
-            return auto_labels(index, tables)
-
-
-def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
-    """Return the labels by the first rule that fits: table, folder or prefix; or no labels.
-
-    Rules that often fit by accident come last. A rule fits if it labels nine tenths of the images
-    outside test splits, and the labels look like classes (see `are_classes`).
-    """
-    keys = index.keys
-    is_test = index.splits.fit(UNTRAINED.__contains__)
-    considered = np.flatnonzero(~is_test if not is_test.all() else is_test)
-    labelling, passed_over, unclear = _by_tables(index, tables, considered)
-    if labelling is not None:
-        return labelling
-    no_classes = find_masks(keys).no_classes
-    names = _folder_names(keys, 1, no_classes)
-    how = "name of the folder that holds the image"
-    rule, is_whole = "folder", True
-    is_fit = _fits(names, considered) and not are_parts([*map(str, names.values)])
-    if is_fit and (ids := ids_of_samples(map(str, names.counts()), tables)):
-        is_fit, passed_over = False, f"{passed_over}; the folders are ids in {ids}"
-    if not is_fit:
-        prefixes = Coded.of(map(_prefix, keys))
-        names = prefixes.map(lambda name: name if name and may_be_class(name) else None)
-        is_fit = _fits(names, considered) and not are_parts([*map(str, names.values)])
-        first = int(considered[0])
-        example = keys[first].rpartition("/")[2]
-        how = f"start of the file name, before the number ({example} → {names[first]})"
-        rule, is_whole = "prefix", bool((names.are_there == prefixes.are_there).all())
-    if unclear is not None and rule == "prefix":
-        is_fit = False
-    if not is_fit:
-        how = f"none found{passed_over}; say where they are with {OptionName('labels')}"
-        return Labelling(Coded.constant(None, len(keys)), how, unclear=unclear)
-    names, findings = _without_test_names(names, considered, rule)
-    # The rule alone would label the test split as well.
-    rule = rule if is_whole and not findings else "auto"
-    return Labelling(names, how + passed_over, rule=rule, findings=findings)
-
-
-def _by_tables(
-    index: KeyIndex, tables: Sequence[Table], considered: Ints
-) -> tuple[Labelling | None, str, SourceError | None]:
-    """Return the labels by the first table that fits, a remark on others, and the first error."""
-    passed_over, unclear = "", list[SourceError]()
-    several = united(index, tables)
-    for table in several:
-        try:
-            labelling = label_by_table(index, table, CsvRule((table.name,)))
-        except AmbiguousIdError as error:
-            passed_over += f"; {table.name} is passed over: {error.what}"
-            unclear.append(error)
-            continue
-        except OpenQuoteError:  # the table names images, but rows are missing
-            raise
-        except TwoLabelsError as error:
-            passed_over += f"; {table.name} is passed over: it {error.what}"
-            continue
-        except SourceError:
-            unclear += _nearly_fitting(index, table)
-            continue
-        is_fit = _fits(labelling.names, considered)
-        if is_fit or are_classes(len(labelling.table_names), len(table.rows)):  # not captions
-            table.check_quotes(*labelling.columns)
-        if is_fit:
-            others = [one for one in several if one is not table]
-            return replace(labelling, remarks=unused_tables(index, labelling, others)), "", None
-    return None, passed_over, unclear[0] if unclear else None
-
-
-def unused_tables(
-    index: KeyIndex, labelling: Labelling, tables: Sequence[Table]
-) -> tuple[str, ...]:
-    """Return a remark on each table that labels images which stay unlabelled."""
-    remarks = []
-    for table in tables:
-        if SUBMISSION.search(table.name):
-            continue
-        with contextlib.suppress(SourceError):
-            found = label_by_table(index, table, CsvRule((table.name,)))
-            number = int((found.names.are_there & ~labelling.names.are_there).sum())
-            if number:
-                named = counted(number, "image", "stays", "stay")
-                remarks.append(f"{table.name} is not used; {named} unlabelled that it labels")
-    return tuple(remarks)
-
-
-def _nearly_fitting(index: KeyIndex, table: Table) -> list[SourceError]:
-    """Return an error if a table has a column of labels, and ids that are nearly names of images.
-
-    Names are nearly equal if they differ in case, in zeros before numbers or in signs.
-    """
-    titles = {title.lower() for title in table.header}
-    if titles.isdisjoint(LABEL_COLUMNS):
-        return []
-    names = {_plain(key): key for key in index.keys}
-    every = [(title, table.cells(i)[:_MOST_LOOKED_AT]) for i, title in enumerate(table.header)]
-    for title, cells in every:
-        near = [cell for cell in cells if _plain(cell) in names]
-        if index.num_found(cells) >= len(cells) / 2:
-            return []  # the ids fit, but the labels are not clear
-        if near and len(near) >= len(cells) / 2:
-            what = f"column {title!r} has ids such as {near[0]!r}, and keys are like "
-            hint = f"write ids as the keys are, or name a rule with {OptionName('labels')}"
-            return [SourceError(table.name, what + repr(names[_plain(near[0])]), hint)]
-    return []
-
-
-def _plain(name: str) -> str:
-    bare = _SIGNS.sub("", name.rpartition("/")[2].rpartition(".")[0] or name)
-    return re.sub(r"(?<!\d)0+(?=\d)", "", bare).casefold()
-
-
-def may_be_class(prefix: str) -> bool:
-    """Return whether the start of file names may be a class: a word, and not that of a camera."""
-    return bool(_WORDS.match(prefix)) and not (given_split([prefix]) or _CAMERAS.fullmatch(prefix))
-
-
-def ids_of_samples(names: Iterable[str], tables: Sequence[Table]) -> str:
-    """Return the column that has most names as ids of patients or the like; "" without one."""
-    known = {*names}
-    for table in tables:
-        for place, title in enumerate(table.header):
-            if not _SAMPLES.fullmatch(title):
-                continue
-            cells = set(table.cells(place).coded().values)
-            if len(known & cells) >= ENOUGH * len(known):
-                return f"{table.name}, column {title!r}"
-    return ""
-
-
-def _without_test_names(
-    names: Coded[Cell | None], considered: Ints, rule: str
-) -> tuple[Coded[Cell | None], tuple[str, ...]]:
-    """Return names and remarks; a test split whose classes differ from the rest gets no labels."""
-    known = names.take(considered).counts()
-    is_other = np.ones(len(names), bool)
-    is_other[considered] = False
-    named = names.take(np.flatnonzero(is_other)).counts()
-    strange = sorted({str(name) for name in named if name not in known})
-    num_known = sum(count for name, count in named.items() if name in known)
-    if num_known >= ENOUGH * sum(named.values()):
-        return names, ()
-    shown = ", ".join(strange[:3]) + (", …" if strange[3:] else "")
-    finding = (
-        f"{counted(int(is_other.sum()), 'image')} of test unlabelled: the classes by {rule} "
-        f"({shown}) are not in the other splits; {OptionName('labels')} {rule} uses them"
-    )
-    return Coded(np.where(is_other, -1, names.codes), names.values), (finding,)
-
-
-def _fits(names: Coded[Cell | None], considered: Ints) -> bool:
-    counts = names.take(considered).counts()
-    num_found = sum(counts.values())
-    return num_found >= ENOUGH * len(considered) and are_classes(len(counts), num_found)
-
-
 def are_classes(num_names: int, num_images: int) -> bool:
     """Return whether names look like classes: two, or more with two images each on average."""
     return 2 <= num_names <= max(2, num_images // 2)
-
-
-def _folder_names(
-    keys: Sequence[str], depth: int, no_classes: Collection[str] = ()
-) -> Coded[Cell | None]:
-    folders = Texts.of(keys).folders
-    splits = split_folders(folders.firsts().values())
-
-    def named(folder: str) -> str | None:
-        parts = folder.split("/") if folder else []
-        name = without_archive_suffix(parts[-depth]) if len(parts) >= depth else None
-        if name is not None and is_shard_name(parts[-depth]) and _NUMBERED_END.search(name):
-            return None  # a part of a set, such as data_0.parquet
-        path = "/".join(parts[: len(parts) - depth + 1])
-        return None if name is None or name in no_classes or path in splits else name
-
-    return folders.map(named)
-
-
-def _prefix(key: str) -> str | None:
-    """Return the start of a file name, before the number at its end; None if one is missing."""
-    name = key.rpartition("/")[2]
-    at = name.rfind(".")
-    stem = name[:at] if 0 < at < len(name) - 1 else name
-    match = _NUMBER_BACKWARDS.match(stem[::-1])
-    return stem[: -match.end()] or None if match else None
 
 
 def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:

@@ -19,7 +19,8 @@ from shardprep.catalog.arrays.opened_files import OWN_DATASET
 from shardprep.catalog.decision.array_evidence import array_readings
 from shardprep.catalog.decision.decide import decide
 from shardprep.catalog.decision.view import View
-from shardprep.catalog.labels import Labelling, label_keys, unused_tables
+from shardprep.catalog.label_rules import label_keys, unused_tables
+from shardprep.catalog.labels import Labelling
 from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
 from shardprep.catalog.objects.mask_files import MasksBeside, skipped

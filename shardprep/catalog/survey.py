@@ -18,7 +18,8 @@ from shardprep.catalog.candidates import (
 )
 from shardprep.catalog.decision.decide import decide
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.labels import ENOUGH, label_keys
+from shardprep.catalog.label_rules import label_keys
+from shardprep.catalog.labels import ENOUGH
 from shardprep.catalog.names import folder_splits
 from shardprep.catalog.objects.detect import annotation_findings, find_signs, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign

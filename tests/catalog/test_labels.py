@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.catalog.labels import Labelling, label_keys
+from shardprep.catalog.label_rules import label_keys
+from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.table import Table, parse_table

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog import patterns
-from shardprep.catalog.labels import label_keys
+from shardprep.catalog.label_rules import label_keys
 from shardprep.catalog.names import natural_order
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.splits import group_keys

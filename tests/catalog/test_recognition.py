@@ -16,7 +16,7 @@ from shardprep.catalog.candidates import (
     part_candidates,
     table_candidates,
 )
-from shardprep.catalog.labels import auto_labels
+from shardprep.catalog.label_rules import auto_labels
 from shardprep.catalog.names import find_masks
 from shardprep.catalog.objects.detect import annotation_findings
 from shardprep.catalog.survey import recipe_text, survey_source

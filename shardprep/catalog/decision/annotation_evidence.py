@@ -12,13 +12,8 @@ import numpy as np
 
 from shardprep.catalog.decision.column_evidence import numbered_boxes
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.labels import (
-    ENOUGH,
-    are_classes,
-    auto_labels,
-    find_label_column,
-    label_keys,
-)
+from shardprep.catalog.label_rules import auto_labels, label_keys
+from shardprep.catalog.labels import ENOUGH, are_classes, find_label_column
 from shardprep.catalog.names import find_masks
 from shardprep.catalog.objects.detect import document_signs, usual
 from shardprep.catalog.objects.formats.annotated_source import (

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from shardprep.catalog.labels import may_be_class
+from shardprep.catalog.label_rules import may_be_class
 from shardprep.catalog.names import are_parts
 from shardprep.errors import counted
 

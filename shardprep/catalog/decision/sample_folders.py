@@ -18,7 +18,7 @@ import numpy as np
 
 from shardprep.catalog.candidates import Candidate, stack_candidates
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.labels import ids_of_samples
+from shardprep.catalog.label_rules import ids_of_samples
 from shardprep.catalog.names import MASK_ENDING, given_split, natural_order, stated_split
 from shardprep.catalog.stacks import id_column, series_pattern, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION

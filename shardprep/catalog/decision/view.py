@@ -13,7 +13,8 @@ import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
-from shardprep.catalog.labels import Labelling, auto_labels
+from shardprep.catalog.label_rules import auto_labels
+from shardprep.catalog.labels import Labelling
 from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.selection import Selected, select
