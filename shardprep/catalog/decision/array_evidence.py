@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePosixPath
 
-from shardprep.catalog.decision.mask_evidence import is_named_as_masks
+from shardprep.catalog.decision.mask_sets import is_named_as_masks
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ENOUGH

@@ -18,7 +18,7 @@ from posixpath import commonpath
 import numpy as np
 
 from shardprep.catalog.candidates import stack_candidates
-from shardprep.catalog.decision.mask_evidence import is_named_as_masks
+from shardprep.catalog.decision.mask_sets import is_named_as_masks
 from shardprep.catalog.decision.name_fields import form_of, name_fields
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View, head_of

@@ -1,0 +1,346 @@
+"""Sets of mask files, found by names that are alike, pixels, and a pattern that pairs them.
+
+Names come first: files are of one kind if they are in one folder and their names end alike, and
+only kinds whose files are named like those of another kind are looked at. Then a few are decoded:
+masks have few values or colours, and their images do not. Patterns are made of what paths of masks
+have and those of images lack. A pattern is used if it gives nine tenths of its masks an image.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from shardprep.catalog.labels import ENOUGH
+from shardprep.catalog.names import (
+    MASK_ENDING,
+    masks_by_folder,
+    stem,
+)
+from shardprep.catalog.objects.detect import mask_patterns
+from shardprep.catalog.objects.formats.box_format import image_size
+from shardprep.catalog.objects.mask_files import MaskFiles, SeveralImagesError, pair_masks
+from shardprep.catalog.objects.mask_values import (
+    Colour,
+    look,
+)
+from shardprep.catalog.patterns import matched
+from shardprep.errors import SourceError
+from shardprep.recipe.object_rules import parse_mask_pattern
+from shardprep.source.members import Members
+
+_MOST_NAMES, _MOST_FOLDERS = 4_096, 512
+MOST_PIXELS = 1 << 26
+_AT_EACH_END = 8
+"""Kinds that are decoded, from the start and from the end of their list."""
+NUM_PROBES = 8
+_MOST_ENDINGS = 6
+_USUAL = 0.1
+"""Minimum share of the files of a folder for an ending of their names."""
+_ENDING = re.compile(r"[-_. ](?=\d*[^\W\d_])[^\W_]+$")
+_TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
+_OF_MASKS = re.compile(
+    r"masks?\b|annots?\b|\b(labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
+    r"|ground truths?|manual|targets?|saliency|trimaps?|parsing|mattes?|ids)\b"
+)
+"""Words of mask folders and mask names, in lower case with spaces between."""
+_DRAWN = re.compile(r"\b(visuali[sz]ations?|vis|viz|overlays?|overlaid|previews?|colou?rs?|rgb)\b")
+"""Words of pictures for the eye."""
+SPLIT_WORD = re.compile(
+    r"(?<![A-Za-z])(?:train(?:ing)?|tr|val(?:id(?:ation)?)?|dev|test(?:ing)?|te|ts|eval)(?![a-z])",
+    re.IGNORECASE,
+)
+
+
+class Kind(NamedTuple):
+    """The files of a folder whose names end alike."""
+
+    folder: str
+    ending: str
+    rows: dict[str, int]
+    """Stem → position of a file, of the first ones in order."""
+
+    @property
+    def bases(self) -> dict[str, int]:
+        """The names without the ending, and without a number after it."""
+        return {_cut(name, self.ending): row for name, row in self.rows.items()}
+
+
+@dataclass(slots=True)
+class MaskSet:
+    """Kinds of masks in different folders that belong together: those of all splits."""
+
+    folder: str
+    """Name or glob of the folder; "" if the masks are beside their images."""
+    ending: str
+    kinds: list[Kind]
+    colours: set[Colour] = field(default_factory=set)
+    is_drawn: bool = False
+    """Whether these are pictures for the eye, which repeat what masks have."""
+    pattern: str = ""
+    files: MaskFiles = field(default_factory=lambda: MaskFiles({}, []))
+    rivals: tuple[str, str] | None = None
+    """Names of two folders whose images the masks fit equally."""
+    have_numbers: bool = False
+    """Whether values seem to be numbers of objects."""
+
+    @property
+    def names(self) -> set[str]:
+        return {name for kind in self.kinds for name in kind.bases}
+
+    def holds(self, kind: Kind) -> bool:
+        return kind.folder.rpartition("/")[2] == self.folder
+
+    @property
+    def has_word(self) -> bool:
+        """Whether the names of all folders or files have a word of masks."""
+        return all(map(_may_be_masks, self.kinds))
+
+    @property
+    def glob(self) -> str:
+        """The glob that excludes these files."""
+        own = "*" if any(_has_number(one) for one in self.kinds) else ""
+        return f"{self.folder}/*" if self.folder else f"*{glob.escape(self.ending)}{own}.*"
+
+
+def find_kinds(members: Members) -> list[Kind]:
+    """Return the kinds of files in each folder, of a sample if there are many."""
+    folders = members.keys.folders
+    order = np.argsort(folders.codes, kind="stable")
+    starts = np.flatnonzero(np.diff(folders.codes[order], prepend=-2))
+    runs = [*itertools.pairwise([*starts.tolist(), len(order)])]
+    runs.sort(key=lambda run: folders.values[int(folders.codes[order[run[0]]])])
+    if len(runs) > _MOST_FOLDERS:
+        half = _MOST_FOLDERS // 2
+        runs = runs[:half] + runs[-half:]
+    number = max(NUM_PROBES, _MOST_NAMES // max(1, len(runs)))
+    found: list[Kind] = []
+    for start, stop in runs:
+        rows = order[start : min(stop, start + number)]
+        keys = list(members.keys.take(rows))
+        names = dict(zip(map(stem, keys), rows.tolist(), strict=True))
+        end_of = {name: _ending(name) for name in names}
+        counts = Counter(filter(None, end_of.values()))
+        least = max(2, _USUAL * len(names))
+        ends = {end for end, n in counts.most_common(_MOST_ENDINGS) if n >= least}
+        of_end: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        for name, row in names.items():
+            of_end[end_of[name] if end_of[name] in ends else ""][name] = row
+        folder = keys[0].rpartition("/")[0]
+        found += [Kind(folder, end, own) for end, own in of_end.items()]
+    return found
+
+
+def _ending(name: str) -> str:
+    if (match := MASK_ENDING.search(name)) and match.start() and match[1].lower() != "l":
+        return match[1]
+    match = _ENDING.search(name)
+    return match[0] if match and match.start() else ""
+
+
+def _cut(name: str, ending: str) -> str:
+    return name[: name.rindex(ending)] if ending and ending in name else name
+
+
+def _has_number(kind: Kind) -> bool:
+    return bool(kind.ending) and any(not name.endswith(kind.ending) for name in kind.rows)
+
+
+def named_alike(kinds: Sequence[Kind]) -> list[Kind]:
+    """Return the kinds of which a quarter of the files are named like files of another kind."""
+    with_name: defaultdict[str, list[int]] = defaultdict(list)
+    for number, kind in enumerate(kinds):
+        for name in {**kind.rows, **kind.bases}:
+            if len(with_name[name]) < 2:  # another one is enough
+                with_name[name].append(number)
+    found = []
+    for number, kind in enumerate(kinds):
+        for names in (list(kind.rows), list(kind.bases)):
+            probes = names[:: max(1, len(names) // NUM_PROBES)][:NUM_PROBES]
+            num_alike = sum(with_name[name] != [number] for name in probes)
+            if 4 * num_alike >= len(probes):
+                found.append(kind)
+                break
+    return found
+
+
+def words_of(text: str) -> str:
+    """Return the words of a name, in lower case with spaces between."""
+    return " ".join(_TOKEN.findall(text)).lower()
+
+
+def _may_be_masks(kind: Kind) -> bool:
+    return is_named_as_masks(f"{kind.folder} {kind.ending}")
+
+
+def mask_sets(kinds: Sequence[Kind], members: Members) -> tuple[list[MaskSet], list[Kind]]:
+    """Return the sets of masks among kinds, and the kinds of pictures; a sample is decoded."""
+    named = [one for one in kinds if _may_be_masks(one)]
+    others = [one for one in kinds if not _may_be_masks(one)]
+    pictures: list[Kind] = []
+    masks: list[tuple[Kind, set[Colour]]] = []
+    for several in (named, others):
+        middle = max(_AT_EACH_END, len(several) - _AT_EACH_END)
+        for kind in several[:_AT_EACH_END] + several[middle:]:
+            colours = _colours(kind, members)
+            if colours is None:
+                pictures.append(kind)
+            else:
+                masks.append((kind, colours))
+    in_use = {part for kind in pictures for part in kind.folder.split("/")}
+    mixed = {kind.folder for kind in pictures}
+    photos = {name for kind in pictures for name in kind.rows}
+    drawn = [one for one in pictures if _DRAWN.search(words_of(one.folder))]
+    found: dict[tuple[str, str, bool], MaskSet] = {}
+    for kind, colours in [*masks, *((one, set[Colour]()) for one in drawn)]:
+        is_drawn = any(kind is one for one in drawn)
+        own = kind.folder.split("/")
+        if is_drawn:
+            own = [part for part in own if _DRAWN.search(words_of(part))]
+        else:
+            own = [part for part in own if part not in in_use and kind.folder not in mixed]
+        part = max(reversed(own), key=is_named_as_masks, default="")
+        if not part and not kind.ending:
+            continue
+        num_equal = sum(name in photos for name in kind.rows)
+        ending = "" if 2 * num_equal > len(kind.rows) else kind.ending
+        text = _of_every_split(part, in_use)
+        one = found.setdefault((text, ending, bool(colours)), MaskSet(part, ending, []))
+        one.folder = part if one.folder == part else text
+        one.is_drawn = is_drawn
+        one.kinds.append(kind)
+        one.colours |= colours
+    sets = list(found.values())
+    values = [one for one in sets if not (one.colours or one.is_drawn)]
+    names = {name for one in values for name in one.names}
+    for one in sets:  # colours of masks that are there as values
+        one.is_drawn |= bool(one.colours) and 2 * len(one.names & names) > len(one.names)
+    direct = {one.folder for one in sets if any(map(one.holds, one.kinds))}
+    for one in sets:  # masks of one kind in a folder, and of others in the folders below it
+        if one.folder in direct and not any(map(one.holds, one.kinds)):
+            one.folder += "/*"
+    of_drawn = {id(kind) for one in sets if one.is_drawn for kind in one.kinds}
+    return sets, [one for one in pictures if id(one) not in of_drawn]
+
+
+def is_named_as_masks(text: str) -> bool:
+    """Return whether a name has a word of masks."""
+    return bool(_OF_MASKS.search(words_of(text)))
+
+
+def _of_every_split(part: str, in_use: Collection[str]) -> str:
+    """Return a glob of a folder for all splits: `*annot` if `train` has images, `gt_*`."""
+    starts = [one for one in in_use if one and part != one and part.startswith(one)]
+    if starts:
+        return f"*{part.removeprefix(max(starts, key=len))}"
+    return SPLIT_WORD.sub("*", part)
+
+
+def _colours(kind: Kind, members: Members) -> set[Colour] | None:
+    """Return the colours of a kind of masks, {} if they have values; None for other pictures."""
+    rows = list(kind.rows.values())
+    colours: set[Colour] = set()
+    for row in {rows[0], rows[len(rows) // 2]}:
+        seen = look(members[row], MOST_PIXELS)
+        if seen is None or not (seen.is_mask or seen.has_few_colours):
+            return None
+        colours |= seen.colours
+    return colours
+
+
+def pair_set(
+    one: MaskSet,
+    pictures: Sequence[Kind],
+    source: tuple[Members, Sequence[str]],
+    others: Sequence[MaskSet],
+) -> None:
+    """Set the pattern of a set and its pairs, if a pattern fits its masks and no picture."""
+    members, keys = source
+    shown = [key for kind in one.kinds for key in _keys(kind, members)]
+    is_out = matched(keys, [other.glob for other in others], "exclude")
+    no_images = {key for key, out in zip(keys, is_out, strict=True) if out}
+    usual = mask_patterns([k for k in keys if k not in no_images], masks_by_folder(keys))
+    photos = {key for kind in pictures for key in _keys(kind, members)}
+    for text in dict.fromkeys([*usual, *_patterns(one, pictures, shown)]):
+        pattern = parse_mask_pattern(text)
+        fits = re.compile(pattern.expression, re.IGNORECASE).fullmatch
+        if not all(map(fits, shown)) or any(map(fits, photos)):
+            continue
+        try:
+            files = pair_masks(keys, pattern, no_images)
+        except SeveralImagesError as error:
+            paths = [key.split("/")[:-1] for key in error.images]
+            differ = [pair for pair in zip(*paths, strict=False) if pair[0] != pair[1]]
+            if len(differ) == 1 and len(paths[0]) == len(paths[1]):
+                one.rivals = differ[0]
+            continue
+        except SourceError:
+            continue
+        num_paired = len(files.keys) - len(files.without_image)
+        if num_paired >= ENOUGH * len(files.keys) and _are_alike(files, members, one):
+            one.pattern, one.files = text, files
+            return
+
+
+def _keys(kind: Kind, members: Members) -> list[str]:
+    return [members.keys[row] for row in list(kind.rows.values())[:NUM_PROBES]]
+
+
+def _are_alike(files: MaskFiles, members: Members, one: MaskSet) -> bool:
+    """Return whether a sample of masks has the sizes of their images, or a name of masks."""
+    if one.has_word:
+        return True
+    pairs = list(files.of_image.items())
+    wanted = dict(pairs[:: max(1, len(pairs) // NUM_PROBES)][:NUM_PROBES])
+    names = {key for image, masks in wanted.items() for key in (image, *masks)}
+    rows = [row for row, key in enumerate(members.keys) if key in names]
+    sizes = {members.keys[row]: image_size(members[row].extent) for row in rows}
+    return all(sizes[image] == sizes[mask] for image, masks in wanted.items() for mask in masks)
+
+
+def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> Iterator[str]:
+    """Yield patterns for a set, made of its folder, and of what its names and images share."""
+    endings = {Path(key).suffix for key in masks}
+    suffix = endings.pop() if len(endings) == 1 else ".*"
+    star = "*" if any(map(_has_number, one.kinds)) else ""
+    parts = [kind.folder.split("/") for kind in one.kinds]
+    is_last = all(re.fullmatch(_glob_text(one.folder), own[-1]) for own in parts)
+    places = [""] if not one.folder else [f"{one.folder}/"]
+    if one.folder and not is_last:
+        places = [f"{one.folder}/{{folder}}/", f"{one.folder}/**/"]
+    own = [name for kind in one.kinds for name in kind.rows]
+    bases = {name: _cut(name, one.ending) for name in own}
+    ends = Counter({kind.ending: len(kind.rows) for kind in pictures})
+    for end in ["", *(end for end, _ in ends.most_common() if end)]:
+        names = {name for kind in pictures for name in kind.rows if name.endswith(end)}
+        names = {name.removesuffix(end) for name in names}
+        field_ = f"{{stem[:-{len(end)}]}}" if end else "{stem}"
+        for affix in ("", one.ending + star) if one.ending else ("",):
+            num_alike = sum((bases[name] if affix else name) in names for name in own)
+            if 2 * num_alike > len(own):
+                for place in places:
+                    yield f"{place}{field_}{affix}{suffix}"
+                if "*" in one.folder and is_last:
+                    yield from _of_folders(one, pictures, f"/{field_}{affix}{suffix}")
+
+
+def _glob_text(text: str) -> str:
+    return re.escape(text).replace(r"\*", ".*")
+
+
+def _of_folders(one: MaskSet, pictures: Sequence[Kind], rest: str) -> Iterator[str]:
+    """Yield a pattern by the names of folders: `masks_{folder[7:]}/…` for `images_train`."""
+    start, _, end = one.folder.partition("*")
+    for name in {kind.folder.rpartition("/")[2] for kind in pictures}:
+        if match := SPLIT_WORD.search(name):
+            before, after = match.start(), len(name) - match.end()
+            letters = f"{before or ''}:{-after if after else ''}"
+            yield f"{start}{{folder{f'[{letters}]' if letters != ':' else ''}}}{end}{rest}"
