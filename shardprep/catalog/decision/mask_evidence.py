@@ -1,4 +1,4 @@
-"""The stage that finds masks of the images beside them, so that they are no images and no classes."""
+"""The stage that finds masks of images beside them, so that these are no images and no classes."""
 
 from __future__ import annotations
 
