@@ -214,7 +214,7 @@ class Choice(NamedTuple):
     options: Mapping[str, Any]
     """Key of a recipe → its value."""
     flags: str
-    """The options as they are typed."""
+    """The options, as a user types them."""
     why: str
     """What speaks for it."""
     examples: tuple[str, ...] = ()

@@ -265,7 +265,7 @@ def _separator(cells: Mapping[str, int]) -> str:
 
 
 def _named(match: TableMatch, found: Sequence[LabelColumns]) -> list[LabelColumns]:
-    """Return the columns without those of numbers whose names are in another column."""
+    """Return the columns, except numbers that another column gives names."""
     single = {one.titles[0]: one for one in found if len(one.titles) == 1}
     cells = {title: match.cells(title) for title in single}
     lost = dict[str, str]()

@@ -59,7 +59,7 @@ _NO_CLASS = re.compile(r"\b(images?|imgs?|inputs?|data|originals?|raw|rgb|photos
 
 
 def mask_files(view: View) -> Sequence[Reading]:
-    """Return how to read a source with masks: the masks of its images, and what is left out."""
+    """Return how to read a source with masks: which masks, and which files to leave out."""
     if not view.is_open("masks", "boxes", "points", "stack", "target_image"):
         return []
     members = view.candidates
@@ -109,7 +109,7 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
 
 
 def _joined(sets: Sequence[MaskSet], keys: Sequence[str]) -> Sequence[MaskSet]:
-    """Return the sets, those of a folder that differ in the ends of their names as classes."""
+    """Return the sets; sets of one folder whose names end differently are joined as classes."""
     of_text: defaultdict[tuple[str, str], list[MaskSet]] = defaultdict(list)
     for one in sets:
         start, end, rest = one.pattern.rpartition(one.ending or "{stem}")
@@ -202,7 +202,7 @@ def _class_depth(images: Sequence[str], keys: Sequence[str]) -> int:
 
 
 def _plain(name: str) -> str:
-    """Return the words of a folder that may name a class, without those of splits and kinds."""
+    """Return the words of a folder that may name a class, without words of splits and kinds."""
     match = _CLASS.fullmatch(SPLIT_WORD.sub("", name))
     return _NO_CLASS.sub("", words_of(match[1])).strip() if match else ""
 

@@ -1,7 +1,7 @@
 """Sets of mask files, found by names that are alike, pixels, and a pattern that pairs them.
 
 Names come first: files are of one kind if they are in one folder and their names end alike, and
-only kinds whose files are named like those of another kind are looked at. Then a few are decoded:
+only kinds that share names with another kind are used. Then a few are decoded:
 masks have few values or colours, and their images do not. Patterns are made of what paths of masks
 have and those of images lack. A pattern is used if it gives nine tenths of its masks an image.
 """
@@ -76,7 +76,7 @@ class Kind(NamedTuple):
 
 @dataclass(slots=True)
 class MaskSet:
-    """Kinds of masks in different folders that belong together: those of all splits."""
+    """Kinds of masks in folders that belong together, such as a folder of each split."""
 
     folder: str
     """Name or glob of the folder; "" if the masks are beside their images."""
@@ -155,7 +155,7 @@ def _has_number(kind: Kind) -> bool:
 
 
 def named_alike(kinds: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds of which a quarter of the files are named like files of another kind."""
+    """Return the kinds that share a quarter of their names with another kind."""
     with_name: defaultdict[str, list[int]] = defaultdict(list)
     for number, kind in enumerate(kinds):
         for name in {**kind.rows, **kind.bases}:

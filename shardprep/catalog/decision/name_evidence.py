@@ -44,7 +44,7 @@ _OTHERS = ("labels", "boxes", "masks", "points", "rows", "target_image", "target
 _NUM_SAMPLES = 8
 _MOST_PIXELS = 1 << 24
 _NUM_BLOCKS, _BLOCK = 8, 250
-"""Names are read in blocks of neighbours, in which a label has several images."""
+"""Names are read in blocks of neighbours, because a label has several images there."""
 _WIDE = 2
 _MANY = 20
 """Numbered folders are probably samples if there are this many, with fewer images each."""
@@ -168,7 +168,7 @@ def _of_paths(paths: Collection[str]) -> Iterator[Reading]:
     """Yield the path as the label if it is longer for some classes: `a/abbey`, `b/bow/indoor`.
 
     The last names of the longer ones occur in several folders, so they are a part of the name. A
-    level of letters, in which names begin with the letter, is an index.
+    level of letters with names that begin with the letter is an index.
     """
     parts = [path.split("/") for path in paths if path]
     if len({*map(len, parts)}) < 2 or split_folders(paths):
@@ -228,7 +228,7 @@ def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
 
 
 def _of_test(every: Mapping[str, int], names: Collection[str]) -> list[Reading]:
-    """Return folders as labels if those of the test split are other ids of the same form."""
+    """Return folders as labels if the folders of the test split are other ids of the same form."""
     test = Counter[str]()
     for path, number in every.items():
         if given_split(path.split("/")) == "test" and not given_split([path.rpartition("/")[2]]):
@@ -242,7 +242,7 @@ def _of_test(every: Mapping[str, int], names: Collection[str]) -> list[Reading]:
 
 
 def _are_confirmed(view: View, at: int, depth: int) -> bool:
-    """Return whether a number of file names is that of their folders: `0/x_class0.png`."""
+    """Return whether file names repeat the number of their folder: `0/x_class0.png`."""
     paths = [key.split("/") for key in _sampled(view)]
     paths = [path for path in paths if given_split(path[:-1]) != "test"]
     for *folders, name in paths[:: len(paths) // _NUM_SAMPLES + 1]:
@@ -253,7 +253,7 @@ def _are_confirmed(view: View, at: int, depth: int) -> bool:
 
 
 def _are_photos(view: View, kinds: Collection[str]) -> bool:
-    """Return whether the pictures in folders named like masks are no masks."""
+    """Return whether the pictures in folders named like masks are photos."""
     folders = view.members.keys.folders
     paths = [path for path in folders.values if path.rpartition("/")[2] in kinds]
     return not any(are_masks([one], _MOST_PIXELS) for one in _some(view, paths))
@@ -295,7 +295,7 @@ def _of_whole_names(view: View) -> Iterator[Reading]:
 
 
 def _texts_beside(view: View) -> list[Reading]:
-    """Return the reading of a text of words beside each image, such as `1.txt` beside `1.jpg`."""
+    """Return the reading of a text file next to each image, such as `1.txt` beside `1.jpg`."""
     texts = view.documents.members(".txt")
     if len(texts) < ENOUGH * len(view.members):
         return []

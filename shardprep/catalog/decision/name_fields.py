@@ -21,7 +21,7 @@ _MOST_FIELDS = 3
 
 
 class NameField(NamedTuple):
-    """A field in which names differ, and what it may be."""
+    """A field of names that varies, and its possible meanings."""
 
     regex: str
     why: str

@@ -130,7 +130,7 @@ def _are_proportional(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _are_same(pairs: Sequence[tuple[Small, Small]]) -> bool:
-    """Return whether pairs correlate, and better than pictures that are no pairs."""
+    """Return whether pairs correlate, and better than pictures of different pairs."""
     number = len(pairs)
     if not number:
         return False
@@ -144,7 +144,7 @@ def _are_same(pairs: Sequence[tuple[Small, Small]]) -> bool:
 
 
 class Affixes(NamedTuple):
-    """What is the same in all names of a kind of picture: their start and their end."""
+    """The common start and end of all names of a kind of picture."""
 
     start: str
     end: str

@@ -136,7 +136,7 @@ def _stacks(pattern: str, masks: Sequence[str], why: str) -> list[Reading]:
 
 
 def _volumes(files: Folders) -> list[Reading]:
-    """Return the readings of samples that have a folder of slices, and other images beside it."""
+    """Return the readings of samples that have a folder of slices and other images next to it."""
     slices = {one: names for one, names in files.items() if one.rpartition("/")[0] in files}
     inner, number = _names(slices, 1), len(slices)
     counts = Counter(name for one in slices for name in files[one.rpartition("/")[0]])
@@ -201,7 +201,7 @@ def _evidence(files: Folders, tables: Sequence[Table]) -> tuple[str, int] | None
 
 
 def _ids_in(names: Collection[str], tables: Sequence[Table]) -> str:
-    """Return a column that has the names as ids, in a table in which other values repeat.
+    """Return a column that has the names as ids, if other columns of the table repeat values.
 
     With a title such as `ClassId` or a column of different names, it may be a list of classes.
     """

@@ -144,7 +144,7 @@ def _that_name_images(view: View, cells: Sequence[str]) -> list[str]:
 
 
 def _signs(view: View, automatic: Labelling) -> list[Sign]:
-    """Return what tables have besides labels; other annotations count if nothing labels images."""
+    """Return boxes and points of tables; other annotations count only if nothing labels images."""
     if automatic.rule == "none":
         return usual(find_signs(view.index, view.documents, view.candidates))
     return FORMATS["csv"].recognise(AnnotatedSource(view.index, view.documents))

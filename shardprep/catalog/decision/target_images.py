@@ -184,7 +184,7 @@ def _are_sensors(kinds: Iterable[Sequence[str]]) -> bool:
 
 
 def _are_kinds(kinds: Collection[Sequence[str]]) -> bool:
-    """Return whether words may be those of kinds of pictures: A, B, C are, and cat, dog not."""
+    """Return whether words may name kinds of pictures: A, B and C may, cat and dog may not."""
     are_letters = all(len(word) == 1 for words in kinds for word in words)
     return any(_sides(kinds)) or are_letters or _are_sensors(kinds)
 
@@ -234,7 +234,7 @@ def _by_class(others: Sequence[_Kind]) -> Reading:
 
 
 def _has_documents(view: View) -> bool:
-    """Return whether files beside the images may be their annotations."""
+    """Return whether documents next to the images may be their annotations."""
     return len(view.documents.members(".xml", ".txt", ".json")) >= _FEWEST
 
 

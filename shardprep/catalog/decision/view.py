@@ -51,11 +51,11 @@ class Reading:
     why: str
     """What speaks for it, with the number of images: "12 masks of 12 images"."""
     is_certain: bool = True
-    """False to ask the user even if there is no other reading."""
+    """False to ask the user even if this is the only reading."""
 
     @property
     def flags(self) -> str:
-        """The options as they are typed: `--masks '{stem}_mask.png' --exclude 'preview/*'`."""
+        """The options, as a user types them: `--masks '{stem}_mask.png' --exclude 'preview/*'`."""
         words = []
         for key, value in self.options.items():
             flag = f"--{key.replace('_', '-')}"
@@ -76,7 +76,7 @@ def head_of(document: Member) -> str:
 
 @dataclass(frozen=True)
 class View:
-    """A source with what is decided so far: the recipe, and the images that it would store."""
+    """A source after the decisions so far: the recipe, and the images that it would store."""
 
     recipe: Recipe
     listing: ImageListing
@@ -127,7 +127,7 @@ class View:
 
     @cached_property
     def tables(self) -> Sequence[Table]:
-        """The tables of the source; those that label different splits are one."""
+        """The tables of the source; tables of different splits are joined into one."""
         return united(self.index, self.documents.tables)
 
     @cached_property
