@@ -16,7 +16,6 @@ import numpy as np
 from shardprep.catalog.arrays.array_images import ImageListing, with_arrays
 from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
 from shardprep.catalog.arrays.opened_files import OWN_DATASET
-from shardprep.catalog.decision.array_evidence import array_readings
 from shardprep.catalog.decision.decide import decide
 from shardprep.catalog.decision.view import View
 from shardprep.catalog.label_rules import label_keys, unused_tables
@@ -170,26 +169,22 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         recipe = recipe.with_rules(masks=stack_masks(masks))
     documents = Documents(listing.others, recipe, listing.columns)
     view = View(with_panoptic(recipe, listing.images, documents), listing)
-    if recipe.may_be_annotated and (found := array_readings(view)):
-        choices = [Choice(one.options, one.flags, one.why) for one in found]
-        raise QuestionError.of(OptionName("labels", recipe.labels), choices)
-    if recipe.may_be_annotated and not are_stacks.any():
-        try:
-            view = decide(view)
-        except QuestionError as error:
-            choices = [_shown(one, view) for one in error.choices]
-            raise QuestionError.of(error.place, choices) from None
+    try:
+        view = decide(view)
+    except QuestionError as error:
+        choices = [_shown(one, view) for one in error.choices]
+        raise QuestionError.of(error.place, choices) from None
     return _labelled(view)
 
 
 def _shown(choice: Choice, view: View) -> Choice:
-    """Return a choice with three images and what they would get."""
+    """Return a choice with three images and what they get; unchanged if flags open more files."""
     try:
         found = _labelled(view.of(view.recipe.with_rules(**choice.options)))
         rule, match = found.recipe.rules.split, found.labelling.match
         splits = given_splits(found.index, rule, match, found.documents).splits
-    except ShardprepError as error:
-        return choice._replace(examples=(str(error),))
+    except ShardprepError:
+        return choice
     keys, names = found.index.keys, found.labelling.names
     recipe, lines = found.recipe, list[str]()
     kind = _KINDS.get(recipe.target, "class")

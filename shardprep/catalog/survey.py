@@ -174,7 +174,7 @@ def survey_source(
         raise no_image(str(source), listing)
     view, choices = View(recipe, listing), list[Choice]()
     try:
-        view = view if listing.images.are_stacks.any() else decide(view)
+        view = decide(view)
     except QuestionError as error:
         choices += error.choices
     listing, documents = view.listing, view.documents

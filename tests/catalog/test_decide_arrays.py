@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from shardprep.catalog.survey import recipe_text, survey_source
 from tests.support.arrays import npy
 from tests.support.builders import write_folder
 from tests.support.first_contact import outcome
@@ -26,6 +27,8 @@ def test_masks_in_npy_files_are_of_images_of_their_names(tmp_path: Path) -> None
     found = _asked(tmp_path / "b", twice | masks)
     assert "--exclude 'real/*' --masks 'train_masks/{stem}.npy' (" in found
     assert "--labels folder (" in found
+    proposed = survey_source(tmp_path / "b/source", tmp_path / "work", lambda _: None)
+    assert '# masks = "train_masks/{stem}.npy"' in recipe_text(proposed)
 
 
 def test_arrays_that_are_not_named_like_images_are_no_masks(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Sequence
 
 from shardprep.catalog.decision.annotation_evidence import annotation_readings
+from shardprep.catalog.decision.array_evidence import array_readings
 from shardprep.catalog.decision.copies import copies, variants
 from shardprep.catalog.decision.mask_evidence import mask_files
 from shardprep.catalog.decision.name_evidence import class_pictures, labels_by_names
@@ -38,8 +39,15 @@ _ORDER = (
 
 
 def decide(view: View) -> View:
-    """Return the view with all that the evidence decides; QuestionError if several readings fit."""
-    return _decided(view, STAGES)
+    """Return the view with all that the evidence decides; QuestionError if several readings fit.
+
+    Nothing is decided if the recipe says what an image gets, and of stacks only what arrays have.
+    """
+    if not view.recipe.may_be_annotated:
+        return view
+    if readings := array_readings(view):  # only their flags open these files: no stage can follow
+        raise _question(view, [_choice(one.options, one.why) for one in readings])
+    return view if view.listing.images.are_stacks.any() else _decided(view, STAGES)
 
 
 def _decided(view: View, stages: Sequence[Stage]) -> View:
@@ -49,7 +57,7 @@ def _decided(view: View, stages: Sequence[Stage]) -> View:
         if len(readings) > 1 or is_asked:
             choices = _followed(view, readings, stages[number - 1 :])
             if len(choices) > 1 or (choices and is_asked):
-                raise QuestionError.of(OptionName("labels", view.recipe.labels), choices)
+                raise _question(view, choices)
             readings = [Reading(one.options, one.why) for one in choices]
         for reading in readings:
             view = view.read_as(reading)
@@ -76,6 +84,10 @@ def _followed(view: View, readings: Sequence[Reading], stages: Sequence[Stage]) 
     found = [one for choices in in_turn for one in choices if one is not None]
     by_flags = {one.flags: one for one in reversed(found)}
     return [one for one in found if by_flags[one.flags] is one][:_MOST_CHOICES]
+
+
+def _question(view: View, choices: Sequence[Choice]) -> QuestionError:
+    return QuestionError.of(OptionName("labels", view.recipe.labels), choices)
 
 
 def _choice(options: Options, why: str) -> Choice:
