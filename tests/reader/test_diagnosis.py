@@ -38,8 +38,8 @@ PAUSE_S = 0.2
 """Longer than a small batch takes, on a busy machine too."""
 IMAGE_PAUSE_S = 0.05
 """Likewise for one image."""
-PAIRS = 2
-"""Alternations of training with and without a change."""
+PAIRS = 3
+"""Alternations of training with and without a change; with 3, the median bears one disturbed."""
 IMAGES = {f"{('cat', 'dog')[i % 2]}.{i}.jpg": jpeg(300, 400, seed=i) for i in range(16)}
 RAW_BYTES = 300 * 400 * 3
 _TURN = threading.Lock()
