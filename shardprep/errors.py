@@ -40,6 +40,8 @@ _MAX_PART = 1000
 """Maximum number of characters of `where`, of a quoted value, and of `what` or `hint`."""
 _NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
 """Ends of error texts that mean "out of memory", from CPython and from the dynamic loader."""
+_NO_EXCEPTION = ("without exception set", "without setting an exception")
+"""Ends of the texts of a SystemError: CPython failed and had no memory for an exception."""
 
 
 def printable(text: str) -> str:
@@ -86,7 +88,7 @@ def is_short_of_memory(error: BaseException) -> bool:
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
         or str(error).rstrip(")").endswith(_NO_MEMORY)  # pyarrow adds it in parentheses
-        or (isinstance(error, SystemError) and str(error).endswith("without exception set"))
+        or (isinstance(error, SystemError) and str(error).endswith(_NO_EXCEPTION))
     )
 
 

@@ -175,3 +175,10 @@ def test_a_library_that_does_not_fit_into_memory_is_a_lack_of_memory() -> None:
     assert is_short_of_memory(ImportError(loader))
     assert is_short_of_memory(ImportError(f"not built with support for Parquet ({loader})"))
     assert not is_short_of_memory(ImportError("not built with support for Parquet (no such file)"))
+
+
+def test_an_interpreter_that_has_no_memory_for_an_exception_is_short_of_it() -> None:
+    lost = "<function _find_and_load at 0x7ff84376fce0> returned NULL without setting an exception"
+    assert is_short_of_memory(SystemError(lost))
+    assert is_short_of_memory(SystemError("error return without exception set"))
+    assert not is_short_of_memory(SystemError("bad argument to internal function"))

@@ -170,7 +170,8 @@ def test_too_little_address_space_is_one_line(command: str, tmp_path: Path) -> N
         if done.returncode >= 0:  # OpenBLAS or Rust may abort where they cannot start a thread
             assert done.returncode == 1
             lines = done.stderr.splitlines()
-            (line,) = [one for one in lines if not one.startswith("<jemalloc>")]  # pyarrow's own
-            assert line.startswith("shardprep: there is not enough memory; ")
+            lines = [one for one in lines if not one.startswith("<jemalloc>")]  # pyarrow's own
+            assert len(lines) == 1, done.stderr
+            assert lines[0].startswith("shardprep: there is not enough memory; ")
             return
     pytest.fail("a library aborted the process at each limit")
