@@ -42,7 +42,6 @@ from shardprep.source.members import Member, Members
 from shardprep.storage.space import megabytes
 
 _MOST_COLUMNS = 12
-_EXPORT_FILE = "export.json"
 _OF_TABLE = {"labels", "pivot", "target"}
 _ANNOTATIONS = {"boxes", "masks", "points"}
 _PARTS = _ANNOTATIONS | {"labels", "stack", "target_image", "rows"}
@@ -215,7 +214,7 @@ def survey_source(
         annotations=ordered,
         stacks=tuple(stack_patterns(listing.images.keys, tables)),
         decided={key: getattr(view.recipe, key) for key in sorted(view.decided)},
-        is_export=any(one.key == _EXPORT_FILE for one in listing.others),
+        is_export=bool(documents.export_layout),
         choices=tuple(choices),
         findings=(
             *listing.notes,

@@ -18,6 +18,7 @@ from typing import Any
 
 from shardprep.dataset.schema import (
     BOX,
+    BOX_LABEL,
     CLASS_PREFIX,
     CROWD,
     KEYPOINTS,
@@ -157,7 +158,9 @@ def _facts(sample: ExportSample, schema: Schema) -> dict[str, Any]:
 
 def _objects(sample: ExportSample, schema: Schema) -> dict[str, Any]:
     objects = sample.objects
+    names = schema.features[BOX_LABEL].labels
     facts: dict[str, Any] = {"bbox": objects.boxes, "label": objects.labels}
+    facts["class"] = [names[one] for one in objects.labels]
     if CROWD in schema.features:
         facts["is_crowd"] = objects.crowds
     if OBJECT_MASK in schema.features:
@@ -173,4 +176,4 @@ def _number(value: object) -> object:
     return None if isinstance(value, float) and math.isinf(value) else value
 
 
-WRITERS = {"webdataset": Layout(_write, _name, None, record_bytes=5 * 1024, dots=False, version=2)}
+WRITERS = {"webdataset": Layout(_write, _name, None, record_bytes=5 * 1024, dots=False, version=3)}

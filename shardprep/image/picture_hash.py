@@ -17,6 +17,8 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 """Hashes as two words each, uint64[n, 2]; zeros for an image without contrast."""
 
+VERSION = 1
+"""Version of the hashes; only hashes of equal version are comparable."""
 NUM_BITS = 119
 MOST_BITS = 18
 """Maximum number of bits in which the hashes of near copies differ."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -16,6 +17,7 @@ BOX_FORMATS = {
     "voc": "voc",
     "yolo": "yolo[:NAMES]",
     "csv": "csv:FILE:ID:BOX[:LABEL]",
+    "column": "column:BOX[:LABEL]",
     "labelme": "labelme",
     "via": "via[:FILE,…]",
     "cvat": "cvat[:FILE,…]",
@@ -24,8 +26,8 @@ BOX_FORMATS = {
 """Name of a box format → syntax of its `--boxes` value, in the order of detection."""
 OUTLINE_FORMATS = ("coco", "yolo", "labelme", "via", "cvat", "jsonl")
 """Box formats that can also contain outlines."""
-BoxForm = Literal["xyxy", "xywh", "center"]
-"""Numbers of a box: two corners; first corner and size; or center and size."""
+BoxForm = Literal["xyxy", "xywh", "center", "yxyx"]
+"""Numbers of a box: two corners, with x or y first; first corner and size; or center and size."""
 _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
     "xyxy": (
         "xmin ymin xmax ymax", "x1 y1 x2 y2", "x0 y0 x1 y1", "left top right bottom",
@@ -40,10 +42,12 @@ _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
         "xcenter ycenter width height", "xcenter ycenter w h", "centerx centery width height",
         "cx cy w h", "cx cy width height", "xc yc w h",
     ),
+    "yxyx": (),
 }  # fmt: skip
 """Form → usual names of its four columns, in lower case, without punctuation or a prefix such as
 "bbox"."""
 _BOX_WORD = re.compile(r"^(bbox|bndbox|box|bb|roi|rect|region)(?=.)")
+_PATH_END = re.compile("[^./]*$")
 _FORM = re.compile(r"(?P<form>\w+)\((?P<columns>.*)\)", re.DOTALL)
 _COLON = re.compile(r":(?![^{}]*\})")
 """A colon between columns, not inside a template such as {id[0:2]}."""
@@ -66,7 +70,7 @@ class BoxColumns(NamedTuple):
 
 
 class BoxTableRule(NamedTuple):
-    """The parts of `csv:FILE,FILE…:ID:BOX:LABEL`."""
+    """The parts of `csv:FILE,FILE…:ID:BOX:LABEL`, or without files, of `column:BOX:LABEL`."""
 
     files: tuple[str, ...] = ()
     id_column: str = ""
@@ -210,8 +214,8 @@ def parse_box_rule(text: str, option: str = "boxes") -> FormatRule:
         what = f"{shown(text)!r} is not a format of boxes"
         hint = f"use {', '.join(BOX_FORMATS.values())}"
         raise OptionError(OptionName(option), what, hint)
-    if name == "csv":
-        table = _box_table_rule(argument)
+    if name in ("csv", "column"):
+        table = _box_table_rule(name, argument)
         return FormatRule(name, text, table.files, table)
     if argument and ":" not in BOX_FORMATS[name]:
         what = f"{name} does not take an argument, but has {argument!r}"
@@ -276,13 +280,14 @@ def parse_point_rule(text: str) -> PointRule:
     )
 
 
-def _box_table_rule(argument: str) -> BoxTableRule:
-    option = OptionName("boxes", "csv")
-    files, *parts = _files_and_columns(argument)
-    if not files or len(parts) not in (0, 2, 3):
-        hint = "use csv:FILE:ID:BOX or csv:FILE:ID:BOX:LABEL"
-        raise OptionError(option, f"{argument!r} is not FILE:ID:BOX", hint)
-    several = tuple(file.strip() for file in files.split(","))
+def _box_table_rule(kind: str, argument: str) -> BoxTableRule:
+    is_file, form = kind == "csv", BOX_FORMATS[kind].partition(":")[2].replace("[:LABEL]", "")
+    columns = ["", "", *_COLON.split(argument)] if argument else [""]
+    files, *parts = _files_and_columns(argument) if is_file else columns
+    if (is_file and not files) or len(parts) not in (0, 2, 3):
+        hint = f"use {kind}:{form} or {kind}:{form}:LABEL"
+        raise OptionError(OptionName("boxes", kind), f"{argument!r} is not {form}", hint)
+    several = tuple(file.strip() for file in files.split(",") if file)
     if not parts:
         return BoxTableRule(several)
     return BoxTableRule(several, parts[0], parse_box_columns(parts[1]), "".join(parts[2:]))
@@ -313,7 +318,7 @@ def parse_box_columns(text: str) -> BoxColumns:
     match = _FORM.fullmatch(text.strip())
     form = match["form"] if match else None
     if match and form not in _FORM_NAMES:
-        hint = "use xywh(…), xyxy(…) or center(…)"
+        hint = f"use {', '.join(f'{one}(…)' for one in _FORM_NAMES)}"
         raise OptionError(option, f"{form}(…) is not a form of boxes", hint)
     names = tuple(name.strip() for name in (match["columns"] if match else text).split(","))
     if len(names) not in (1, 4) or not all(names):
@@ -325,12 +330,15 @@ def parse_box_columns(text: str) -> BoxColumns:
 
 
 def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
-    """Return the four columns with usual names for the numbers of a box, or None."""
-    by_plain: dict[str, str] = {}
+    """Return the four columns, or paths of equal start, with usual names for a box, or None."""
+    by_start: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in names:
-        by_plain.setdefault(_BOX_WORD.sub("", letters(name)), name)
-    for form, variants in _FORM_NAMES.items():
-        for variant in variants:
+        end = _PATH_END.search(name)[0]  # type: ignore[index]  # it may be empty
+        for start, title in {"": name, name.removesuffix(end): end}.items():
+            by_start[start].setdefault(_BOX_WORD.sub("", letters(title)), name)
+    every = [(by_plain, form) for by_plain in by_start.values() for form in _FORM_NAMES]
+    for by_plain, form in every:
+        for variant in _FORM_NAMES[form]:
             wanted = variant.split()
             if all(part in by_plain for part in wanted):
                 return BoxColumns(tuple(by_plain[part] for part in wanted), form)

@@ -174,9 +174,10 @@ class BuildOptions:
     null: tuple[str, ...] = _option(("nan", "NaN", "<NA>"),
         "Cells that count as empty.", _LABELS, "A,B,…", read=read_names)
     boxes: str = _option("",
-        "Boxes of objects: coco[:FILE,…], voc, yolo[:NAMES], csv:FILE:ID:BOX[:LABEL], labelme, "
-        "via, cvat, jsonl[:FILE,…] (polygons), auto or none. BOX is a column, or four columns as "
-        "in x,y,w,h; xywh(…), xyxy(…) or center(…) sets how to read them.", _OBJECTS, "FORMAT",
+        "Boxes of objects: coco[:FILE,…], voc, yolo[:NAMES], csv:FILE:ID:BOX[:LABEL], "
+        "column:BOX[:LABEL], labelme, via, cvat, jsonl[:FILE,…] (polygons), auto or none. BOX is "
+        "a column, or four columns as in x,y,w,h; xywh(…), xyxy(…), yxyx(…) or center(…) sets how "
+        "to read them.", _OBJECTS, "FORMAT",
         shown="detected, if labels, boxes and masks are not given")
     masks: str = _option("",
         "Masks: a pattern of their names, such as masks/{stem}_mask.png, {dir}annot/{name}, "

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from shardprep.dataset.card import Card
 from shardprep.dataset.item_table import UNREADABLE, bounded_table
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, shown
 from shardprep.image.near_pairs import changes, near_groups, near_pairs
-from shardprep.image.picture_hash import Words, near_hashes, picture_hashes
+from shardprep.image.picture_hash import VERSION, Words, near_hashes, picture_hashes
 from shardprep.progress import Watcher
 from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.report import measure_contents
@@ -32,6 +32,8 @@ _MOST_FILE_BYTES = 1 << 32
 _COLUMNS = pa.schema(
     [("key", pa.string()), ("split", pa.string()), ("hash", pa.binary(_HASH_BYTES))]
 )
+_VERSION = b"shardprep_hash"
+"""Key of the metadata that has the version of the hashes."""
 _HINT = "write it with shardprep leaks DATASET --save FILE"
 
 
@@ -91,7 +93,8 @@ class ComparedImages:
     def save(self, path: Path) -> None:
         """Write the file of hashes."""
         hashes = pa.array([bytes(one) for one in self.hashes], pa.binary(_HASH_BYTES))
-        table = pa.table([pa.array(self.keys), pa.array(self.splits), hashes], _COLUMNS)
+        schema = _COLUMNS.with_metadata({_VERSION: str(VERSION)})
+        table = pa.table([pa.array(self.keys), pa.array(self.splits), hashes], schema)
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,6 +126,11 @@ def read_hashes(path: Path) -> ComparedImages:
         table = bounded_table(file, len(data), _COLUMNS.names).cast(_COLUMNS)
     except (*UNREADABLE, KeyError, ValueError) as error:
         raise DatasetError(str(path), "is not a file of hashes", _HINT) from error
+    version = (file.schema_arrow.metadata or {}).get(_VERSION, b"").decode(errors="replace")
+    if version != str(VERSION):
+        stated = f"of version {shown(version)}" if version else "without a version"
+        what = f"has hashes {stated}, and version {VERSION} is compared"
+        raise DatasetError(str(path), what, _HINT)
     if any(column.null_count for column in table.columns):
         raise DatasetError(str(path), "lacks keys, splits or hashes", _HINT)
     keys, splits = table["key"].to_pylist(), table["split"].to_pylist()

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import shardprep
+from shardprep.catalog.arrays import arrow_file
 from shardprep.catalog.source_images import list_images
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset import example, item_table, tfrecord
@@ -427,6 +428,22 @@ def test_every_row_is_written_or_rejected_with_a_reason(tmp_path: Path) -> None:
     empty = "has no image: 'image' is empty in this row, or of another shape"
     assert [found[f"a.parquet/{i:06d}"][1] for i in (3, 4)] == [empty, empty]
     assert "a text" in found["a.parquet/000006"][1]
+
+
+@pytest.mark.parametrize("places", [(1,), range(4, 8)])
+def test_lists_of_another_height_than_the_first_are_rejected(
+    tmp_path: Path, places: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_file, "_MOST_ROWS", 4)  # also all rows of a batch
+    images = [GREY[i % len(GREY)].tolist() for i in range(8)]
+    for place in places:
+        images[place] = images[place][:-1]
+    source = write(tmp_path / "a.parquet", parquet({"x": images}))
+    found = statuses(built(source, tmp_path / "out"))
+    reasons = {found[f"a.parquet/{i:06d}"] for i in places}
+    assert reasons == {("rejected", "has no image: 'x' is empty in this row, or of another shape")}
+    others = [one for key, one in found.items() if int(key[-6:]) not in places]
+    assert {status for status, _ in others} == {"written"}
 
 
 def cut(data: bytes) -> bytes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +17,7 @@ from PIL import Image, ImageOps
 
 import shardprep
 from shardprep.cli.app import program
+from shardprep.image.picture_hash import VERSION, picture_hashes
 from tests.support.builders import build, encoded, write, zip_bytes
 from tests.support.command import error_of, run
 from tests.support.planted import file, photo
@@ -124,6 +127,28 @@ def test_another_parquet_file_is_not_a_file_of_hashes(mine: Path, tmp_path: Path
     pq.write_table(pa.table({"key": ["a"], "hash": [b"short"]}), tmp_path / "other.parquet")
     with pytest.raises(shardprep.DatasetError, match="is not a file of hashes"):
         shardprep.leaks(mine, tmp_path / "other.parquet")
+
+
+@pytest.mark.parametrize("metadata", [None, {"shardprep_hash": "0"}, {"shardprep_hash": "2"}])
+def test_a_file_of_hashes_of_another_version_is_refused(
+    mine: Path, public: Path, tmp_path: Path, metadata: dict[str, str] | None
+) -> None:
+    hashes = tmp_path / "public.parquet"
+    shardprep.leaks(public, save=hashes)
+    table = pq.read_table(hashes)
+    assert table.schema.metadata[b"shardprep_hash"] == b"1"
+    pq.write_table(table.replace_schema_metadata(metadata), hashes)
+    stated = f"of version {metadata['shardprep_hash']}" if metadata else "without a version"
+    what = f"has hashes {stated}, and version 1 is compared; write it with shardprep"
+    with pytest.raises(shardprep.DatasetError, match=what):
+        shardprep.leaks(mine, hashes)
+
+
+def test_hashes_of_this_version_never_change() -> None:
+    """If they must change, `VERSION` does too."""
+    grey = np.random.default_rng(1).integers(0, 256, (8, 32, 32), np.uint8)
+    digest = hashlib.sha256(picture_hashes(grey).tobytes()).hexdigest()
+    assert (VERSION, digest[:16]) == (1, "fd5fa36a749355e2")
 
 
 def test_one_dataset_alone_needs_a_file_to_write(mine: Path) -> None:

@@ -345,13 +345,16 @@ def _parts(
 ) -> Iterator[tuple[Any, NDArray[np.int64]]]:
     """Yield the bytes of some images, and their sizes; −1 for each image of a row without one."""
     layout = column.layout
+    shape = layout.row_shape(column.column.shape)
+    if isinstance(block, np.ndarray) and block.shape[1:] != shape:
+        block = [None] * len(block)
     if isinstance(block, np.ndarray):
         for rows in _pieces(block):
             files = pictures(rows, layout, levels, depth)
             yield files.reshape(-1).data, np.full(len(files), files.shape[1], np.int64)
     elif isinstance(block, list):
         for one in block:
-            if one is None or (isinstance(one, np.ndarray) and not layout.fits(one.shape)):
+            if one is None or (isinstance(one, np.ndarray) and one.shape != shape):
                 num_rows = 1 if layout.has_samples else column.num_rows
                 yield b"", np.full(column.images_per_item // num_rows, -1)
             elif isinstance(one, bytes):

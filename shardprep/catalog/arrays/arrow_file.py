@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import re
@@ -29,6 +30,7 @@ from shardprep.catalog.arrays.array_file import (
     rows_at_once,
 )
 from shardprep.catalog.arrays.layout import MIN_FLAT
+from shardprep.catalog.tables.object_lists import value_at
 from shardprep.catalog.tables.table import DELIMITERS
 from shardprep.errors import SourceError
 from shardprep.image.signatures import HEAD_BYTES, is_image
@@ -47,6 +49,8 @@ _PIXELS = re.compile(
 )
 """Text of the numbers of one image."""
 _NO_NUMBER = r"[\[\],;\s]+"
+_SIDES = 4
+"""Length of the list of a box."""
 _INDEXES = ("time", "index", "__index_level_0__")
 """Columns of numbers that are not pixels of a matrix."""
 _Batches = Callable[[Sequence[str], int], Iterator[Any]]
@@ -122,16 +126,32 @@ def _pixel_titles(titles: Sequence[str]) -> list[str]:
 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:
-    """Return column → class names, as Hugging Face's `datasets` stores them in the schema."""
-    try:
-        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
-        return {
-            title: [str(name) for name in one["names"]]
-            for title, one in features.items()
-            if one.get("_type") == "ClassLabel" and isinstance(one["names"], list)
-        }
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        return {}
+    """Return path of a column → class names, as Hugging Face's `datasets` stores them."""
+    found: dict[str, list[str]] = {}
+
+    def look(feature: Any, path: str) -> None:
+        if isinstance(feature, list):
+            feature = {"_type": "List", "feature": feature[0]}
+        if "feature" in feature:
+            look(feature["feature"], path)
+        elif feature.get("_type") == "ClassLabel":
+            found[path] = [*map(str, feature["names"])]
+        for name, one in feature.items() if "_type" not in feature else ():
+            look(one, f"{path}.{name}".lstrip("."))
+
+    with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        look(json.loads(schema.metadata[b"huggingface"])["info"]["features"], "")
+    return found
+
+
+def _lists_in(kind: Any, title: str) -> list[str]:
+    """Return the path of each list in a struct, or of each value in a list of structs."""
+    inner = kind.value_type if _is_list(kind) else kind
+    if not pa.types.is_struct(inner) or inner.get_field_index("bytes") >= 0:
+        return []
+    fields = [one for one in inner if _is_list(kind) or _is_list(one.type)]
+    values = [one.type.value_type if _is_nested(one.type) else one.type for one in fields]
+    return [f"{title}.{f.name}" for f, one in zip(fields, values, strict=True) if _is_cell(one)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +176,9 @@ class _Rows:
         for title in [title for title in kinds if title not in {*pixels}]:
             kind = _unpacked(kinds[title])
             is_files = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+            if paths := _lists_in(kind, title):
+                cells += paths
+                continue
             some = [] if is_files or _is_number(kind) else self._some(title)
             if is_files or (_is_bytes(kind) and any(is_image(one[:HEAD_BYTES]) for one in some)):
                 blocks = partial(self._files, f"{title}.bytes" if is_files else title)
@@ -163,15 +186,12 @@ class _Rows:
                 if is_files and kind.get_field_index("path") >= 0:
                     cells.append(f"{title}.path")
                 continue
-            first = next(iter(some), None)
-            if isinstance(first, str) and _PIXELS.fullmatch(first):
-                first = np.array(re.split(_NO_NUMBER, first.strip(" []")), np.float32)
-            elif isinstance(first, list):
-                first = _array(first)
-            if isinstance(first, np.ndarray) and first.size >= MIN_FLAT:
+            first = _numbers(next(filter(None, some), None))
+            are_boxes = first is not None and first.ndim == 2 and first.shape[1] == _SIDES
+            if first is not None and not are_boxes and first.size >= MIN_FLAT:
                 blocks = partial(self._nested, title, rows_at_once(first.nbytes))
                 images[title] = ImageColumn((self.num_rows, *first.shape), first.dtype, blocks)
-            elif _is_cell(kind):
+            elif are_boxes or _is_cell(kind):
                 cells.append(title)
             else:
                 left_out.append(f"{title} ({kind})")
@@ -223,29 +243,40 @@ class _Rows:
 
     def _read_cells(self, titles: Sequence[str]) -> list[Texts]:
         parts: list[list[Texts]] = [[] for _ in titles]
-        for batch in self.batches(titles, _MOST_ROWS) if titles else ():
-            for part, title in zip(parts, titles, strict=True):
-                name, _, inner = title.partition(".")
-                is_path = title not in batch.schema.names
-                column = batch.column(name if is_path else title)
-                column = pc.struct_field(column, inner) if is_path else column
-                part.append(self._texts(column, title))
+        known = {one.name: one.type for one in self.schema}
+        names = [next(n for n in known if f"{one}.".startswith(f"{n}.")) for one in titles]
+        pairs = [*zip(titles, names, strict=True)]
+        stored = [name if _is_list(known[name]) else title for title, name in pairs]
+        has_boxes = any(title == name and _is_nested(known[name]) for title, name in pairs)
+        for batch in self.batches([*dict.fromkeys(stored)], _MOST_ROWS) if titles else ():
+            for part, (title, name) in zip(parts, pairs, strict=True):
+                column, inner = batch.column(name), title[len(name) + 1 :]
+                if inner == "path" and pa.types.is_struct(column.type):
+                    column, inner = pc.struct_field(column, inner), ""
+                is_list = bool(inner) or (has_boxes and _is_list(column.type))
+                read = self._lists if is_list else self._texts
+                part.append(read(column, title, inner))
         return [Texts.joined(part) for part in parts]
 
-    def _texts(self, column: Any, title: str) -> Texts:
+    def _lists(self, column: Any, title: str, path: str) -> Texts:
+        """Return the values at a path of structs and lists as JSON, with names for classes."""
+        names = dict(enumerate(self.class_names.get(title, ())))
+        parts, texts = path.split(".") if path else (), list[str]()
+        for value in column.to_pylist():
+            found = value_at(value, parts)
+            found = [names.get(one, one) for one in found] if names and found else found
+            texts.append("" if found is None else json.dumps(found, default=str))
+        return Texts.of(texts)
+
+    def _texts(self, column: Any, title: str, _: str) -> Texts:
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
+        names = self.class_names.get(title)
         if _is_list(column.type):
-            words = column.flatten().cast(pa.string())
-            kind = pa.list_(pa.string())
-            lengths = column.value_lengths().fill_null(0)
-            ends = np.concatenate([[0], np.cumsum(_values(lengths))]).astype(np.int32)
-            offsets = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
-            column = pc.binary_join(pa.ListArray.from_arrays(offsets, words, kind), " ")
+            column = pc.binary_join(column.cast(pa.list_(pa.string())), " ")
         texts = column.cast(pa.large_string()).fill_null("")
         if pa.types.is_floating(column.type):
             texts = pc.if_else(pc.is_nan(column).fill_null(False), "", texts)  # noqa: FBT003
-        names = self.class_names.get(title)
         if names is None or not pa.types.is_integer(column.type):
             return Texts(texts)
         return Texts.of(names[int(text)] if _is_index(text, names) else "" for text in Texts(texts))
@@ -272,6 +303,10 @@ def _is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
+def _is_nested(kind: Any) -> bool:
+    return _is_list(kind) and _is_list(kind.value_type)
+
+
 def _unpacked(kind: Any) -> Any:
     """Return the type of the values of a dictionary-encoded column."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -285,8 +320,12 @@ def _is_cell(kind: Any) -> bool:
     return bool(is_text or _is_number(kind) or types.is_temporal(kind) or types.is_decimal(kind))
 
 
-def _array(value: list[Any]) -> NDArray[Any] | None:
-    """Return a nested list as an array; None unless it is one of numbers without gaps."""
+def _numbers(value: Any) -> NDArray[Any] | None:
+    """Return a nested list or a text of pixels as an array; None if it is not of numbers."""
+    if isinstance(value, str) and _PIXELS.fullmatch(value):
+        return np.array(re.split(_NO_NUMBER, value.strip(" []")), np.float32)
+    if not isinstance(value, list):
+        return None
     try:
         array = np.array(value)
     except ValueError:

@@ -47,14 +47,6 @@ class Layout(NamedTuple):
         own = self.row_axes
         return tuple(sorted(range(len(own)), key=lambda axis: _ORDER.index(own[axis])))
 
-    def fits(self, shape: Sequence[int]) -> bool:
-        """Return whether an array of this shape may be one row."""
-        own = self.row_axes
-        if not own:
-            channels, rest = divmod(shape[0], self.size[0] * self.size[1])
-            return len(shape) == 1 and not rest and channels in CHANNELS
-        return len(shape) == len(own) and ("C" not in own or shape[own.index("C")] in CHANNELS)
-
     def row_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of one row in an array of this shape."""
         return tuple(n for axis, n in enumerate(shape) if axis != self.rows)

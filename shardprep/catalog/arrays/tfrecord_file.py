@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -22,8 +23,10 @@ from shardprep.source.byte_range import PlainExtent
 from shardprep.source.string_column import Texts
 from shardprep.source.unpack import buffered
 
-_MAX_CELL = 4096
-"""Maximum number of characters of a feature that becomes a cell."""
+_MAX_CELL, _MAX_LIST = 4096, 1 << 17
+"""Maximum number of characters of a feature, or of a list of objects, that becomes a cell."""
+_OF_OBJECTS = "image/object/"
+"""Start of the features that have a value for each object."""
 _SHORT = 64
 _AGAIN = "download or write it again"
 
@@ -32,7 +35,8 @@ def open_tfrecord(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
     """Return the features of a TFRecord file, after reading all records once.
 
     A feature of bytes is a column of images if one of its values begins like an image. Others are
-    columns of cells; lists of numbers are joined with spaces. Both CRCs of each record are checked.
+    columns of cells; lists of numbers are joined with spaces, those of objects are JSON. Both CRCs
+    of each record are checked.
     """
     found: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
     cells: dict[str, list[str]] = {}
@@ -41,10 +45,11 @@ def open_tfrecord(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
     with reading(name):
         for start, payload in _payloads(place, name, most_bytes):
             for feature, values in decode(payload).items():
-                data = values[0] if len(values) == 1 else None
+                is_list = feature.startswith(_OF_OBJECTS)
+                data = values[0] if len(values) == 1 and not is_list else None
                 if isinstance(data, bytes) and (feature in found or is_image(data[:512])):
                     found[feature][number] = start + _place_of(data, payload), len(data)
-                elif (cell := _cell(values)) is None:
+                elif (cell := _cell(values, is_list=is_list)) is None:
                     no_text.add(feature)
                 else:
                     column = cells.setdefault(feature, [])
@@ -102,7 +107,7 @@ def _payloads(place: PlainExtent, name: str, most_bytes: int) -> Iterator[tuple[
             at += length + FRAME_BYTES
 
 
-def _cell(values: FeatureList) -> str | None:
+def _cell(values: FeatureList, *, is_list: bool) -> str | None:
     texts = []
     for value in values:
         if isinstance(value, bytes):
@@ -112,5 +117,5 @@ def _cell(values: FeatureList) -> str | None:
                 return None
         else:
             texts.append(f"{value:.9g}" if isinstance(value, float) else str(value))
-    cell = " ".join(texts)
-    return cell if len(cell) <= _MAX_CELL else None
+    cell = json.dumps(texts) if is_list else " ".join(texts)
+    return cell if len(cell) <= (_MAX_LIST if is_list else _MAX_CELL) else None

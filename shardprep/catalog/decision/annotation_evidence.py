@@ -20,6 +20,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
     AnnotatedSource,
     Sign,
     named_as_images,
+    of_own_documents,
     read_each,
 )
 from shardprep.catalog.objects.known_formats import read_boxes
@@ -60,14 +61,23 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     if not signs:
         return [] if are_masks else _without_header(view) or _labels_of_files(view)
     readings = [reading for sign in _different(view, signs) for reading in _read(sign)]
-    if are_masks:
-        return readings
+    return readings if are_masks else _with_labels(view, signs, readings)
+
+
+def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> Sequence[Reading]:
+    """Return the readings of objects, and those of labels; an export of ours may have both."""
     options = "".join(one.option for one in signs)
     others = [one for one in view.tables if one.files not in options]
     rule = auto_labels(view.index, others).rule
+    of_table = rule.startswith(("csv", "column"))
+    if view.documents.export_layout:
+        is_open = not (of_table or rule == "folder")
+        labels = _labels_of_files(view) if is_open else [Reading({"labels": rule}, "")]
+        more = {key: value for one in labels for key, value in one.options.items()}
+        return [replace(one, options={**one.options, **more}) for one in readings]
     if rule == "folder":
         return _against_folders(view, signs[0], readings)
-    if rule.startswith(("csv", "column")):
+    if of_table:
         return [*readings, Reading({"labels": rule}, "labels of a table, without the objects")]
     return readings
 
@@ -79,6 +89,7 @@ def _has_documents(view: View) -> bool:
     if not is_open or (are_masks and "masks" not in view.decided):
         return False
     is_enough = 2 * len(view.documents.members(".txt")) >= len(view.members) > 0
+    is_enough |= view.listing.columns is not None
     if not (is_enough or view.documents.members(*_SHARED)) or view.members.are_stacks.any():
         return False
     return are_masks or not find_masks(view.index.keys).num_masks
@@ -187,7 +198,8 @@ def _without_header(view: View) -> list[Reading]:
 
 def _labels_of_files(view: View) -> list[Reading]:
     """Return the labels in JSON documents of single images: their flags, or a usual name."""
-    members = named_as_images(AnnotatedSource(view.index, view.documents), ".json")
+    source = AnnotatedSource(view.index, view.documents)
+    members = named_as_images(source, ".json")
     if len(members) < ENOUGH * len(view.members):
         return []
     if view.automatic.rule not in ("prefix", "none"):
@@ -200,5 +212,6 @@ def _labels_of_files(view: View) -> list[Reading]:
         title = find_label_column(table_of(".json", [dict(one) for one in rows]))
         several = {"separator": ","} if any("," in one.get(title, "") for one in rows) else {}
         why = f"{counted(len(members), 'JSON document')} of an image each have {title!r}"
-        return [Reading({"labels": f"csv:{{id}}.json:id:{title}", **several}, why)]
+        rule = f"csv:{of_own_documents(source, members)}:{title}"
+        return [Reading({"labels": rule, **several}, why)]
     return []

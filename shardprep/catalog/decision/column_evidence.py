@@ -48,8 +48,8 @@ _TEXTS = frozenset((
     "caption", "captions", "text", "prompt", "description", "sentence", "comment", "transcription",
     "transcript", "report",
 ))  # fmt: skip
-_OF_OBJECTS = re.compile("image/object/")
-"""Start of the features of objects in TFRecords of TensorFlow's detection."""
+_OF_OBJECTS = re.compile(r"image/object/|objects?\.")
+"""Start of the columns of objects in TFRecords and Parquet."""
 _BOXES = re.compile(r"(\S*[^\d\s.]\S*( -?[\d.]+){4,5} ?){1,9999}")
 """Cell of boxes: a label and four or five numbers, for each."""
 _WORD = re.compile(r"(?<![a-z])(words?|text|line|plate)[-_ ]*\d+\.", re.IGNORECASE)

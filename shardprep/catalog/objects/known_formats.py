@@ -35,6 +35,7 @@ FORMATS = {
     "voc": Format(voc.read, voc.recognise),
     "yolo": Format(yolo.read, yolo.recognise),
     "csv": Format(box_table.read, box_table.recognise),
+    "column": Format(box_table.read, lambda _: []),  # recognised with tables
     "labelme": Format(labelme.read, labelme.recognise),
     "via": Format(via.read, via.recognise),
     "cvat": Format(cvat.read, cvat.recognise),
@@ -56,6 +57,6 @@ def read_image_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return a `Sign` for each detected format, in the order of `FORMATS`, then of keypoints."""
+    """Return a `Sign` for each format, in this order, or of lists in JSON, or of keypoints."""
     signs = [sign for one in FORMATS.values() for sign in one.recognise(source)]
-    return signs or point_table.recognise(source)
+    return signs or box_table.recognise_documents(source) or point_table.recognise(source)

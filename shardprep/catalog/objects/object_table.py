@@ -138,12 +138,15 @@ class ObjectTable:
     def lose_points(self, image: int, reason: str, count: int = 1) -> None:
         self._lost_points[image][reason] += count
 
-    def extend(self, images: list[int], boxes: Floats, numbers: list[int]) -> None:
-        """Add objects that are not crowds and have no outlines; boxes are float64[n, 4]."""
+    def extend(
+        self, images: list[int], boxes: Floats, numbers: list[int], crowds: bytes = b""
+    ) -> None:
+        """Add objects without outlines; boxes are float64[n, 4], crowds 0 or 1, b"" for none."""
         self._boxes.frombytes(boxes.tobytes())
         self._images.fromlist(images)
         self._classes.fromlist(numbers)
-        self._crowds.extend(bytes(len(images)))
+        self._crowds.extend(crowds or bytes(len(images)))
+        self.has_crowds |= any(crowds)
 
     def number_of(self, name: str) -> int:
         return self.classes.setdefault(name, len(self.classes))

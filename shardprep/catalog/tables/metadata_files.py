@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.tables.key_index import WholeKeyIndex
+from shardprep.catalog.tables.object_lists import object_rows
 from shardprep.catalog.tables.row_matching import joined, row_ids
 from shardprep.catalog.tables.table import (
     DELIMITERS,
@@ -31,6 +33,7 @@ from shardprep.catalog.tables.table import (
 from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.image.near_candidates import NORM, Vectors
+from shardprep.recipe.object_rules import FormatRule
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES, TEXT, WHOLE_NAME, JoinRule, parse_stack_rule
 from shardprep.source.byte_range import MemberError
@@ -42,6 +45,7 @@ from shardprep.storage.text_file import as_utf8, decoded, text_lines
 
 _AT_ONCE = 1 << 12
 _JSON = (".json", ".jsonl")
+_OF_IMAGE = partial(json_rows, is_of_image=True)
 _PARQUET = b"PAR1"
 _NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")
 """Line of a list in the style of ImageNet: a path, then labels as numbers."""
@@ -65,7 +69,7 @@ class Documents:
         if rules.labels.kind == "csv":
             return [self._with(self.table(rules.labels.table.files, self._wanted), rules.join)]
         if rules.labels.kind == "column":
-            return [self._only_table(rules.labels.table.label_columns)]
+            return [self._only_table("labels", rules.labels.table.label_columns)]
         return self.tables if rules.labels.kind == "auto" else []
 
     @property
@@ -75,14 +79,22 @@ class Documents:
         further = recipe.pivot, recipe.group, recipe.rules.split.column
         return (named.id_column, *named.label_columns, *recipe.columns, *further)
 
-    def _only_table(self, columns: Sequence[str]) -> Table:
+    def object_table(self, rule: FormatRule, columns: Sequence[str]) -> Table:
+        """Return the table of `--boxes`, with JSON lists of objects in its cells, or a row each."""
+        if not rule.files:
+            return self._only_table("boxes", columns)
+        if "{" in (file := rule.files[0]) and file.lower().endswith(".json"):
+            return self._of_pattern(file, columns, object_rows)
+        return self.table(rule.files)
+
+    def _only_table(self, option: str, columns: Sequence[str]) -> Table:
         tables = self.tables if self._columns is None else [self._columns]
         if len(tables) == 1:
             return self._with(tables[0], self._recipe.rules.join)
         names = some_of([table.name for table in tables]) or "none"
         what = f"needs the columns of an array file, or one table; the tables are {names}"
-        hint = f"give {OptionName('labels')} csv:FILE:ID:{','.join(columns)}"
-        raise SourceError(OptionName("labels", "column"), what, hint)
+        hint = f"give {OptionName(option)} csv:FILE:ID:{','.join(columns)}"
+        raise SourceError(OptionName(option, "column"), what, hint)
 
     @cached_property
     def tables(self) -> list[Table]:
@@ -94,6 +106,15 @@ class Documents:
                 with contextlib.suppress(SourceError):  # not a table: it stays listed as skipped
                     found.append(self._parse(_read(member), member.key))
         return found
+
+    @cached_property
+    def export_layout(self) -> str:
+        """The layout if the source is an export of shardprep, or ""."""
+        for member in self.members("export.json"):
+            with contextlib.suppress(MemberError, ValueError, RecursionError, TypeError, KeyError):
+                facts = json.loads(member.extent.read())
+                return str(facts["shardprep_export"] and facts["layout"])
+        return ""
 
     def joined_table(self) -> Table | None:
         """Return the table for options other than labels: array columns, or the joined tables."""
@@ -201,7 +222,9 @@ class Documents:
         name, data = self.find(file)
         return self._parse(data, name, columns)
 
-    def _of_pattern(self, file: str, columns: Sequence[str]) -> Table:
+    def _of_pattern(
+        self, file: str, columns: Sequence[str], read: Callable[..., Any] = _OF_IMAGE
+    ) -> Table:
         """Return the rows of all files that a pattern names, with a column for each name in it."""
         option, keys = OptionName("FILE"), [member.key for member in self._others]
         rule = parse_stack_rule(file, option)
@@ -219,7 +242,7 @@ class Documents:
             if name.endswith(TABLE_SUFFIXES):
                 tables.append(self._parse(data, member.key).with_cells(file, cells))
             elif name.endswith(_JSON):
-                found_rows = json_rows(data, member.key, columns, is_of_image=True)
+                found_rows = read(data, member.key, columns)
                 rows += [row | cells for row in found_rows]
             else:
                 text = decoded(data)

@@ -133,7 +133,7 @@ def test_a_table_that_does_not_fit_is_one_line(tmp_path: Path, rule: str, messag
 
 @pytest.mark.parametrize(
     "rule",
-    ["", "t.csv:id", "t.csv:id:a,b", "t.csv:id:yxyx(a)", "t.csv:id:a:b:c", "t.csv:id:a,,b,c"],
+    ["", "t.csv:id", "t.csv:id:a,b", "t.csv:id:zxzx(a)", "t.csv:id:a:b:c", "t.csv:id:a,,b,c"],
 )
 def test_an_invalid_rule_is_an_error(tmp_path: Path, rule: str) -> None:
     with pytest.raises(RecipeError, match="--boxes csv: "):

@@ -162,6 +162,12 @@ def named_as_images(source: AnnotatedSource, suffix: str) -> list[Member]:
     return [member for member in members if stem(member.key) in stems]
 
 
+def of_own_documents(source: AnnotatedSource, members: Sequence[Member]) -> str:
+    """Return FILE:ID of a rule for the JSON documents of single images, which are `members`."""
+    is_clear = len({stem(one.key) for one in members}) == len(source.documents.members(".json"))
+    return "{id}.json:id" if is_clear else "{folder}/{id}.json:{folder}/{id}"
+
+
 class Coverage(NamedTuple):
     """How many of the images outside test splits are named in documents."""
 
@@ -184,7 +190,7 @@ def coverage(index: KeyIndex, names: Iterable[str]) -> Coverage:
     stems = {stem(name) or composed(name) for name in names}
     is_test = index.splits.fit(lambda split: split == "test")
     considered = index.keys if is_test.all() else index.keys.where(~is_test)
-    num_named = sum(stem(key) in stems for key in considered) if stems else 0
+    num_named = sum((stem(key) or composed(key)) in stems for key in considered) if stems else 0
     return Coverage(num_named, len(considered))
 
 

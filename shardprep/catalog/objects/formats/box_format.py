@@ -27,6 +27,7 @@ WORDS: dict[BoxForm, str] = {
     "xyxy": "two corners (xyxy)",
     "xywh": "corner, width and height (xywh)",
     "center": "center, width and height (center)",
+    "yxyx": "two corners, y first (yxyx)",
 }
 _MOST_RELATIVE = 1.0001
 """Maximum coordinate of boxes in shares: above 1, because decimals may be rounded up."""
@@ -94,6 +95,8 @@ def numbers(corners: Floats, form: BoxForm) -> Floats:
     """Return boxes x, y, x, y, float64[n, 4], in another form; this is the inverse of `corners`."""
     if form == "xyxy":
         return corners
+    if form == "yxyx":
+        return corners[:, [1, 0, 3, 2]]
     first, size = corners[:, :2], corners[:, 2:] - corners[:, :2]
     return np.concatenate((first + size / 2 if form == "center" else first, size), axis=1)
 
@@ -103,6 +106,8 @@ def corners(boxes: Floats, form: BoxForm) -> Floats:
     """Return boxes of a form, float64[n, 4], as x, y, x, y of two opposite corners."""
     if form == "xyxy":
         return boxes
+    if form == "yxyx":
+        return boxes[:, [1, 0, 3, 2]]
     first, size = boxes[:, :2], boxes[:, 2:]
     if form == "center":
         return np.concatenate((first - size / 2, first + size / 2), axis=1)

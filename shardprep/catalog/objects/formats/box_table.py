@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from array import array
 from collections import Counter, defaultdict
@@ -11,7 +12,15 @@ from itertools import repeat
 import numpy as np
 
 from shardprep.catalog.objects.formats import box_format
-from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign, coverage
+from shardprep.catalog.objects.formats.annotated_source import (
+    NUM_SAMPLES,
+    AnnotatedSource,
+    Sign,
+    coverage,
+    named_as_images,
+    of_own_documents,
+    read_each,
+)
 from shardprep.catalog.objects.formats.box_format import SizeOf
 from shardprep.catalog.objects.object_table import (
     MALFORMED,
@@ -20,9 +29,9 @@ from shardprep.catalog.objects.object_table import (
     Found,
     ObjectTable,
 )
-from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.object_lists import object_rows, unfolded
 from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table, row_ids, united
-from shardprep.catalog.tables.table import Table
+from shardprep.catalog.tables.table import Table, table_of
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import Floats
 from shardprep.recipe.object_rules import (
@@ -47,6 +56,10 @@ _NUMBERS = re.compile(r"(\s-?\d[\d.]*){4}")
 _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name", re.IGNORECASE)
 _OF_TENSORFLOW = frozenset(("filename", "class", "xmin", "ymin", "xmax", "ymax"))
 """Columns of a table that is always of objects, even if each image has one."""
+_PATH = re.compile("[./]")
+_TRUE = ("1", "true")
+_FORMS: dict[str, BoxForm] = {"parquet": "xywh", "webdataset": "yxyx"}
+"""Layout of an export → form of its boxes."""
 _MOST_ODD = 0.01
 """Maximum share of cells whose number of words does not fit the words of a box."""
 _MOST_COMPARED = 100_000
@@ -59,11 +72,13 @@ _SAMPLE = 200
 
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the boxes of the table in row order; an empty cell means that a row has no box."""
-    table, index = source.documents.table(rule.files), source.index
-    columns, label = rule.table.boxes, rule.table.label_column
-    if columns is None:
-        columns = _find_columns(table)
-        label = label or _find_label(table, columns, rule.table.id_column)
+    columns, label, index = rule.table.boxes, rule.table.label_column, source.index
+    wanted = [*(columns.names if columns else ()), *filter(None, [label])]
+    table = source.documents.object_table(rule, wanted)
+    columns = columns or _find_columns(table)
+    table, lists = unfolded(table, columns.names)
+    if not wanted:
+        label = _find_label(table, columns, rule.table.id_column, lists)
     match = match_table(index, table, rule.table.id_column)
     if (match.key_of < 0).all():
         such = shown(match.rows_without_image[0]) if table.rows else "none"
@@ -89,13 +104,15 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         sizes = _sizes(table, boxes.rows, sides, match, source.size_of)
         sizes = np.ones_like(sizes) if is_relative else sizes
         form, told = box_format.told_form(values, sizes), ", detected from the data"
-    if form is None and len(values):
-        name = ",".join(columns.names)
-        what = f"boxes in {name} could be corner and size, or two corners"
-        hint = f"write xywh({name}) or xyxy({name}) instead of {name}"
+    are_either = bool(lists and told and form == "xyxy" and is_relative and len(places) == 1)
+    if (form is None or are_either) and len(values):
+        name, other = ",".join(columns.names), _FORMS["webdataset" if are_either else "parquet"]
+        what = f"boxes in {name} could be {box_format.WORDS[other]}, or {box_format.WORDS['xyxy']}"
+        hint = f"write {other}({name}) or xyxy({name}) instead of {name}"
         raise SourceError(table.name, what, hint)
     form = form or "xyxy"
-    objects = _objects(table, boxes, match, form, label)
+    crowds = [one for one in lists if source.keeps_crowds and letters(one).endswith("iscrowd")]
+    objects = _objects(table, boxes, match, form, (label, *crowds[:1]))
     objects.is_relative = is_relative
     for row, image in enumerate(match.key_of.tolist()):
         if image >= 0:
@@ -113,17 +130,20 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def _objects(
-    table: Table, boxes: _Boxes, match: TableMatch, form: BoxForm, label: str
+    table: Table, boxes: _Boxes, match: TableMatch, form: BoxForm, columns: Sequence[str]
 ) -> ObjectTable:
-    objects = ObjectTable(len(match.row_of))
+    """Return the objects; `columns` are that of classes, or "", and that of crowds, if any."""
+    objects, label = ObjectTable(len(match.row_of)), columns[0]
     place = table.column(label) if label else None
     if place is not None:
         table.check_quotes(table.header[place])
     rows = np.array(boxes.rows, np.int64)
-    cells = repeat(ONE_CLASS) if place is None else table.cells(place).take(rows)
-    names = [own or cell for own, cell in zip(boxes.labels, cells, strict=False)]
+    classes = repeat(ONE_CLASS) if place is None else table.cells(place).take(rows)
+    names = [own or cell for own, cell in zip(boxes.labels, classes, strict=False)]
     corners = box_format.corners(boxes.array(), form)
-    objects.extend(match.key_of[rows].tolist(), corners, objects.numbers_of(names))
+    are_crowds = [table.cells(table.column(one)).take(rows) for one in columns[1:]]
+    crowds = bytes(cell in _TRUE for one in are_crowds for cell in one)
+    objects.extend(match.key_of[rows].tolist(), corners, objects.numbers_of(names), crowds)
     for row, count in boxes.malformed.items():
         image = int(match.key_of[row])
         if image >= 0:
@@ -212,17 +232,21 @@ def _find_columns(table: Table) -> BoxColumns:
     raise SourceError(table.name, what, f"name them: {OptionName('boxes')} csv:FILE:ID:x,y,w,h")
 
 
-def _find_label(table: Table, columns: BoxColumns, id_column: str) -> str:
-    others = (t for t in table.header if t not in (*columns.names, id_column))
-    titles = [title for title in others if _LABELS.search(title)]
+def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequence[str]) -> str:
+    """Return the column of classes: of lists first texts, then numbers, then no list."""
+    others = [t for t in table.header if t not in (*columns.names, id_column)]
+    titles = [title for title in others if _LABELS.search(_PATH.sub("_", title))]
     cells = {title: table.cells(table.column(title))[:_MOST_SEEN] for title in titles}
-    return next((one for one in titles if not any(map(_NUMBERS.search, cells[one]))), "")
+    fit = [one for one in titles if not any(map(_NUMBERS.search, cells[one]))]
+    own = [one for one in fit if one in lists]
+    texts = [one for one in own if not all(map(_is_number, filter(None, cells[one])))]
+    return next(iter(texts or own or ([] if table.is_own and lists else fit)), "")
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of the first table with boxes of enough images, or []."""
     for table in united(source.index, source.documents.tables):
-        option, id_column = _rule_of(table, source.index)
+        option, id_column = _rule_of(table, source)
         if option:
             named = coverage(source.index, {*row_ids(table, id_column)[1]})
             if named.is_enough:
@@ -235,27 +259,46 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
     return []
 
 
-def _rule_of(table: Table, index: KeyIndex) -> tuple[str, str]:
+def recognise_documents(source: AnnotatedSource) -> list[Sign]:
+    """Return the `Sign` of JSON documents of single images that list boxes, or []."""
+    members = named_as_images(source, ".json")
+    named = coverage(source.index, [member.key for member in members])
+    if not named.is_enough:
+        return []
+    texts = read_each(members[:: -(-len(members) // NUM_SAMPLES)])
+    documents = of_own_documents(source, members)
+    with contextlib.suppress(SourceError):
+        rows = [row for one in texts for row in object_rows(one.data, one.key)]
+        if option := _rule_of(table_of(documents, rows), source, documents)[0]:
+            return [Sign("boxes", option, f"{documents.partition(':')[0]}: boxes of {named}")]
+    return []
+
+
+def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tuple[str, str]:
     """Return the `--boxes` value of a table, and its id column; both are "" if it is unclear.
 
     It is clear if the table has usual column names and repeated ids, or a column of numbers in
-    brackets.
+    brackets, or lists of objects, as a table of `documents` must have.
     """
     try:
         columns = _find_columns(table)
-        ids = find_ids(index, table)
+        ids = "" if documents else find_ids(source.index, table)
     except SourceError:
         return "", ""
+    start = "column:" if table.is_own else f"csv:{documents or f'{table.files}:{ids}'}:"
+    table, lists = unfolded(table, columns.names)
     titles = {title.lower() for title in table.header}
-    is_once = len({*row_ids(table, ids)[1]}) == len(table.rows)
-    if len(columns.names) == 4 and is_once and not titles >= _OF_TENSORFLOW:
+    is_once = not (lists or documents) and len({*row_ids(table, ids)[1]}) == len(table.rows)
+    is_table = len(columns.names) == 4 and is_once and not titles >= _OF_TENSORFLOW
+    if is_table or (documents and not lists):
         return "", ""
-    label = _find_label(table, columns, ids)
+    label = _find_label(table, columns, ids, lists)
     if label and _says_whether(table, columns, label):
         label = ""
-    parts = ["csv", table.files, ids, ",".join(columns.names), label]
-    rule = ":".join(part for part in parts if part)
-    is_odd = ":" in "".join(parts[3:]) or (":" in ids and "{" not in ids)
+    form = _FORMS.get(source.documents.export_layout) if lists and not columns.form else None
+    names = ",".join(columns.names)
+    is_odd = ":" in names + label or (":" in ids and "{" not in ids)
+    rule = start + ":".join(filter(None, [f"{form}({names})" if form else names, label]))
     return ("", "") if is_odd else (rule, ids)
 
 

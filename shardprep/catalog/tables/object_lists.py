@@ -1,0 +1,97 @@
+"""Tables of images (of Parquet, TFRecords, JSON) with a JSON list of objects in their cells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from shardprep.catalog.tables.table import Rows, Table
+from shardprep.errors import SourceError
+from shardprep.source.string_column import Texts
+from shardprep.storage.text_file import decoded
+
+_MOST_NAMES = 100
+_MOSTLY = 0.5
+"""Share of the rows in which a list must have a value for each object."""
+
+
+def unfolded(table: Table, sides: Sequence[str]) -> tuple[Table, list[str]]:
+    """Return the table with a row for each object, and the columns that are lists of objects.
+
+    `sides` are the columns of boxes; if they are not lists, the table is not changed. Columns that
+    are not lists of objects are repeated. An image without objects keeps a row with empty cells.
+    """
+    places = [table.column(one) for one in sides]
+    cells = [table.cells(place) for place in range(len(table.header))]
+    lists = {place: found for place in places if (found := _lists(cells[place])) is not None}
+    first = next((box for several in lists.get(places[0], ()) for box in several), None)
+    is_flat = len(places) == 1 and not isinstance(first, list)
+    if len(lists) < len(places) or is_flat or table.parts:
+        return table, []
+    counts = np.max([[*map(len, one)] for one in lists.values()], axis=0)
+    for place in set(range(len(cells))) - set(places):
+        found = _lists(cells[place])
+        if found is not None and np.mean([*map(len, found)] == counts) > _MOSTLY:
+            lists[place] = found
+    numbers = np.maximum(counts, 1)
+    rows = np.repeat(np.arange(len(numbers)), numbers)
+    columns = [
+        Texts.of(_in_rows(lists[place], numbers.tolist())) if place in lists else own.take(rows)
+        for place, own in enumerate(cells)
+    ]
+    return replace(table, rows=Rows(columns, len(rows))), [table.header[i] for i in sorted(lists)]
+
+
+def value_at(value: Any, names: Sequence[str]) -> Any:
+    """Return the value at a path of names; of a list, the values of its elements."""
+    if not names or value is None:
+        return value
+    if isinstance(value, list):
+        return [value_at(one, names) for one in value]
+    return value_at(value.get(names[0]), names[1:]) if isinstance(value, dict) else None
+
+
+def paths_of_lists(value: Any, path: str = "", *, is_listed: bool = False) -> Iterator[str]:
+    """Yield the path of each value in objects of JSON that is a list, or in a list of objects."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        value, is_listed = value[0], True
+    if isinstance(value, dict):
+        for name, one in islice(value.items(), _MOST_NAMES):
+            yield from paths_of_lists(one, f"{path}.{name}".lstrip("."), is_listed=is_listed)
+    elif isinstance(value, list) or is_listed:
+        yield path
+
+
+def object_rows(data: bytes, name: str, columns: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Return the values at paths in the document of an image, or all lists, as JSON in one row."""
+    try:
+        document = json.loads(decoded(data))
+    except (ValueError, RecursionError) as error:
+        raise SourceError(name, "is not JSON", "download or write it again") from error
+    lists = paths_of_lists(document)
+    paths = [*columns, *(one for one in lists if not columns or one.endswith("crowd"))]
+    values = {one: value_at(document, one.split(".")) for one in paths}
+    return [{title: "" if one is None else json.dumps(one) for title, one in values.items()}]
+
+
+def _lists(cells: Texts) -> list[list[Any]] | None:
+    """Return the lists in cells; None if they are not JSON lists."""
+    if not next(filter(None, cells), "").startswith("["):
+        return None
+    try:
+        found = [json.loads(cell) if cell else [] for cell in cells]
+    except (ValueError, RecursionError):
+        return None
+    return found if all(isinstance(one, list) for one in found) else None
+
+
+def _in_rows(lists: Sequence[Sequence[Any]], numbers: Sequence[int]) -> Iterator[str]:
+    for values, number in zip(lists, numbers, strict=True):
+        for value in (*values[:number], *[None] * (number - len(values))):
+            text = value if isinstance(value, str) else json.dumps(value)
+            yield "" if value is None else text

@@ -1,0 +1,190 @@
+"""Boxes in lists of a Parquet, of a TFRecord and of the JSON of each image are the same objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardprep.dataset import example, tfrecord
+from shardprep.errors import RecipeError, SourceError
+from tests.catalog.builders import catalog, facts_of
+from tests.support.arrays import parquet
+from tests.support.builders import jpeg
+
+NAMES = ("cat", "traffic light")
+IMAGES = [jpeg(60, 80, seed=i) for i in range(4)]
+OBJECTS = [
+    [((4, 3, 24, 33), 0)],
+    [((40, 30, 79, 59), 1), ((5, 30, 60, 59), 0)],
+    [],
+    [((4, 30, 70, 59), 1), ((4, 3, 24, 33), 1), ((0, 0, 80, 60), 0)],
+]
+"""Corners in pixels and class of each object of each image of 80x60 pixels."""
+Form = Callable[[float, float, float, float], list[float]]
+FORMS: dict[str, Form] = {
+    "xyxy": lambda a, b, c, d: [a, b, c, d],
+    "xywh": lambda a, b, c, d: [a, b, c - a, d - b],
+    "center": lambda a, b, c, d: [(a + c) / 2, (b + d) / 2, c - a, d - b],
+    "yxyx of 1": lambda a, b, c, d: [b / 60, a / 80, d / 60, c / 80],
+}
+CLASS = {"names": list(NAMES), "_type": "ClassLabel"}
+NUMBER = {"dtype": "float32", "_type": "Value"}
+
+
+def boxes(form: str) -> list[list[list[float]]]:
+    return [[FORMS[form](*box) for box, _ in several] for several in OBJECTS]
+
+
+def labels() -> list[list[int]]:
+    return [[label for _, label in several] for several in OBJECTS]
+
+
+def names() -> list[list[str]]:
+    return [[NAMES[one] for one in several] for several in labels()]
+
+
+def of(image: Any, **columns: Any) -> bytes:
+    return parquet({"image": IMAGES, **columns}, image)
+
+
+def struct_of_lists(form: str, features: Any) -> bytes:
+    pairs = zip(boxes(form), labels(), strict=True)
+    rows = [{"bbox": box, "category": label, "area": [1.0] * len(box)} for box, label in pairs]
+    return of({"info": {"features": {"objects": features}}}, objects=rows)
+
+
+def list_of_structs(form: str) -> bytes:
+    pairs = zip(boxes(form), names(), strict=True)
+    rows = [[{"label": n, "bbox": b} for b, n in zip(*one, strict=True)] for one in pairs]
+    return of(None, annotations=rows)
+
+
+def sides(form: str, *keys: str) -> list[dict[str, Any]]:
+    return [
+        {key: [box[i] for box in several] for i, key in enumerate(keys)} for several in boxes(form)
+    ]
+
+
+def beside(document: Callable[[int], Any]) -> dict[str, bytes]:
+    members = {f"a/{i}.jpg": image for i, image in enumerate(IMAGES)}
+    return members | {f"a/{i}.json": json.dumps(document(i)).encode() for i in range(4)}
+
+
+def of_records() -> bytes:
+    corners = sides("xyxy", "xmin", "ymin", "xmax", "ymax")
+    records: list[dict[str, Any]] = [
+        {
+            "image/encoded": [image],
+            "image/object/class/label": [one + 1 for one in labels()[i]],
+            "image/object/class/text": [one.encode() for one in names()[i]],
+            **{f"image/object/bbox/{key}": [one / (80, 60)[key[0] == "y"] for one in values]
+               for key, values in corners[i].items()},
+        }
+        for i, image in enumerate(IMAGES)
+    ]  # fmt: skip
+    dtypes = {key: "float32" if "bbox" in key else "bytes" for key in records[0]}
+    dtypes["image/object/class/label"] = "int64"
+    return b"".join(tfrecord.frame(example.encode(one, dtypes)) for one in records)
+
+
+SOURCES: dict[str, Callable[[], dict[str, bytes]]] = {
+    "struct of lists": lambda: {
+        "a.parquet": struct_of_lists("xywh", {"bbox": [[NUMBER]], "category": [CLASS]})
+    },
+    "sequence of datasets": lambda: {
+        "a.parquet": struct_of_lists(
+            "xyxy", {"_type": "Sequence", "feature": {"category": CLASS, "bbox": NUMBER}}
+        )
+    },
+    "list of structs": lambda: {"a.parquet": list_of_structs("xywh")},
+    "columns of lists": lambda: {
+        "a.parquet": of(None, bboxes=boxes("xyxy"), categories=names(), id=[*range(4)])
+    },
+    "TFRecord": lambda: {"a.tfrecord": of_records()},
+    "JSON of lists": lambda: beside(
+        lambda i: {"objects": {"bbox": boxes("xywh")[i], "class": names()[i], "id": [1, 2]}}
+    ),
+    "JSON of objects": lambda: beside(
+        lambda i: {"name": f"{i}", "labels": [
+            {"category": label, "box2d": dict(zip(("x1", "y1", "x2", "y2"), box, strict=True))}
+            for box, label in zip(boxes("xyxy")[i], names()[i], strict=True)
+        ]}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_boxes_in_lists_are_found_and_read(kind: str, tmp_path: Path) -> None:
+    made = catalog(tmp_path, SOURCES[kind]())
+    found = facts_of(made).names
+    assert set(found) == {*NAMES}
+    for item, several in zip(sorted(made.items, key=lambda one: one.key), OBJECTS, strict=True):
+        one = item.annotation
+        assert one is not None
+        scale = (80, 60, 80, 60) if one.is_relative else (1, 1, 1, 1)
+        corners = np.array([box for box, _ in several]).reshape(-1, 4)
+        assert np.allclose(np.array(one.boxes).reshape(-1, 4) * scale, corners, atol=1e-4)
+        assert [found[label] for label in one.labels] == [NAMES[label] for _, label in several]
+
+
+def test_shares_do_not_tell_which_of_x_and_y_is_first(tmp_path: Path) -> None:
+    members = beside(lambda i: {"bbox": boxes("yxyx of 1")[i], "label": names()[i]})
+    flag = r"write yxyx\(bbox\) or xyxy\(bbox\) instead of bbox"
+    for boxes_ in ({}, {"boxes": "auto"}):
+        with pytest.raises(SourceError, match=flag):
+            catalog(tmp_path, members, **boxes_)
+    rule = "csv:{id}.json:id:yxyx(bbox):label"
+    found = catalog(tmp_path / "again", members, boxes=rule).items[0].annotation
+    assert found is not None
+    assert np.allclose(found.boxes * (80, 60, 80, 60), [OBJECTS[0][0][0]], atol=1e-4)
+
+
+def test_crowds_in_lists_are_crowds(tmp_path: Path) -> None:
+    rows = [{"bbox": box, "is_crowd": [i % 2 for i in range(len(box))]} for box in boxes("xywh")]
+    made = catalog(tmp_path, {"a.parquet": of(None, objects=rows)}, boxes="column")
+    crowds = [item.annotation.crowds for item in made.items if item.annotation]
+    assert crowds == [(False,), (False, True), (), (False, True, False)]
+
+
+def test_columns_of_boxes_can_be_named(tmp_path: Path) -> None:
+    source = {"a.parquet": list_of_structs("center")}
+    made = catalog(tmp_path, source, boxes="column:center(annotations.bbox):annotations.label")
+    assert sum(facts_of(made).num_objects.values()) == 6
+    with pytest.raises(SourceError, match=r"has no column 'annotations.box'; its columns are"):
+        catalog(tmp_path / "other", source, boxes="column:annotations.box")
+    with pytest.raises(SourceError, match="needs the columns of an array file, or one table"):
+        catalog(tmp_path / "none", {"a.jpg": IMAGES[0]}, boxes="column:bbox")
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        ("column::a", "is neither one column nor four"),
+        ("column:a:b:c", "is not BOX; use column:BOX or column:BOX:LABEL"),
+    ],
+)
+def test_a_bad_rule_is_an_error(rule: str, what: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=what):
+        catalog(tmp_path, {"a.jpg": IMAGES[0]}, boxes=rule)
+
+
+def test_lists_that_are_not_json_or_of_other_lengths_are_no_traceback(tmp_path: Path) -> None:
+    box = [1.0, 2.0, 30.0, 40.0]
+    rows: list[Any] = [{"bbox": [box, box], "category": ["cat", "dog"]}] * 2
+    rows += [{"bbox": [box], "category": []}, {"bbox": None, "category": None}]
+    rule = "column:xyxy(objects.bbox):objects.category"
+    made = catalog(tmp_path, {"a.parquet": of(None, objects=rows)}, boxes=rule, max_dropped=0.5)
+    assert facts_of(made).num_objects == {"cat": 2, "dog": 2}
+    assert facts_of(made).dropped == {"unknown class": 1}
+    rows[0] = {"bbox": [box[:3]], "category": ["cat"]}
+    with pytest.raises(SourceError, match=r"a.parquet: has no boxes in objects.bbox, but"):
+        catalog(tmp_path / "odd", {"a.parquet": of(None, objects=rows)}, boxes=rule)
+    members = beside(lambda i: ["no", "objects"] if i else {"bbox": [[1, 2, 30, 40]], "label": "a"})
+    members["a/3.json"] = b"{"
+    with pytest.raises(SourceError, match=r"a/3.json: is not JSON"):
+        catalog(tmp_path / "json", members, boxes="csv:{id}.json:id:xyxy(bbox):label")
