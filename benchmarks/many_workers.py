@@ -27,13 +27,13 @@ from shardprep.api.progress import Watch
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import load_schema
+from shardprep.processes.worker_process import WorkerLimits
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.chunk import EncodedChunk, Outcome
 from shardprep.writer.engine.job import ShardJob
 from shardprep.writer.engine.pool import write_shards
-from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.run import make_dataset

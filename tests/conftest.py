@@ -22,7 +22,7 @@ from shardprep.api import sample_archive
 from shardprep.api.sample_archive import write_sample
 from shardprep.errors import name_options_as_flags
 from shardprep.storage import store
-from shardprep.writer.engine import worker_process
+from shardprep.writer.engine import PRELOADED
 from tests.source.ordeal import Ordeal, made
 from tests.support import builders
 from tests.support.browser import MISSING, need_browser
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if "programs" in (given := getattr(config, "workerinput", {})):
         use_servers(given["programs"])
     # Workers of a build import what a test module brings: builds with workers take half the time.
-    worker_process._PRELOADED += ["pytest", "tests.support.builders"]
+    PRELOADED.extend(["pytest", "tests.support.builders"])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -19,7 +19,7 @@ from shardprep.benchmark import run
 from shardprep.catalog import regex_process
 from shardprep.exporter.export import LAYOUTS
 from shardprep.source.kaggle import client
-from shardprep.writer.engine import ray_engine, worker_process
+from shardprep.writer.engine import PRELOADED, ray_engine
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "shardprep"
@@ -60,7 +60,7 @@ def test_launched_and_preloaded_modules_exist() -> None:
     for launched in (client, run):
         assert importlib.util.find_spec(launched.__name__)
     assert Path(regex_process.__file__).is_file()
-    for name in (*worker_process._PRELOADED, *ray_engine._MODULES):
+    for name in (*PRELOADED, *ray_engine._MODULES):
         assert importlib.util.find_spec(name), name
 
 

@@ -262,12 +262,15 @@ def build(
         StorageError: object storage does not answer, or refuses a request.
     """
     from shardprep.machine import check_address_space
-    from shardprep.writer.engine.worker_process import start_server
+    from shardprep.processes.worker_process import start_server
+    from shardprep.writer.engine import PRELOADED
 
     check_address_space()
     run = RunOptions(**{name: recipe.pop(name) for name in RunOptions._fields if name in recipe})
     if run.engine == "local" and not dry_run:
-        start_server()  # the server imports its modules while this process imports and plans
+        start_server(
+            PRELOADED
+        )  # the server imports its modules while this process imports and plans
     from shardprep.writer.build import build_dataset, build_part
     from shardprep.writer.reuse import open_old_dataset
 

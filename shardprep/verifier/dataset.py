@@ -27,6 +27,7 @@ from shardprep.dataset.manifest import REPACKED, Shard
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
 from shardprep.errors import DatasetError, OptionName
+from shardprep.processes.worker_process import SpawnedContext, interrupts_blocked
 from shardprep.progress import Watcher
 from shardprep.verifier.documents import CheckedDocuments, index_problem, read_document
 from shardprep.verifier.examples import ExampleCheck
@@ -40,7 +41,6 @@ from shardprep.verifier.shard import (
     check_in_worker,
     check_shard,
 )
-from shardprep.writer.engine.worker_process import SpawnedContext, interrupts_blocked
 from shardprep.writer.originals import hash_originals
 from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.workspace.repair_input import IntactShard

@@ -17,12 +17,12 @@ from shardprep.dataset.card import Card
 from shardprep.dataset.item_table import columns_for
 from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, SourceError
+from shardprep.processes.worker_process import WorkerLimits
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.writer.chunk import Encode
 from shardprep.writer.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob, Workers
-from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline

@@ -21,6 +21,7 @@ from PIL import Image
 from shardprep.api.arguments import part_of
 from shardprep.api.sample_archive import write_sample
 from shardprep.dataset.open_dataset import open_dataset
+from shardprep.processes.worker_process import WorkerLimits
 from shardprep.progress import Unit
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
@@ -36,7 +37,6 @@ from shardprep.writer.engine.job import (
     Workers,
 )
 from shardprep.writer.engine.pool import run_chunks
-from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, finalize_dataset
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.reuse import open_old_dataset

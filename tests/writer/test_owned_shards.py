@@ -18,13 +18,13 @@ import pytest
 
 from shardprep.catalog.items import Item
 from shardprep.errors import BuildError, InternalError
+from shardprep.processes.worker_process import WorkerLimits
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
 from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.engine import pool, worker_main
 from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob
 from shardprep.writer.engine.pool import write_shards
-from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.shard import read_receipt
 from shardprep.writer.workspace.files import Folders

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from shardprep.dataset.locate import locate
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
+from shardprep.processes.worker_process import WorkerLimits
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage import lock
 from shardprep.storage.folder import LocalFolder
@@ -28,7 +29,6 @@ from shardprep.writer.build import PartResult
 from shardprep.writer.chunk import ChunkTask, EncodedChunk
 from shardprep.writer.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import ShardJob
-from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, TooManyRejectedError
 from shardprep.writer.plan.shard_plan import Part, numbers_of
 from shardprep.writer.plan.source_plan import make_plan

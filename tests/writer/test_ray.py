@@ -21,6 +21,7 @@ import pytest
 from shardprep.api.arguments import engine_of
 from shardprep.catalog.items import Item
 from shardprep.errors import BuildError, RecipeError
+from shardprep.processes.worker_process import WorkerLimits, limited, start_clock
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
 from shardprep.writer.engine.ray_cluster import (
@@ -31,7 +32,6 @@ from shardprep.writer.engine.ray_cluster import (
     terms,
     unfit,
 )
-from shardprep.writer.engine.worker_process import WorkerLimits, limited, start_clock
 from shardprep.writer.plan.shard_plan import plan_shards
 from tests.support.annotated import outlined
 from tests.support.builders import Deadly, animals, build, in_workers, tree, write, zip_bytes

@@ -26,6 +26,7 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import BuildError, DatasetError, StorageError
 from shardprep.image.process import ProcessedImage, ordinary_placement, process_image
 from shardprep.image.spec import ImageSpec
+from shardprep.processes.worker_process import WorkerLimits
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
@@ -33,7 +34,6 @@ from shardprep.storage.regular_file import sha256_of
 from shardprep.writer.build import build_dataset
 from shardprep.writer.chunk import EncodedChunk
 from shardprep.writer.engine.job import ShardJob, Workers
-from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult
 from shardprep.writer.plan.fingerprint import versions
 from shardprep.writer.plan.plan import recorded_recipe

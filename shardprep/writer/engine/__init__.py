@@ -1,7 +1,7 @@
 """Engines write the shards of a build: on this machine (`pool`) or on a Ray cluster (`ray_engine`).
 
 The bytes do not depend on the engine. `job` describes what to write. `worker_main` runs in the
-processes of `pool`, and `worker_process` sets these up. `ray_cluster` connects to Ray.
+processes of `pool`. `ray_cluster` connects to Ray.
 
 How parent and worker work together on this machine:
 
@@ -20,3 +20,6 @@ How parent and worker work together on this machine:
   worker was encoding is *suspect*: its items are tried one by one, and an item that ends the worker
   again is rejected. After SIGKILL, which means a lack of memory, an item has four more tries.
 """
+
+PRELOADED = ["shardprep.writer.engine.preloaded"]
+"""Modules that the server of workers imports before it forks them."""

@@ -25,10 +25,12 @@ from typing import NamedTuple, TypeAlias
 from shardprep import profiling
 from shardprep.errors import BuildError
 from shardprep.image.process import RejectionKind
+from shardprep.processes import worker_process
+from shardprep.processes.worker_process import WorkerLimits
 from shardprep.profiling import stage
 from shardprep.storage.atomic_file import new_token
 from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk
-from shardprep.writer.engine import worker_process
+from shardprep.writer.engine import PRELOADED
 from shardprep.writer.engine.job import LEAVE_S, ItemCounts, OnProgress, ShardJob, ShardSink
 from shardprep.writer.engine.worker_main import (
     ALARM,
@@ -41,7 +43,6 @@ from shardprep.writer.engine.worker_main import (
     receive_bytes,
     serve,
 )
-from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import ShardHead
 
@@ -275,7 +276,7 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        context = worker_process.start_server()
+        context = worker_process.start_server(PRELOADED)
         self.pipe, theirs = context.Pipe()
         self._is_up = False
         self._process: BaseProcess = context.Process(

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardprep.errors import BuildError, OptionName, RecipeError, StorageError
+from shardprep.processes.worker_process import silence_stderr
 from shardprep.source.byte_range import MemberError, PlainExtent, StoredExtent, ZipExtent
 from shardprep.source.members import StackExtent
 from shardprep.storage.folder import Folder
-from shardprep.writer.engine.worker_process import silence_stderr
 from shardprep.writer.plan.fingerprint import versions
 from shardprep.writer.plan.shard_plan import ShardPlan
 

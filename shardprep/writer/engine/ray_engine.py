@@ -26,13 +26,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shardprep import profiling
 from shardprep.errors import BuildError, ShardprepError, is_short_of_memory
+from shardprep.processes.worker_process import keep_buffers, limited, without_pandas
 from shardprep.profiling import stage
 from shardprep.writer.chunk import EncodedChunk
 from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob, ShardSink
 from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.engine.ray_cluster import Node, Terms, difference, nodes, terms, unfit
 from shardprep.writer.engine.worker_main import STARVED, Work, encoded
-from shardprep.writer.engine.worker_process import keep_buffers, limited, without_pandas
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.shard import done_receipt
 

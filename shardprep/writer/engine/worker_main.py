@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from shardprep import profiling
 from shardprep.errors import InternalError, ShardprepError, is_short_of_memory
+from shardprep.processes import worker_process
+from shardprep.processes.worker_process import WorkerLimits
 from shardprep.profiling import stage
 from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk, Outcome
-from shardprep.writer.engine import worker_process
 from shardprep.writer.engine.job import ItemCounts
-from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.shard import ShardHead, ShardWriter
 
 ALARM = getattr(signal, "SIGALRM", None)

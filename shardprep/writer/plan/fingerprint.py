@@ -18,6 +18,7 @@ from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import shipped_schemas
 from shardprep.errors import BuildError, SourceError
 from shardprep.image.signatures import HEAD_BYTES, archive_type
+from shardprep.processes.worker_process import start_server
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source import range_reads
 from shardprep.source.byte_range import MemberError, PlainExtent
@@ -25,7 +26,7 @@ from shardprep.source.file_listing import Scope, find_files
 from shardprep.source.zip_directory import read_end
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.url import is_url
-from shardprep.writer.engine.worker_process import start_server
+from shardprep.writer.engine import PRELOADED
 
 SPLIT_RATIOS = "split ratios"
 _SPLIT_RATIOS_VERSION = "2"
@@ -132,7 +133,7 @@ def _codecs() -> dict[str, str]:
 @functools.cache
 def _codecs_of_workers() -> dict[str, str]:
     """Return the codec versions in a new process, which has no modules of the caller."""
-    context = start_server()
+    context = start_server(PRELOADED)
     here, there = context.Pipe(duplex=False)
     worker = context.Process(target=_tell_codecs, args=(there,), daemon=True)
     worker.start()

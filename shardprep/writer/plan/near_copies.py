@@ -25,6 +25,7 @@ from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.image.thumbnail import LEAST_SIDE, THUMBNAIL, thumbnail
 from shardprep.machine import usable_cores
+from shardprep.processes.worker_process import WorkerLimits
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
@@ -36,7 +37,6 @@ from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.chunk_encoder import read_item
 from shardprep.writer.engine.job import ItemCounts
 from shardprep.writer.engine.pool import run_chunks
-from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.plan.fingerprint import fit_version, source_signature, versions
 from shardprep.writer.shard import RETRIED
 

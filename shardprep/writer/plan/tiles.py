@@ -36,6 +36,7 @@ from shardprep.image.spec import ImageSpec
 from shardprep.image.tiff import TIFF_STARTS, TiffBands, needs_bands
 from shardprep.image.tiles import ObjectCutter, Window, windows
 from shardprep.machine import usable_cores
+from shardprep.processes.worker_process import WorkerLimits
 from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import (
@@ -53,7 +54,6 @@ from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.chunk_encoder import read_files
 from shardprep.writer.engine.job import ItemCounts
 from shardprep.writer.engine.pool import run_chunks
-from shardprep.writer.engine.worker_process import WorkerLimits
 
 _AT_ONCE, _TASKS_A_WORKER = 16, 8
 

@@ -1,8 +1,8 @@
-"""The processes that encode: the server that forks them, and their limits.
+"""Worker processes: the server that forks them, and their limits.
 
-The server imports modules, has one thread, and ends when its parent does. It is started first, so
-that it is ready before the plan. The operating system enforces the limits: a decoder that never
-returns, or asks for all memory, costs one image and not the build. Windows has no fork server,
+The server imports modules, has one thread, and ends when its parent does. The operating system
+enforces the limits: a decoder that never returns, or asks for all memory, costs one image and not
+a build. Windows has no fork server,
 alarm or memory limit, so fresh processes do the work there.
 """
 
@@ -40,7 +40,6 @@ _WORKER_BYTES = 1 << 30
 _PIXEL_BYTES = 16
 """Memory per pixel while an image is decoded, copies included."""
 _ENOUGH_BYTES = 32 << 20
-_PRELOADED = ["shardprep.writer.engine.preloaded"]
 _MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")
 _ENVIRONMENT = {
     # numpy's own threads would not survive the fork, and nothing here multiplies matrices.
@@ -103,12 +102,15 @@ if forkserver is not None:
         Process = _ForkedProcess
 
 
-def start_server() -> ForkServerContext | SpawnContext:
-    """Return the `multiprocessing` context of workers; start its server, without waiting for it."""
+def start_server(preloaded: list[str]) -> ForkServerContext | SpawnContext:
+    """Return the `multiprocessing` context of workers; start its server, without waiting for it.
+
+    The server imports the modules `preloaded`, if it is not running yet.
+    """
     if forkserver is None:
         return SpawnedContext()
     context = ForkedContext()
-    context.set_forkserver_preload(_PRELOADED)
+    context.set_forkserver_preload(preloaded)
     _shorten_sockets()
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
