@@ -24,27 +24,29 @@ MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in PACKAGE.rglob("*.py")
 }
-GROUND_FLOOR = {"errors", "machine", "profiling", "progress"}
-"""Modules that any room may use; arrows to them are not counted."""
+GROUND_FLOOR = {"errors", "machine", "profiling", "progress", "processes"}
+"""What any room may use, because it uses nothing of them; arrows to it are not counted."""
 MAY_IMPORT = {
     "errors": "",
     "machine": "",
     "profiling": "",
     "progress": "",
     "storage": "errors",
+    "processes": "machine",
     "image": "machine profiling",
     "dataset": "image storage progress errors",
     "source": "image storage progress errors",
     "recipe": "source dataset image storage errors",
     "catalog": "recipe source dataset image storage machine errors",
-    "reader": "dataset image storage machine errors",
-    "writer": "catalog recipe source dataset image storage machine profiling progress errors",
-    "verifier": "writer dataset storage progress errors",
+    "reader": "dataset image storage processes machine errors",
+    "writer": "catalog recipe source dataset image storage processes machine profiling progress"
+    " errors",
+    "verifier": "writer dataset storage processes progress errors",
     "exporter": "dataset storage progress errors",
     "benchmark": "reader dataset machine errors",
     "reporter": "reader dataset image storage machine progress errors",
     "api": "reporter benchmark exporter verifier writer catalog reader recipe source dataset"
-    " storage machine profiling progress errors",
+    " storage processes machine profiling progress errors",
     "cli": "api writer recipe dataset storage errors",
     "__main__": "cli",
 }

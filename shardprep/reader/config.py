@@ -67,12 +67,12 @@ class Advice(UserWarning):
     """Warning that a call works, but slower or worse than it could, with what to do about it."""
 
 
-def warn(line: str) -> None:
-    """Issue an `Advice` at the line of the caller outside this package."""
+def warn(line: str, category: type[Warning] = Advice) -> None:
+    """Issue a warning at the line of the caller outside this package."""
     level, frame = 0, inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("shardprep."):
         level, frame = level + 1, frame.f_back
-    warnings.warn(line, Advice, stacklevel=level + 1)
+    warnings.warn(line, category, stacklevel=level + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +372,7 @@ class EpochOptions:
     ragged: bool = False
     buckets: Buckets | None = None
     on_error: Literal["raise", "skip"] = "raise"
+    num_workers: Number | None = None
     num_threads: Count | None = None
     prefetch: Number | None = None
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from shardprep.dataset.schema import BOX, Schema
 from shardprep.errors import DatasetError
-from shardprep.reader.array_types import Columns
 from shardprep.reader.arrays.batches import ArrayBatches
 from shardprep.reader.config import BatchOptions, seed_of
 from shardprep.reader.order.buckets import BucketBatches
@@ -87,27 +86,27 @@ def _parts_of_processes(sharding: Any) -> dict[int, tuple[int, ...]]:
 class ShardedBatches(ArrayBatches):
     """The iterator that `Dataset.batches(…, sharding=)` returns."""
 
-    _ahead: tuple[Columns, Any] | None = None
-    """Columns of the next batch and its arrays, if their transfer has begun."""
+    _ahead: tuple[dict[str, Any], Any] | None = None
+    """Values of the next batch and its arrays, if their transfer has begun."""
 
     def __next__(self) -> Any:
         element = super().__next__()
         # The next batch is transferred during the step with this one, unless it is not decoded yet.
-        if self._started and (filling := self._started[0][1]).is_complete:
+        if self._started and (begun := self._started[0][1]).is_complete:
             with contextlib.suppress(DatasetError):  # raised when the batch is taken
-                self._ahead = filling.columns, self._element(filling.columns)
+                self._ahead = begun.result(), self._element(begun.result())
         return element
 
     def close(self) -> None:
-        """Stop the threads and drop batches decoded ahead. The iterator then has no next batch."""
+        """Stop threads and processes, and drop batches. The iterator then has no next batch."""
         super().close()
         self._ahead = None
 
-    def _element(self, columns: Columns) -> Any:
+    def _element(self, values: dict[str, Any]) -> Any:
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] is columns:
+        if ahead is not None and ahead[0] is values:
             return ahead[1]
-        return jax.tree.map(self._array, super()._element(columns))
+        return jax.tree.map(self._array, super()._element(values))
 
     def _array(self, value: np.ndarray[Any, Any]) -> Any:
         if value.dtype == object:  # texts

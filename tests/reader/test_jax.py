@@ -78,8 +78,8 @@ def counted(sharding, value):
 jax.make_array_from_process_local_data = counted
 batches = dataset.batches(64, sharding=rows, **EPOCHS)
 next(batches)
-for _, filling in batches._started:
-    filling.wait()
+for _, begun in batches._started:
+    begun._filling.wait()
 next(batches)
 found["images transferred"] = transferred.count(4)
 found["state"] = batches.state_dict()
@@ -92,8 +92,8 @@ found["before damage"] = 0
 try:
     for _ in batches:
         found["before damage"] += 1
-        for _, filling in batches._started:
-            filling.wait()
+        for _, begun in batches._started:
+            begun._filling.wait()
 except RecordError:
     found["state at damage"] = batches.state_dict()
 

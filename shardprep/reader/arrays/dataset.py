@@ -20,6 +20,7 @@ from shardprep.dataset.card import MOST_PICTURES, card
 from shardprep.dataset.schema import BOX, MASK, OBJECT_MASK, TARGET_IMAGE
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.array_types import Pixels
+from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.arrays.batches import ArrayBatches
 from shardprep.reader.config import (
     BatchOptions,
@@ -32,7 +33,7 @@ from shardprep.reader.config import (
     seed_of,
 )
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder, middle_image
-from shardprep.reader.decode.targets import BoxLimit, check_boxes, check_stacks, target_of
+from shardprep.reader.decode.targets import check_boxes, check_stacks, target_of
 from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.epoch import EpochOrder
 from shardprep.reader.order.global_batches import GlobalBatches
@@ -224,7 +225,7 @@ class Dataset:
 
     @WithOptions(_BATCHES, BatchOptions)
     def batches(self, options: BatchOptions) -> ArrayBatches:  # noqa: D417 - documents fields
-        """Return an iterator over (images, targets), decoded ahead of use by threads.
+        """Return an iterator over (images, targets), decoded ahead of use by threads or processes.
 
         Images are uint8[batch, height, width, 3]. Stacks are uint8[batch, length, height, width, 3]
         or uint16[…, 1], padded with zeros to the longest of the batch; with `as_supervised=False`,
@@ -270,11 +271,16 @@ class Dataset:
                 rows for each process, or for each group of processes that hold the same rows.
             on_error: "skip" replaces each damaged record by the next good one, with a
                 RuntimeWarning; the attribute `skipped` of the iterator lists the errors.
-            num_threads: number of threads that decode. By default the number of usable cores. With
-                `weights`, `buckets` or large records in object storage, it is at least 32, because
-                each record is then a request, and most threads wait.
+            num_workers: number of processes that fill batches, or 0 for threads of this process. By
+                default one for every 4 cores if there are more than 8 and the records are on this
+                machine, otherwise 0. Processes need a moment to start, and threads fill the first
+                batches. They do not import the program, which needs no `__main__` guard.
+            num_threads: number of threads that decode, in each worker if there are workers. By
+                default all usable cores are used. With `weights`, `buckets` or large records in
+                object storage, it is at least 32, because each record is then a request, and most
+                threads wait.
             prefetch: number of batches decoded ahead, each in its own memory. By default as many as
-                keep all threads busy, at least 2.
+                keep all threads or workers busy, at least 2.
 
         Raises:
             DatasetError: an argument is not allowed, the images differ in size, an option for
@@ -291,21 +297,13 @@ class Dataset:
         order = self._order(options)
         records = self._subset.records[order.own]
         names = self._names(options.as_supervised)
-        limit = None if options.max_boxes is None else BoxLimit(options.max_boxes)
-        decoder = FeatureDecoder(
-            self.schema,
-            names,
-            decode=self._decode,
-            limit=limit,
-            options=options,
-        )
-        examples = ExampleReader(records.in_order(order), decoder)
+        source = BatchSource(records, self.schema, names, self._decode, order, options)
         if options.sharding is None:
-            return ArrayBatches(examples, self._target, order, self._subset.digest, options)
+            return ArrayBatches(source, self._target, self._subset.digest, options)
         from shardprep.reader.jax import ShardedBatches, check_last_batches
 
         check_last_batches(order, options)
-        return ShardedBatches(examples, self._target, order, self._subset.digest, options)
+        return ShardedBatches(source, self._target, self._subset.digest, options)
 
     @WithOptions(_LOADER, LoaderOptions)
     def loader(self, options: LoaderOptions) -> Loader:  # noqa: D417 - documents fields

@@ -99,6 +99,12 @@ class Order:
             return sum(len(self.batches.part(len(places))) > 0 for places in batches)
         return min(number, -(-len(self) // self.batches.host_size))
 
+    def has_part(self, epoch: int, number: int) -> bool:
+        """Return whether global batch `number` has a part for this host."""
+        if isinstance(self.within_epoch, BucketBatches):
+            return len(self.batch(epoch, number)[0]) > 0
+        return number * self.batches.host_size < len(self)
+
     @property
     def lanes(self) -> tuple[Lane, ...]:
         """The lanes of this host; empty if records are not read in blocks."""

@@ -31,7 +31,7 @@ from shardprep.dataset.schema import (
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Ints
-from shardprep.reader.arrays.batches import IMAGES_A_TURN, Filler
+from shardprep.reader.arrays.filler import IMAGES_A_TURN, Filler
 from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import PADDING, BoxLimit, target_of

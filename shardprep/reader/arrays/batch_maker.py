@@ -1,0 +1,153 @@
+"""From the number of a batch to its values: the same in this process and in a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from shardprep.dataset.schema import BOX, IMAGE, KEYPOINTS, POINTS, Schema
+from shardprep.errors import RecordError
+from shardprep.reader.arrays.filler import ALIGNMENT, Filler, Filling, NewArray
+from shardprep.reader.config import BatchOptions
+from shardprep.reader.decode.annotations import boxes_as, points_as
+from shardprep.reader.decode.crop import crop_keys
+from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
+from shardprep.reader.decode.targets import BoxLimit
+from shardprep.reader.order.order import Order
+from shardprep.reader.records.records import Records
+
+_DECODED = 24
+"""Largest usual size of decoded images, divided by the size of their record."""
+_VARYING = 16
+"""Likewise for the length of a dimension that varies, such as the number of objects."""
+_FORMATS = ((BOX, boxes_as), (KEYPOINTS, points_as), (POINTS, points_as))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSource:
+    """All that decides the batches of a host. It can be pickled."""
+
+    records: Records
+    """The rows of the host (see `Order`)."""
+    schema: Schema
+    names: tuple[str, ...]
+    """Features of a batch."""
+    decode: bool
+    order: Order
+    options: BatchOptions
+
+    def decoder(self) -> FeatureDecoder:
+        options = self.options
+        limit = None if options.max_boxes is None else BoxLimit(options.max_boxes)
+        return FeatureDecoder(
+            self.schema, self.names, decode=self.decode, limit=limit, options=options
+        )
+
+    def examples(self) -> ExampleReader:
+        return ExampleReader(self.records.in_order(self.order), self.decoder())
+
+    def batch_bytes(self) -> int:
+        """Return the size of a batch in memory, or an estimate if its arrays differ in shape."""
+        decoder, lengths, size = self.decoder(), self.records.frames.length, 0
+        for name, (shape, dtype) in decoder.shapes().items():
+            if name == decoder.image_name and None in shape:
+                size += _DECODED * int(lengths.sum()) // max(1, len(lengths))
+            else:
+                known = (_VARYING if length is None else length for length in shape)
+                size += np.dtype(dtype).itemsize * prod(known)
+        num_rows = min(self.options.batch_size, len(self.order))
+        return size * num_rows + ALIGNMENT * len(decoder.names)
+
+    def for_workers(self, num_threads: int) -> BatchSource:
+        """Return the source without what only the order needs, which it already has."""
+        options = replace(
+            self.options, sharding=None, weights=None, buckets=None, num_threads=num_threads
+        )
+        return replace(self, options=options)
+
+
+class BatchMaker:
+    """Makes batches with threads of this process."""
+
+    def __init__(
+        self,
+        source: BatchSource,
+        num_threads: int,
+        num_kept: int,
+        note: Callable[[int, RecordError], None],
+    ) -> None:
+        """Keep the memory of `num_kept` batches; `note` gets each bad record that is replaced."""
+        self._examples = source.examples()
+        self._order = source.order
+        self._options = source.options
+        self._note = note
+        self._bad: dict[int, RecordError] = {}
+        self._filler = Filler(
+            self._examples,
+            batch_size=min(source.options.batch_size, len(source.order)),
+            num_threads=num_threads,
+            num_kept=num_kept,
+        )
+
+    def begin(self, epoch: int, number: int, new_images: NewArray | None = None) -> Filling:
+        """Start to fill this host's part of global batch `number`, which is not empty."""
+        tags, image_size = self._order.batch(epoch, number)
+        start = number * self._options.batch_size
+        self._examples.records.expect(epoch, start, start + len(tags))
+        keys = [0] * len(tags)
+        if self._options.crop is not None:
+            keys = crop_keys(self._order.key, tags)
+        rows = self._order.rows(tags).tolist()
+        return self._filler.begin(rows, keys, image_size, new_images)
+
+    def finish(self, filling: Filling) -> dict[str, Any]:
+        """Wait until a batch is filled; return its values by feature, padded and in their format.
+
+        Bad records are replaced if the options say so. Otherwise the first error is raised.
+        """
+        filling.wait()
+        for row in sorted(filling.errors):
+            if self._options.on_error == "raise":
+                raise filling.errors[row]
+            self._found_bad(filling.numbers[row], filling.errors[row])
+            records, columns = self._examples.records, filling.columns
+            fill = partial(self._examples.fill, columns=columns, row=row, key=filling.keys[row])
+            records.next_good(filling.numbers[row], fill, self._bad, self._found_bad)
+        return self._finished(filling.columns)
+
+    def close(self) -> None:
+        """Stop the threads. `begin` starts new ones."""
+        self._filler.close()
+
+    def _found_bad(self, number: int, error: RecordError) -> None:
+        if number not in self._bad:
+            self._bad[number] = error
+            self._note(number, error)
+
+    def _finished(self, columns: dict[str, Any]) -> dict[str, Any]:
+        options, decoder = self._options, self._examples.decoder
+        values = columns
+        if options.ragged:
+            values = {
+                name: list(column) if column.dtype == object else column
+                for name, column in columns.items()
+            }
+        elif decoder.needs_padding:
+            values = decoder.padded(columns)
+        if options.box_format != "rel_yxyx":
+            for name, convert in _FORMATS:
+                if name in values:
+                    values = {**values, name: self._format(convert, values[name], values[IMAGE])}
+        return values
+
+    def _format(self, convert: Callable[..., Any], places: Any, images: Any) -> Any:
+        box_format, size = self._options.box_format, self._examples.decoder.image_size
+        if not self._options.ragged:
+            return convert(places, box_format, size or images.shape[1:3])
+        sizes = [size or image.shape[:2] for image in images]
+        return [convert(own, box_format, of) for own, of in zip(places, sizes, strict=True)]

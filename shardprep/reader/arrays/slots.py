@@ -1,0 +1,103 @@
+"""Memory that worker processes and this process share, in slots of one size: a slot for a batch.
+
+The memory is a file without a name, so nothing is left when the processes have ended, and a small
+/dev/shm does not matter. A slot is free again when this process has released all arrays that use
+it. If none is free, there are twice as many slots from then on; pages that nobody has written take
+no memory. Workers map the whole file again when a slot lies beyond what they have mapped.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import weakref
+from collections import deque
+from multiprocessing import reduction
+from typing import Any
+
+import numpy as np
+
+from shardprep.reader.array_types import Array, Bytes
+
+
+class SharedFile:
+    """An open file without a name, which can be passed to a process when it is started."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    @classmethod
+    def new(cls) -> SharedFile:
+        if hasattr(os, "memfd_create"):
+            return cls(os.memfd_create("shardprep"))
+        with tempfile.TemporaryFile() as file:
+            return cls(os.dup(file.fileno()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (reduction.DupFd(self.descriptor),)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def _received(passed: Any) -> SharedFile:
+    return SharedFile(passed.detach())
+
+
+class Slots:
+    """The slots of this process, which gives them to workers and takes arrays out of them."""
+
+    def __init__(self, slot_bytes: int, number: int) -> None:
+        """Create `number` slots of at least `slot_bytes`."""
+        page = mmap.ALLOCATIONGRANULARITY
+        self.slot_bytes = -(-slot_bytes // page) * page
+        self.file = SharedFile.new()
+        self.number = number
+        """Number of slots that there were first."""
+        self._slots: list[memoryview] = []
+        self._free: deque[int] = deque()
+        weakref.finalize(self, self.file.close)
+        self._map(0, number)
+
+    def take(self) -> int:
+        """Return the number of a slot that nobody uses."""
+        if not self._free:
+            self._map(len(self._slots), 2 * len(self._slots))
+        return self._free.popleft()
+
+    def give_back(self, slot: int) -> None:
+        """Free a slot of which no array was taken."""
+        self._free.append(slot)
+
+    def array(self, slot: int) -> Bytes:
+        """Return the bytes of a slot; it is free when this array and all views of it are gone."""
+        array = np.asarray(self._slots[slot])
+        weakref.finalize(array, self._free.append, slot).atexit = False
+        return array
+
+    def _map(self, first: int, stop: int) -> None:
+        size = self.slot_bytes
+        os.ftruncate(self.file.descriptor, stop * size)
+        memory = mmap.mmap(self.file.descriptor, (stop - first) * size, offset=first * size)
+        whole = memoryview(memory)
+        count = stop - first
+        self._slots += [whole[i * size : (i + 1) * size] for i in range(count)]
+        self._free.extend(range(first, stop))
+
+
+class WorkerSlots:
+    """The same slots in a worker."""
+
+    def __init__(self, file: SharedFile, slot_bytes: int) -> None:
+        self._file, self._slot_bytes = file, slot_bytes
+        self._memory: Array = np.empty(0, np.uint8)
+
+    def array(self, slot: int) -> Bytes:
+        """Return the bytes of a slot."""
+        start = slot * self._slot_bytes
+        if start >= len(self._memory):
+            num_bytes = os.fstat(self._file.descriptor).st_size
+            self._memory = np.frombuffer(mmap.mmap(self._file.descriptor, num_bytes), np.uint8)
+        memory: Bytes = self._memory[start : start + self._slot_bytes]
+        return memory

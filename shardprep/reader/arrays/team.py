@@ -1,0 +1,130 @@
+"""Who fills batches: threads of this process, or worker processes as soon as they are up.
+
+Workers need a while to start. Until then threads fill batches, so the first is as early as without
+workers. With more cores, threads of one process only wait for each other: they hold the lock of the
+interpreter for about 60 microseconds of each record.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from shardprep.errors import DatasetError, RecordError
+from shardprep.machine import free_bytes, usable_cores
+from shardprep.reader.arrays.batch_maker import BatchMaker, BatchSource
+from shardprep.reader.arrays.filler import IMAGES_A_TURN, Filling
+from shardprep.reader.arrays.slots import Slots
+from shardprep.reader.arrays.worker_pool import WorkerPool
+from shardprep.reader.records.shards import NUM_READS
+
+_MOST_THREADS = 8
+"""Number of cores up to which threads of one process are as fast as several processes."""
+_WORKER_THREADS = 4
+"""Number of threads of a worker."""
+_WINDOW = 2
+"""Number of batches that each worker has before it."""
+_MEMORY_SHARE = 1 / 4
+"""Largest share of the free memory that batches in progress take."""
+_WHERE = "Dataset.batches"
+
+
+class Begun(Protocol):
+    """A batch that is being filled."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is filled, without an error."""
+
+    def result(self) -> dict[str, Any]:
+        """Wait for it; return its values by feature, the same object in each call."""
+
+
+class _Filled:
+    """A batch that threads of this process fill."""
+
+    def __init__(self, maker: BatchMaker, filling: Filling) -> None:
+        self._maker, self._filling = maker, filling
+        self._values: dict[str, Any] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return self._filling.is_complete
+
+    def result(self) -> dict[str, Any]:
+        if self._values is None:
+            self._values = self._maker.finish(self._filling)
+        return self._values
+
+
+class Team:
+    """The threads and worker processes of an iterator. They start with the first batch."""
+
+    def __init__(self, source: BatchSource, note: Callable[[int, RecordError], None]) -> None:
+        """Get ready; `note` gets each bad record that is replaced."""
+        options, records = source.options, source.records
+        self._source, self._note = source, note
+        self._num_workers = _num_workers(options.num_workers, is_remote=records.is_remote)
+        cores, waiting = usable_cores(), NUM_READS if records.in_order(source.order).waits else 1
+        num_threads = options.num_threads or max(cores, waiting)
+        busy = -(-num_threads * IMAGES_A_TURN // options.batch_size) + 1
+        usual = max(2, busy, _WINDOW * self._num_workers)
+        self.prefetch = usual if options.prefetch is None else options.prefetch
+        """Number of batches to begin before they are asked for."""
+        self._threads_a_worker = options.num_threads or max(1, cores // (self._num_workers or 1))
+        self._maker = BatchMaker(source, num_threads, self.prefetch + 2, note)
+        self._pool: Future[WorkerPool] | None = None
+        """The pool of workers, which a thread starts."""
+
+    def begin(self, epoch: int, number: int) -> Begun:
+        """Begin to fill this host's part of global batch `number`, which is not empty."""
+        pool = self._workers()
+        if pool is None:
+            return _Filled(self._maker, self._maker.begin(epoch, number))
+        return pool.begin(epoch, number)
+
+    def close(self) -> None:
+        """Stop threads and processes. `begin` starts new ones."""
+        self._maker.close()
+        pool, self._pool = self._pool, None
+        if pool is not None and pool.exception() is None:
+            pool.result().close()
+
+    def _workers(self) -> WorkerPool | None:
+        """Return the pool if it can take a batch, else None; start it at the first call."""
+        if self._num_workers and self._pool is None:
+            self._pool = Future()
+            threading.Thread(target=self._start, args=(self._pool,), name="shardprep-start").start()
+        if self._pool is None or not self._pool.done():
+            return None
+        return self._pool.result() if self._pool.result().has_room else None
+
+    def _start(self, pool: Future[WorkerPool]) -> None:
+        try:
+            pool.set_result(self._started())
+        except Exception as error:
+            pool.set_exception(error)
+
+    def _started(self) -> WorkerPool:
+        source = self._source.for_workers(self._threads_a_worker)
+        size = source.batch_bytes()
+        if self._source.options.prefetch is None and (free := free_bytes()):
+            self.prefetch = max(1, min(self.prefetch, int(_MEMORY_SHARE * free / size)))
+        return WorkerPool(source, self._num_workers, Slots(size, self.prefetch + 2), self._note)
+
+
+def _num_workers(given: int | None, *, is_remote: bool) -> int:
+    """Return the number of worker processes, as given or decided; 0 for threads."""
+    cannot = "Windows has no memory file for them" if os.name != "posix" else ""
+    if multiprocessing.current_process().daemon:
+        cannot = "this process is a worker of another library, which may not start processes"
+    if given is None:
+        cores = usable_cores()
+        return 0 if cannot or is_remote or cores <= _MOST_THREADS else cores // _WORKER_THREADS
+    if given and cannot:
+        raise DatasetError(_WHERE, f"num_workers={given}, and {cannot}", "give num_workers=0")
+    return given

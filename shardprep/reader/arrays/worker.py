@@ -1,0 +1,210 @@
+"""A worker process of a reader: it fills batches in slots of shared memory.
+
+The worker gets the `BatchSource` when it starts, and sends b"" when it is up. Then each message is
+a `Task`, and the answers come in the same order. A batch is sent as a pickle whose large arrays are
+left out: they lie in the slot, and the answer says where. Arrays that do not fit in the slot are
+part of the pickle. So texts, lists and arrays of any shape travel in the same way, and nothing that
+fits is copied more than once. The next batch is begun while the first one is being finished.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import pickle
+import signal
+import warnings
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from math import prod
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardprep.errors import InternalError, RecordError, ShardprepError
+from shardprep.processes import worker_process
+from shardprep.reader.array_types import Array, Bytes
+from shardprep.reader.arrays.batch_maker import BatchMaker, BatchSource
+from shardprep.reader.arrays.filler import ALIGNMENT, Filling
+from shardprep.reader.arrays.slots import SharedFile, WorkerSlots
+from shardprep.reader.config import Advice
+
+BEGUN = 2
+"""Number of batches that a worker fills at a time, so that its threads never wait."""
+_SMALL_BYTES = 1024
+"""Arrays of fewer bytes are part of the pickle."""
+
+
+class Task(NamedTuple):
+    """Message to a worker: fill a batch in a slot."""
+
+    epoch: int
+    number: int
+    slot: int
+
+
+class Answer(NamedTuple):
+    """Message from a worker: a batch is filled, or `error` ended it."""
+
+    pickled: bytes = b""
+    places: tuple[tuple[int, int], ...] = ()
+    """Start and stop of each array of the pickle, in bytes of the slot."""
+    bad: tuple[tuple[int, RecordError], ...] = ()
+    """Number and error of each record that was replaced."""
+    advice: tuple[str, ...] = ()
+    error: Exception | None = None
+
+
+class Parcel(NamedTuple):
+    """A pickled value in a file, with its arrays beside it, which workers map and do not copy."""
+
+    file: SharedFile
+    places: tuple[tuple[int, int], ...]
+    """Start and stop of the pickle and of each array, in bytes."""
+
+    @classmethod
+    def of(cls, value: object) -> Parcel:
+        buffers: list[pickle.PickleBuffer] = []
+        data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        file, places, start = SharedFile.new(), list[tuple[int, int]](), 0
+        for part in (memoryview(data), *(buffer.raw() for buffer in buffers)):
+            places.append((start, start + part.nbytes))
+            done = 0
+            while done < part.nbytes:
+                done += os.pwrite(file.descriptor, part[done:], start + done)
+            start += -(-part.nbytes // ALIGNMENT) * ALIGNMENT
+        return cls(file, tuple(places))
+
+    def opened(self) -> Any:
+        memory = memoryview(mmap.mmap(self.file.descriptor, 0, access=mmap.ACCESS_READ))
+        data, *buffers = [memory[start:stop] for start, stop in self.places]
+        return pickle.loads(data, buffers=buffers)  # noqa: S301 - this program wrote it
+
+
+def serve(
+    pipe: Connection,
+    parcel: Parcel,
+    file: SharedFile,
+    slot_bytes: int,
+    environment: dict[str, str],
+) -> None:
+    """Fill batches until the parent closes the pipe. The parent handles Ctrl-C.
+
+    `environment` is the parent's current one, because the fork server may have an older one.
+    """
+    os.environ.update(environment)
+    gc.freeze()  # modules are never garbage
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    worker_process.die_with_parent()
+    worker_process.keep_buffers()
+    with suppress(EOFError, OSError):  # the parent has gone
+        worker = _Worker(parcel.opened(), WorkerSlots(file, slot_bytes))
+        pipe.send_bytes(b"")
+        begun: deque[Callable[[], Answer]] = deque()
+        while True:
+            while not begun or (len(begun) < BEGUN and pipe.poll()):
+                begun.append(worker.begin(pipe.recv()))
+            pipe.send(begun.popleft()())
+
+
+class _Worker:
+    def __init__(self, source: BatchSource, slots: WorkerSlots) -> None:
+        self._slots = slots
+        self._bad: list[tuple[int, RecordError]] = []
+        self._maker = BatchMaker(
+            source, source.options.num_threads or 1, 0, lambda *bad: self._bad.append(bad)
+        )
+        self._advice: list[str] = []
+        warnings.simplefilter("always", Advice)
+        warnings.showwarning = self._show  # type: ignore[assignment]
+
+    def begin(self, task: Task) -> Callable[[], Answer]:
+        """Begin a batch; return the function that finishes it."""
+        slot = self._slots.array(task.slot)
+        try:
+            filling = self._maker.begin(task.epoch, task.number, lambda *of: _placed(slot, *of))
+        except Exception as error:
+            answer = Answer(error=_sendable(error))
+            return lambda: answer
+        return lambda: self._finish(filling, slot)
+
+    def _finish(self, filling: Filling, slot: Bytes) -> Answer:
+        try:
+            pickled, places = _packed(self._maker.finish(filling), slot)
+            answer = Answer(pickled, places, tuple(self._bad), tuple(self._advice))
+        except Exception as error:
+            answer = Answer(
+                bad=tuple(self._bad), advice=tuple(self._advice), error=_sendable(error)
+            )
+        self._bad.clear()
+        self._advice.clear()
+        return answer
+
+    def _show(self, message: Warning, category: type[Warning], *_: object) -> None:
+        if issubclass(category, Advice):
+            self._advice.append(str(message))
+
+
+def _placed(slot: Bytes, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return uninitialized memory for the images of a batch, at the start of a slot if they fit."""
+    num_bytes = prod(shape) * np.dtype(dtype).itemsize
+    if num_bytes > len(slot):
+        return np.empty(shape, dtype)
+    memory: Array = slot[:num_bytes].view(dtype).reshape(shape)
+    return memory
+
+
+def _packed(values: dict[str, Any], slot: Bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
+    """Return a pickle of the values, and the places of arrays that were left in the slot."""
+    base, places = slot.ctypes.data, list[tuple[int, int]]()
+    found: list[tuple[Bytes, int]] = []
+
+    def in_pickle(buffer: pickle.PickleBuffer) -> bool:
+        data = np.frombuffer(buffer.raw(), np.uint8)
+        start = data.ctypes.data - base
+        if 0 <= start < len(slot):
+            places.append((start, start + len(data)))
+            return False
+        if len(data) < _SMALL_BYTES:
+            return True
+        start = _next_place(max((stop for _, stop in places), default=0))
+        if start + len(data) > len(slot):
+            return True
+        places.append((start, start + len(data)))
+        found.append((data, start))
+        return False
+
+    pickled = pickle.dumps(_images_first(values, slot), protocol=5, buffer_callback=in_pickle)
+    for data, start in found:
+        slot[start : start + len(data)] = data
+    return pickled, tuple(places)
+
+
+def _images_first(values: dict[str, Any], slot: Bytes) -> dict[str, Any]:
+    """Return the values in an order in which arrays that already lie in the slot are the first."""
+    is_placed = {
+        name: isinstance(value, np.ndarray) and np.may_share_memory(value, slot)
+        for name, value in values.items()
+    }
+    return dict(sorted(values.items(), key=lambda one: not is_placed[one[0]]))
+
+
+def _next_place(stop: int) -> int:
+    return -(-stop // ALIGNMENT) * ALIGNMENT
+
+
+def unpacked(answer: Answer, slot: Bytes) -> dict[str, Any]:
+    """Return the values of an answer, as arrays that use the memory of the slot."""
+    buffers = [slot[start:stop] for start, stop in answer.places]
+    values: dict[str, Any] = pickle.loads(answer.pickled, buffers=buffers)  # noqa: S301 - our own
+    return values
+
+
+def _sendable(error: Exception) -> Exception:
+    if isinstance(error, ShardprepError | OSError | MemoryError):
+        return error
+    what = f"a worker failed: {type(error).__name__}: {error}"
+    return InternalError("reader", what, "this is a fault of shardprep")

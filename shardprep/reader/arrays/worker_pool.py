@@ -1,0 +1,214 @@
+"""The worker processes of a reader, and the batches that they fill for this process.
+
+This process only receives an answer for each batch. If a worker dies, or if nobody gives a sign for
+`_SILENT_S` while its batch is wanted, it is ended and replaced, and its batches go to other
+workers. The batches that it had begun are suspect: if a second worker ends with one of them, the
+batch is an error. While no worker is up, batches wait for one.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from shardprep.errors import DatasetError, RecordError
+from shardprep.processes import worker_process
+from shardprep.reader.arrays.batch_maker import BatchSource
+from shardprep.reader.arrays.slots import Slots
+from shardprep.reader.arrays.worker import BEGUN, Answer, Parcel, Task, serve, unpacked
+from shardprep.reader.config import warn
+
+_PRELOADED = ["shardprep.reader.arrays.worker"]
+_SILENT_S = 300.0
+"""Longer than a batch takes, also from a slow store."""
+_END_S = 10.0
+"""Longer than a process takes to end after it has closed its pipe."""
+_MOST_DEATHS = 2
+_MOST_FAILED_STARTS = 3
+_WHERE = "Dataset.batches"
+
+
+class Ticket:
+    """A batch that a worker fills. It owns its slot until its values are taken."""
+
+    def __init__(self, pool: WorkerPool, task: Task) -> None:
+        self.task = task
+        self.answer: Answer | None = None
+        self.num_deaths = 0
+        self._pool = weakref.proxy(pool)  # which holds the ticket until it is answered
+        self._slots: Slots | None = pool.slots
+        """None when the slot belongs to an array."""
+        self._values: dict[str, Any] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the batch is here, without an error."""
+        self._pool.receive(0.0)
+        return self.answer is not None and self.answer.error is None
+
+    def result(self) -> dict[str, Any]:
+        """Wait for the batch; return its values by feature."""
+        if self._values is None:
+            answer = self._pool.answer_to(self)
+            if answer.error is not None:
+                raise answer.error
+            assert self._slots is not None  # noqa: S101 - no values were taken
+            memory, self._slots = self._slots.array(self.task.slot), None
+            self._values = unpacked(answer, memory)
+        return self._values
+
+    def __del__(self) -> None:
+        if self._slots is not None:
+            self._slots.give_back(self.task.slot)
+
+
+class _Worker:
+    """A process, and the tickets of the batches that it has not answered yet, oldest first."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        context = worker_process.start_server(_PRELOADED)
+        self.pipe, theirs = context.Pipe()
+        self.tickets: list[Ticket] = []
+        self.is_up = False
+        arguments = theirs, pool.parcel, pool.slots.file, pool.slots.slot_bytes, dict(os.environ)
+        self.process: BaseProcess = context.Process(
+            target=serve, args=arguments, name="shardprep reader", daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+class WorkerPool:
+    """Worker processes that start at once, and fill batches when they are up."""
+
+    def __init__(
+        self,
+        source: BatchSource,
+        num_workers: int,
+        slots: Slots,
+        note: Callable[[int, RecordError], None],
+    ) -> None:
+        """Start the workers; `note` gets each bad record that they replace."""
+        self._source, self._note, self.slots = source, note, slots
+        self._most = max(BEGUN, -(-slots.number // num_workers))
+        """Number of batches up to which a worker gets new ones."""
+        self.parcel = Parcel.of(source)
+        self._num_failed_starts = 0
+        self._has_advised = False
+        self._waiting: list[Ticket] = []
+        self._workers: list[_Worker] = []
+        weakref.finalize(self, _end, self._workers, os.getpid())
+        weakref.finalize(self, self.parcel.file.close)
+        for _ in range(num_workers):
+            self._workers.append(_Worker(self))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a worker can take another batch; while workers start, the others may be full."""
+        if not self._can_take():
+            self.receive(0.0)
+        return self._can_take()
+
+    def _can_take(self) -> bool:
+        return any(one.is_up and len(one.tickets) < self._most for one in self._workers)
+
+    def begin(self, epoch: int, number: int) -> Ticket:
+        """Let a worker fill this host's part of global batch `number`."""
+        ticket = Ticket(self, Task(epoch, number, self.slots.take()))
+        self._assign(ticket)
+        return ticket
+
+    def answer_to(self, ticket: Ticket) -> Answer:
+        """Wait for the answer to a ticket, and pass on what it says of records."""
+        while ticket.answer is None:
+            if self.receive(_SILENT_S):
+                continue
+            for worker in self._workers:
+                if ticket in worker.tickets or not worker.is_up:
+                    self._replace(worker, f"gave no sign for {_SILENT_S:g} s")
+        for number, error in ticket.answer.bad:
+            self._note(number, error)
+        for line in ticket.answer.advice[: not self._has_advised]:
+            self._has_advised = True
+            warn(line)
+        return ticket.answer
+
+    def receive(self, timeout_s: float) -> bool:
+        """Handle the messages of workers, after waiting for one; return whether there was any."""
+        talking = {one.pipe: one for one in self._workers if one.tickets or not one.is_up}
+        ready = connection.wait(list(talking), timeout_s)
+        for pipe in ready:
+            worker = talking[pipe]  # type: ignore[index]
+            try:
+                self._handle(worker)
+            except (EOFError, OSError):
+                worker.process.join(_END_S)
+                self._replace(worker, worker_process.cause_of_death(worker.process.exitcode))
+        return bool(ready)
+
+    def close(self) -> None:
+        """End the workers at once."""
+        _end(self._workers, os.getpid())
+
+    def _handle(self, worker: _Worker) -> None:
+        if not worker.is_up:
+            worker.pipe.recv_bytes()
+            worker.is_up, self._num_failed_starts = True, 0
+            waiting, self._waiting = self._waiting, []
+            for ticket in waiting:
+                self._assign(ticket)
+            return
+        answer: Answer = worker.pipe.recv()
+        worker.tickets.pop(0).answer = answer
+
+    def _assign(self, ticket: Ticket) -> None:
+        able = [worker for worker in self._workers if worker.is_up]
+        if not able:
+            self._waiting.append(ticket)
+            return
+        worker = min(able, key=lambda one: len(one.tickets))
+        worker.tickets.append(ticket)
+        with suppress(OSError):  # it died; `receive` handles that
+            worker.pipe.send(ticket.task)
+
+    def _replace(self, worker: _Worker, how: str) -> None:
+        worker.end()
+        self._num_failed_starts += not worker.is_up
+        if self._num_failed_starts == _MOST_FAILED_STARTS:
+            self.close()  # threads fill the next batches
+            what = f"a worker could not be started, {_MOST_FAILED_STARTS} times ({how})"
+            raise DatasetError(_WHERE, what, "free some memory, or give num_workers=0")
+        for ticket in islice(worker.tickets, BEGUN):
+            ticket.num_deaths += 1
+            if ticket.num_deaths == _MOST_DEATHS:
+                ticket.answer = Answer(error=self._lost(ticket.task, how))
+        self._workers[self._workers.index(worker)] = _Worker(self)
+        for ticket in worker.tickets:
+            if ticket.answer is None:
+                self._assign(ticket)
+
+    def _lost(self, task: Task, how: str) -> DatasetError:
+        order, records = self._source.order, self._source.records
+        rows = order.rows(order.batch(task.epoch, task.number)[0]).tolist()
+        name, record, _ = records.place(rows[0])
+        others = f"record {record} and {len(rows) - 1} others of its batch"
+        where = f"{records.store.located(name)}, {others}"
+        what = f"worker processes ended twice with this batch ({how})"
+        return DatasetError(where, what, "give num_workers=0 to see why")
+
+
+def _end(workers: list[_Worker], owner: int) -> None:
+    if os.getpid() == owner:  # not in a process that was forked from the owner
+        while workers:
+            workers.pop().end()

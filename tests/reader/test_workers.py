@@ -1,0 +1,489 @@
+"""Worker processes fill the batches that threads would fill, whatever happens to the workers."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shardprep import reader
+from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
+from shardprep.errors import DatasetError, RecordError
+from shardprep.reader.arrays import team, worker_pool
+from shardprep.reader.arrays.batch_maker import BatchSource
+from shardprep.reader.arrays.team import Team
+from shardprep.reader.config import Advice
+from tests.reader.datasets import NUM_TRAIN, damage, of_form, put, refused
+from tests.support.annotated import Marked, annotated
+from tests.support.builders import build, encoded, pixels, write_folder
+from tests.support.examples import thorough
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tests.support.object_store import Bucket
+
+Set = dict[str, "Path"]
+
+
+@pytest.fixture(autouse=True, name="_all_by_workers")
+def _all_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a worker instead of filling the first batches with threads."""
+    usual = Team._workers
+
+    def waiting(self: Team) -> Any:
+        pool = usual(self)
+        while pool is None and self._num_workers:
+            time.sleep(0.005)
+            pool = usual(self)
+        return pool
+
+    monkeypatch.setattr(Team, "_workers", waiting)
+
+
+@pytest.fixture(scope="module", name="sets")
+def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
+    forms = ("jpeg", "png", "raw", "own sizes", "multilabel", "text")
+    boxes, labels = ((1, 2, 9, 12), (3, 0, 8, 5)), (0, 1)
+    marked = {
+        f"train/{'xy'[i % 2]}/{i}.png": Marked(boxes[: i % 3], labels[: i % 3]) for i in range(17)
+    }
+    images = {(i, n): pixels(9, 12, seed=9 * i + n) for i in range(8) for n in range(1 + i % 3)}
+    stacks = {
+        f"{'ab'[i % 2]}/s{i}/{n}.png": encoded(Image.fromarray(image), "PNG")
+        for (i, n), image in images.items()
+    }
+    root = tmp_path_factory.mktemp("stacks")
+    made = build(
+        write_folder(root / "source", stacks), root / "out", shards=2, size="12x9", format="png",
+        stack="{kind}/{id}/*.png", labels="folder",
+    )  # fmt: skip
+    own = {
+        kind: annotated(tmp_path_factory.mktemp(kind), *features, marked=marked)
+        for kind, features in {"boxes": (BOX, BOX_LABEL), "masks": (MASK,)}.items()
+    }
+    return {form: of_form(tmp_path_factory, form) for form in forms} | own | {"stacks": made.path}
+
+
+def flat(value: Any) -> Iterator[bytes]:
+    """Yield the type, shape and content of each array of a batch."""
+    if isinstance(value, dict):
+        for name in sorted(value):
+            yield from (name.encode(), *flat(value[name]))
+    elif isinstance(value, list | tuple):
+        yield f"{len(value)}".encode()
+        for one in value:
+            yield from flat(one)
+    elif isinstance(value, np.ndarray) and value.dtype != object:
+        yield f"{value.dtype}{value.shape}".encode()
+        yield np.ascontiguousarray(value).tobytes()
+    else:
+        yield repr(value.tolist() if isinstance(value, np.ndarray) else value).encode()
+
+
+def stream(batches: Any) -> str:
+    """Return the SHA-256 of all batches."""
+    digest = hashlib.sha256()
+    for batch in batches:
+        for part in flat(batch):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def pool_of(batches: Any) -> Any:
+    return batches._team._pool.result()
+
+
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "jpeg": ("jpeg", {}),
+    "png": ("png", {"shuffle": False}),
+    "raw": ("raw", {"drop_remainder": True}),
+    "all features": ("multilabel", {"as_supervised": False}),
+    "texts": ("text", {}),
+    "crops": ("jpeg", {"random_resized_crop": 8}),
+    "weights": ("jpeg", {"weights": "balanced"}),
+    "ragged images": ("own sizes", {"ragged": True}),
+    "buckets": ("own sizes", {"buckets": 0}),
+    "boxes": ("boxes", {}),
+    "boxes in pixels": ("boxes", {"box_format": "xywh", "max_boxes": 2}),
+    "ragged boxes": ("boxes", {"ragged": True}),
+    "masks": ("masks", {"random_resized_crop": 8}),
+    "stacks": ("stacks", {}),
+    "cut stacks": ("stacks", {"max_length": 2}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_workers_yield_the_stream_of_threads(sets: Set, way: str, num_workers: int) -> None:
+    form, options = WAYS[way]
+    if "buckets" in options:
+        options = {"buckets": reader.buckets(sets[form], num_pixels=1024)}
+    dataset = reader.Dataset(sets[form])
+    usual = {"epochs": 2, "seed": 5, **options}
+    with dataset.batches(5, **usual, num_workers=num_workers) as batches:
+        found = stream(batches)
+    assert found == stream(dataset.batches(5, **usual, num_workers=0))
+
+
+def test_workers_read_mixes_slices_and_parts_of_hosts(sets: Set) -> None:
+    mix = reader.mix({sets["jpeg"]: 0.5, sets["png"]: 0.5})
+    for dataset in (reader.Dataset(mix), reader.Dataset(sets["jpeg"])[3:30]):
+        for host in range(2):
+            options: dict[str, Any] = {"seed": 3, "num_shards": 2, "shard_index": host}
+            with dataset.batches(4, **options, num_workers=2) as batches:
+                found = stream(batches)
+            assert found == stream(dataset.batches(4, **options, num_workers=0))
+
+
+def test_a_state_goes_on_with_any_number_of_workers(sets: Set) -> None:
+    dataset = reader.Dataset(sets["jpeg"])
+    whole = [stream([batch]) for batch in dataset.batches(5, epochs=2, seed=1, num_workers=0)]
+    with dataset.batches(5, epochs=2, seed=9, num_workers=2) as batches:
+        for number in range(len(whole)):
+            before = dataset.batches(5, epochs=2, seed=1, num_workers=0)
+            for _ in range(number):
+                next(before)
+            batches.load_state_dict(before.state_dict())
+            assert stream([next(batches)]) == whole[number]
+            after = batches.state_dict()
+            rest = dataset.batches(5, epochs=2, seed=2, num_workers=0)
+            rest.load_state_dict(after)
+            assert [stream([batch]) for batch in rest] == whole[number + 1 :]
+
+
+def test_a_bucket_is_read_by_workers(sets: Set, bucket: Bucket) -> None:
+    url = put(bucket, sets["jpeg"])
+    with reader.Dataset(url).batches(5, seed=1, num_workers=2) as batches:
+        found = stream(batches)
+    assert found == stream(reader.Dataset(sets["jpeg"]).batches(5, seed=1, num_workers=0))
+
+
+def test_loaders_and_keras_take_workers(sets: Set) -> None:
+    dataset = reader.Dataset(sets["jpeg"])
+    for make in (dataset.loader, dataset.keras):
+        one, two = (make(5, seed=1, num_workers=number) for number in (2, 0))
+        pairs = zip(list(take(one)), list(take(two)), strict=True)
+        for first, second in pairs:
+            for left, right in zip(first, second, strict=True):
+                assert (np.asarray(left) == np.asarray(right)).all()
+        one.close()
+
+
+def take(loader: Any) -> Iterator[Any]:
+    """Yield an epoch of a loader or of Keras' batches."""
+    for i, batch in enumerate(loader):
+        if i == len(loader):
+            return
+        yield batch
+
+
+# Memory
+
+
+def test_held_batches_are_never_overwritten(sets: Set) -> None:
+    dataset = reader.Dataset(sets["jpeg"])
+    with dataset.batches(4, epochs=4, seed=1, num_workers=2) as batches:
+        held = list(batches)
+    assert len(held) == 44
+    expected = dataset.batches(4, epochs=4, seed=1, num_workers=0)
+    assert stream(held) == stream(expected)
+    held[0][0][:] = 0  # as writable as the batches of threads
+    assert not held[0][0].any()
+
+
+def test_a_view_or_a_tensor_keeps_its_slot(sets: Set) -> None:
+    torch = pytest.importorskip("torch")
+    batches = reader.Dataset(sets["raw"]).batches(4, epochs=None, seed=1, num_workers=1)
+    views, copies = [], []
+    for _ in range(30):
+        images, _ = next(batches)
+        views.append(torch.from_numpy(images[1:])[..., 0])
+        copies.append(images[1:, ..., 0].copy())
+        del images
+    assert all((view.numpy() == copy).all() for view, copy in zip(views, copies, strict=True))
+    batches.close()
+
+
+def test_slots_are_used_again_when_batches_are_released(sets: Set) -> None:
+    with reader.Dataset(sets["raw"]).batches(4, epochs=None, num_workers=2) as batches:
+        slots = pool_of_started(batches).slots
+        before = len(slots._slots)
+        for _ in range(200):
+            next(batches)
+        assert len(slots._slots) == before
+        held = [next(batches) for _ in range(3 * before)]
+        grown = len(slots._slots)
+        assert grown > before
+        held.clear()
+        gc.collect()
+        for _ in range(200):
+            next(batches)
+        assert len(slots._slots) == grown
+
+
+def pool_of_started(batches: Any) -> Any:
+    next(batches)
+    return pool_of(batches)
+
+
+def test_arrays_beyond_a_slot_are_sent_and_equal(
+    sets: Set, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BatchSource, "batch_bytes", lambda _: 4096)
+    dataset = reader.Dataset(sets["jpeg"])
+    with dataset.batches(16, seed=1, num_workers=1) as batches:
+        found = stream(batches)
+    assert found == stream(dataset.batches(16, seed=1, num_workers=0))
+
+
+# Damage
+
+
+def test_errors_and_replaced_records_are_those_of_threads(sets: Set, tmp_path: Path) -> None:
+    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
+    damage(copied, 12, 13, 40)
+    dataset = reader.Dataset(copied)
+    with dataset.batches(5, shuffle=False, num_workers=2) as batches:
+        next(batches)
+        next(batches)
+        state = batches.state_dict()
+        for _ in range(2):
+            with pytest.raises(RecordError, match="record 12"):
+                next(batches)
+            assert batches.state_dict() == state
+    read = []
+    for number in (0, 2):
+        options: dict[str, Any] = {"seed": 1, "epochs": 2, "on_error": "skip"}
+        with dataset.batches(5, **options, num_workers=number) as batches:
+            with pytest.warns(RuntimeWarning, match="skipped") as warned:
+                digest = stream(batches)
+            lines = [str(one.message) for one in warned]
+            read.append((digest, lines, [str(error) for error in batches.skipped]))
+    assert len(read[0][1]) == 3
+    assert read[0] == read[1]
+
+
+def test_advice_of_workers_is_given_once(sets: Set) -> None:
+    with (
+        reader.Dataset(sets["boxes"]).batches(2, max_boxes=1, epochs=3, num_workers=2) as batches,
+        pytest.warns(Advice, match="max_boxes=1 keeps the largest") as warned,
+    ):
+        list(batches)
+    assert len(warned) == 1
+
+
+def test_a_missing_shard_is_the_error_of_threads(sets: Set, tmp_path: Path) -> None:
+    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
+    dataset = reader.Dataset(copied)
+    for path in copied.glob("*-train.tfrecord*"):
+        path.unlink()
+    for number in (0, 1):
+        batches = dataset.batches(5, num_workers=number)
+        with pytest.raises(DatasetError, match="is missing, the manifest says"):
+            next(batches)
+        batches.close()
+
+
+# Workers that end
+
+
+@pytest.mark.parametrize("at", [0, 4, *(thorough(at) for at in (1, 2, 3, 5, 6, 7, 8))])
+def test_a_killed_worker_costs_no_batch(sets: Set, at: int) -> None:
+    dataset = reader.Dataset(sets["jpeg"])
+    expected = stream(dataset.batches(5, seed=1, num_workers=0))
+    with dataset.batches(5, seed=1, num_workers=2) as batches:
+        found = []
+        for number, batch in enumerate(batches):
+            if number == at:
+                workers = pool_of(batches)._workers
+                os.kill(workers[at % len(workers)].process.pid, signal.SIGKILL)
+            found.append(batch)
+    assert stream(found) == expected
+
+
+def test_a_worker_that_hangs_is_replaced(sets: Set, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "_SILENT_S", 1.0)
+    dataset = reader.Dataset(sets["jpeg"])
+    with dataset.batches(5, seed=1, num_workers=1) as batches:
+        found = [next(batches)]
+        os.kill(pool_of(batches)._workers[0].process.pid, signal.SIGSTOP)
+        found += batches
+    assert stream(found) == stream(dataset.batches(5, seed=1, num_workers=0))
+
+
+def test_a_batch_that_ends_two_workers_is_an_error(
+    sets: Set, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = worker_pool.WorkerPool._assign
+
+    def killing(self: Any, ticket: Any) -> None:
+        usual(self, ticket)
+        for worker in self._workers:
+            if ticket in worker.tickets:
+                os.kill(worker.process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(worker_pool.WorkerPool, "_assign", killing)
+    with reader.Dataset(sets["jpeg"]).batches(5, shuffle=False, num_workers=1) as batches:
+        line = refused(lambda: next(batches))
+    assert (
+        "record 0 and 4 others of its batch: worker processes ended twice with this batch" in line
+    )
+    assert "killed by SIGKILL" in line
+
+
+def test_workers_that_do_not_start_are_an_error(sets: Set, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "serve", sys.exit)  # any function that ends
+    dataset = reader.Dataset(sets["jpeg"])
+    with dataset.batches(5, seed=1, num_workers=1) as batches:
+        line = refused(lambda: next(batches))
+        monkeypatch.undo()
+        found = stream(batches)
+    assert "a worker could not be started, 3 times" in line
+    assert found == stream(dataset.batches(5, seed=1, num_workers=0))
+
+
+@pytest.mark.parametrize("way", ["close", "garbage", "with", "end"])
+def test_workers_end_with_their_iterator(sets: Set, way: str) -> None:
+    batches = reader.Dataset(sets["jpeg"]).batches(5, num_workers=2)
+    next(batches)
+    processes = [worker.process for worker in pool_of(batches)._workers]
+    match way:
+        case "close":
+            batches.close()
+        case "with":
+            with batches:
+                pass
+        case "end":
+            list(batches)
+    del batches
+    assert gone([process.pid for process in processes if process._popen is not None])
+
+
+def gone(pids: Sequence[int | None]) -> bool:
+    """Wait until the processes have ended; return False after 20 seconds."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if not any(is_running(pid) for pid in pids if pid):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:  # noqa: PTH123
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# The program
+
+
+def run(code: str, folder: Path, before: str = "") -> subprocess.CompletedProcess[str]:
+    script = folder / "program.py"
+    script.write_text(textwrap.dedent(code))
+    command = f"{before}exec {sys.executable} {script}"
+    return subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_program_without_a_guard_runs_once(sets: Set, tmp_path: Path) -> None:
+    """Also with few file descriptors."""
+    code = f"""
+        print("begin")
+        from shardprep import reader
+        batches = reader.Dataset({str(sets["jpeg"])!r}).batches(5, epochs=40, num_workers=3)
+        print(sum(len(images) for images, _ in batches))
+        """
+    done = run(code, tmp_path, "ulimit -n 64; ")
+    assert (done.stdout, done.stderr) == (f"begin\n{40 * NUM_TRAIN}\n", "")
+
+
+def test_no_worker_outlives_a_killed_program(sets: Set, tmp_path: Path) -> None:
+    code = f"""
+        import os, signal, time
+        from shardprep import reader
+        batches = reader.Dataset({str(sets["jpeg"])!r}).batches(5, epochs=None, num_workers=2)
+        next(batches)
+        pool = batches._team._pool.result()
+        print(*(worker.process.pid for worker in pool._workers), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    pids = [int(pid) for pid in run(code, tmp_path).stdout.split()]
+    assert len(pids) == 2
+    assert gone(pids)
+
+
+def test_ctrl_c_ends_a_program_at_once(sets: Set, tmp_path: Path) -> None:
+    code = f"""
+        import os, signal, threading, time
+        from shardprep import reader
+        batches = reader.Dataset({str(sets["jpeg"])!r}).batches(5, epochs=None, num_workers=2)
+        next(batches)
+        while not batches._team._pool.result().has_room: pass
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            for _ in batches: pass
+        except KeyboardInterrupt:
+            print(len(next(batches)[0]) > 0)
+        """
+    done = run(code, tmp_path)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_threads_fill_batches_while_workers_start(
+    sets: Set, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    dataset = reader.Dataset(sets["jpeg"])
+    with dataset.batches(5, epochs=None, seed=1, num_workers=1) as batches:
+        kinds, found = [], []
+        while "Ticket" not in kinds:
+            kinds = [type(begun).__name__ for _, begun in batches._started]
+            found.append(next(batches))
+    expected = dataset.batches(5, epochs=None, seed=1, num_workers=0)
+    assert stream(found) == stream(next(expected) for _ in found)
+
+
+def test_the_number_of_workers_follows_from_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, number in ((2, 0), (8, 0), (16, 4), (64, 16)):
+        monkeypatch.setattr(team, "usable_cores", lambda cores=cores: cores)
+        assert team._num_workers(None, is_remote=False) == number
+        assert team._num_workers(None, is_remote=True) == 0
+        assert team._num_workers(3, is_remote=True) == 3
+
+
+def _numbers_in_a_daemon(pipe: Any) -> None:
+    found: list[Any] = [team._num_workers(None, is_remote=False)]
+    try:
+        team._num_workers(2, is_remote=False)
+    except DatasetError as error:
+        found.append(str(error))
+    pipe.send(found)
+
+
+def test_a_process_that_may_not_start_processes_uses_threads() -> None:
+    here, there = multiprocessing.Pipe()
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=_numbers_in_a_daemon, args=(there,), daemon=True)
+    process.start()
+    number, line = here.recv()
+    process.join()
+    assert number == 0
+    assert "num_workers=2, and this process is a worker of another library" in line
