@@ -53,6 +53,20 @@ def test_flags_of_which_each_image_has_one_are_several_classes_or_one(tmp_path: 
     assert "--labels csv:train.csv:id:a,b --target class (" in found.error
 
 
+def test_a_table_of_a_tool_for_several_classes_has_several(tmp_path: Path) -> None:
+    found = _outcome(tmp_path, _NAMES, {"train/_classes.csv": ["id,a,b", *_rows("1 0", "0 1")]})
+    assert found.facts["train/100.jpg"] == {"split": "train", "labels": "a"}
+
+
+def test_a_column_about_a_split_is_no_label_beside_another(tmp_path: Path) -> None:
+    own = [*_rows("elm elm oak oak ash ash ash ash", "True False False")]
+    found = _outcome(tmp_path / "1", _NAMES, {"train.csv": ["id,trunk,service_test", *own]})
+    assert found.facts["train/100.jpg"] == {"split": "train", "label": "elm"}
+    own = [*_rows("3.5 4.5 2.25 1.5 0.5 9.5", "positive negative")]  # the only likely one
+    found = _outcome(tmp_path / "2", _NAMES, {"train.csv": ["id,weight,blood_test", *own]})
+    assert found.facts["train/100.jpg"] == {"split": "train", "label": "positive"}
+
+
 def test_a_word_of_the_title_decides_and_cells_may_have_several_classes(tmp_path: Path) -> None:
     tables = {"train.csv": ["id,Finding Labels,Patient Age", *_rows("a|b a b", "50 60")]}
     found = _outcome(tmp_path, _NAMES, tables)

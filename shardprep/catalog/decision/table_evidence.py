@@ -19,7 +19,7 @@ from shardprep.catalog.decision.column_evidence import (
 )
 from shardprep.catalog.decision.view import Options, Reading, View
 from shardprep.catalog.labels import ENOUGH, Labelling
-from shardprep.catalog.names import document_split, find_masks, given_split
+from shardprep.catalog.names import document_split, find_masks, given_split, words_of_split
 from shardprep.catalog.objects.detect import find_signs, text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
 from shardprep.catalog.objects.known_formats import FORMATS
@@ -159,6 +159,7 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         return []
     found = [one for one in found if one.strength >= LIKELY]
     first = [one for one in found if one.strength == best]
+    first = [one for one in first if not _is_of_split(one)] or first
     is_open = best < CERTAIN and len(first) > 1
     shown = found if is_open else first
     readings = [
@@ -181,6 +182,11 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         why = f"all images, also {number:,} with an empty cell"
         readings.append(Reading({"labels": "none"}, why))
     return readings[:_MOST_SHOWN]
+
+
+def _is_of_split(one: LabelColumns) -> bool:
+    """Return whether a title has a word of a split, such as `service_test`."""
+    return len(one.titles) == 1 and bool(words_of_split(one.titles[0])[0])
 
 
 def _num_empty(one: LabelColumns) -> int:
