@@ -75,6 +75,18 @@ def test_copies_in_folders_of_classes_are_asked(tmp_path: Path) -> None:
     assert "--labels folder" in str(caught.value)
 
 
+def test_grey_and_cut_out_copies_of_classes_are_left_out(tmp_path: Path) -> None:
+    kinds = {f"{kind}/{name}/#.jpg": pixels for kind, pixels in
+             (("color", "scene"), ("grayscale", "grey"), ("segmented", "cut"))
+             for name in ("rust", "scab")}  # fmt: skip
+    made = catalog(tmp_path / "1", pictures(kinds))
+    assert made.label_names == ("rust", "scab")
+    assert {key.split("/")[0] for key in (one.key for one in made.items)} == {"color"}
+    hazy = {name.replace("grayscale", "hazy"): kind for name, kind in kinds.items()}
+    with pytest.raises(QuestionError):  # of a hazy photo, the clear one may be the target
+        catalog(tmp_path / "2", pictures(hazy))
+
+
 def test_other_scenes_with_equal_names_are_classes(tmp_path: Path) -> None:
     names = [f"{folder}/{i}.png" for folder in ("high", "low") for i in range(6)]
     made = catalog(tmp_path, {name: picture("scene", name, name, (64, 48)) for name in names})
