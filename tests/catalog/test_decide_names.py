@@ -176,3 +176,13 @@ def test_test_images_are_labelled_by_their_names_if_they_are_named_like_classes(
     targets = {one.key: one.target for one in made.items}
     assert made.label_names == ("A", "nothing")
     assert targets["test/A_test.jpg"] == targets["train/A/A1.jpg"] == 0
+
+
+def test_a_folder_of_test_without_classes_is_left_out(tmp_path: Path) -> None:
+    keys = [f"{split}/{name}/{i}.jpg" for split in ("Train", "Test") for name in ("fig", "kiwi")
+            for i in range(3)]  # fmt: skip
+    made = catalog(tmp_path / "1", pictures(*keys, *(f"test-several/{i}.jpg" for i in range(4))))
+    assert sorted(one.key for one in made.items) == sorted(keys)
+    assert len(made.skipped) == 4
+    made = catalog(tmp_path / "2", pictures(*keys, *(f"several/{i}.jpg" for i in range(4))))
+    assert made.label_names == ("fig", "kiwi", "several")
