@@ -184,5 +184,7 @@ def test_a_folder_of_test_without_classes_is_left_out(tmp_path: Path) -> None:
     made = catalog(tmp_path / "1", pictures(*keys, *(f"test-several/{i}.jpg" for i in range(4))))
     assert sorted(one.key for one in made.items) == sorted(keys)
     assert len(made.skipped) == 4
+    alone = pictures(*keys[:6], *(f"test-several/{i}.jpg" for i in range(4)))
+    assert len(catalog(tmp_path / "3", alone).items) == 10  # a split without labels
     made = catalog(tmp_path / "2", pictures(*keys, *(f"several/{i}.jpg" for i in range(4))))
     assert made.label_names == ("fig", "kiwi", "several")
