@@ -49,7 +49,7 @@ _WIDE = 2
 _MANY = 20
 """Numbered folders are probably samples if there are this many, with fewer images each."""
 _MOST_DOCUMENTS = 64
-_HEAD = 1 << 16
+_MOST_BYTES = 1 << 22
 _MOST_DEPTH = 6
 _INDEX = "an index of letters above the names"
 _CLASS = re.compile(
@@ -78,7 +78,7 @@ def labels_by_names(view: View) -> Sequence[Reading]:
     """Return the readings of the names of folders and files, if these are not clear classes."""
     if len(view.members) < 2 or not view.is_open(*_OTHERS):
         return []
-    if readings := _texts_beside(view):
+    if readings := _texts_beside(view) or _of_listed_words(view):
         return readings
     every = view.folders
     is_test = view.index.splits.fit(lambda split: split == "test")
@@ -275,6 +275,24 @@ def _of_fields(view: View) -> list[Reading]:
             found.append(Reading({"labels": f"regex:{one.regex}", **more}, one.why))
     is_certain = any(one.is_certain for one in fields)
     return [*found, _NONE] if found and not is_certain else found[:1]
+
+
+def _of_listed_words(view: View) -> list[Reading]:
+    """Return the field of names that has words of a list as text, such as `lexicon.txt`."""
+    lists = view.documents.members(".txt")
+    names = {path.rpartition("/")[2] for path in view.folders}
+    if not 0 < len(lists) <= _NUM_SAMPLES or not all(map(str.isdecimal, filter(None, names))):
+        return []
+    stems = [*{*Texts.of(_sampled(view)).stems(0)}]
+    fields = [one for one in name_fields(stems) if one.is_text and not one.is_class]
+    for field, member in itertools.product(fields, lists):
+        words = {*head_of(member, _MOST_BYTES).casefold().splitlines()}
+        found = [match["label"] for one in stems if (match := re.search(field.regex, one))]
+        number = sum(one.casefold() in words for one in found)
+        if number >= ENOUGH * len(stems):
+            why = f"{member.key} has the word of {number:,} of {counted(len(stems), 'name')}"
+            return [Reading({"labels": f"regex:{field.regex}", "target": "text"}, why)]
+    return []
 
 
 def _of_whole_names(view: View) -> Iterator[Reading]:
