@@ -306,10 +306,20 @@ def _of_whole_names(view: View) -> Iterator[Reading]:
     if len(lengths) == 1 and len(forms) > 2 and 2 * num_codes > len(stems):
         options = {"labels": r"regex:(^|/)(?P<label>[^/]+)\.[^./]+$", "target": "text"}
         yield Reading(options, f"{lengths.pop()} letters and numbers in each name")
-        some = view.members[:: len(view.members) // _NUM_SAMPLES + 1]
-        sizes = {image_size(one.extent) for one in some}
-        if len(sizes) > 1 or not all(size and size[1] >= _WIDE * size[0] for size in sizes):
+        sizes = _sizes(view)
+        if len(sizes) > 1 or not are_wide(view):
             yield _NONE
+
+
+def _sizes(view: View) -> set[tuple[int, int] | None]:
+    """Return height and width of some images."""
+    some = view.members[:: len(view.members) // _NUM_SAMPLES + 1]
+    return {image_size(one.extent) for one in some}
+
+
+def are_wide(view: View) -> bool:
+    """Return whether some images are twice as wide as high, as pictures of words are."""
+    return all(size and size[1] >= _WIDE * size[0] for size in _sizes(view))
 
 
 def _texts_beside(view: View) -> list[Reading]:

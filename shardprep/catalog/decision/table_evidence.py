@@ -17,6 +17,7 @@ from shardprep.catalog.decision.column_evidence import (
     LabelColumns,
     found_columns,
 )
+from shardprep.catalog.decision.name_evidence import are_wide
 from shardprep.catalog.decision.view import Options, Reading, View
 from shardprep.catalog.labels import ENOUGH, Labelling
 from shardprep.catalog.names import document_split, find_masks, given_split, words_of_split
@@ -165,7 +166,7 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     readings = [
         reading
         for one in sorted(shown, key=lambda one: -one.strength)
-        for options in one.options
+        for options in (one.options[:1] if _is_word(view, one) else one.options)
         for reading in _with_solution(view, one, Reading(_with_splits(view, one, options), one.why))
     ]
     if readings == [one for one in readings if one.options == {"labels": rule}]:
@@ -182,6 +183,12 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         why = f"all images, also {number:,} with an empty cell"
         readings.append(Reading({"labels": "none"}, why))
     return readings[:_MOST_SHOWN]
+
+
+def _is_word(view: View, one: LabelColumns) -> bool:
+    """Return whether a column of texts, or of classes with few images, has the words in images."""
+    targets = [options.get("target") for options in one.options]
+    return targets == ["text", None] and are_wide(view)
 
 
 def _is_of_split(one: LabelColumns) -> bool:
