@@ -117,7 +117,7 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
         try:
             match = match_ids(view.index, table)
         except AmbiguousIdError as error:
-            if readings := _apart(view, error.found):
+            if readings := apart(view, error.found):
                 return readings
             continue
         except SourceError:
@@ -274,7 +274,7 @@ def _of_other_splits(view: View, match: TableMatch) -> Iterator[str]:
             yield other.name
 
 
-def _apart(view: View, found: Sequence[int]) -> list[Reading]:
+def apart(view: View, found: Sequence[int]) -> list[Reading]:
     """Return a reading for each of several images of an id: by their endings, or their folders."""
     keys = [view.index.keys[at] for at in found[:_MOST_COPIES]]
     paths = [key.split("/")[:-1] for key in keys]
