@@ -209,7 +209,8 @@ def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Re
         inputs = [
             one
             for one in named or pairs
-            if one.is_picture and (one.likeness.is_same or not needs_likeness)
+            if one.is_picture
+            and (one.likeness.is_same or (one.likeness.num_pairs and not needs_likeness))
         ]
         out = [one.kind for one in pairs if one not in inputs and one.kind.folders]
         if inputs and (reading := _reading(view, target, inputs, out)):
@@ -219,6 +220,8 @@ def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Re
             if by_class and out and all(_are_grey(one.kind) for one in inputs):
                 return by_class  # two variants of classes: grey, and cut out
             found += by_class
+            if all(one.likeness.has_hues and not one.likeness.is_same for one in inputs):
+                found.append(Reading({"labels": "folder"}, "the scenes of their pictures differ"))
     return found
 
 
