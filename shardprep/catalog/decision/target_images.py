@@ -217,7 +217,8 @@ def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Re
             found.append(reading)
             others = [one.kind for one in pairs if one.kind.folders]
             by_class = [_by_class(others)] if _has_classes(view, target) else []
-            if by_class and out and all(_are_grey(one.kind) for one in inputs):
+            has_cuts = any(one.is_picture for one in pairs if one not in inputs)
+            if by_class and has_cuts and all(_are_grey(one.kind) for one in inputs):
                 return by_class  # two variants of classes: grey, and cut out
             found += by_class
             if all(one.likeness.has_hues and not one.likeness.is_same for one in inputs):
