@@ -17,6 +17,7 @@ import numpy as np
 from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.items import Items
 from shardprep.catalog.labels import ENOUGH, Labelling, label_by_table
+from shardprep.catalog.names import words_of_split
 from shardprep.catalog.objects.combine import (
     NO_ANNOTATION,
     NO_MASK,
@@ -392,7 +393,7 @@ def _findings(
             hint = unlisted if annotated.has_background else ""
             findings.append(f"skipped {counted(lost, 'image')} that no annotation lists{hint}")
     elif recipe.labels == "auto":
-        _ask_about(unlabelled, labelling, len(wanted.members))
+        _ask_about(unlabelled, labelling, wanted.index)
         findings += labelling.findings
         findings += annotation_findings(wanted.index.keys, wanted.documents)
         patterns = stack_patterns(wanted.index.keys, wanted.tables)
@@ -421,8 +422,11 @@ def _without_effect(
     return findings
 
 
-def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, num_images: int) -> None:
+def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, index: KeyIndex) -> None:
     lost = [one.key for one in unlabelled if one.reason == _NO_LABEL]
+    if labelling.rule == "folder":  # a folder such as `test-several`, beside classes of test
+        lost = [key for key in lost if "test" not in words_of_split(key.rpartition("/")[0])[0]]
+    num_images = len(index.keys)
     if num_images - len(lost) < ENOUGH * num_images:
         rule = shlex.quote(labelling.rule)
         such = f"such as {shown(lost[0], MOST_SHOWN)} (labels by {labelling.how})"

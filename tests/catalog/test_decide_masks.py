@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from shardprep.errors import QuestionError
 from tests.catalog.builders import catalog
-from tests.support.builders import write_folder
+from tests.support.builders import encoded, write_folder
 from tests.support.first_contact import outcome
 from tests.support.scenes import picture
 
@@ -106,6 +108,22 @@ def test_masks_of_classes_come_before_those_with_numbers_of_objects(tmp_path: Pa
     assert masks_of(made)["Training_Input/0.jpg"] == ["ids/0.png"]
     read = flags(tmp_path / "2", PHOTOS | numbers | files("mask", *numbered("masks/{}.png")))
     assert "masks/{stem}.png" in [one.get("masks") for one in read]  # two values are no classes
+
+
+def test_numbers_of_objects_are_certain_if_three_counts_differ(tmp_path: Path) -> None:
+    def masks(*counts: int) -> dict[str, bytes]:
+        pixels = np.arange(SIZE[0] * SIZE[1], dtype=np.uint8).reshape(SIZE[::-1])
+        return {
+            f"masks/{i}.png": encoded(Image.fromarray(pixels % (n + 1)), "PNG")
+            for i, n in enumerate(counts)
+        }
+
+    photos = files("scene", *numbered("images/{}.jpg", 9))
+    made = catalog(tmp_path / "1", photos | masks(1, 2, 3, 1, 2, 3, 4, 1, 2))
+    assert made.recipe.instances
+    for i, counts in enumerate([(1, 3, 3, 1, 1, 3, 3, 1, 3), (1, 2, 3, 4)]):  # may be classes
+        read = flags(tmp_path / f"q{i}", dict([*photos.items()][: len(counts)]) | masks(*counts))
+        assert [one.get("instances") for one in read] == [None, True]
 
 
 def test_masks_that_are_equal_for_all_images_are_fields_of_view(tmp_path: Path) -> None:

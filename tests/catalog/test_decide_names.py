@@ -154,6 +154,20 @@ def test_names_of_a_few_letters_and_numbers_may_be_the_text(tmp_path: Path) -> N
     assert caught.value.choices[0].options["target"] == "text"
 
 
+def test_a_word_in_names_that_a_list_has_is_the_text_of_the_image(tmp_path: Path) -> None:
+    keys = [f"{i}/{name}.jpg" for i in (1, 2) for name in ("1_Bulls_7", "2_Squad_14", "3_lute_21")]
+    images = pictures(*keys)
+    made = catalog(tmp_path / "1", images | {"words.txt": b"bulls\nchair\nlute\nsquad\n"})
+    assert sorted({str(one.target) for one in made.items}) == ["Bulls", "Squad", "lute"]
+    made = catalog(tmp_path / "2", images | {"words.txt": b"bulls\nchair\n"})
+    assert made.label_names == ("1", "2")
+    photos = pictures(
+        "tame/1_cat_7.jpg", "tame/2_dog_14.jpg", "wild/3_elk_21.jpg", "wild/4_fox_1.jpg"
+    )
+    made = catalog(tmp_path / "3", photos | {"words.txt": b"cat\ndog\nelk\nfox\n"})
+    assert made.label_names == ("tame", "wild")
+
+
 def test_texts_beside_images_are_their_captions(tmp_path: Path) -> None:
     keys = [f"{i:02}.jpg" for i in range(8)]
     texts = {f"{i:02}.txt": f"a house with number {i}".encode() for i in range(8)}
@@ -176,3 +190,15 @@ def test_test_images_are_labelled_by_their_names_if_they_are_named_like_classes(
     targets = {one.key: one.target for one in made.items}
     assert made.label_names == ("A", "nothing")
     assert targets["test/A_test.jpg"] == targets["train/A/A1.jpg"] == 0
+
+
+def test_a_folder_of_test_without_classes_is_left_out(tmp_path: Path) -> None:
+    keys = [f"{split}/{name}/{i}.jpg" for split in ("Train", "Test") for name in ("fig", "kiwi")
+            for i in range(3)]  # fmt: skip
+    made = catalog(tmp_path / "1", pictures(*keys, *(f"test-several/{i}.jpg" for i in range(4))))
+    assert sorted(one.key for one in made.items) == sorted(keys)
+    assert len(made.skipped) == 4
+    alone = pictures(*keys[:6], *(f"test-several/{i}.jpg" for i in range(4)))
+    assert len(catalog(tmp_path / "3", alone).items) == 10  # a split without labels
+    made = catalog(tmp_path / "2", pictures(*keys, *(f"several/{i}.jpg" for i in range(4))))
+    assert made.label_names == ("fig", "kiwi", "several")

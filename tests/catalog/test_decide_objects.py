@@ -62,6 +62,18 @@ def test_folders_of_splits_and_kinds_are_no_classes_of_objects(tmp_path: Path) -
     assert {fact.get("boxes") for fact in stored(tmp_path, members).values()} == {"face"}
 
 
+def test_images_in_two_folders_that_a_document_fits_are_asked_for(tmp_path: Path) -> None:
+    keys = [f"{kind}/train/{i}.jpg" for kind in ("visible", "infrared") for i in range(6)]
+    members = images(*keys) | {f"notes/{i}.xml": voc(f"{i}.jpg", "person") for i in range(6)}
+    error = asked(tmp_path / "1", members)
+    assert "--root infrared --boxes voc (" in error
+    assert "--root visible --boxes voc (" in error
+    for i in range(6):  # a path says which
+        members[f"notes/{i}.xml"] = voc(f"visible/train/{i}.jpg", "person")
+    found = stored(tmp_path / "2", members)
+    assert {key for key, fact in found.items() if "boxes" in fact} == {*keys[:6]}
+
+
 BREEDS = [f"{name}/{name[:2]}{i}" for name in ("n01-beagle", "n02-pug") for i in range(4)]
 
 

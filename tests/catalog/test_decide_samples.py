@@ -99,11 +99,15 @@ def test_the_same_kinds_of_pictures_in_each_folder_are_channels(
     members = pictures(*(f"set/{one}/{names.replace('$', one)}.png" for one in cases), kind="grey")
     assert asked(tmp_path / "a", members)[0] == f"--stack '{{id}}/{stack}.png' --labels none"
     mask = names.replace("{flair,t1}", "seg")
+    masks = dict[str, bytes]()
     for one in cases:
-        members |= pictures(f"set/{one}/{mask.replace('$', one)}.png", kind="mask")
-    own = asked(tmp_path / "b", members)
-    mask = mask.replace("$", "*")
-    assert own[0] == f"--stack '{{id}}/{stack}.png' --masks '{{id}}/{mask}.png'"
+        masks |= pictures(f"set/{one}/{mask.replace('$', one)}.png", kind="mask")
+    made = catalog(tmp_path / "b", members | masks)  # grey pictures with a mask are certain
+    own_mask = f"{{id}}/{mask.replace('$', '*')}.png"
+    assert (made.recipe.stack, made.recipe.masks) == (f"{{id}}/{stack}.png", own_mask)
+    photos = pictures(*(f"set/{one}/{names.replace('$', one)}.png" for one in cases), kind="scene")
+    own = asked(tmp_path / "d", photos | masks)
+    assert own[0] == f"--stack '{{id}}/{stack}.png' --masks '{own_mask}'"
     words = pictures("trees/{birch,elm,fir}/{after,before}.png")
     assert len(classes_of(tmp_path / "c", words)) == 3
 

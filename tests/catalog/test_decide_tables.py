@@ -9,11 +9,13 @@ import pytest
 
 from tests.support.builders import write_folder
 from tests.support.first_contact import Outcome, outcome
-from tests.support.scenes import picture
+from tests.support.scenes import Size, picture
 
 
-def _outcome(folder: Path, names: list[str], tables: Mapping[str, list[str]]) -> Outcome:
-    files = {name: picture("scene", name, name, None) for name in names}
+def _outcome(
+    folder: Path, names: list[str], tables: Mapping[str, list[str]], size: Size | None = None
+) -> Outcome:
+    files = {name: picture("scene", name, name, size) for name in names}
     files |= {name: "\n".join(lines).encode() for name, lines in tables.items()}
     return outcome(write_folder(folder / "source", files), {})
 
@@ -51,6 +53,33 @@ def test_flags_of_which_each_image_has_one_are_several_classes_or_one(tmp_path: 
     found = _outcome(tmp_path, _NAMES, {"train.csv": ["id,a,b", *_rows("1 0", "0 1")]})
     assert "--labels csv:train.csv:id:a,b (" in found.error
     assert "--labels csv:train.csv:id:a,b --target class (" in found.error
+
+
+def test_other_words_in_test_are_texts_if_the_pictures_are_wide(tmp_path: Path) -> None:
+    names = [*_NAMES, "test/900.jpg", "test/901.jpg"]
+    tables = {
+        "train.csv": ["id,identity", *_rows("SIMON BENES DAPHNE LENA")],
+        "test.csv": ["id,identity", "900,KEVIN", "901,CLOTAIRE"],
+    }
+    found = _outcome(tmp_path / "1", names, tables, (96, 24))
+    assert found.facts["train/100.jpg"] == {"split": "train", "text": "SIMON"}
+    found = _outcome(tmp_path / "2", names, tables)
+    assert "--target text (" in found.error
+    assert "csv:test.csv,train.csv:id:identity (" in found.error
+
+
+def test_a_table_of_a_tool_for_several_classes_has_several(tmp_path: Path) -> None:
+    found = _outcome(tmp_path, _NAMES, {"train/_classes.csv": ["id,a,b", *_rows("1 0", "0 1")]})
+    assert found.facts["train/100.jpg"] == {"split": "train", "labels": "a"}
+
+
+def test_a_column_about_a_split_is_no_label_beside_another(tmp_path: Path) -> None:
+    own = [*_rows("elm elm oak oak ash ash ash ash", "True False False")]
+    found = _outcome(tmp_path / "1", _NAMES, {"train.csv": ["id,trunk,service_test", *own]})
+    assert found.facts["train/100.jpg"] == {"split": "train", "label": "elm"}
+    own = [*_rows("3.5 4.5 2.25 1.5 0.5 9.5", "positive negative")]  # the only likely one
+    found = _outcome(tmp_path / "2", _NAMES, {"train.csv": ["id,weight,blood_test", *own]})
+    assert found.facts["train/100.jpg"] == {"split": "train", "label": "positive"}
 
 
 def test_a_word_of_the_title_decides_and_cells_may_have_several_classes(tmp_path: Path) -> None:

@@ -54,6 +54,22 @@ def test_a_depth_map_is_the_target_of_its_photo(tmp_path: Path) -> None:
     assert made.recipe.target_image == "depth/{stem}.png"
 
 
+def test_pictures_of_other_scenes_in_folders_called_depth_are_no_depth_maps(tmp_path: Path) -> None:
+    def photos(*sizes: tuple[int, int], kind: str = "scene") -> dict[str, bytes]:
+        names = {f"{one}/{i}.png": size for one, size in zip(("rgb", "depth"), sizes, strict=False)
+                 for i in range(4)}  # fmt: skip
+        kinds = {name: kind if name.startswith("depth") else "scene" for name in names}
+        return {name: picture(kinds[name], name, name, size) for name, size in names.items()}
+
+    with pytest.raises(QuestionError) as error:
+        catalog(tmp_path / "1", photos((64, 48), (64, 48)))
+    flags = [one.flags for one in error.value.choices]
+    assert flags == ["--target-image 'depth/{name}'", "--labels folder"]
+    assert not catalog(tmp_path / "2", photos((64, 48), (40, 60))).recipe.target_image
+    made = catalog(tmp_path / "3", photos((64, 48), (64, 48), kind="grey"))
+    assert made.recipe.target_image == "depth/{name}"  # a map need not look like its photo
+
+
 def test_unclear_sides_and_several_targets_are_asked(tmp_path: Path) -> None:
     sides = {"train_A/#.png": "dark", "train_B/#.png": "mask", "train_C/#.png": "scene"}
     experts = {"raw/#.png": "dark", "expertA/#.png": "hazy", "expertB/#.png": "scene"}
@@ -73,6 +89,18 @@ def test_copies_in_folders_of_classes_are_asked(tmp_path: Path) -> None:
     with pytest.raises(QuestionError) as caught:
         catalog(tmp_path, pictures(both))
     assert "--labels folder" in str(caught.value)
+
+
+def test_grey_and_cut_out_copies_of_classes_are_left_out(tmp_path: Path) -> None:
+    kinds = {f"{kind}/{name}/#.jpg": pixels for kind, pixels in
+             (("color", "scene"), ("grayscale", "grey"), ("segmented", "cut"))
+             for name in ("rust", "scab")}  # fmt: skip
+    made = catalog(tmp_path / "1", pictures(kinds))
+    assert made.label_names == ("rust", "scab")
+    assert {key.split("/")[0] for key in (one.key for one in made.items)} == {"color"}
+    hazy = {name.replace("grayscale", "hazy"): kind for name, kind in kinds.items()}
+    with pytest.raises(QuestionError):  # of a hazy photo, the clear one may be the target
+        catalog(tmp_path / "2", pictures(hazy))
 
 
 def test_other_scenes_with_equal_names_are_classes(tmp_path: Path) -> None:

@@ -55,6 +55,16 @@ def test_a_document_that_names_the_images_is_not_passed_over(tmp_path: Path) -> 
     assert "det/train.json" in choices(tmp_path, members)[0].why
 
 
+def test_rows_of_an_image_and_a_kind_are_not_passed_over(tmp_path: Path) -> None:
+    ids = [f"ID_0000{i}" for i in range(4)]
+    members = pictures(*(f"stage_train/{one}.jpg" for one in ids))
+    rows = "".join(f"{one}_{kind},0\n" for one in ids for kind in ("any", "subdural"))
+    members["stage_train.csv"] = f"ID,Label\n{rows}".encode()
+    assert "stage_train.csv is not read" in choices(tmp_path / "1", members)[0].why
+    members["stage_train.csv"] = rows.replace("ID_", "LX_").encode()
+    assert "none found" in catalog(tmp_path / "2", members).labels_from
+
+
 def test_rows_with_the_numbers_of_images_are_not_passed_over(tmp_path: Path) -> None:
     members = pictures(*(f"frames/seq_{i:06}.jpg" for i in range(1, 9)))
     members["counts.txt"] = b"".join(b"%d,35,0.5\n" % i for i in range(1, 9))

@@ -5,7 +5,8 @@ pattern as in bash (`{1..3}`, `{a,b}`), through the archives that it lies in, an
 text or one of
 
 * `@image MODE`: an image of its own, RGB by default; `as png` whatever its suffix; `plus` bytes;
-* `@scene MODE`: an image that shows the same as others with its name and folder;
+* `@scene MODE`: an image that shows the same as others with its name and folder; `cut` for a part
+  of it on black;
 * `@same FILE`: the bytes of another file, or the first of them with `cut NUMBER`;
 * `@hex` bytes, and `@latin-1` text.
 
@@ -185,6 +186,8 @@ def image(name: str, mode: str = "RGB", suffix: str = "") -> bytes:
     noise = Image.fromarray(rng.integers(0, 256, (10, 12, 3), np.uint8))
     if mode == "I;16":
         noise = Image.fromarray(rng.integers(0, 1 << 12, (10, 12), np.uint16))
+    elif mode == "cut":
+        noise.paste(0, (0, 0, 12, 4))
     elif mode != "RGB":
         noise = noise.convert(mode)
     suffix = suffix or name.rpartition(".")[2].lower()

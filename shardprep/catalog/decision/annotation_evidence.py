@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from shardprep.catalog.decision.column_evidence import numbered_boxes
-from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.decision.table_evidence import apart
+from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, are_classes, find_label_column
-from shardprep.catalog.names import find_masks
+from shardprep.catalog.names import find_masks, stem
 from shardprep.catalog.objects.detect import document_signs, usual
 from shardprep.catalog.objects.formats.annotated_source import (
     AnnotatedSource,
@@ -23,9 +24,10 @@ from shardprep.catalog.objects.formats.annotated_source import (
     of_own_documents,
     read_each,
 )
+from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.known_formats import read_boxes
 from shardprep.catalog.objects.object_table import Found
-from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.table import json_rows, table_of
 from shardprep.errors import OptionName, SourceError, counted
 from shardprep.recipe.object_rules import parse_box_rule
@@ -42,6 +44,7 @@ _NO_CLASS = re.compile(
 """A word in the names of folders that are splits or kinds of files, and not classes."""
 _CUTS = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_FILE_NAME = re.compile("<filename>([^<]+)</filename>")
 _MOST_BYTES = 1 << 20
 _OUTLINES = ("labelme", "via", "jsonl")
 """Formats of tools that draw outlines; COCO has boxes first."""
@@ -60,8 +63,9 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     signs = [one for one in signs if one.key == "boxes" or (one.key == "masks" and not are_masks)]
     if not signs:
         return [] if are_masks else _without_header(view) or _labels_of_files(view)
-    readings = [reading for sign in _different(view, signs) for reading in _read(sign)]
-    return readings if are_masks else _with_labels(view, signs, readings)
+    several = [] if are_masks else _of_several(view, signs)
+    readings = several or [reading for sign in _different(view, signs) for reading in _read(sign)]
+    return readings if are_masks or several else _with_labels(view, signs, readings)
 
 
 def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> Sequence[Reading]:
@@ -80,6 +84,21 @@ def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> 
     if of_table:
         return [*readings, Reading({"labels": rule}, "labels of a table, without the objects")]
     return readings
+
+
+def _of_several(view: View, signs: Sequence[Sign]) -> list[Reading]:
+    """Return the readings of images in several folders that an XML document fits equally."""
+    if all(one.option != "voc" for one in signs):
+        return []
+    document = view.documents.members(".xml")[0]
+    match = _FILE_NAME.search(head_of(document))
+    name = match[1] if match else stem(document.key)
+    if len(view.index.find(stem(name))) > 1:
+        try:
+            Pairing(view.index).find(name, document.key)
+        except AmbiguousIdError as error:
+            return apart(view, error.found)
+    return []
 
 
 def _has_documents(view: View) -> bool:

@@ -54,6 +54,8 @@ _BOXES = re.compile(r"(\S*[^\d\s.]\S*( -?[\d.]+){4,5} ?){1,9999}")
 """Cell of boxes: a label and four or five numbers, for each."""
 _WORD = re.compile(r"(?<![a-z])(words?|text|line|plate)[-_ ]*\d+\.", re.IGNORECASE)
 """Name of an image of a word."""
+_OF_SETS = re.compile(r"(^|/)_classes\.csv$")
+"""Name of the table in which Roboflow exports several classes of an image."""
 _SEPARATORS = ("|", ";", ",", " ")
 _MANY_VALUES, _MANY_ROWS, _FEW = 20, 20, 5
 _SAMPLE = 100
@@ -185,7 +187,7 @@ def _flag_kinds(match: TableMatch, flags: Sequence[str], tables: Sequence[Table]
     numbers = [match.cells(one).map(as_number).filled(0.0) for one in flags]
     sums = [sum(max(one or 0, 0) for one in row) for row in zip(*numbers, strict=True)]
     sums = [one for one, row in zip(sums, match.row_of, strict=True) if row >= 0]
-    if any(one != 1 for one in sums):
+    if any(one != 1 for one in sums) or _OF_SETS.search(match.table.files):
         return [{}]
     for other in tables:
         if SUBMISSION.search(other.name) and {*flags} <= {*other.header} and len(other.rows):

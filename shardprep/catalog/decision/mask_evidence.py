@@ -54,6 +54,8 @@ _MOST = 0.75
 _EQUAL = 0.95
 """Minimum correlation of two masks that show the same."""
 _BINARY = 2
+_MANY_NUMBERS = 3
+"""Minimum of different numbers of objects in masks: classes leave out some of their values."""
 _CLASS = re.compile(r"(?:\d+[-_. ]+)?([^\d]+)")
 _NO_CLASS = re.compile(r"\b(images?|imgs?|inputs?|data|originals?|raw|rgb|photos?|pictures?)\b")
 
@@ -85,9 +87,9 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
         rows = [row for kind in one.kinds for row in kind.rows.values()]
         kept = [] if one.colours else [members[row] for row in rows]
         is_named = OF_OBJECTS.search(f"{one.folder}/") is not None
-        one.have_numbers = is_named or hold_numbers(kept, MOST_PIXELS, view.documents)
-    if any(not one.have_numbers and _has_classes(one, members) for one in usable):
-        usable = [one for one in usable if not one.have_numbers]
+        one.num_numbers = is_named or hold_numbers(kept, MOST_PIXELS, view.documents)
+    if any(not one.num_numbers and _has_classes(one, members) for one in usable):
+        usable = [one for one in usable if not one.num_numbers]
     if len(usable) > 1:
         usable = [one for one in usable if not _are_equal(one, members)] or usable
     for one in usable:
@@ -160,13 +162,15 @@ def _of_set(
         own = table.options[0]
         found.append(Reading({**without, **own}, f"{table.why}; without masks"))
         found.append(Reading({**options, **own}, f"{why}; {table.why}"))
-    if one.have_numbers and not one.colours:
+    if one.num_numbers and not one.colours:
         apart = [
             Reading({**read.options, "instances": True}, f"{why}; {NUMBERED}")
             for read in found
             if "masks" in read.options
         ]
-        found = apart if OF_OBJECTS.search(f"{one.folder}/") else [*found, *apart]
+        is_sure = one.num_numbers >= _MANY_NUMBERS and num_masks >= NUM_PROBES
+        is_sure = is_sure or OF_OBJECTS.search(f"{one.folder}/") is not None
+        found = apart if is_sure else [*found, *apart]
     return found
 
 

@@ -89,8 +89,8 @@ class MaskSet:
     files: MaskFiles = field(default_factory=lambda: MaskFiles({}, []))
     rivals: tuple[str, str] | None = None
     """Names of two folders whose images the masks fit equally."""
-    have_numbers: bool = False
-    """Whether values seem to be numbers of objects."""
+    num_numbers: int = 0
+    """How many numbers of objects differ among the masks; 0 if values seem to be classes."""
 
     @property
     def names(self) -> set[str]:

@@ -49,7 +49,7 @@ _WIDE = 2
 _MANY = 20
 """Numbered folders are probably samples if there are this many, with fewer images each."""
 _MOST_DOCUMENTS = 64
-_HEAD = 1 << 16
+_MOST_BYTES = 1 << 22
 _MOST_DEPTH = 6
 _INDEX = "an index of letters above the names"
 _CLASS = re.compile(
@@ -78,7 +78,7 @@ def labels_by_names(view: View) -> Sequence[Reading]:
     """Return the readings of the names of folders and files, if these are not clear classes."""
     if len(view.members) < 2 or not view.is_open(*_OTHERS):
         return []
-    if readings := _texts_beside(view):
+    if readings := _texts_beside(view) or _of_listed_words(view):
         return readings
     every = view.folders
     is_test = view.index.splits.fit(lambda split: split == "test")
@@ -277,6 +277,24 @@ def _of_fields(view: View) -> list[Reading]:
     return [*found, _NONE] if found and not is_certain else found[:1]
 
 
+def _of_listed_words(view: View) -> list[Reading]:
+    """Return the field of names that has words of a list as text, such as `lexicon.txt`."""
+    lists = view.documents.members(".txt")
+    names = {path.rpartition("/")[2] for path in view.folders}
+    if not 0 < len(lists) <= _NUM_SAMPLES or not all(map(str.isdecimal, filter(None, names))):
+        return []
+    stems = [*{*Texts.of(_sampled(view)).stems(0)}]
+    fields = [one for one in name_fields(stems) if one.is_text and not one.is_class]
+    for field, member in itertools.product(fields, lists):
+        words = {*head_of(member, _MOST_BYTES).casefold().splitlines()}
+        found = [match["label"] for one in stems if (match := re.search(field.regex, one))]
+        number = sum(one.casefold() in words for one in found)
+        if number >= ENOUGH * len(stems):
+            why = f"{member.key} has the word of {number:,} of {counted(len(stems), 'name')}"
+            return [Reading({"labels": f"regex:{field.regex}", "target": "text"}, why)]
+    return []
+
+
 def _of_whole_names(view: View) -> Iterator[Reading]:
     """Yield a reading if names are texts of a few letters and numbers, as pictures of codes have.
 
@@ -288,10 +306,20 @@ def _of_whole_names(view: View) -> Iterator[Reading]:
     if len(lengths) == 1 and len(forms) > 2 and 2 * num_codes > len(stems):
         options = {"labels": r"regex:(^|/)(?P<label>[^/]+)\.[^./]+$", "target": "text"}
         yield Reading(options, f"{lengths.pop()} letters and numbers in each name")
-        some = view.members[:: len(view.members) // _NUM_SAMPLES + 1]
-        sizes = {image_size(one.extent) for one in some}
-        if len(sizes) > 1 or not all(size and size[1] >= _WIDE * size[0] for size in sizes):
+        sizes = _sizes(view)
+        if len(sizes) > 1 or not are_wide(view):
             yield _NONE
+
+
+def _sizes(view: View) -> set[tuple[int, int] | None]:
+    """Return height and width of some images."""
+    some = view.members[:: len(view.members) // _NUM_SAMPLES + 1]
+    return {image_size(one.extent) for one in some}
+
+
+def are_wide(view: View) -> bool:
+    """Return whether some images are twice as wide as high, as pictures of words are."""
+    return all(size and size[1] >= _WIDE * size[0] for size in _sizes(view))
 
 
 def _texts_beside(view: View) -> list[Reading]:

@@ -30,6 +30,8 @@ _MOST_NAMES = 64
 _MOST_FOUND = 1 << 18
 _SIDE = 24
 _FEW_COLOURS = 64
+_HUES = 4
+"""Mean difference of the channels of grey pictures, at most: JPEG changes them a little."""
 _SIZES = 0.03
 """Maximum relative difference of the aspect ratios of a pair."""
 _CLEAR, _LIKELY, _CONTRAST = 0.95, 0.5, 0.2
@@ -46,6 +48,8 @@ class Small(NamedTuple):
     """Standardised, [_SIDE * _SIDE]; 0 in a picture of one value."""
     is_mask: bool
     """Whether it has few colours."""
+    has_hues: bool
+    """Whether it is not grey."""
     is_deep: bool
     """Whether it is grey with more than 8 bits."""
     crc32: int
@@ -85,7 +89,10 @@ def _small(member: Member) -> Small | None:
     small = colours.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
     grey = np.asarray(small, np.float64).reshape(-1)
     spread = float(grey.std())
-    return Small(size, (grey - grey.mean()) / (spread or 1.0), is_mask, is_deep, zlib.crc32(data))
+    hues = np.ptp(np.asarray(colours.resize((_SIDE, _SIDE)), np.int16), axis=2)
+    has_hues = float(hues.mean()) > _HUES
+    values = (grey - grey.mean()) / (spread or 1.0)
+    return Small(size, values, is_mask, has_hues, is_deep, zlib.crc32(data))
 
 
 class Likeness(NamedTuple):
@@ -96,6 +103,8 @@ class Likeness(NamedTuple):
     """Whether they show the same scenes, and are not copies."""
     are_masks: bool = False
     """Whether the first pictures have few values."""
+    has_hues: bool = False
+    """Whether the first pictures are not grey."""
     has_masks: bool = False
     """Whether the second pictures have few values."""
     is_deep: bool = False
@@ -118,7 +127,8 @@ def likeness(pairs: Sequence[tuple[Member, Member]], pictures: Pictures) -> Like
     most = 0.5 * len(seen)
     are_masks, have_masks = (sum(pair[i].is_mask for pair in seen) > most for i in (0, 1))
     are_deep = sum(second.is_deep for _, second in seen) > most
-    return Likeness(len(seen), _are_same(seen), are_masks, have_masks, are_deep)
+    have_hues = sum(first.has_hues for first, _ in seen) > most
+    return Likeness(len(seen), _are_same(seen), are_masks, have_hues, have_masks, are_deep)
 
 
 def _are_proportional(one: tuple[int, int], other: tuple[int, int]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import PurePosixPath
 from posixpath import splitext
 from typing import Any
@@ -20,6 +21,7 @@ from shardprep.catalog.candidates import Candidate, stack_candidates
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.label_rules import ids_of_samples
 from shardprep.catalog.names import MASK_ENDING, given_split, natural_order, stated_split
+from shardprep.catalog.objects.mask_values import look
 from shardprep.catalog.stacks import id_column, series_pattern, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.table import Table
@@ -29,6 +31,7 @@ _MOST = 0.9
 """Share of folders, names or files that must agree."""
 _MOST_FOLDERS, _MOST_FILES = 1_000, 4_000
 _MOST_TABLES, _MOST_KINDS, _MOST_PROPOSED = 8, 8, 3
+_NUM_LOOKED_AT, _MOST_PIXELS = 4, 1 << 24
 _DIGIT = re.compile(r"\d")
 _SAMPLE = re.compile(
     r"(patient|subject|case|study|series|scan|slide|tomo(gram)?|clip|video|seq(uence)?|scene"
@@ -56,7 +59,7 @@ def samples(view: View) -> list[Reading]:
     levels = [_names(files, depth) for depth in (1, 2, 3)]
     if not any(len(names) > 1 and _share(_DIGIT.search, names) > 0.5 for names in levels):
         return []
-    if found := _kinds(files, PurePosixPath(view.recipe.masks).name) or _volumes(files):
+    if found := _kinds(view, files) or _volumes(files):
         return found
     if not view.recipe.may_be_annotated or _names_each(view.tables, files):
         return []
@@ -96,9 +99,12 @@ def _suffix(files: Folders) -> str:
     return counts.most_common(1)[0][0]
 
 
-def _kinds(files: Folders, mask: str) -> list[Reading]:
-    """Return the readings of folders that all have the same kinds of pictures: t1, t2, flair."""
-    names, suffix = _names(files, 1), _suffix(files)
+def _kinds(view: View, files: Folders) -> list[Reading]:
+    """Return the readings of folders that all have the same kinds of pictures: t1, t2, flair.
+
+    Only grey pictures beside one mask are certainly the channels of a sample.
+    """
+    names, suffix, mask = _names(files, 1), _suffix(files), PurePosixPath(view.recipe.masks).name
     counts = Counter[str]()
     for folder, several in files.items():
         leads = tuple(folder.rpartition("/")[2] + sign for sign in "-_")
@@ -117,12 +123,26 @@ def _kinds(files: Folders, mask: str) -> list[Reading]:
     channels = ",".join(name.removeprefix(lead).removesuffix(suffix) for name in own)
     why = f"{len(files):,} folders have the same {len(kinds)} kinds of pictures"
     masks = [name.replace("{id}", "*") for name in masks]
+    stacks = _stacks(f"{{id}}/{lead}{{{channels}}}{suffix}", masks, why)
+    if len(masks) == 1 and _are_channels(view, [*files], masks[0]):
+        return stacks
     single = {"exclude": tuple(f"*/{one}" for one in masks)} if masks else {}
     return [
-        *_stacks(f"{{id}}/{lead}{{{channels}}}{suffix}", masks, why),
+        *stacks,
         Reading({**single, "labels": "none"}, "each picture alone"),
         Reading({"labels": "folder"}, f"{len(names):,} folders as classes"),
     ]
+
+
+def _are_channels(view: View, folders: Sequence[str], mask: str) -> bool:
+    """Return whether pictures of some folders are grey, and those called `mask` are masks."""
+    members, some = view.candidates, {*folders[:: len(folders) // _NUM_LOOKED_AT + 1]}
+    rows = np.flatnonzero(members.keys.folders.fit(some.__contains__))
+    seen = [(look(one, _MOST_PIXELS), fnmatch(one.key, f"*/{mask}")) for one in members.take(rows)]
+    if any(one is None or one.colours or (is_mask and not one.is_mask) for one, is_mask in seen):
+        return False
+    grey = [one is not None and not one.is_mask for one, is_mask in seen if not is_mask]
+    return 2 * sum(grey) > len(grey)  # a slice may be black
 
 
 def _is_mask(name: str) -> bool:

@@ -17,9 +17,10 @@ from shardprep.catalog.decision.column_evidence import (
     LabelColumns,
     found_columns,
 )
+from shardprep.catalog.decision.name_evidence import are_wide
 from shardprep.catalog.decision.view import Options, Reading, View
 from shardprep.catalog.labels import ENOUGH, Labelling
-from shardprep.catalog.names import document_split, find_masks, given_split
+from shardprep.catalog.names import document_split, find_masks, given_split, words_of_split
 from shardprep.catalog.objects.detect import find_signs, text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
 from shardprep.catalog.objects.known_formats import FORMATS
@@ -116,7 +117,7 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
         try:
             match = match_ids(view.index, table)
         except AmbiguousIdError as error:
-            if readings := _apart(view, error.found):
+            if readings := apart(view, error.found):
                 return readings
             continue
         except SourceError:
@@ -159,12 +160,13 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         return []
     found = [one for one in found if one.strength >= LIKELY]
     first = [one for one in found if one.strength == best]
+    first = [one for one in first if not _is_of_split(one)] or first
     is_open = best < CERTAIN and len(first) > 1
     shown = found if is_open else first
     readings = [
         reading
         for one in sorted(shown, key=lambda one: -one.strength)
-        for options in one.options
+        for options in (one.options[:1] if _is_word(view, one) else one.options)
         for reading in _with_solution(view, one, Reading(_with_splits(view, one, options), one.why))
     ]
     if readings == [one for one in readings if one.options == {"labels": rule}]:
@@ -181,6 +183,17 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         why = f"all images, also {number:,} with an empty cell"
         readings.append(Reading({"labels": "none"}, why))
     return readings[:_MOST_SHOWN]
+
+
+def _is_word(view: View, one: LabelColumns) -> bool:
+    """Return whether a column of texts, or of classes with few images, has the words in images."""
+    targets = [options.get("target") for options in one.options]
+    return targets == ["text", None] and are_wide(view)
+
+
+def _is_of_split(one: LabelColumns) -> bool:
+    """Return whether a title has a word of a split, such as `service_test`."""
+    return len(one.titles) == 1 and bool(words_of_split(one.titles[0])[0])
 
 
 def _num_empty(one: LabelColumns) -> int:
@@ -261,7 +274,7 @@ def _of_other_splits(view: View, match: TableMatch) -> Iterator[str]:
             yield other.name
 
 
-def _apart(view: View, found: Sequence[int]) -> list[Reading]:
+def apart(view: View, found: Sequence[int]) -> list[Reading]:
     """Return a reading for each of several images of an id: by their endings, or their folders."""
     keys = [view.index.keys[at] for at in found[:_MOST_COPIES]]
     paths = [key.split("/")[:-1] for key in keys]

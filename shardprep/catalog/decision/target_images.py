@@ -43,6 +43,7 @@ _INPUTS = re.compile(
     r"|drops?|snow(y)?|blur(red|ry|y)?|defocus(ed)?|nois[ey]|gr[ae]y(scale)?|bw|dirty|dark|night"
     r"|degraded|distorted|corrupt(ed)?|compressed|damaged|raw|rgb|under(exposed)?|shadows?|photo"
 )
+_GREY = re.compile("gr[ae]y(scale)?|bw")
 _SENSORS = re.compile("visible|vis|infrared|ir|nir|thermal|optical|sar")
 _DEPTHS = re.compile("depths?|disparit(y|ies)|disp")
 _NOT = ("no", "non", "without", "free")
@@ -208,14 +209,25 @@ def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Re
         inputs = [
             one
             for one in named or pairs
-            if one.is_picture and (one.likeness.is_same or not needs_likeness)
+            if one.is_picture
+            and (one.likeness.is_same or (one.likeness.num_pairs and not needs_likeness))
         ]
         out = [one.kind for one in pairs if one not in inputs and one.kind.folders]
         if inputs and (reading := _reading(view, target, inputs, out)):
             found.append(reading)
             others = [one.kind for one in pairs if one.kind.folders]
-            found += [_by_class(others)] if _has_classes(view, target) else []
+            by_class = [_by_class(others)] if _has_classes(view, target) else []
+            has_cuts = any(one.is_picture for one in pairs if one not in inputs)
+            if by_class and has_cuts and all(_are_grey(one.kind) for one in inputs):
+                return by_class  # two variants of classes: grey, and cut out
+            found += by_class
+            if all(one.likeness.has_hues and not one.likeness.is_same for one in inputs):
+                found.append(Reading({"labels": "folder"}, "the scenes of their pictures differ"))
     return found
+
+
+def _are_grey(kind: _Kind) -> bool:
+    return any(map(_GREY.fullmatch, kind.words))
 
 
 def _has_classes(view: View, target: _Kind) -> bool:

@@ -146,6 +146,7 @@ def _has_names(keys: Texts, document: Member) -> bool:
     if sum(bool(_NAME.fullmatch(line)) for line in lines) >= _MOSTLY * len(lines):
         return False  # names alone
     names = {one.rpartition("/")[2] for one in _NAME.findall(text)}
+    names |= {one.rpartition("_")[0] for one in names}  # an image and a kind: ID_1_any
     names = {one for one in names if len(one) > _SHORT or not one.isdigit()}
     if document.extent.num_bytes > HEAD:
         some = {*keys[:_MOST_KEYS], *keys[:: len(keys) // _MOST_KEYS + 1]}

@@ -67,10 +67,10 @@ class Reading:
         return " ".join(words)
 
 
-def head_of(document: Member) -> str:
-    """Return the start of a text, or "" if it cannot be read."""
+def head_of(document: Member, most: int = HEAD) -> str:
+    """Return the start of a text, of `most` bytes, or "" if it cannot be read."""
     with contextlib.suppress(MemberError, OSError):
-        return decoded(document.extent.read_head(HEAD))
+        return decoded(document.extent.read_head(most))
     return ""
 
 

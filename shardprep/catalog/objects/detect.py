@@ -173,7 +173,7 @@ def _mask_signs(
                 how += f"; {NUMBERED}"
             elif len(paired) > len(files.of_image):
                 how += f"; {OptionName('instances')} keeps each apart"
-            sign = Sign("masks", pattern, how, instances=is_numbered, are_objects=are_objects)
+            sign = Sign("masks", pattern, how, instances=is_numbered > 0, are_objects=are_objects)
             found.append(sign)
     return found
 

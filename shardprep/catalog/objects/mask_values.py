@@ -144,15 +144,16 @@ _MOST_CLASSES_IN_TURN = 2
 """Values 1 to n in masks are classes if n is at most this (1 an organ, 2 its tumour)."""
 
 
-def are_numbers(masks: Iterable[Collection[int]]) -> bool:
-    """Return True if the values of masks look like object numbers: 1 to n in each, n differs."""
+def are_numbers(masks: Iterable[Collection[int]]) -> int:
+    """Return how many n differ if values of masks look like object numbers, 1 to n; or 0."""
     highest: set[int] = set()
     for mask in masks:
         number = _highest_number(mask)
         if number is None:
-            return False
+            return 0
         highest |= {number} - {0}
-    return len(highest) > 1 and max(highest) > _MOST_CLASSES_IN_TURN
+    is_fit = len(highest) > 1 and max(highest) > _MOST_CLASSES_IN_TURN
+    return len(highest) * is_fit
 
 
 def _highest_number(mask: Collection[int]) -> int | None:
@@ -165,20 +166,20 @@ def _highest_number(mask: Collection[int]) -> int | None:
     return len(values)
 
 
-def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents) -> bool:
-    """Return True if a sample of masks holds object numbers, and no document names the values."""
+def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents) -> int:
+    """Return how many n differ if a sample of masks has object numbers that no document names."""
     seen = []
     for mask in masks[:: max(1, -(-len(masks) // _SAMPLE))]:
         one = look(mask, max_pixels)
         if one is None:
             continue
         if one.colours or one.is_lossy or _highest_number(one.values) is None:
-            return False
+            return 0
         seen.append(one.values)
-    if not are_numbers(seen):
-        return False
+    number = are_numbers(seen)
     present = [tuple(values - {_NO_VALUE, _NO_WIDE_VALUE}) for values in seen]
-    return not naming_files(MaskValues(names=(), present=present), documents)
+    is_named = number and naming_files(MaskValues(names=(), present=present), documents)
+    return 0 if is_named else number
 
 
 def naming_files(found: MaskValues, documents: Documents) -> list[str]:
