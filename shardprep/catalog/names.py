@@ -14,7 +14,7 @@ from shardprep.source.string_column import Coded, Texts
 _OF = r"([-_ ]?(set|data|images?|imgs?))?[-_]?v?\d*"
 _SPLITS = {
     "train": re.compile(rf"train(ing)?{_OF}", re.IGNORECASE),
-    "validation": re.compile(rf"(val(id(ation)?)?|dev){_OF}", re.IGNORECASE),
+    "validation": re.compile(rf"(val(id(ate|ation)?)?|dev){_OF}", re.IGNORECASE),
     "test": re.compile(rf"(test(ing)?|public_?test|t10k){_OF}", re.IGNORECASE),
 }
 _SET = "(set|data|images?|imgs?|list)?"
@@ -22,7 +22,7 @@ _SPLIT_WORDS = {
     split: re.compile(rf"({words}){_SET}", re.IGNORECASE)
     for split, words in {
         "train": "train|training|tr",
-        "validation": "val|valid|validation|dev|eval|evaluation",
+        "validation": "val|valid|validate|validation|dev|eval|evaluation",
         "test": "test|testing|ts|te",
         "query": "query|queries",
         "gallery": "gallery",
@@ -63,7 +63,7 @@ MASK_ENDING = re.compile(
 """End of the name of a mask, after the name of its image."""
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _SPLIT_WORD = re.compile(
-    "tr(ain(ing)?)?|val(id(ation)?)?|dev|test(ing)?|ts|eval|query|gallery|pred", re.IGNORECASE
+    "tr(ain(ing)?)?|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval|query|gallery|pred", re.IGNORECASE
 )
 _PART = re.compile(
     "parts?|batch|chunk|shard|(sub|data)?set|folds?|folder|dir|data|tar|zip"

@@ -37,7 +37,7 @@ _NUM_SAMPLES = 8
 _SHARED = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml")
 """Suffixes of documents that may describe many images."""
 _NO_CLASS = re.compile(
-    r"train(ing)?|tr|val(id(ation)?)?|dev|test(ing)?|ts|eval|query|gallery|all|data(set)?|set|stage"
+    r"train(ing)?|tr|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval|query|gallery|all|data(set)?|set|stage"
     r"|images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|frames?|input|rgb|zip|parts?|v?\d+",
     re.IGNORECASE,
 )
@@ -175,10 +175,9 @@ def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Seq
     classes = {_plain(one) for one in found.names} - {""} if found else set()
     own = [_plain(str(names[place])) for place in places[:_NUM_SAMPLES]]
     num_same = sum(any(one in name or name in one for one in classes) for name in own)
-    if 2 * num_same <= len(own):
-        return [folders, *readings]
-    why = f"{folders.why} that name the classes of the objects; {sign.flag} stores these"
-    return [replace(folders, why=why)]
+    if 2 * num_same > len(own):
+        folders = replace(folders, why=f"{folders.why} that name the classes of the objects")
+    return [folders, *readings]
 
 
 def _is_kind(name: str) -> bool:

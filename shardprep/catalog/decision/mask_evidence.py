@@ -31,6 +31,7 @@ from shardprep.catalog.names import (
     are_parts,
     find_masks,
     folder_splits,
+    stem,
 )
 from shardprep.catalog.objects.mask_files import matching, pair_masks
 from shardprep.catalog.objects.mask_values import (
@@ -54,6 +55,8 @@ _MOST = 0.75
 _EQUAL = 0.95
 """Minimum correlation of two masks that show the same."""
 _BINARY = 2
+_REPEATED = 2
+"""Smallest mean number of images with the same name, if names begin anew in each folder."""
 _MANY_NUMBERS = 3
 """Minimum of different numbers of objects in masks: classes leave out some of their values."""
 _CLASS = re.compile(r"(?:\d+[-_. ]+)?([^\d]+)")
@@ -150,7 +153,7 @@ def _of_set(
     if is_labelled:
         rule = "folder" if depth == 1 else f"folder:{depth}"
         found = [Reading({**options, "labels": rule}, f"{why}, in folders of classes")]
-        found += [Reading(options, why)] if depth > 1 else []
+        found += [Reading(options, why)] if depth > 1 or _are_frames(images) else []
     if num_masked < _MOST * len(train):
         all_ = {"unlisted": "background"} if is_labelled else {}
         found = [Reading({**read.options, **all_}, read.why) for read in found]
@@ -203,6 +206,12 @@ def _class_depth(images: Sequence[str], keys: Sequence[str]) -> int:
         if len(plain) > 1 and not are_parts(names):
             return depth * ("" not in plain and are_classes(len(names), len(images)))
     return 0
+
+
+def _are_frames(images: Sequence[str]) -> bool:
+    """Return whether images are numbered anew in each folder, as the frames of clips are."""
+    stems = [stem(one) for one in images]
+    return all(map(str.isdecimal, stems)) and _REPEATED * len({*stems}) <= len(stems)
 
 
 def _plain(name: str) -> str:

@@ -56,6 +56,15 @@ _CLASS = re.compile(
     "class|label|categor|species|wnid|breed|target|digit|finding|diagnos", re.IGNORECASE
 )
 _CODE = re.compile("(?=.*[0-9])(?=.*[g-z])[a-z0-9]{4,7}", re.IGNORECASE)
+_TAKE = re.compile(
+    r"(study|series|scan|session|visit|exam|case|take|clip|seq)[-_ ]?\d+_", re.IGNORECASE
+)
+_VIEW = re.compile(
+    "cam(era)?|views?|left|right|front|back|rear|side|rgb|nir|ir|infrared|thermal|visible|depth"
+    "|gr[ae]y|gt|colou?r|raw|hr|lr",
+    re.IGNORECASE,
+)
+"""A word for a kind of picture or a view, rather than for what it shows."""
 _NONE = Reading({"labels": "none"}, "images without labels")
 
 
@@ -104,7 +113,7 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
             yield folder
         return
     others = [*_of_kinds(view, counts), *_of_wrappers(view, counts)]
-    others += [] if others else _of_paths(counts)
+    others += [] if others else [*_of_paths(counts), *_of_takes(names)]
     if others:
         yield from others
         if others[0].why != _INDEX:
@@ -137,6 +146,17 @@ def _of_test_names(
         after = rf"({re.escape(end)}\.[^./]+|/[^/]*(?<!{re.escape(end)})\.[^./]+)$"
         why = f"{counted(len(rows), 'test image')} named by a class, such as {stems[0]}"
         yield Reading({"labels": f"regex:(^|/)(?P<label>[^/]+?){after}"}, why)
+
+
+def _of_takes(names: Collection[str]) -> Iterator[Reading]:
+    """Yield the reading of names of a take and a class, as `study1_negative`; or of views alone."""
+    ends = {name.rpartition("_")[2] for name in names if _TAKE.match(name)}
+    if all(map(_TAKE.match, names)) and 1 < len(ends) < len(names):
+        why = f"{len(ends):,} names such as {min(ends)}, after a number"
+        yield Reading({"labels": "regex:(?P<label>[^/_]+)/[^/]+$"}, why)
+    words = [[*map(str.casefold, re.findall("[A-Za-z]+", name))] for name in names]
+    if all(any(map(_VIEW.fullmatch, several)) for several in words):
+        yield Reading({"labels": "none"}, f"{min(names)} names a kind of picture or a view")
 
 
 def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Reading]:

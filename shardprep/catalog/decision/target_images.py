@@ -30,7 +30,7 @@ from shardprep.source.names import without_archive_suffix
 
 _TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
 _SPLITS = re.compile(
-    "train(ing)?|tr|val(id(ation)?)?|dev|test(ing)?|ts|eval(uation)?|set|data(set)?|images?|imgs?"
+    "train(ing)?|tr|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval(uation)?|set|data(set)?|images?|imgs?"
 )
 """Words of splits, and words that every kind of picture may have."""
 _TARGETS = re.compile(

@@ -47,7 +47,8 @@ _MOST_DOCUMENTS, _MOST_KEYS, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_000, 3, 4
 def unread_documents(view: View) -> Sequence[Reading]:
     """Return the question whether images alone are wanted, if there are documents of them.
 
-    Folders of classes are compared only with documents of boxes, and with lists of splits.
+    Folders of classes are compared only with documents of boxes, and with lists of splits; a note
+    names any other document that is not read.
     """
     if not view.is_open(*_OPTIONS) or view.members.are_stacks.any():
         return []
@@ -71,13 +72,17 @@ def unread_documents(view: View) -> Sequence[Reading]:
 
 def _compared(view: View, document: Member, automatic: Labelling) -> list[Reading]:
     rule, lines = automatic.rule, head_of(document).splitlines()
-    is_open = rule == "none" or (rule in ("folder", "prefix") and any(map(_BOX.fullmatch, lines)))
+    is_open = rule in ("none", "prefix", "folder")
     is_explained = automatic.unclear or not is_open
     if is_explained or find_signs(view.index, view.documents, view.candidates):
         return []
+    if rule == "folder" and not any(map(_BOX.fullmatch, lines)):
+        return [Reading({"labels": rule}, f"{automatic.how}; {_unread(document)}")]
     alone = Reading({"labels": "none"}, f"images alone; {_unread(document)}", is_certain=False)
     others = [Reading({"labels": rule}, automatic.how)] if rule != "none" else []
-    return [alone, *(others or _proposals(view, document))]
+    if rule != "folder":
+        others += _proposals(view, document)
+    return [alone, *others]
 
 
 def _unread(document: Member) -> str:
