@@ -68,6 +68,7 @@ def _of_channels(view: View) -> list[Reading]:
     """Return the readings of ids with an image for each of a few channels: `1_red`, `1_green`."""
     keys, tables = list(view.index.keys[:_MOST_KEYS]), view.documents.tables
     own = [one for one in tables if not SUBMISSION.search(one.name)]
+    own = own if view.automatic.match is None else []
     pattern = next(iter(stack_patterns(keys, own) if own else ()), "")
     names = _CHANNELS.fullmatch(pattern)
     index = KeyIndex(sample_keys(keys, pattern)) if names else view.index
