@@ -61,7 +61,7 @@ MASK_ENDING = re.compile(
     re.IGNORECASE,
 )
 """End of the name of a mask, after the name of its image."""
-_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
 _SPLIT_WORD = re.compile(
     "tr(ain(ing)?)?|val(id(ation)?)?|dev|test(ing)?|ts|eval|query|gallery|pred", re.IGNORECASE
 )
@@ -200,6 +200,11 @@ def _named_split(name: str) -> _NamedSplit | None:
     return _NamedSplit(splits.pop(), rest, is_short, is_whole=False)
 
 
+def words_of(name: str) -> list[str]:
+    """Return the words and numbers of a name in lower case: "gtFine_v2" → gt, fine, v, 2."""
+    return [word.lower() for word in _WORDS.findall(name)]
+
+
 def words_of_split(name: str) -> tuple[set[str], str]:
     """Return the splits that words of a name say, and its other words in lower case."""
     words = [(word, _split_of(word)) for word in _WORD.findall(name)]
@@ -222,7 +227,7 @@ def are_parts(names: Collection[str]) -> bool:
     `x_images_part_1` and `x_images_part_2` are parts of one set, `mask` and `no_mask` are classes.
     """
     names = [*itertools.islice(names, _MOST_NAMES)]
-    several = [{*map(str.lower, _WORDS.findall(name))} for name in names]
+    several = [{*words_of(name)} for name in names]
     common = several[0].intersection(*several) if several else set[str]()
     splits = [frozenset(filter(_SPLIT_WORD.fullmatch, words)) for words in several]
     if all(splits) and len({*splits}) > 1:

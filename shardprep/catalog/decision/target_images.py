@@ -20,7 +20,7 @@ from shardprep.catalog.decision.pairs import (
     related,
 )
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.names import folder_splits, stem
+from shardprep.catalog.names import folder_splits, stem, words_of
 from shardprep.catalog.objects.formats.annotated_source import ENOUGH
 from shardprep.catalog.objects.mask_files import MaskFiles, pair_masks
 from shardprep.errors import OptionError, OptionName, SourceError, counted
@@ -28,7 +28,6 @@ from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.members import Members
 from shardprep.source.names import without_archive_suffix
 
-_TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
 _SPLITS = re.compile(
     "train(ing)?|tr|val(id(ation)?)?|dev|test(ing)?|ts|eval(uation)?|set|data(set)?|images?|imgs?"
 )
@@ -124,7 +123,7 @@ def _part(parts: Sequence[str], depth: int) -> str:
 
 
 def _words(name: str) -> tuple[str, ...]:
-    words = [one.lower() for one in _TOKEN.findall(without_archive_suffix(name))]
+    words = words_of(without_archive_suffix(name))
     return tuple(word for word in words if not _SPLITS.fullmatch(word))
 
 
