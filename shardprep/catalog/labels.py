@@ -136,8 +136,8 @@ def _named(keys: Sequence[str], match: TableMatch) -> str:
     splits = folder_splits(keys).filled("train")
     names, start = list[str](), 0
     for name, number in match.table.parts:
-        images = np.unique(match.key_of[start : start + number])
-        counts = splits.take(images[images >= 0]).counts()
+        images = match.key_of[start : start + number]
+        counts = splits.take(np.flatnonzero(np.bincount(images[images >= 0]))).counts()
         of = ", ".join(f"{count:,} {split}" for split, count in counts.items())
         names.append(f"{name} ({of or 'no image'})")
         start += number

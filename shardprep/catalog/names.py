@@ -61,7 +61,7 @@ MASK_ENDING = re.compile(
     re.IGNORECASE,
 )
 """End of the name of a mask, after the name of its image."""
-_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
 _SPLIT_WORD = re.compile(
     "tr(ain(ing)?)?|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval|query|gallery|pred", re.IGNORECASE
 )
@@ -200,6 +200,11 @@ def _named_split(name: str) -> _NamedSplit | None:
     return _NamedSplit(splits.pop(), rest, is_short, is_whole=False)
 
 
+def words_of(name: str) -> list[str]:
+    """Return the words and numbers of a name in lower case: "gtFine_v2" → gt, fine, v, 2."""
+    return [word.lower() for word in _WORDS.findall(name)]
+
+
 def words_of_split(name: str) -> tuple[set[str], str]:
     """Return the splits that words of a name say, and its other words in lower case."""
     words = [(word, _split_of(word)) for word in _WORD.findall(name)]
@@ -222,7 +227,7 @@ def are_parts(names: Collection[str]) -> bool:
     `x_images_part_1` and `x_images_part_2` are parts of one set, `mask` and `no_mask` are classes.
     """
     names = [*itertools.islice(names, _MOST_NAMES)]
-    several = [{*map(str.lower, _WORDS.findall(name))} for name in names]
+    several = [{*words_of(name)} for name in names]
     common = several[0].intersection(*several) if several else set[str]()
     splits = [frozenset(filter(_SPLIT_WORD.fullmatch, words)) for words in several]
     if all(splits) and len({*splits}) > 1:
@@ -304,37 +309,49 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
     A folder with a usual name holds masks if it has a sibling such as `images`, or `train` next to
     `trainannot`, or if at least half of its files are named like images of another folder.
     """
-    paths = Texts.of(keys).folders.values
-    mask_names = {n for n in {name for p in paths for name in p.split("/")} if _MASKS.fullmatch(n)}
+    counts = Texts.of(keys).folders.counts()
+    paths = {path: tuple(path.split("/")) if path else () for path in counts}
+    mask_names = {*filter(_MASKS.fullmatch, {name for path in paths.values() for name in path})}
     if not mask_names:
         return MaskFolders({}, frozenset())
-    folders: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
-    for key in keys:
-        folders[tuple(key.split("/")[:-1])].append(key)
     beside: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
-    stems: set[str] = set()
-    for path, images in folders.items():
+    for path in paths.values():
         for depth, name in enumerate(path):
             beside[path[:depth]].add(name)
-        if mask_names.isdisjoint(path) and any(map(IMAGE_FOLDER.fullmatch, path)):
-            names = [*map(stem, images)]
-            stems.update(names, (IMAGE_ENDING.sub("", name) for name in names))
+    far: dict[str, int] | None = None
     masks: Counter[str] = Counter()
     no_classes: set[str] = set()
-    for path, images in folders.items():
+    for folder, path in paths.items():
         for depth, name in enumerate(path):
             if name not in mask_names:
                 continue
             others = _image_folders(name, beside[path[:depth]])
-            is_far = not any(map(IMAGE_FOLDER.fullmatch, path)) and _MATCHED * len(images) <= sum(
-                _CITYSCAPES.sub("", stem(key)) in stems for key in images
-            )
+            if not others and far is None:
+                far = _named_as_images(keys, paths, mask_names)
+            is_far = not others and _MATCHED * counts[folder] <= (far or {}).get(folder, -1)
             if others or is_far:
-                masks[name] += len(images)
+                masks[name] += counts[folder]
                 cities = path[depth + 1 :] if _CITIES.fullmatch(name) else ()
                 no_classes |= {name, *others, *cities}
                 break
     return MaskFolders(dict(masks), frozenset(no_classes))
+
+
+def _named_as_images(
+    keys: Sequence[str], paths: Mapping[str, Sequence[str]], mask_names: set[str]
+) -> dict[str, int]:
+    """Return the folders of masks far from images → number of files named like an image."""
+    of_images = {one for one, path in paths.items() if any(map(IMAGE_FOLDER.fullmatch, path))}
+    of_masks = {one for one, path in paths.items() if not mask_names.isdisjoint(path)}
+    stems: set[str] = set()
+    names = dict[str, list[str]]((one, []) for one in of_masks - of_images)
+    for key in keys:
+        folder = key.rpartition("/")[0]
+        if folder in names:
+            names[folder].append(_CITYSCAPES.sub("", stem(key)))
+        elif folder in of_images and folder not in of_masks:
+            stems.update((name := stem(key), IMAGE_ENDING.sub("", name)))
+    return {folder: sum(map(stems.__contains__, own)) for folder, own in names.items()}
 
 
 def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:

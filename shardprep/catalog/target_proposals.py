@@ -33,8 +33,7 @@ def target_proposals(
 ) -> Iterator[CsvRule]:
     """Yield rules with the columns among `titles`, pivot and kind of possible targets."""
     rows = np.flatnonzero(match.key_of >= 0)
-    images = match.key_of[rows]
-    num_images = len(np.unique(images))
+    num_images = int((match.row_of >= 0).sum())
     if _LONG * num_images < len(rows):
         yield from _of_long_table(match, rows) if num_images > 1 else ()
         return

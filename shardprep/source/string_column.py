@@ -152,6 +152,8 @@ _AT_ONCE = 1 << 12
 _HASHED_AT_ONCE = 1 << 14
 """Number of texts to hash at a time. Hashing needs 20 bytes of memory for each character."""
 _FOUND_AT_ONCE = 1 << 17
+_FEW_TEXTS = 1 << 15
+"""Maximum number of different texts whose codes are remembered: two bytes a row."""
 _WEIGHTS = np.frombuffer(os.urandom(8 * 4096), np.uint64) | np.uint64(1)
 """Random odd factors for the bytes of a text, so that nobody can make names with equal hashes."""
 
@@ -159,11 +161,12 @@ _WEIGHTS = np.frombuffer(os.urandom(8 * 4096), np.uint64) | np.uint64(1)
 class Texts(Sequence[str]):
     """A sequence of texts; each becomes a Python object only on access."""
 
-    __slots__ = ("_folders", "array")
+    __slots__ = ("_codes", "_folders", "array")
 
     def __init__(self, array: Any) -> None:
         """`array` is an Arrow array of texts without nulls."""
         self.array: Any = array.cast(pa.large_string())
+        self._codes: Coded[str] | None = None
         self._folders: Coded[str] | None = None
 
     @classmethod
@@ -231,7 +234,13 @@ class Texts(Sequence[str]):
         return found
 
     def coded(self) -> Coded[str]:
-        return _coded(self)
+        """Return the column with a code for each different text; few are remembered."""
+        if self._codes is not None:
+            return self._codes
+        found = _coded(self)
+        if len(found.values) <= _FEW_TEXTS:
+            self._codes = found = Coded(_small(found.codes, len(found.values)), found.values)
+        return found
 
     @property
     def folders(self) -> Coded[str]:

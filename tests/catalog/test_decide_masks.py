@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from shardprep.catalog.objects import mask_files
 from shardprep.errors import QuestionError
 from tests.catalog.builders import catalog
 from tests.support.builders import encoded, write_folder
@@ -57,6 +58,14 @@ def test_masks_named_like_images_are_neither_images_nor_classes(mask: str, tmp_p
     made = catalog(tmp_path, PHOTOS | files("mask", *numbered(mask)))
     assert masks_of(made) == {f"Training_Input/{i}.jpg": [mask.format(i)] for i in range(6)}
     assert made.label_names == ()
+
+
+def test_the_pairs_that_were_decided_are_those_of_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mask_files, "pair_masks", None)  # the build alone calls it by this name
+    made = catalog(tmp_path, PHOTOS | files("mask", *numbered("Training_Masks/{}.png")))
+    assert len(masks_of(made)) == 6
 
 
 def test_one_pattern_fits_the_masks_of_all_splits(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.catalog.tables.key_index import AmbiguousIdError
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.row_matching import match_table
+from shardprep.catalog.tables.table import Table
 from shardprep.errors import QuestionError, SourceError
 from tests.catalog.builders import catalog, facts_of, found, images, objects_of, reasons, survey
 
@@ -304,3 +306,9 @@ def test_images_that_a_table_does_not_list_are_in_no_split(tmp_path: Path) -> No
         "all/6.jpg",
         "all/7.jpg",
     }
+
+
+def test_a_table_is_matched_once_for_a_column_that_is_named_or_detected() -> None:
+    index = KeyIndex(["a/1.jpg", "a/2.jpg"])
+    table = Table("labels.csv", ("id", "label"), [["1", "x"], ["2", "y"]])
+    assert match_table(index, table) is match_table(index, table, "id")

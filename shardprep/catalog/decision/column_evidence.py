@@ -14,7 +14,7 @@ from shardprep.catalog.labels import (
     candidate_columns,
     have_several,
 )
-from shardprep.catalog.names import document_split
+from shardprep.catalog.names import document_split, words_of
 from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
@@ -27,7 +27,6 @@ from shardprep.source.string_column import Texts
 SHARED, CERTAIN, STRONG, LIKELY, WEAK = 5, 4, 3, 2, 1
 """Strength of a choice: the columns of a sample submission; the only column or its usual title; a
 word of the title, or columns of flags; cells like classes; cells of ids, measures and the like."""
-_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _LABELS = frozenset((
     "label", "labels", "class", "classes", "category", "categories", "target", "targets", "genre",
     "genres", "tag", "tags", "diagnosis", "disease", "diseases", "species", "breed", "finding",
@@ -105,7 +104,7 @@ def found_columns(
         if len(counts) < 2 or title in together:
             continue
         kinds, is_likely = _kinds(match, title, counts, shown.get(title, set()))
-        words = _words(title)
+        words = {*words_of(title)}
         strength = LIKELY if is_likely and not is_about(title) else WEAK
         if words & _LABELS or (words & _TEXTS and "target" in kinds[0]):
             strength = STRONG
@@ -218,7 +217,7 @@ def _number_kinds(
     is_measured = any(one != int(one) for one in numbers)
     if is_measured or any(one > 1 and one != int(one) for one in of_submission):
         return [{"target": "regression"}], False
-    if len(numbers) > _MANY_VALUES and not _words(title) & (_LABELS | {"id"}):
+    if len(numbers) > _MANY_VALUES and not (_LABELS | {"id"}).intersection(words_of(title)):
         return [{"target": "regression"}, {}], False
     return [{}], are_classes(len(numbers), total)
 
@@ -226,10 +225,14 @@ def _number_kinds(
 def _text_kinds(
     title: str, counts: Mapping[str, int], *, is_set: bool
 ) -> tuple[list[Options], bool]:
-    total, number, is_text = sum(counts.values()), len(counts), bool(_words(title) & _TEXTS)
+    total, number, is_text = (
+        sum(counts.values()),
+        len(counts),
+        not _TEXTS.isdisjoint(words_of(title)),
+    )
     texts: Options = {"target": "texts" if is_set else "text"}
     length = sum(map(len, counts)) / number
-    if not is_set and _words(title) & _SETS and _have_words(counts):
+    if not is_set and _SETS.intersection(words_of(title)) and _have_words(counts):
         return [{"separator": " "}, texts if number >= _NEARLY * total else {}], True
     if (is_text and 2 * number > total) or (number >= _NEARLY * total and length > _LONG):
         return [texts], is_text
@@ -240,7 +243,7 @@ def _text_kinds(
         return [{"separator": separator}], True
     num_once = sum(one == 1 for one in counts.values())
     is_rare = total > _FEW and 2 * num_once > number and 3 * number > total
-    if is_rare and not _words(title) & _LABELS:
+    if is_rare and not _LABELS.intersection(words_of(title)):
         return [texts, {}], True
     return [{}], are_classes(number, total)
 
@@ -275,7 +278,7 @@ def _named(match: TableMatch, found: Sequence[LabelColumns]) -> list[LabelColumn
         if not all(as_number(one) is not None for one in own.counts() if one):
             continue
         for other, names in cells.items():
-            is_named = other not in lost and bool(_words(other) & {*_LABELS, "name"})
+            is_named = other not in lost and not {*_LABELS, "name"}.isdisjoint(words_of(other))
             is_named = is_named and any(as_number(one) is None for one in names.counts())
             pairs = {*zip(own, names, strict=True)} if is_named else ()
             if pairs and len(pairs) == len(own.counts()) == len(names.counts()):
@@ -289,8 +292,4 @@ def _named(match: TableMatch, found: Sequence[LabelColumns]) -> list[LabelColumn
 
 def is_about(title: str) -> bool:
     """Return whether the title of a column is of an id, a size, a place or the like."""
-    return not _words(title).isdisjoint(_ABOUT)
-
-
-def _words(title: str) -> set[str]:
-    return {word.lower() for word in _WORDS.findall(title)}
+    return not _ABOUT.isdisjoint(words_of(title))

@@ -107,11 +107,11 @@ def _compared(
     `counts` are the images in each folder. Folders of different splits are not compared.
     """
     paths, numbers = Texts.of(counts), np.fromiter(counts.values(), np.int64, len(counts))
+    with_end = Texts.of(f"{path}/" for path in counts).array
     total = int(numbers.sum())
     large: dict[str, tuple[int, NDArray[np.int64]]] = {}
     for start in _starts(counts, paths, numbers):
-        is_below = booleans(pc.starts_with(paths.array, f"{start}/"))
-        rows = np.flatnonzero(is_below | booleans(pc.equal(paths.array, start)))
+        rows = np.flatnonzero(booleans(pc.starts_with(with_end, f"{start}/")))
         if (number := int(numbers[rows].sum())) >= max(2, math.ceil(_LEAST * total)):
             large[start] = number, rows
     splits: dict[str, str] | None = None

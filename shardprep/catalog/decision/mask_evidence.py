@@ -21,7 +21,6 @@ from shardprep.catalog.decision.mask_sets import (
     mask_sets,
     named_alike,
     pair_set,
-    words_of,
 )
 from shardprep.catalog.decision.pairs import Pictures
 from shardprep.catalog.decision.view import Reading, View
@@ -32,6 +31,7 @@ from shardprep.catalog.names import (
     find_masks,
     folder_splits,
     stem,
+    words_of,
 )
 from shardprep.catalog.objects.mask_files import matching, pair_masks
 from shardprep.catalog.objects.mask_values import (
@@ -144,7 +144,9 @@ def _of_set(
         named = colour_files(one.colours, documents)
         options["mask_values"] = named[0] if named else _unnamed(one.colours)
         why += "" if named else "; their colours have no names"
-    found = [Reading(options, why)]
+    is_whole = "exclude" not in options and members is view.listing.images
+    files = one.files if is_whole else None
+    found = [Reading(options, why, files=files)]
     is_open = view.is_open("labels")
     splits = zip(images, folder_splits(images), strict=True)
     train = [key for key, split in splits if split in (None, "train")] or images
@@ -217,7 +219,7 @@ def _are_frames(images: Sequence[str]) -> bool:
 def _plain(name: str) -> str:
     """Return the words of a folder that may name a class, without words of splits and kinds."""
     match = _CLASS.fullmatch(SPLIT_WORD.sub("", name))
-    return _NO_CLASS.sub("", words_of(match[1])).strip() if match else ""
+    return _NO_CLASS.sub("", " ".join(words_of(match[1]))).strip() if match else ""
 
 
 def _labelling_tables(view: View, index: KeyIndex) -> list[LabelColumns]:

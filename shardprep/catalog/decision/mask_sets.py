@@ -24,6 +24,7 @@ from shardprep.catalog.names import (
     MASK_ENDING,
     masks_by_folder,
     stem,
+    words_of,
 )
 from shardprep.catalog.objects.detect import mask_patterns
 from shardprep.catalog.objects.formats.box_format import image_size
@@ -46,7 +47,6 @@ _MOST_ENDINGS = 6
 _USUAL = 0.1
 """Minimum share of the files of a folder for an ending of their names."""
 _ENDING = re.compile(r"[-_. ](?=\d*[^\W\d_])[^\W_]+$")
-_TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
 _OF_MASKS = re.compile(
     r"masks?\b|annots?\b|\b(labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
     r"|ground truths?|manual|targets?|saliency|trimaps?|parsing|mattes?|ids)\b"
@@ -172,11 +172,6 @@ def named_alike(kinds: Sequence[Kind]) -> list[Kind]:
     return found
 
 
-def words_of(text: str) -> str:
-    """Return the words of a name, in lower case with spaces between."""
-    return " ".join(_TOKEN.findall(text)).lower()
-
-
 def _may_be_masks(kind: Kind) -> bool:
     return is_named_as_masks(f"{kind.folder} {kind.ending}")
 
@@ -198,13 +193,13 @@ def mask_sets(kinds: Sequence[Kind], members: Members) -> tuple[list[MaskSet], l
     in_use = {part for kind in pictures for part in kind.folder.split("/")}
     mixed = {kind.folder for kind in pictures}
     photos = {name for kind in pictures for name in kind.rows}
-    drawn = [one for one in pictures if _DRAWN.search(words_of(one.folder))]
+    drawn = [one for one in pictures if _DRAWN.search(" ".join(words_of(one.folder)))]
     found: dict[tuple[str, str, bool], MaskSet] = {}
     for kind, colours in [*masks, *((one, set[Colour]()) for one in drawn)]:
         is_drawn = any(kind is one for one in drawn)
         own = kind.folder.split("/")
         if is_drawn:
-            own = [part for part in own if _DRAWN.search(words_of(part))]
+            own = [part for part in own if _DRAWN.search(" ".join(words_of(part)))]
         else:
             own = [part for part in own if part not in in_use and kind.folder not in mixed]
         part = max(reversed(own), key=is_named_as_masks, default="")
@@ -233,7 +228,7 @@ def mask_sets(kinds: Sequence[Kind], members: Members) -> tuple[list[MaskSet], l
 
 def is_named_as_masks(text: str) -> bool:
     """Return whether a name has a word of masks."""
-    return bool(_OF_MASKS.search(words_of(text)))
+    return bool(_OF_MASKS.search(" ".join(words_of(text))))
 
 
 def _of_every_split(part: str, in_use: Collection[str]) -> str:

@@ -29,13 +29,14 @@ from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, Key
 from shardprep.catalog.tables.row_matching import TableMatch, united
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import SourceError, counted
-from shardprep.source.string_column import Texts
+from shardprep.source.string_column import Lookup, Texts
 
 _OPTIONS = (
     "labels", "pivot", "target", "separator", "rows", "join", "class_map",
     "boxes", "masks", "points", "target_image", "stack",
 )  # fmt: skip
 _MOST_SHOWN = 4
+_FIRST_FEW = 100
 _MOST_COPIES = 4
 _MOST_KEYS = 20_000
 _CHANNELS = re.compile(r"\{id\}_\{([^{}]+)\}(\.\w+)")
@@ -68,6 +69,7 @@ def _of_channels(view: View) -> list[Reading]:
     """Return the readings of ids with an image for each of a few channels: `1_red`, `1_green`."""
     keys, tables = list(view.index.keys[:_MOST_KEYS]), view.documents.tables
     own = [one for one in tables if not SUBMISSION.search(one.name)]
+    own = own if view.automatic.match is None else []
     pattern = next(iter(stack_patterns(keys, own) if own else ()), "")
     names = _CHANNELS.fullmatch(pattern)
     index = KeyIndex(sample_keys(keys, pattern)) if names else view.index
@@ -231,9 +233,9 @@ def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
         rule = table.label_rule(ids, one.titles).replace(table.files, ",".join([*files, *others]))
         return {**options, "labels": rule, "split": "tables"}
     for other in view.documents.tables:
-        for title in other.header:
+        for title in [one for one in other.header if one.lower() == "partition"]:
             cells = set(other.cells(other.column(title)).coded().values)
-            if title.lower() == "partition" and cells <= _PARTITIONS.keys() and "0" in cells:
+            if cells <= _PARTITIONS.keys() and "0" in cells:
                 join = {} if title in table.header else {"join": (f"{other.name}:{ids}",)}
                 if ids in other.header:
                     pairs = ",".join(f"{cell}={_PARTITIONS[cell]}" for cell in sorted(cells))
@@ -248,13 +250,14 @@ def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[
         has_all = {ids, *one.titles} <= {*other.header} and not (table.is_own or table.parts)
         if not (has_all and _SOLUTION.search(other.name) and "split" not in reading.options):
             continue
-        cells = {title: {*other.cells(i).coded().values} for i, title in enumerate(other.header)}
-        known = table.cells(table.column(ids)).coded().values
-        if cells[ids].isdisjoint(known) and view.index.num_found(other.cells(other.column(ids))):
+        own = other.cells(other.column(ids))
+        if _is_disjoint(own, one.match) and view.index.num_found(own):
+            usage = [other.cells(i) for i, title in enumerate(other.header) if title == "Usage"]
             files = f"{table.files},{other.name}"
             rule = table.label_rule(ids, one.titles).replace(table.files, files)
             options, why = {**reading.options, "labels": rule}, f"{reading.why}; {other.name}"
-            if view.is_open("split") and {"Public", "Private"} <= cells.get("Usage", set()):
+            cells = {cell for one in usage for cell in one.coded().values}
+            if view.is_open("split") and {"Public", "Private"} <= cells:
                 split = "column:Usage:Public=validation,Private=test"
                 yield Reading({**options, "split": split}, f"{why}, column 'Usage'")
             yield Reading(options, why)
@@ -264,14 +267,19 @@ def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[
 
 def _of_other_splits(view: View, match: TableMatch) -> Iterator[str]:
     """Yield the names of tables of another split with images that the matched table has not."""
+    own = {match.table.name, *dict(match.table.parts)}
     for other in view.documents.tables:
-        is_odd = "," in other.name or SUBMISSION.search(other.name)
+        is_odd = "," in other.name or other.name in own or SUBMISSION.search(other.name)
         if is_odd or not document_split(other.name) or match.id_column not in other.header:
             continue
         ids = other.cells(other.column(match.id_column))
-        known = match.table.cells(match.table.column(match.id_column)).coded().values
-        if view.index.num_found(ids) and {*ids.coded().values}.isdisjoint(known):
+        if view.index.num_found(ids) and _is_disjoint(ids, match):
             yield other.name
+
+
+def _is_disjoint(ids: Texts, match: TableMatch) -> bool:
+    known = Lookup(match.table.cells(match.table.column(match.id_column)))
+    return all((known.positions(some)[0] < 0).all() for some in (ids[:_FIRST_FEW], ids))
 
 
 def apart(view: View, found: Sequence[int]) -> list[Reading]:

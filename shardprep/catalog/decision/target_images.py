@@ -20,15 +20,14 @@ from shardprep.catalog.decision.pairs import (
     related,
 )
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.names import folder_splits, stem
+from shardprep.catalog.names import folder_splits, stem, words_of
 from shardprep.catalog.objects.formats.annotated_source import ENOUGH
-from shardprep.catalog.objects.mask_files import pair_masks
+from shardprep.catalog.objects.mask_files import MaskFiles, pair_masks
 from shardprep.errors import OptionError, OptionName, SourceError, counted
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.members import Members
 from shardprep.source.names import without_archive_suffix
 
-_TOKEN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
 _SPLITS = re.compile(
     "train(ing)?|tr|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval(uation)?|set|data(set)?|images?|imgs?"
 )
@@ -125,7 +124,7 @@ def _part(parts: Sequence[str], depth: int) -> str:
 
 
 def _words(name: str) -> tuple[str, ...]:
-    words = [one.lower() for one in _TOKEN.findall(without_archive_suffix(name))]
+    words = words_of(without_archive_suffix(name))
     return tuple(word for word in words if not _SPLITS.fullmatch(word))
 
 
@@ -264,9 +263,9 @@ def _reading(
     """Return the reading with this target; None if no pattern pairs its files with the inputs."""
     exclude = tuple(f"{kind.glob}/*" for kind in out)
     for pattern in _patterns(view.members, target, inputs):
-        if why := _proof(view, pattern, target, out, inputs):
+        if proof := _proof(view, pattern, target, out, inputs):
             options = {"target_image": pattern, **({"exclude": exclude} if exclude else {})}
-            return Reading(options, why)
+            return Reading(options, proof[0], files=proof[1])
     return None
 
 
@@ -317,7 +316,7 @@ def _fields(inputs: Sequence[_Pair]) -> Iterator[str]:
 
 def _proof(
     view: View, pattern: str, target: _Kind, out: Sequence[_Kind], inputs: Sequence[_Pair]
-) -> str:
+) -> tuple[str, MaskFiles | None] | None:
     """Return what speaks for a pattern: it pairs nearly all files, and the pairs that were seen."""
     members = view.members
     is_out = np.zeros(len(members), bool)
@@ -327,7 +326,7 @@ def _proof(
     try:
         files = pair_masks(keys, parse_mask_pattern(pattern, _OPTION))
     except (SourceError, OptionError):
-        return ""
+        return None
     used, of_image = files.keys, files.of_image
     rest = [key for key in keys if key not in used]
     splits = folder_splits(rest)
@@ -336,15 +335,17 @@ def _proof(
     seen = [pair for one in inputs for pair in one.relation.pairs]
     are_right = all(of_image.get(members.keys[i]) == [members.keys[at]] for at, i in seen)
     if not are_right or len(paired) < ENOUGH * len(used):
-        return ""
+        return None
     if target.folders and len(used) < ENOUGH * len(target.rows):
-        return ""
+        return None
     if sum(key in of_image for key in train) < ENOUGH * len(train):
-        return ""
+        return None
     num_pairs = sum(one.likeness.num_pairs for one in inputs)
     number = counted(len(of_image), "image")
     what = f"{len(paired):,} target images of {number} by their names"
-    return f"{what}; {counted(num_pairs, 'pair')} of pictures compared"
+    is_whole = len(keys) == len(view.listing.images)
+    why = f"{what}; {counted(num_pairs, 'pair')} of pictures compared"
+    return why, files if is_whole else None
 
 
 def _glob(names: Sequence[str]) -> str:

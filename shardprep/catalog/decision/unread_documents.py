@@ -7,6 +7,7 @@ before the user says that the images alone are wanted.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -154,9 +155,9 @@ def _has_names(keys: Texts, document: Member) -> bool:
     names |= {one.rpartition("_")[0] for one in names}  # an image and a kind: ID_1_any
     names = {one for one in names if len(one) > _SHORT or not one.isdigit()}
     if document.extent.num_bytes > HEAD:
-        some = {*keys[:_MOST_KEYS], *keys[:: len(keys) // _MOST_KEYS + 1]}
-        known = (key.rpartition("/")[2] in names or stem(key) in names for key in some)
-        return sum(known) >= _MOST_DOCUMENTS
+        some = dict.fromkeys([*keys[:_MOST_KEYS], *keys[:: len(keys) // _MOST_KEYS + 1]])
+        known = (key for key in some if key.rpartition("/")[2] in names or stem(key) in names)
+        return len([*itertools.islice(known, _MOST_DOCUMENTS)]) == _MOST_DOCUMENTS
     near, folders = document.key, [f"{path}/" for path in keys.folders.values]
     while near and not any(path.startswith(near) for path in folders):
         near = near[: near.rstrip("/").rfind("/") + 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
 from shardprep.catalog.label_rules import auto_labels
 from shardprep.catalog.labels import Labelling
-from shardprep.catalog.objects.mask_files import MasksBeside, masks_beside
+from shardprep.catalog.objects.mask_files import MaskFiles, MasksBeside, masks_beside
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.selection import Selected, select
 from shardprep.catalog.stacks import stacked
@@ -52,6 +52,8 @@ class Reading:
     """What speaks for it, with the number of images: "12 masks of 12 images"."""
     is_certain: bool = True
     """False to ask the user even if this is the only reading."""
+    files: MaskFiles | None = field(default=None, compare=False, repr=False)
+    """The masks or target images of all images, if the stage has paired them."""
 
     @property
     def flags(self) -> str:
@@ -84,6 +86,8 @@ class View:
     """A remark on each decision."""
     decided: frozenset[str] = field(default_factory=frozenset)
     """Options that a decision has set."""
+    paired: MaskFiles | None = None
+    """The masks or target images that the stage of the decision paired."""
 
     @cached_property
     def documents(self) -> Documents:
@@ -92,7 +96,7 @@ class View:
     @cached_property
     def beside(self) -> MasksBeside:
         """The images without masks and target images, and these of each image."""
-        return masks_beside(self.recipe, self.listing.images, self.documents)
+        return masks_beside(self.recipe, self.listing.images, self.documents, self.paired)
 
     @cached_property
     def selected(self) -> Selected:
@@ -148,7 +152,10 @@ class View:
                 options[key] = tuple(dict.fromkeys(several))
         notes = (*self.notes, f"{reading.flags} is decided: {reading.why}")
         own = self.of(self.recipe.with_rules(**options))
-        return replace(own, notes=notes, decided=self.decided | options.keys())
+        paired = reading.files or own.paired
+        # `replace` would lose what the properties have cached.
+        vars(own).update(notes=notes, decided=self.decided | options.keys(), paired=paired)
+        return own
 
     def of(self, recipe: Recipe) -> View:
         """Return the view of another recipe, which may make stacks of the images."""
@@ -156,9 +163,10 @@ class View:
         if recipe.stack != self.recipe.stack:
             rest, masks = masks_apart(listing, recipe)
             listing = with_masks(stacked(recipe, rest), masks, recipe)
-        own = View(recipe, listing, self.notes, self.decided)
         has_tables = self._is_equal(recipe, _OF_TABLES)
         has_images = self._is_equal(recipe, _OF_IMAGES)
+        paired = self.paired if has_images else None
+        own = View(recipe, listing, self.notes, self.decided, paired)
         if has_tables and "tables" in vars(self.documents):
             own.documents.tables = self.documents.tables
         shared = {"beside", "selected", "folders", "index"} if has_images else set[str]()

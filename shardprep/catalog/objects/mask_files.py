@@ -86,11 +86,14 @@ def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
     return replace(files, of_image=of_image, without_image=rest)
 
 
-def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> MasksBeside:
+def masks_beside(
+    recipe: Recipe, members: Members, documents: Documents, paired: MaskFiles | None = None
+) -> MasksBeside:
     """Return the images among the members, and the masks or target images that the recipe names.
 
     Without a pattern, files in folders that look like masks are images, or are left out if the
-    recipe stores boxes or masks. `--exclude` applies to masks, too.
+    recipe stores boxes or masks. `--exclude` applies to masks, too. `paired` are the files of the
+    pattern if these are known, with all other members as images.
     """
     rule, target = recipe.rules.masks, recipe.rules.target_image
     segments = segment_masks(recipe, members, documents)
@@ -107,8 +110,9 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
         return MasksBeside(Members.of(images), skipped=idle, segments=segments)
     matches = matched(list(by_key), recipe.exclude, "exclude")
     excluded = {key for key, is_out in zip(by_key, matches, strict=True) if is_out}
+    is_known = paired is not None and not segments and others <= paired.keys
     try:
-        files = pair_masks(list(by_key), pattern, others)
+        files = paired if paired and is_known else pair_masks(list(by_key), pattern, others)
     except SeveralImagesError:
         no_images = others | excluded
         try:

@@ -51,15 +51,16 @@ class TableMatch:
 
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
     """Match the rows of a table to images; `id_column` "" means to detect the column."""
-    key = "match", id(table), id_column
+    column = id_column if "{" in id_column else find_ids(index, table, id_column)
+    key = "match", id(table), column
     if key not in index.known:
-        index.known[key] = table, _match(index, table, id_column)  # no other table gets this id
+        index.known[key] = table, _match(index, table, column)  # no other table gets this id
     found: TableMatch = index.known[key][1]
     return found
 
 
 def _match(index: KeyIndex, table: Table, id_column: str) -> TableMatch:
-    title, ids = row_ids(table, find_ids(index, table, id_column))
+    title, ids = row_ids(table, id_column)
     key_of = find_rows(index, table, title, ids)
     row_of = np.full(len(index.keys), -1, np.int64)
     rows = np.flatnonzero(key_of >= 0)[::-1]  # the first of several rows is assigned last
