@@ -159,6 +159,14 @@ def test_class_folders_with_masks_keep_their_classes_and_folders_of_patients_do_
     assert all(len(item.masks) == 1 for item in made.items)
 
 
+def test_folders_of_frames_with_masks_may_be_clips(tmp_path: Path) -> None:
+    members = dict[str, bytes]()
+    for clip in ("bear", "boat"):
+        members |= files("scene", *numbered(f"frames/{clip}/0000{{}}.jpg"), like=clip)
+        members |= files("ids", *numbered(f"masks/{clip}/0000{{}}.png"), like=clip)
+    assert {one.get("labels") for one in flags(tmp_path, members)} == {"folder", None}
+
+
 def test_colours_without_names_are_classes_and_too_few_masks_are_a_question(tmp_path: Path) -> None:
     names = numbered("masks/{}.png")
     made = catalog(tmp_path / "1", PHOTOS | files("colours", *names))

@@ -80,6 +80,21 @@ def test_class_folders_that_number_their_files_alike_are_not_asked_for(
     assert catalog(tmp_path, pictures(*keys)).label_names == names
 
 
+@pytest.mark.parametrize("names", [("cam_a", "cam_b"), ("rgb", "GT_color", "nir_color")])
+def test_views_and_kinds_of_pictures_may_be_no_classes(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    members = pictures(*(f"{name}/{name}{i}.jpg" for name in names for i in range(6)))
+    assert asked(tmp_path, members) == ["none", "folder"]
+
+
+def test_the_end_of_numbered_studies_may_be_the_class(tmp_path: Path) -> None:
+    studies = ("study1_negative", "study2_negative", "study1_positive", "study2_positive")
+    members = pictures(*(f"p{i}/{name}/i{i}.png" for i in range(6) for name in studies))
+    assert asked(tmp_path, members)[0] == "regex:(?P<label>[^/_]+)/[^/]+$"
+    assert "folder" in asked(tmp_path / "again", members)
+
+
 def test_numbers_in_two_levels_are_asked_for(tmp_path: Path) -> None:
     keys = [f"{pair}/{i}5.jpg" for pair in ("000/03", "604/92") for i in range(3)]
     assert asked(tmp_path, pictures(*keys)) == [

@@ -115,7 +115,19 @@ def test_documents_about_something_else_ask_nothing(tmp_path: Path, name: str, t
 def test_lists_beside_folders_of_classes_ask_nothing(tmp_path: Path) -> None:
     members = pictures(*(f"{name}/{name}{i}.jpg" for name in ("cat", "dog") for i in range(4)))
     members["sizes.txt"] = "".join(f"{key} 16x16\n" for key in members).encode()
-    assert catalog(tmp_path, members).label_names == ("cat", "dog")
+    made = catalog(tmp_path, members)
+    assert made.label_names == ("cat", "dog")
+    assert any("sizes.txt is not read" in note for note in made.findings)
+
+
+def test_starts_of_file_names_are_not_certain_beside_a_document_that_names_the_images(
+    tmp_path: Path,
+) -> None:
+    names = [f"{start}{i}.jpg" for start in ("AF", "AM") for i in range(1031, 1035)]
+    members = pictures(*(f"faces/{name}" for name in names))
+    assert catalog(tmp_path / "alone", members).label_names == ("AF", "AM")
+    members["scores.dat"] = "".join(f"{name} = 2.5\n" for name in names).encode()
+    assert "--labels prefix" in [one.flags for one in choices(tmp_path / "scored", members)]
 
 
 def test_a_long_document_that_names_images_is_not_passed_over(tmp_path: Path) -> None:

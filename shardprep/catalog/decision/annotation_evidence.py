@@ -53,8 +53,8 @@ _OUTLINES = ("labelme", "via", "jsonl")
 def annotation_readings(view: View) -> Sequence[Reading]:
     """Return how to read the objects, or the labels, that documents of the source state.
 
-    They come before names of files and of folders that are splits or kinds. Folders of classes
-    remain the labels if the objects have the same classes; otherwise the user chooses.
+    They come before names of files and of folders that are splits or kinds. If folders are
+    classes, the user chooses.
     """
     if not _has_documents(view):
         return []

@@ -78,7 +78,7 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
     if is_explained or find_signs(view.index, view.documents, view.candidates):
         return []
     if rule == "folder" and not any(map(_BOX.fullmatch, lines)):
-        return [Reading({"labels": rule}, f"{automatic.how}; {_unread(document)}")]
+        return [Reading({}, _unread(document))]
     alone = Reading({"labels": "none"}, f"images alone; {_unread(document)}", is_certain=False)
     others = [Reading({"labels": rule}, automatic.how)] if rule != "none" else []
     if rule != "folder":

@@ -45,7 +45,7 @@ HEAD = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A way to read a source, or a part of the decision."""
+    """A way to read a source, or a part of the decision; without options it is only a remark."""
 
     options: Options
     why: str
@@ -150,7 +150,8 @@ class View:
             if key in options:
                 several = (*getattr(self.recipe, key), *options[key])
                 options[key] = tuple(dict.fromkeys(several))
-        notes = (*self.notes, f"{reading.flags} is decided: {reading.why}")
+        decided = f"{reading.flags} is decided: {reading.why}" if options else reading.why
+        notes = (*self.notes, decided)
         own = self.of(self.recipe.with_rules(**options))
         paired = reading.files or own.paired
         # `replace` would lose what the properties have cached.
