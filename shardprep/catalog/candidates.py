@@ -1,162 +1,108 @@
-"""Candidates: possible ways to label a source, from which the user chooses."""
+"""Candidates: readings that label a source or a part of it, from which the user chooses."""
 
 from __future__ import annotations
 
 import contextlib
 import glob
 import itertools
-import shlex
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from posixpath import commonpath
 
-from shardprep.catalog.label_rules import auto_labels, label_keys
-from shardprep.catalog.labels import (
-    Labelling,
-    are_classes,
-    candidate_columns,
-    have_several,
-    label_by_columns,
-    label_by_table,
-)
-from shardprep.catalog.names import find_masks, given_split
+from shardprep.catalog.decision.column_evidence import STRONG, LabelColumns, found_columns
+from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.label_rules import label_keys
+from shardprep.catalog.labels import Labelling, are_classes, have_several
+from shardprep.catalog.names import find_masks
+from shardprep.catalog.objects.detect import text_files
 from shardprep.catalog.stacks import sample_keys, stack_patterns
-from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch, joined, match_table, united
 from shardprep.catalog.tables.table import Table
-from shardprep.catalog.target_proposals import has_texts, target_proposals
 from shardprep.errors import SourceError, counted
-from shardprep.recipe.rules import CsvRule, LabelRule
+from shardprep.recipe.rules import LabelRule
 
 _MOST_PARTS = 6
 """Maximum number of sibling folders that count as parts of a source; more folders are classes."""
-_MOST_SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One way to label a source or a part of it, with its result."""
-
-    rule: str
-    """The value of `--labels`."""
-    num_labelled: int
-    num_images: int
-    """Number of images of the part, or of the whole source."""
-    num_classes: int
-    """Number of different labels: class names, numbers or texts."""
-    examples: tuple[str, ...]
-    """The most frequent labels, at most three."""
-    root: str = ""
-    """The value of `--root` that selects the part; "" for the whole source."""
-    include: tuple[str, ...] = ()
-    """The values of `--include` that select the part."""
-    exclude: tuple[str, ...] = ()
-    """The values of `--exclude` that remove the rest."""
-    stack: str = ""
-    """The value of `--stack` whose samples are labelled; "" for single images."""
-    join: str = ""
-    """The value of `--join` that adds the columns."""
-    rows: str = ""
-    """The value of `--rows` that stores all rows of an image."""
-    pivot: str = ""
-    """The value of `--pivot`; "" if a row has all targets of an image."""
-    target: str = ""
-    """The value of `--target`; "" to detect it."""
-    unit: str = "class"
-    """What `num_classes` counts: "class", "target" if each image has several, "text" or "row"."""
-
-    @property
-    def keys(self) -> dict[str, str | tuple[str, ...]]:
-        keys: dict[str, str | tuple[str, ...]] = {
-            "root": self.root,
-            "include": self.include,
-            "exclude": self.exclude,
-            "stack": self.stack,
-            "labels": self.rule,
-            "join": (self.join,) if self.join else (),
-            "rows": self.rows,
-            "pivot": self.pivot,
-            "target": self.target,
-        }
-        return {key: value for key, value in keys.items() if value}
-
-    @property
-    def is_likely(self) -> bool:
-        return are_classes(self.num_classes, self.num_labelled)
-
-    @property
-    def counts(self) -> str:
-        what = "stack" if self.stack else "image"
-        labelled = f"{self.num_labelled:,} of {counted(self.num_images, what)}"
-        return f"{labelled}, {counted(self.num_classes, self.unit)}"
-
-    @property
-    def flags(self) -> str:
-        return " ".join(
-            f"--{key} {shlex.quote(value)}"
-            for key, values in self.keys.items()
-            for value in ((values,) if isinstance(values, str) else values)
+def candidates(view: View) -> list[Reading]:
+    """Return the candidates for a source: stacks, tables, folders, and parts that have labels."""
+    tables = view.documents.tables
+    found = stack_candidates(view.index.keys, tables)
+    found += [one for table in view.tables for one in table_candidates(view.index, table, tables)]
+    if pattern := text_files(view.index.keys, view.documents):
+        found.append(
+            Reading({"labels": f"text:{pattern}", "target": "text"}, "a text of each image")
         )
+    return [*found, *path_candidates(view)]
 
 
-def candidate(labelling: Labelling, **part: str | tuple[str, ...]) -> Candidate:
-    """Return a candidate with this labelling; `part` sets `root`, `include` or `exclude`."""
-    cells = Counter(cell for cell in labelling.names if cell is not None)
-    shown = tuple(str(cell) for cell, _ in cells.most_common(3))
-    counts = cells.total(), len(labelling.names), len(cells)
-    return Candidate(labelling.rule, *counts, shown, **part)  # type: ignore[arg-type]
+def path_candidates(view: View) -> Iterator[Reading]:
+    """Yield the candidates by names of folders, and by what labels one of a few folders alone."""
+    masks = find_masks(view.index.keys).no_classes
+    for depth in (1, 2):
+        labelling = label_keys(view.index, LabelRule("folder", depth=depth), ())
+        names = labelling.names.counts()
+        is_whole = 2 * sum(names.values()) > len(labelling.names)
+        if is_whole and masks.isdisjoint(names) and are_classes(len(names), sum(names.values())):
+            yield Reading({"labels": labelling.rule}, _counts(labelling))
+    depth = len([one for one in commonpath(view.folders).split("/") if one])
+    parts = {"/".join(path.split("/")[: depth + 1]) for path in view.folders} - {""}
+    for path in sorted(parts) if 1 < len(parts) <= _MOST_PARTS else ():
+        root = {"root": glob.escape(path)}
+        labelling = view.of(view.recipe.with_rules(**root)).automatic
+        if labelling.rule != "none":
+            yield Reading({**root, "labels": labelling.rule}, _counts(labelling))
 
 
-def path_candidates(index: KeyIndex) -> list[Candidate]:
-    """Return the likely candidates by folders and file names.
+def _counts(labelling: Labelling) -> str:
+    names = labelling.names.counts()
+    images = f"{sum(names.values()):,} of {counted(len(labelling.names), 'image')}"
+    return f"{images}, {counted(len(names), 'class', 'classes')}"
 
-    Candidates that would use folders of masks as classes are left out.
+
+def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> list[Reading]:
+    """Return the candidates for columns of a table that names most images, the likely ones first.
+
+    Strong columns leave out the others. Columns of another table come with `join`. If images have
+    several rows that differ, `rows` stores all of them.
     """
-    masks = find_masks(index.keys).no_classes
-    rules = (LabelRule("folder"), LabelRule("folder", depth=2), LabelRule("prefix"))
-    found = [candidate(label_keys(index, rule, ())) for rule in rules]
-    return [one for one in found if one.is_likely and masks.isdisjoint(one.examples)]
-
-
-def table_candidates(
-    index: KeyIndex, table: Table, tables: Sequence[Table] = ()
-) -> list[Candidate]:
-    """Return a candidate for the label column of a table, or if unclear, for each likely column.
-
-    `tables` are all tables, not united. The columns that a sample submission shares with this one
-    are targets.
-    """
-    try:
-        labelling = label_by_table(index, table, CsvRule((table.name,)))
-    except SourceError:
-        pass
-    else:
-        of_text = {"target": "text", "unit": "text"}
-        return [candidate(labelling, **of_text if has_texts(table, labelling.columns[0]) else {})]
     try:
         match = match_ids(index, table)
     except SourceError:
         return []
-    found = []
-    for columns in candidate_columns(match):
-        try:
-            rule = CsvRule((table.name,), match.id_column, columns)
-            one = candidate(label_by_columns(index.keys, match, rule))
-        except SourceError:
-            continue  # two rows of an image disagree
-        if len(columns) > 1 or one.is_likely:
-            found.append(one)
-    found.sort(key=lambda one: -one.num_labelled)
-    several = _target_candidates(index, match, tables)
+    if 2 * (match.row_of >= 0).sum() <= len(index.keys):
+        return []
+    readings = _readings(found_columns(match, index, tables))
     parts = [one for one in tables if one.name in dict(table.parts)] or [table]
-    for own, other in itertools.product(parts, tables):
+    others = [one for one in tables if not SUBMISSION.search(one.name)]
+    for own, other in itertools.product(parts, others):
         with contextlib.suppress(SourceError):  # they share no column, or several
             if match.id_column not in other.header:
                 more = match_table(index, joined(own, other, ""), match.id_column)
-                new = more.table.header[len(table.header) :]
-                there = _target_candidates(index, more, tables, new)
-                several += [replace(one, join=other.name) for one in there]
-    return [*dict.fromkeys((*several, *found, *_row_candidates(match)))]
+                new = more.table.header[len(own.header) :]
+                found = found_columns(more, index, tables, new)
+                together = [one for one in found if len(one.titles) > 1]
+                readings += _readings(together, join=(other.name,))
+    return [*readings, *_row_candidates(match)]
+
+
+def _readings(found: Sequence[LabelColumns], **join: tuple[str, ...]) -> list[Reading]:
+    found = sorted(filter(_is_usable, found), key=lambda one: -one.strength)
+    best = found[0].strength if found else 0
+    found = [one for one in found if best < STRONG or one.strength == best]
+    return [Reading({**options, **join}, one.why) for one in found for options in one.options]
+
+
+def _is_usable(one: LabelColumns) -> bool:
+    """Return whether an image has one label of each column, and a single column has classes."""
+    cells, options = [one.match.cells(title) for title in one.titles], one.options[0]
+    if "pivot" in options:
+        return True
+    if len(cells) == 1:
+        known = cells[0].counts()
+        return "target" in options or are_classes(len(known.keys() - {""}), len(cells[0]))
+    return not {*one.titles} & {*_titles_of_rows(one.match)}
 
 
 def match_ids(index: KeyIndex, table: Table) -> TableMatch:
@@ -182,101 +128,28 @@ def _paths_of_columns(index: KeyIndex, table: Table) -> Iterator[str]:
                 yield "/".join([*parts[first[0] :], field])
 
 
-def _row_candidates(match: TableMatch) -> list[Candidate]:
-    """Return a candidate for the columns in which the rows of an image differ, if there are any."""
+def _titles_of_rows(match: TableMatch) -> list[str]:
+    """Return the columns in which the rows of an image differ."""
     cells = {title: match.table.cells(i).coded() for i, title in enumerate(match.table.header)}
-    titles = [one for one, column in cells.items() if have_several(match.key_of, column)]
-    titles = [one for one in titles if not one.lower().endswith("id")]
+    return [title for title, column in cells.items() if have_several(match.key_of, column)]
+
+
+def _row_candidates(match: TableMatch) -> list[Reading]:
+    """Return the candidate for all rows of an image, if they differ."""
+    titles = [one for one in _titles_of_rows(match) if not one.lower().endswith("id")]
     rows = match.table.label_rule(match.id_column, titles)
-    counts = int((match.row_of >= 0).sum()), len(match.row_of), int((match.key_of >= 0).sum())
-    is_likely = titles and 2 * counts[0] > counts[1]
-    return [Candidate("none", *counts, (), rows=rows, unit="row")] if is_likely else []
-
-
-def _target_candidates(
-    index: KeyIndex, match: TableMatch, tables: Sequence[Table], titles: Sequence[str] = ()
-) -> list[Candidate]:
-    """Return the proposals for targets in a matched table; `titles` are its possible targets."""
-    found = []
-    for proposal in target_proposals(match, tables, titles or match.table.header):
-        own = proposal._replace(files=(match.table.name,), id_column=match.id_column)
-        try:
-            labelling = label_by_columns(index.keys, match, own)
-        except SourceError:
-            continue
-        one = candidate(labelling, pivot=own.pivot, target=own.target.replace("auto", ""))
-        number = len(labelling.cells) or one.num_classes
-        unit = "target" if labelling.cells else "text" if "text" in own.target else "class"
-        examples = tuple(labelling.cells)[:_MOST_SHOWN] or one.examples
-        found.append(replace(one, num_classes=number, unit=unit, examples=examples))
-    return found
+    why = f"{(match.key_of >= 0).sum():,} rows of {(match.row_of >= 0).sum():,} images"
+    return [Reading({"labels": "none", "rows": rows}, why)] if titles else []
 
 
 def stack_candidates(
     keys: Sequence[str], tables: Sequence[Table], patterns: Sequence[str] | None = None
-) -> list[Candidate]:
+) -> list[Reading]:
     """Return candidates for the samples of stacks; `patterns` are by default `stack_patterns`."""
     return [
-        replace(one, stack=pattern)
+        Reading({"stack": pattern, **one.options}, one.why)
         for pattern in (stack_patterns(keys, tables) if patterns is None else patterns)
         for index in [KeyIndex(sample_keys(keys, pattern))]
         for table in united(index, tables)
         for one in table_candidates(index, table, tables)
-        if 2 * one.num_labelled > one.num_images
     ]
-
-
-def part_candidates(keys: Sequence[str], tables: Sequence[Table]) -> list[Candidate]:
-    """Return candidates for the parts of a source that `auto` can label.
-
-    A part is all images except masks, all folders of splits, or one of a few sibling folders. Call
-    this only if `auto` cannot label the whole source.
-    """
-    found: list[Candidate] = []
-    if masks := find_masks(keys).num_masks:
-        images = [key for key in keys if masks.keys().isdisjoint(key.split("/")[:-1])]
-        found += _labelled(images, tables, exclude=tuple(f"{name}/*" for name in masks))
-    parts = _folders_side_by_side(keys)
-    splits = [path for path in parts if given_split([path.rpartition("/")[2]])]
-    if 1 < len(splits) < len(parts):
-        images = sorted(key for path in splits for key in parts[path])
-        globs = tuple(f"{glob.escape(path)}/*" for path in splits)
-        if together := _labelled(images, tables, include=globs):
-            found += together
-            parts = {path: part for path, part in parts.items() if path not in splits}
-    for path, part in parts.items():
-        found += _labelled(part, tables, root=glob.escape(path))
-    return found
-
-
-def label_findings(index: KeyIndex, tables: Sequence[Table]) -> list[str]:
-    """Return a line about each of the first three candidates, and a line about the others."""
-    found = stack_candidates(index.keys, tables)
-    found += [
-        one for table in united(index, tables) for one in table_candidates(index, table, tables)
-    ]
-    found += part_candidates(index.keys, tables)
-    lines = [f"labels could be {one.flags} ({one.counts})" for one in found[:_MOST_SHOWN]]
-    if found[_MOST_SHOWN:]:
-        more = len(found) - _MOST_SHOWN
-        lines.append(f"{more:,} more ways to label the source: shardprep init lists them")
-    return lines
-
-
-def _labelled(
-    keys: Sequence[str], tables: Sequence[Table], **part: str | tuple[str, ...]
-) -> list[Candidate]:
-    labelling = auto_labels(KeyIndex(keys), tables)
-    return [] if labelling.rule == "none" else [candidate(labelling, **part)]
-
-
-def _folders_side_by_side(keys: Sequence[str]) -> dict[str, list[str]]:
-    folders = [key.split("/")[:-1] for key in keys]
-    depth = 0
-    while all(len(folder) > depth and folder[depth] == folders[0][depth] for folder in folders):
-        depth += 1
-    parts: defaultdict[str, list[str]] = defaultdict(list)
-    for key, folder in zip(keys, folders, strict=True):
-        if len(folder) > depth:
-            parts["/".join(folder[: depth + 1])].append(key)
-    return dict(parts) if len(parts) <= _MOST_PARTS else {}

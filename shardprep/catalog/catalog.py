@@ -14,7 +14,6 @@ from typing import cast
 
 import numpy as np
 
-from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.items import Items
 from shardprep.catalog.labels import ENOUGH, Labelling, label_by_table
 from shardprep.catalog.names import words_of_split
@@ -26,7 +25,7 @@ from shardprep.catalog.objects.combine import (
     annotate,
     settled,
 )
-from shardprep.catalog.objects.detect import annotation_findings
+from shardprep.catalog.objects.detect import mask_findings
 from shardprep.catalog.objects.mask_files import skipped
 from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.source_images import (
@@ -394,11 +393,8 @@ def _findings(
             findings.append(f"skipped {counted(lost, 'image')} that no annotation lists{hint}")
     elif recipe.labels == "auto":
         _ask_about(unlabelled, labelling, wanted.index)
-        findings += labelling.findings
-        findings += annotation_findings(wanted.index.keys, wanted.documents)
+        findings += [*labelling.findings, *mask_findings(wanted.index.keys)]
         patterns = stack_patterns(wanted.index.keys, wanted.tables)
-        if labelling.rule == "none" or patterns:
-            findings += label_findings(wanted.index, wanted.tables)
     return findings + stack_findings(items.members, patterns)
 
 

@@ -108,7 +108,8 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
         is_fit = False
     if not is_fit:
         how = f"none found{passed_over}; say where they are with {OptionName('labels')}"
-        return Labelling(Coded.constant(None, len(keys)), how, unclear=unclear)
+        found = Labelling(Coded.constant(None, len(keys)), how, unclear=unclear)
+        return replace(found, remarks=unused_tables(index, found, united(index, tables)))
     names, findings = _without_test_names(names, considered, rule)
     # The rule alone would label the test split as well.
     rule = rule if is_whole and not findings else "auto"

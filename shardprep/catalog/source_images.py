@@ -17,6 +17,7 @@ from shardprep.catalog.arrays.array_images import ImageListing, with_arrays
 from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
 from shardprep.catalog.arrays.opened_files import OWN_DATASET
 from shardprep.catalog.decision.decide import decide
+from shardprep.catalog.decision.mask_evidence import asked_masks
 from shardprep.catalog.decision.view import View
 from shardprep.catalog.label_rules import label_keys, unused_tables
 from shardprep.catalog.labels import Labelling
@@ -58,6 +59,7 @@ _DOCUMENTS = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml", ".txt")
 class SourceImages:
     """The wanted images of a source, with their labels, tables and masks."""
 
+    view: View
     recipe: Recipe
     listing: ImageListing
     documents: Documents
@@ -169,6 +171,8 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         recipe = recipe.with_rules(masks=stack_masks(masks))
     documents = Documents(listing.others, recipe, listing.columns)
     view = View(with_panoptic(recipe, listing.images, documents), listing)
+    if view.recipe.rules.masks.kind == "auto":
+        view = asked_masks(view)
     try:
         view = decide(view)
     except QuestionError as error:
@@ -234,6 +238,7 @@ def _labelled(view: View) -> SourceImages:
     selected = view.selected
     labelling = _with_other_labels(labelling, recipe, tables, (view.members, selected.left_out))
     return SourceImages(
+        view=view,
         recipe=recipe,
         listing=view.listing,
         documents=documents,

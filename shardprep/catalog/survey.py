@@ -5,30 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from shardprep.catalog.candidates import (
-    Candidate,
-    part_candidates,
-    path_candidates,
-    stack_candidates,
-    table_candidates,
-)
-from shardprep.catalog.decision.decide import decide
+from shardprep.catalog.candidates import candidates
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.label_rules import label_keys
-from shardprep.catalog.labels import ENOUGH
-from shardprep.catalog.names import folder_splits
-from shardprep.catalog.objects.detect import annotation_findings, find_signs, usual
+from shardprep.catalog.labels import Labelling
+from shardprep.catalog.names import find_masks, folder_splits
+from shardprep.catalog.objects.detect import document_signs
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.objects.formats.box_format import image_size
-from shardprep.catalog.objects.mask_files import masks_beside
-from shardprep.catalog.source_images import list_images, no_image
+from shardprep.catalog.source_images import list_images, no_image, source_images
 from shardprep.catalog.stacks import stack_patterns
 from shardprep.catalog.tables.key_index import KeyIndex
-from shardprep.catalog.tables.row_matching import match_table, united
+from shardprep.catalog.tables.row_matching import match_table
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.card import Card
@@ -36,13 +27,13 @@ from shardprep.dataset.schema import TargetKind
 from shardprep.errors import Choice, OptionName, QuestionError, SourceError, counted, printable
 from shardprep.recipe.document import key_lines, toml_value
 from shardprep.recipe.recipe import make_recipe
-from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
+from shardprep.recipe.rules import TABLE_SUFFIXES
 from shardprep.source.byte_range import ZipExtent
 from shardprep.source.members import Member, Members
+from shardprep.source.string_column import Coded
 from shardprep.storage.space import megabytes
 
 _MOST_COLUMNS = 12
-_OF_TABLE = {"labels", "pivot", "target"}
 _ANNOTATIONS = {"boxes", "masks", "points"}
 _PARTS = _ANNOTATIONS | {"labels", "stack", "target_image", "rows"}
 """Options that say what an image gets."""
@@ -77,14 +68,12 @@ class Survey(Card):
     splits: dict[str, int]
     """Number of images by split, from the names of folders."""
     tables: tuple[TableSurvey, ...]
-    rules: tuple[Candidate, ...]
-    """The ways to label the source, or a part of it."""
+    rules: tuple[Choice, ...]
+    """Other ways to read the source, or a part of it."""
     chosen: str
     """The rule that `auto` uses."""
     annotations: tuple[Sign, ...]
-    """Detected boxes and masks, first the ones that the recipe uses."""
-    stacks: tuple[str, ...]
-    """Values of `--stack` that fit the names of the images."""
+    """Boxes, outlines and points that documents and tables state."""
     findings: tuple[str, ...]
     """Remarks, one line each."""
     decided: dict[str, Any]
@@ -108,31 +97,9 @@ class Survey(Card):
     """Number of images in zips with the same size and CRC-32 as another."""
 
     @property
-    def taken(self) -> Sign | None:
-        """The boxes or masks that the recipe uses, or None if it uses none."""
-        is_open = self.chosen == "none" and not self.is_settled
-        return self.annotations[0] if self.annotations and is_open else None
-
-    @property
-    def is_annotated(self) -> bool:
-        """Whether the recipe stores boxes, masks or keypoints."""
-        return self.taken is not None or not _ANNOTATIONS.isdisjoint(self.decided)
-
-    @property
     def is_settled(self) -> bool:
         """Whether it is decided what an image gets, or the user must choose."""
         return bool(self.choices) or not _PARTS.isdisjoint(self.decided)
-
-    @property
-    def proposed(self) -> Candidate | None:
-        """The table of several targets that the recipe uses if no rule was certain, or None."""
-        if self.chosen != "none" or self.taken is not None or self.stacks or self.is_settled:
-            return None
-        for one in self.rules:
-            is_whole = one.num_labelled >= ENOUGH * one.num_images
-            if one.unit == "target" and is_whole and one.keys.keys() <= _OF_TABLE:
-                return one
-        return None
 
     def facts(self) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -143,9 +110,8 @@ class Survey(Card):
             "splits": self.splits,
             "decided": Reading(self.decided, "").flags,
             "choose": [f"{one.flags} ({one.why})" for one in self.choices],
-            "labels by": self.chosen if self.taken is None else "",
+            "labels by": self.chosen,
             "classes": self.classes,
-            "stacks": self.stacks,
             "annotations": [sign.flag for sign in self.annotations],
             "tables": {table.name: counted(table.num_rows, "row") for table in self.tables},
             "others": self.others,
@@ -171,33 +137,31 @@ def survey_source(
     listing = list_images(recipe, work_dir, notice, proposes=True)
     if not listing.images:
         raise no_image(str(source), listing)
-    view, choices = View(recipe, listing), list[Choice]()
+    view, choices, unclear = View(recipe, listing), tuple[Choice, ...](), list[str]()
+    labelling: Labelling | None = None
     try:
-        view = decide(view)
+        wanted = source_images(recipe, listing)
+        view, labelling = wanted.view, wanted.labelling
     except QuestionError as error:
-        choices += error.choices
-    listing, documents = view.listing, view.documents
-    recipe, keys = view.recipe, view.beside.images.keys
-    index = KeyIndex(keys)
-    several = documents.tables
-    tables = united(index, several)
-    is_alone = bool(choices or recipe.is_annotated or recipe.target_image)
-    rule = LabelRule("none") if is_alone else recipe.label_rule
-    chosen = label_keys(index, rule, tables if rule.kind == "auto" else documents.label_tables())
-    unclear = [] if chosen.unclear is None else [str(chosen.unclear)]
-    rules = stack_candidates(keys, several) + path_candidates(index)
-    rules += [one for table in tables for one in table_candidates(index, table, several)]
-    if chosen.rule == "none":
-        rules += part_candidates(keys, tables)
-    signs = find_signs(index, documents, listing.images)
-    recognised = [] if signs else annotation_findings(keys, documents)
-    ordered = tuple(sorted(signs, key=lambda one: one not in usual(signs)))
-    is_settled = bool(choices or not _PARTS.isdisjoint(view.decided))
-    taken = {ordered[0].key: ordered[0].option} if signs and chosen.rule == "none" else {}
-    recipe = recipe if is_settled else recipe.with_rules(**taken)
-    images = [member.key for member in masks_beside(recipe, listing.images, documents).images]
-    spec = TargetSpec(kind="auto" if chosen.match else "class")
-    targets = make_targets(keys, chosen.names, spec, chosen.table_names, chosen.cells)
+        choices = tuple(error.choices)
+    except SourceError as error:
+        unclear.append(str(error))
+    labelling = labelling or Labelling(Coded.constant(None, len(view.index.keys)), "")
+    recipe, listing, own = view.recipe, view.listing, recipe
+    names = [one.name for one in fields(recipe) if one.compare]
+    values = {name: getattr(recipe, name) for name in names}
+    decided = {name: one for name, one in values.items() if one != getattr(own, name)}
+    signs = document_signs(view.index, view.documents, view.candidates)
+    readings = [Reading(sign.options, sign.how) for sign in signs] + _stacks(view)
+    readings += candidates(view)
+    offered = [one.flags for one in choices] + [Reading(decided, "").flags]
+    offered.append(Reading({"labels": labelling.rule}, "").flags)
+    rules = {one.flags: Choice(one.options, one.flags, one.why) for one in readings}
+    keys = view.beside.images.keys
+    kind = "class" if recipe.target == "auto" and labelling.match is None else recipe.target
+    spec = TargetSpec(kind=kind, separator=recipe.separator)
+    facts = labelling.names, spec, labelling.table_names, labelling.cells
+    targets = make_targets(view.index.keys, *facts)
     counts: Counter[int] = Counter()
     for value in targets.values:
         counts.update(value if isinstance(value, tuple) else [value] if type(value) is int else [])
@@ -207,21 +171,20 @@ def survey_source(
         num_images=len(keys),
         num_bytes=sum(member.extent.num_bytes for member in listing.images),
         suffixes=_suffixes(listing.images),
-        splits=dict(Counter(split or "train" for split in folder_splits(images))),
-        tables=tuple(_table(index, table) for table in tables),
-        rules=tuple(rules),
-        chosen=chosen.rule,
-        annotations=ordered,
-        stacks=tuple(stack_patterns(listing.images.keys, tables)),
-        decided={key: getattr(view.recipe, key) for key in sorted(view.decided)},
-        is_export=bool(documents.export_layout),
-        choices=tuple(choices),
+        splits=dict(Counter(split or "train" for split in folder_splits(keys))),
+        tables=tuple(_table(view.index, table) for table in view.tables),
+        rules=tuple(one for flags, one in rules.items() if flags not in offered),
+        chosen=labelling.rule,
+        annotations=tuple(signs),
+        decided=decided,
+        is_export=bool(view.documents.export_layout),
+        choices=choices,
         findings=(
             *listing.notes,
             *view.notes,
             *unclear,
-            *chosen.findings,
-            *recognised,
+            *labelling.findings,
+            *labelling.remarks,
             *_large(listing.images),
         ),
         proposals=listing.proposals,
@@ -249,11 +212,9 @@ def recipe_text(survey: Survey) -> str:
         *_array_lines(survey),
         *_size_lines(survey),
         "",
-        *(line for one in survey.stacks for line in key_lines("stack", one, is_set=False)),
-        *(['# With stack, masks = "auto".'] if survey.stacks and survey.annotations else []),
         *_decided_lines(survey),
-        *_annotation_lines(survey),
-        *(_label_lines(survey) if survey.taken is None else []),
+        *_label_lines(survey),
+        *_other_lines(survey),
         "",
         f"# Folders give {given}; this would cut {how}:",
         f"# split = {toml_value(ratios)}",
@@ -270,7 +231,7 @@ def recipe_text(survey: Survey) -> str:
 def _size_lines(survey: Survey) -> list[str]:
     if survey.is_export:  # its images have the size and the encoding that its user chose
         return [*key_lines("size", "none"), *key_lines("format", "keep")]
-    fit = "pad" if survey.is_annotated else "crop"
+    fit = "crop" if _ANNOTATIONS.isdisjoint(survey.decided) else "pad"
     return [*key_lines("size", "224x224"), *key_lines("fit", fit)]
 
 
@@ -312,62 +273,38 @@ def _decided_lines(survey: Survey) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def _annotation_lines(survey: Survey) -> list[str]:
-    lines: list[str] = []
-    for sign in survey.annotations:
-        if sign is survey.taken:
-            lines += ["# Boxes, masks or keypoints that are stored.", f"# {sign.how}"]
-            lines += [f"{sign.key} = {toml_value(sign.option)}"]
-            if sign.key == "masks":
-                lines += key_lines("instances", value=True, is_set=sign.instances)
-            if sign.option in ("jsonl", "labelme", "via"):
-                lines += ["# Or masks:", f'# masks = "{sign.option}"', "# instances = true"]
-            if sign.has_points:
-                lines += [f"points = {toml_value(sign.option)}"]
-            if sign.has_unlisted:
-                lines += [f"# {counted(sign.num_unlisted, 'image')} without a file: no objects."]
-                lines += ['unlisted = "background"']
-        else:
-            lead = "instead of labels" if survey.taken is None else "instead of these, or with them"
-            lines += [f"# There are {sign.key}, {lead}: {sign.how}"]
-            lines += [f"# {sign.key} = {toml_value(sign.option)}"]
-            lines += ["# instances = true"] if sign.instances else []
-            lines += [f"# points = {toml_value(sign.option)}"] if sign.has_points else []
-    return [*lines, ""] if lines and survey.taken is None else lines
-
-
 def _label_lines(survey: Survey) -> list[str]:
-    lines = ["# Where labels are found."]
-    taken: dict[str, str | tuple[str, ...]] = {"labels": survey.chosen}
-    if survey.is_settled:
-        lines, taken = [], {}
-    elif survey.proposed is not None:
-        lines = [
-            "# A table has several numbers or classes for each image. Check that these are right."
-        ]
-        taken = survey.proposed.keys
-    elif survey.chosen == "none" and survey.rules:
-        lines = ["# No rule was certain. Choose one of the others below, if one is right."]
-    elif survey.chosen == "none":
-        lines = [
-            "# No labels were found: folder, prefix, regex:PATTERN or csv:FILE:ID:LABEL would",
-            "# say where they are.",
-        ]
+    lines = [] if survey.is_settled else [f"labels = {toml_value(survey.chosen)}"]
     if survey.classes:
         names = list(survey.classes)
         shown = ", ".join(names[:6]) + (f", … {len(names):,} classes" if names[6:] else "")
-        lines.append(f"# {' '.join(shown.split())}")
-    lines += [f"{key} = {toml_value(value)}" for key, value in taken.items()]
-    if survey.target not in ("class", "none"):
+        lines.insert(0, f"# {' '.join(shown.split())}")
+    elif lines and survey.rules:
+        lines.insert(0, "# No rule was certain. Choose one of the others below, if one is right.")
+    elif lines:
+        lines = [
+            "# No labels were found: folder, prefix, regex:PATTERN or csv:FILE:ID:LABEL would",
+            "# say where they are.",
+            *lines,
+        ]
+    if survey.target not in ("class", "none") and "target" not in survey.decided:
         lines.append(f"target = {toml_value(survey.target)}")
-    others = [rule for rule in survey.rules if rule.keys != taken]
-    if others:
-        lines.append("# Other ways to label them, instead of these lines:")
-    for rule in others:
-        pairs = [f"# {key} = {toml_value(value)}" for key, value in rule.keys.items()]
-        lines += [*pairs[:-1], f"{pairs[-1]}  # {rule.counts}"]
-    lines += [f"# Note: {' '.join(line.split())}." for line in survey.findings]
     return lines
+
+
+def _other_lines(survey: Survey) -> list[str]:
+    lines = ["# Other ways to read them, instead of these lines:"] if survey.rules else []
+    for one in survey.rules:
+        *pairs, last = (f"# {key} = {toml_value(value)}" for key, value in one.options.items())
+        lines += [*pairs, f"{last}  # {one.why}"]
+    return [*lines, *(f"# Note: {' '.join(line.split())}." for line in survey.findings)]
+
+
+def _stacks(view: View) -> list[Reading]:
+    """Return a reading for each pattern of stacks that the names of images fit."""
+    patterns = stack_patterns(view.listing.images.keys, view.documents.tables)
+    masks = {"masks": "auto"} if find_masks(view.listing.images.keys).num_masks else {}
+    return [Reading({"stack": one, **masks}, "samples of several images") for one in patterns]
 
 
 def _table(index: KeyIndex, table: Table) -> TableSurvey:

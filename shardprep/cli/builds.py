@@ -12,15 +12,12 @@ from shardprep.cli.streams import console, picked, print_json
 from shardprep.errors import OptionName, counted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from shardprep.api.builds import Plan
     from shardprep.api.json_types import Survey
     from shardprep.cli.console import Terminal
     from shardprep.cli.options import Call
 
 _MOST_RULES = 8
-_MOST_LETTERS = 16
 
 
 def build(call: Call, *, as_json: bool) -> None:
@@ -156,40 +153,23 @@ def _print_survey(terminal: Terminal, survey: Survey) -> None:
             terminal.entry(title, counts_line(counts))
     if survey.num_doubles:
         terminal.entry("twice", f"{counted(survey.num_doubles, 'image')}; --dedup leaves them out")
-    if survey.rules:
-        terminal.print(_rule_table(survey))
     _print_classes(terminal, survey)
 
 
 def _print_classes(terminal: Terminal, survey: Survey) -> None:
+    if survey.decided:
+        terminal.entry("decided", survey.facts()["decided"])
+    elif survey.chosen != "none":
+        terminal.entry("labels", survey.chosen)
     for one in survey.choices:
         terminal.entry("choose", f"{one.flags} ({one.why})")
-    for sign in survey.annotations:
-        mark = " *" if sign is survey.taken else ""
-        terminal.entry(sign.key, f"{sign.flag}{mark} ({sign.how})")
+    for other in survey.rules[:_MOST_RULES]:
+        terminal.entry("or", f"{other.flags} ({other.why})")
     if survey.classes:
         shown = [f"{name} ({count:,})" for name, count in list(survey.classes.items())[:6]]
         more = f", … {len(survey.classes):,} classes" if len(survey.classes) > 6 else ""
         terminal.entry("classes", ", ".join(shown) + more)
-    elif survey.target == "none" and not (survey.taken or survey.proposed or survey.is_settled):
-        found = "none chosen" if survey.rules else "none found"
-        terminal.entry("classes", f"{found}: set labels in shardprep.toml")
+    elif survey.target == "none" and not survey.is_settled:
+        terminal.entry("classes", "none found: set labels in shardprep.toml")
     for line in survey.findings:
         terminal.entry("note", line)
-
-
-def _rule_table(survey: Survey) -> Table:
-    from shardprep.cli.console import plain_table
-
-    rules = plain_table("labels by", "labelled", "classes", "such as", left=("such as",))
-    rules.columns[0].overflow = "fold"
-    for rule in survey.rules[:_MOST_RULES]:
-        mark = " *" if rule is survey.proposed or rule.keys == {"labels": survey.chosen} else ""
-        examples = ", ".join(
-            text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"
-            for text in rule.examples
-        )
-        name = rule.rule if len(rule.keys) == 1 else rule.flags
-        numbers = f"{rule.num_labelled:,}", f"{rule.num_classes:,}"
-        rules.add_row(name + mark, *numbers, examples)
-    return rules

@@ -153,5 +153,4 @@ def test_the_candidates_of_init_build_what_is_right(name: str, tmp_path: Path) -
     survey = survey_source(tmp_path / "first" / "source", tmp_path / "work", lambda _: None)
     assert made.items
     for i, one in enumerate(survey.rules):
-        if "id" not in one.rule or one.unit == "class":
-            check(catalog(tmp_path / str(i), source.members, **dict(one.keys)), source)  # type: ignore[arg-type]
+        check(catalog(tmp_path / str(i), source.members, **dict(one.options)), source)

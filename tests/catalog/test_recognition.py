@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import time
 import tomllib
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shardprep.catalog.candidates import (
-    Candidate,
-    label_findings,
-    part_candidates,
-    table_candidates,
-)
+from shardprep.catalog.candidates import table_candidates
 from shardprep.catalog.label_rules import auto_labels
 from shardprep.catalog.names import find_masks
-from shardprep.catalog.objects.detect import annotation_findings
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin
 from shardprep.catalog.tables.row_matching import match_table
 from shardprep.errors import QuestionError, SourceError
 from shardprep.source.string_column import Coded, Texts
-from tests.catalog.builders import VOC, Found, catalog, found, images, reasons, table, table_of
-from tests.support.annotated import source
+from tests.catalog.builders import Found, catalog, found, images, reasons, table, table_of
 from tests.support.builders import write, zip_bytes
 from tests.support.paths import data_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-COCO = (
-    b'{"images": [{"id": 1, "file_name": "0.jpg"}], "categories": [{"id": 1, "name": "a"}], '
-    b'"annotations": [{"image_id": 1, "category_id": 1, "bbox": [1, 1, 2, 2]}]}'
-)
 
 
 def hexadecimal(number: int, folder: str = "test") -> list[str]:
@@ -153,52 +139,6 @@ def test_classes_that_are_called_so_stay_classes(names: tuple[str, str]) -> None
     assert set(auto_labels(KeyIndex(keys), ()).names) == {n.rpartition("/")[2] for n in names}
 
 
-def test_classes_are_found_where_masks_are_left_out() -> None:
-    keys = [f"images/{c}_{i}.jpg" for c in ("ox", "yak") for i in range(4)]
-    keys += [f"masks/{i}.png" for i in range(8)]
-    (one,) = part_candidates(sorted(keys), ())[:1]
-    assert (one.rule, one.exclude, one.num_classes) == ("prefix", ("masks/*",), 2)
-
-
-@pytest.mark.parametrize(("others", "told"), data_rows("labels", "annotation_findings"))
-def test_documents_of_boxes_are_reported(tmp_path: Path, others: list[str], told: str) -> None:
-    text = {".xml": VOC, ".txt": b"0 0.5 0.5 0.1 0.1", "json": COCO}
-    texts = {key: text[key[-4:]] for key in others}
-    keys = [f"images/{i}.jpg" for i in range(4)]
-    lines = annotation_findings(keys, source(tmp_path, texts, *keys).documents)
-    assert told in "".join(lines)
-    assert len(lines) == bool(told)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [b"{}", COCO.replace(b"bbox", b"caption"), COCO.replace(b"0.jpg", b"elsewhere.jpg"),
-     COCO.replace(b'"bbox"', b'"segments_info": [], "bbox"')],
-)  # fmt: skip
-def test_coco_is_proposed_only_for_documents_that_it_reads(tmp_path: Path, other: bytes) -> None:
-    keys = [f"images/{i}.jpg" for i in range(4)]
-    texts = {"annotations/a.json": other}
-    made = source(tmp_path, texts, *keys)
-    assert annotation_findings(keys, made.documents) == []
-    with pytest.raises(SourceError):
-        made.read("coco")
-    made = source(tmp_path, {**texts, "annotations/b_coco.json": COCO}, *keys)
-    (line,) = annotation_findings(keys, made.documents)
-    assert line.startswith("annotations/b_coco.json looks like annotations of COCO")
-
-
-def test_many_folders_of_images_are_searched_for_target_images_in_linear_time(
-    tmp_path: Path,
-) -> None:
-    documents = source(tmp_path, {}, "0.jpg").documents
-    keys = [f"train/{i}/{name}/x.jpg" for i in range(10_000) for name in ("gt", "image")]
-    start_s = time.process_time()
-    assert annotation_findings([key for key in keys if "/gt/" in key], documents) == []
-    lines = annotation_findings(keys, documents)
-    assert any("'gt/{name}' would store pairs" in line for line in lines)
-    assert time.process_time() - start_s < 5  # every folder with every other one: minutes
-
-
 # Candidates
 
 FINDINGS = [("pneumonia", "pa"), ("healthy", "ap"), ("", "pa"), ("covid", "pa"), ("healthy", "ap")]
@@ -206,26 +146,19 @@ METADATA = "patientid,finding,view,note\n" + "".join(
     f"{i:02d},{FINDINGS[i % 5][0]},{FINDINGS[i % 5][1]},text {i}\n" for i in range(55)
 )
 CHESTS = {**images(*(f"images/{i:02d}.jpg" for i in range(55))), "metadata.csv": METADATA.encode()}
-READY = 'labels = "csv:metadata.csv:patientid:finding"  # 44 of 55 images, 3 classes'
-
-
-def test_a_candidate_is_described_by_its_images_and_classes() -> None:
-    one = Candidate("csv:a.csv:id:label", 200, 2_000, 1, ("0",))
-    assert one.counts == "200 of 2,000 images, 1 class"
-    assert replace(one, num_classes=3).counts == "200 of 2,000 images, 3 classes"
+READY = 'labels = "csv:metadata.csv:patientid:finding"'
 
 
 def test_init_lists_each_column_that_could_be_the_label_as_a_ready_line(tmp_path: Path) -> None:
     source = write(tmp_path / "chests.zip", zip_bytes(CHESTS))
     seen = survey_source(source, tmp_path / "work", lambda _: None)
-    assert [rule.rule for rule in seen.rules] == [
-        "csv:metadata.csv:patientid:view",
-        "csv:metadata.csv:patientid:finding",
+    assert [one.flags for one in seen.choices] == [
+        "--labels csv:metadata.csv:patientid:finding",
+        "--labels none",
     ]
     text = recipe_text(seen)
     assert f"\n# {READY}\n" in text
-    ready = text.replace('\nlabels = "none"', "").replace(f"# {READY}", READY)
-    assert tomllib.loads(ready)["labels"] == "csv:metadata.csv:patientid:finding"
+    assert tomllib.loads(text.replace(f"# {READY}", READY))["labels"] == READY.split('"')[1]
 
 
 def test_build_asks_about_a_column_of_labels_with_many_empty_cells(tmp_path: Path) -> None:
@@ -240,17 +173,8 @@ def test_build_asks_about_a_column_of_labels_with_many_empty_cells(tmp_path: Pat
 def test_a_clear_label_column_is_the_only_candidate_of_a_table() -> None:
     index = KeyIndex([f"{i}.jpg" for i in range(4)])
     rows = "".join(f"{i},{'ab'[i % 2]},{'cd'[i % 2]}\n" for i in range(4))
-    assert [one.rule for one in table_candidates(index, table(f"id,label,x\n{rows}"))] == [
-        "csv:labels.csv:id:label"
-    ]
-
-
-def test_of_many_candidates_a_build_shows_three() -> None:
-    index = KeyIndex([f"{i}.jpg" for i in range(8)])
-    rows = "".join(f"{i}," + ",".join("pq"[i % 2] for _ in range(9)) + "\n" for i in range(8))
-    lines = label_findings(index, [table(f"id,{','.join('abcdefghj')}\n{rows}")])
-    assert len(lines) == 4
-    assert lines[-1] == "7 more ways to label the source: shardprep init lists them"
+    found = table_candidates(index, table(f"id,label,x\n{rows}"), ())
+    assert [one.options for one in found] == [{"labels": "csv:labels.csv:id:label"}]
 
 
 # Parts
@@ -268,27 +192,11 @@ def sets_side_by_side() -> dict[str, bytes]:
     return images(*keys, *breeds)
 
 
-def test_the_part_that_a_rule_labels_is_named_with_its_flag(tmp_path: Path) -> None:
-    made = catalog(tmp_path, sets_side_by_side())
-    assert made.label_names == ()
-    splits, breeds = made.findings
-    assert "--include 'data/test_set/*' --include 'data/training_set/*' --labels prefix" in splits
-    assert splits.endswith("(24 of 24 images, 2 classes)")
-    assert "--root data/breed_dataset --labels folder (60 of 60 images, 2 classes)" in breeds
-
-
 def test_init_writes_the_part_as_ready_lines(tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes(sets_side_by_side()))
     seen = survey_source(source, tmp_path / "work", lambda _: None)
     text = recipe_text(seen)
-    assert '# include = ["data/test_set/*", "data/training_set/*"]\n# labels = "prefix"  #' in text
-
-
-def test_one_folder_is_named_by_its_root() -> None:
-    keys = [f"a[1]/{c}/{i}.jpg" for c in "xy" for i in range(4)]
-    keys += [f"b/{i}.jpg" for i in range(20)]
-    (one,) = part_candidates(keys, ())
-    assert one.flags == "--root 'a[[]1]' --labels folder"
+    assert '# root = "data/breed_dataset"\n# labels = "folder"  # 60 of 60 images' in text
 
 
 # Look-ups

@@ -284,10 +284,10 @@ def test_texts_beside_images_are_their_targets(tmp_path: Path) -> None:
         source, tmp_path / "two", labels="text:{part}/{stem}.txt", target="texts", size=8, root="a"
     )
     assert stored(lines.path)["a/001.png"]["texts"] == [b"A dog, a/001.png", b"in two lines"]
+    for key in texts:
+        (source / key).write_text(f"A dog in {key}", encoding="utf-8")
     survey = survey_source(source, tmp_path / "work", lambda _: None)
-    assert ".txt files for 3 images are texts; --labels text:{stem}.txt stores them" in recipe_text(
-        survey
-    )
+    assert '\n# labels = "text:{stem}.txt"\n# target = "text"  #' in recipe_text(survey)
 
 
 def test_rows_follow_into_the_other_commands(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import shardprep
 from shardprep import reader
-from shardprep.catalog.candidates import label_findings
+from shardprep.catalog.candidates import table_candidates
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.table import parse_table
@@ -209,8 +209,9 @@ def test_auto_and_init_propose_the_flags_of_a_twin(name: str, tmp_path: Path) ->
     twin = TWINS[name]
     tables = [parse_table(table(rows), file)
               for file, rows in (twin.table, *twin.others.items())]  # fmt: skip
-    lines = label_findings(KeyIndex(sorted(twin.keys)), tables)
-    assert any(f"{twin.proposal} (" in line for line in lines), lines
+    index = KeyIndex(sorted(twin.keys))
+    found = [one.flags for each in tables for one in table_candidates(index, each, tables)]
+    assert twin.proposal in found
     source = write_folder(tmp_path / "source", twin.members())
     text = recipe_text(survey_source(source, tmp_path, lambda _: None))
     for option in ("labels", "pivot", "target"):

@@ -84,7 +84,7 @@ def test_init_shows_tables_odd_files_and_rules(tmp_path: Path) -> None:
     assert seen.others == {".txt": 1}
     assert seen.skipped == {"junk": 1}
     assert seen.num_doubles == 1
-    assert {rule.rule: rule.num_labelled for rule in seen.rules} == {"csv:train.csv:id:breed": 12}
+    assert (seen.chosen, seen.rules) == ("csv:train.csv:id:breed", ())
     assert "dedup" in recipe_text(seen)
 
 
@@ -105,7 +105,7 @@ def test_init_writes_a_recipe_that_builds(tmp_path: Path) -> None:
     done = run("init", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "wrote shardprep.toml; next: shardprep build" in done.stdout
-    assert "prefix *" in done.stdout
+    assert "labels    prefix" in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert run("build", cwd=tmp_path).returncode == 0
     assert "already exists" in error_of(run("init", cwd=tmp_path), 2)

@@ -356,8 +356,8 @@ def test_a_mask_of_volumes_by_channel_is_repeated_for_each_channel(tmp_path: Pat
 def test_a_folder_of_masks_beside_the_images_is_recognised(kidneys: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "sennet.zip", zip_bytes(sennet()))
     survey = survey_source(source, tmp_path, lambda _: None)
-    assert survey.stacks == ("train/{id}/images/*.tif",)
-    assert '# With stack, masks = "auto".' in recipe_text(survey)
+    assert "--stack 'train/{id}/images/*.tif' --masks auto" in [one.flags for one in survey.rules]
+    assert '# masks = "auto"  #' in recipe_text(survey)
     keys = {**SENNET, "masks": "auto"}
     assert records(build(source, tmp_path / "out", **keys).path) == records(kidneys)
     classes = {
@@ -367,7 +367,7 @@ def test_a_folder_of_masks_beside_the_images_is_recognised(kidneys: Path, tmp_pa
     }
     classes |= {key.replace("images", "masks"): data for key, data in classes.items()}
     other = survey_source(write_folder(tmp_path / "splits", classes), tmp_path, lambda _: None)
-    assert not other.stacks
+    assert not [one for one in other.rules if "stack" in one.options]
     with pytest.raises(SourceError, match="no masks of stacks are recognised"):
         build(tmp_path / "splits/val/images", tmp_path / "other", stack="{id}.png", masks="auto")
 

@@ -73,11 +73,11 @@ class LabelColumns:
 
 
 def found_columns(
-    match: TableMatch, index: KeyIndex, tables: Sequence[Table]
+    match: TableMatch, index: KeyIndex, tables: Sequence[Table], titles: Sequence[str] = ()
 ) -> list[LabelColumns]:
-    """Return all columns of a table, and groups of columns, that may be the labels."""
+    """Return all columns of a table, or of `titles`, and groups of them, that may be the labels."""
     table = match.table
-    titles = [one for one in table.header if not is_id(match, one) and ":" not in one]
+    titles = [one for one in titles or table.header if not is_id(match, one) and ":" not in one]
     titles = [one for one in titles if one and "," not in one and not _OF_OBJECTS.match(one)]
     cells = {one: table.cells(table.column(one)) for one in titles}
     files = [one for one in titles if 2 * index.num_found(some := cells[one][:_SAMPLE]) > len(some)]
@@ -278,7 +278,8 @@ def _named(match: TableMatch, found: Sequence[LabelColumns]) -> list[LabelColumn
         if not all(as_number(one) is not None for one in own.counts() if one):
             continue
         for other, names in cells.items():
-            is_named = other not in lost and not {*_LABELS, "name"}.isdisjoint(words_of(other))
+            is_named = other not in {title, *lost}
+            is_named = is_named and not {*_LABELS, "name"}.isdisjoint(words_of(other))
             is_named = is_named and any(as_number(one) is None for one in names.counts())
             pairs = {*zip(own, names, strict=True)} if is_named else ()
             if pairs and len(pairs) == len(own.counts()) == len(names.counts()):

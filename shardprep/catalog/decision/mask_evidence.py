@@ -7,7 +7,7 @@ import glob
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from shardprep.catalog.candidates import match_ids
@@ -28,11 +28,13 @@ from shardprep.catalog.labels import ENOUGH, are_classes
 from shardprep.catalog.names import (
     OF_OBJECTS,
     are_parts,
+    class_files,
     find_masks,
     folder_splits,
     stem,
     words_of,
 )
+from shardprep.catalog.objects.formats.panoptic import panoptic_signs
 from shardprep.catalog.objects.mask_files import matching, pair_masks
 from shardprep.catalog.objects.mask_values import (
     NUMBERED,
@@ -44,7 +46,7 @@ from shardprep.catalog.objects.mask_values import (
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.row_matching import united
-from shardprep.errors import SourceError, counted
+from shardprep.errors import Choice, OptionName, QuestionError, SourceError, counted
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.members import Members
 from shardprep.source.string_column import Texts
@@ -59,6 +61,8 @@ _REPEATED = 2
 """Smallest mean number of images with the same name, if names begin anew in each folder."""
 _MANY_NUMBERS = 3
 """Minimum of different numbers of objects in masks: classes leave out some of their values."""
+_CODE = re.compile(r"(?=[a-f]*\d)[0-9a-f]{6,}", re.IGNORECASE)
+_OF_MASKS = ("masks", "instances", "mask_values", "exclude")
 _CLASS = re.compile(r"(?:\d+[-_. ]+)?([^\d]+)")
 _NO_CLASS = re.compile(r"\b(images?|imgs?|inputs?|data|originals?|raw|rgb|photos?|pictures?)\b")
 
@@ -68,17 +72,42 @@ def mask_files(view: View) -> Sequence[Reading]:
     if not view.is_open("masks", "boxes", "points", "stack", "target_image"):
         return []
     members = view.candidates
-    kinds = named_alike(find_kinds(members))
-    if len(kinds) < 2:
-        return []
-    sets, pictures = mask_sets(kinds, members)
+    every = find_kinds(members)
+    kinds = named_alike(every)
+    sets, pictures = mask_sets(kinds, members) if len(kinds) > 1 else ([], [])
+    if not (sets and pictures) and find_masks(members.keys).num_masks:
+        sets, pictures = mask_sets(every, members)  # a folder for each image, with any names
     usable = [one for one in sets if not one.is_drawn]
     if not usable or not pictures:
         return []
+    if any(one.colours for one in usable) and panoptic_signs(view.index, view.documents, members):
+        return []  # a document says which colours are which objects
     keys = list(members.keys)
     for one in usable:
         pair_set(one, pictures, (members, keys), [other for other in sets if other is not one])
     return _readings(view, sets)
+
+
+def asked_masks(view: View) -> View:
+    """Return the view with the mask files that `--masks auto` means; unchanged if there are none.
+
+    QuestionError if several readings fit.
+    """
+    recipe = view.recipe
+    own = view.of(recipe.with_rules(boxes="", masks="", points="", labels="none"))
+    is_said = recipe.instances or recipe.mask_values or recipe.classes
+    found = dict[str, Reading]()
+    for one in mask_files(own):
+        options = {key: value for key, value in one.options.items() if key in _OF_MASKS}
+        if is_said:
+            options.pop("instances", None)
+        if "masks" in options:
+            reading = Reading(options, one.why)
+            found.setdefault(reading.flags, reading)
+    if len(found) > 1:
+        choices = [Choice(one.options, flags, one.why) for flags, one in found.items()]
+        raise QuestionError.of(OptionName("masks", "auto"), choices)
+    return view.read_as(*found.values()) if found else view
 
 
 def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
@@ -91,12 +120,17 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
         kept = [] if one.colours else [members[row] for row in rows]
         is_named = OF_OBJECTS.search(f"{one.folder}/") is not None
         one.num_numbers = is_named or hold_numbers(kept, MOST_PIXELS, view.documents)
-    if any(not one.num_numbers and _has_classes(one, members) for one in usable):
+    if view.recipe.instances and any(one.num_numbers for one in usable):
+        usable = [one for one in usable if one.num_numbers]
+    elif any(not one.num_numbers and _has_classes(one, members) for one in usable):
         usable = [one for one in usable if not one.num_numbers]
     if len(usable) > 1:
         usable = [one for one in usable if not _are_equal(one, members)] or usable
     for one in usable:
-        globs = tuple(dict.fromkeys(other.glob for other in sets if other is not one))
+        is_named = OF_OBJECTS.search(f"{one.folder}/") is not None
+        classes = {*class_files(one.files.keys, members.keys).values()} if is_named else set()
+        rest = [other for other in sets if classes.isdisjoint(other.files.keys)]
+        globs = tuple(dict.fromkeys(other.glob for other in rest if other.glob != one.glob))
         out = matched(list(members.keys), [*globs, one.glob], "exclude")
         images = [key for key, is_out in zip(members.keys, out, strict=True) if not is_out]
         found += _of_set(view, one, images, {"exclude": globs} if globs else {})
@@ -139,6 +173,8 @@ def _of_set(
     num_masks = sum(map(len, of_image.values()))
     why = f"{counted(num_masks, 'mask')} of {len(of_image):,} of {counted(len(images), 'image')}"
     options = {**options, "masks": one.pattern}
+    if not one.num_numbers and _are_objects(of_image):
+        options["instances"] = True
     without = {"exclude": (*options.get("exclude", ()), one.glob)}
     if one.colours:
         named = colour_files(one.colours, documents)
@@ -177,6 +213,14 @@ def _of_set(
         is_sure = is_sure or OF_OBJECTS.search(f"{one.folder}/") is not None
         found = apart if is_sure else [*found, *apart]
     return found
+
+
+def _are_objects(of_image: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether images have several masks, whose names are codes and all different."""
+    names = [stem(mask) for masks in of_image.values() for mask in masks]
+    are_several = len(of_image) > 1 and len({*names}) == len(names) > len(of_image)
+    own = {stem(image) for image in of_image}
+    return are_several and own.isdisjoint(names) and all(map(_CODE.fullmatch, names))
 
 
 def _has_classes(one: MaskSet, members: Members) -> bool:

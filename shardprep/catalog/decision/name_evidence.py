@@ -30,7 +30,7 @@ from shardprep.catalog.names import (
     split_folders,
     stem,
 )
-from shardprep.catalog.objects.detect import find_signs
+from shardprep.catalog.objects.detect import document_signs
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.mask_values import are_masks
 from shardprep.catalog.tables.key_index import SUBMISSION
@@ -385,4 +385,4 @@ def _is_explained(view: View) -> bool:
     labelling = view.automatic
     if labelling.rule != "none" or labelling.unclear is not None:
         return True
-    return bool(find_signs(view.index, view.documents, view.candidates))
+    return bool(document_signs(view.index, view.documents, view.candidates))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
 from posixpath import splitext
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from shardprep.catalog.candidates import Candidate, stack_candidates
+from shardprep.catalog.candidates import stack_candidates
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.label_rules import ids_of_samples
 from shardprep.catalog.names import MASK_ENDING, given_split, natural_order, stated_split
@@ -259,20 +260,20 @@ def _readings(view: View, files: Folders, why: str, depth: int) -> list[Reading]
     is_numbered = len({_DIGIT.sub("", key.rpartition("/")[2]) for key in keys}) == 1
     if len(patterns) == 1 and (is_dicom or (is_numbered and _SERIES.search(f"{why} {keys[0]}"))):
         if len(several) == 1:
-            return [Reading(several[0].keys, f"{why}; {several[0].counts}")]
+            return [replace(several[0], why=f"{why}; {several[0].why}")]
         if is_dicom and not several and len(keys) >= _LEAST_SLICES * len(files):
             return [Reading({"stack": patterns[0], "labels": "none"}, why)]
     several = several[:_MOST_PROPOSED]
     stacks = [{"stack": patterns[0], "labels": "none"}] if patterns else []
     return [
-        *(Reading(one.keys, f"{why}; {one.counts}") for one in several),
+        *(replace(one, why=f"{why}; {one.why}") for one in several),
         *(Reading(one, f"{why}; without labels") for one in stacks),
         Reading({"labels": "none"}, "each image alone"),
         Reading({"labels": "folder"}, "folders as classes"),
     ]
 
 
-def _is_of_submission(one: Candidate, tables: Sequence[Table]) -> bool:
+def _is_of_submission(one: Reading, tables: Sequence[Table]) -> bool:
     """Return whether a sample submission has the columns of a candidate."""
-    titles = {*(one.rows or one.rule).rpartition(":")[2].split(",")}
+    titles = {*one.options.get("rows", one.options["labels"]).rpartition(":")[2].split(",")}
     return any(titles <= {*x.header[1:]} for x in tables if SUBMISSION.search(x.name))

@@ -21,7 +21,7 @@ from shardprep.catalog.decision.name_evidence import are_wide
 from shardprep.catalog.decision.view import Options, Reading, View
 from shardprep.catalog.labels import ENOUGH, Labelling
 from shardprep.catalog.names import document_split, find_masks, given_split, words_of_split
-from shardprep.catalog.objects.detect import find_signs, text_files, usual
+from shardprep.catalog.objects.detect import document_signs, text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
 from shardprep.catalog.objects.known_formats import FORMATS
 from shardprep.catalog.stacks import sample_keys, stack_patterns
@@ -149,7 +149,7 @@ def _that_name_images(view: View, cells: Sequence[str]) -> list[str]:
 def _signs(view: View, automatic: Labelling) -> list[Sign]:
     """Return boxes and points of tables; other annotations count only if nothing labels images."""
     if automatic.rule == "none":
-        return usual(find_signs(view.index, view.documents, view.candidates))
+        return usual(document_signs(view.index, view.documents, view.candidates))
     return FORMATS["csv"].recognise(AnnotatedSource(view.index, view.documents))
 
 

@@ -12,12 +12,12 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
-from shardprep.catalog.candidates import part_candidates, path_candidates, table_candidates
+from shardprep.catalog.candidates import path_candidates, table_candidates
 from shardprep.catalog.decision.column_evidence import is_about
 from shardprep.catalog.decision.view import HEAD, Reading, View, head_of
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import folder_splits, stem, words_of_split
-from shardprep.catalog.objects.detect import find_signs, text_pattern
+from shardprep.catalog.objects.detect import document_signs, text_pattern
 from shardprep.catalog.tables.key_index import origin_of
 from shardprep.errors import SourceError, printable
 from shardprep.source.members import Member
@@ -75,7 +75,7 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
     rule, lines = automatic.rule, head_of(document).splitlines()
     is_open = rule in ("none", "prefix", "folder")
     is_explained = automatic.unclear or not is_open
-    if is_explained or find_signs(view.index, view.documents, view.candidates):
+    if is_explained or document_signs(view.index, view.documents, view.candidates):
         return []
     if rule == "folder" and not any(map(_BOX.fullmatch, lines)):
         return [Reading({}, _unread(document))]
@@ -104,8 +104,7 @@ def _proposals(view: View, document: Member) -> Iterator[Reading]:
             with contextlib.suppress(SourceError):
                 tables.append(view.documents.table([pattern.replace("{stem}", "{id}")]))
     found = [one for table in tables for one in table_candidates(index, table, tables)]
-    found += path_candidates(index) + part_candidates(index.keys, view.documents.tables)
-    yield from (Reading(one.keys, one.counts) for one in found[:_MOST_PROPOSED])
+    yield from [*found, *path_candidates(view)][:_MOST_PROPOSED]
 
 
 def _of_images(view: View, documents: Sequence[Member]) -> Iterator[Member]:

@@ -38,6 +38,8 @@ _DARK, _LIGHT, _BLURRED = 32, 223, 0.01
 _MOST_CLASSES = 1024
 """Maximum number of detected classes; larger values are ids of objects, or depths."""
 _MOST_VALUES = 64
+_PIXELS_OF_COLOUR = 8
+"""Minimum number of pixels for each colour of a mask: a tiny photograph has few colours, too."""
 _PIXELS_FIRST = 1 << 16
 """Number of pixels of a picture that are looked at first: most have many colours."""
 _SHOWN_COLOURS = 8
@@ -250,6 +252,7 @@ class Seen(NamedTuple):
     is_blurred: bool = False
     """True for black and white pixels, blurred by JPEG."""
     is_lossy: bool = False
+    num_pixels: int = 0
 
     @property
     def is_mask(self) -> bool:
@@ -258,7 +261,7 @@ class Seen(NamedTuple):
 
     @property
     def has_few_colours(self) -> bool:
-        return 0 < len(self.colours) <= _MOST_VALUES
+        return 0 < len(self.colours) <= min(_MOST_VALUES, self.num_pixels // _PIXELS_OF_COLOUR)
 
 
 def detected_values(
@@ -318,7 +321,8 @@ def look(mask: Member, max_pixels: int) -> Seen | None:
         few = np.unique(packed[:: max(1, len(packed) // _PIXELS_FIRST)])
         codes = np.unique(packed) if len(few) <= _MOST_VALUES else few
         colours = ((code >> 16, code >> 8 & 255, code & 255) for code in codes.tolist())
-        return Seen(frozenset(), frozenset(itertools.islice(colours, _MOST_VALUES + 1)))
+        some = frozenset(itertools.islice(colours, _MOST_VALUES + 1))
+        return Seen(frozenset(), some, num_pixels=len(packed))
     counts = value_counts(pixels)
     middle = int(counts[_DARK:_LIGHT].sum())
     is_blurred = is_lossy and middle <= _BLURRED * pixels.size

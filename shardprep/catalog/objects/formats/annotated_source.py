@@ -47,8 +47,6 @@ class Sign:
     """The evidence, in one line."""
     instances: bool = False
     """True if mask values look like object numbers; `--instances` then keeps objects apart."""
-    are_objects: bool = False
-    """True if each object certainly has a mask of its own."""
     num_unlisted: int = 0
     """Number of images without a document, in a format with a document for each image."""
     has_points: bool = False
@@ -62,13 +60,20 @@ class Sign:
         return bool(self.num_unlisted) and self.option.partition(":")[0] == "yolo"
 
     @property
+    def options(self) -> dict[str, str | bool]:
+        """The options that store all of it."""
+        options: dict[str, str | bool] = {self.key: self.option}
+        options |= {"unlisted": "background"} if self.has_unlisted else {}
+        options |= {"points": self.option} if self.has_points else {}
+        return options | ({"instances": True} if self.instances else {})
+
+    @property
     def flag(self) -> str:
-        flag = f"--{self.key} {shlex.quote(self.option)}"
-        if self.has_unlisted:
-            flag += " --unlisted background"
-        if self.has_points:
-            flag += f" --points {shlex.quote(self.option)}"
-        return f"{flag} --instances" if self.instances else flag
+        flags = (
+            f"--{key}" if value is True else f"--{key} {shlex.quote(str(value))}"
+            for key, value in self.options.items()
+        )
+        return " ".join(flags)
 
 
 @dataclass(frozen=True, slots=True)
