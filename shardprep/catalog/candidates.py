@@ -34,7 +34,7 @@ def candidates(view: View) -> list[Reading]:
         found.append(
             Reading({"labels": f"text:{pattern}", "target": "text"}, "a text of each image")
         )
-    return [*found, *path_candidates(view)]
+    return found if view.automatic.rule != "none" else [*found, *path_candidates(view)]
 
 
 def path_candidates(view: View) -> Iterator[Reading]:

@@ -38,7 +38,6 @@ LABEL_COLUMNS = (
 NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
 _SET = frozenset(("1", "1.0", "true", "yes"))
 _SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
-_MOST_CANDIDATES = 40
 _MOST_TARGETS = 1_000
 
 
@@ -227,29 +226,17 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
         yield name, key_of[rows], values.take(rows).map(_same)
 
 
-def candidate_columns(match: TableMatch) -> list[tuple[str, ...]]:
-    """Return the possible label columns of a table whose header does not show the label.
-
-    Each candidate is a tuple of titles. All one-hot columns, which only hold 1 and 0 (or −1), are
-    one candidate together. Each other column is a candidate if its cells look like classes.
-    """
+def flag_columns(match: TableMatch) -> tuple[str, ...]:
+    """Return the columns that hold only 1 and 0 (or −1); () if fewer than two have a 1."""
     flags: list[str] = []
-    unset: list[str] = []
-    others: list[str] = []
+    num_set = 0
     for place, title in enumerate(match.table.header):
-        if title == match.id_column or title.lower() in NO_LABEL_COLUMNS:
-            continue
-        cells = set(match.table.cells(place).coded().values)
-        if all(cell.lower() in _SET_OR_NOT for cell in cells):
-            if any(cell.lower() in _SET for cell in cells):
-                flags.append(title)
-            elif any(cells):
-                unset.append(title)
-        elif len(others) < _MOST_CANDIDATES:
-            others += [title] * are_classes(len(cells - {""}), len(match.table.rows))
-    together = tuple(title for title in match.table.header if title in {*flags, *unset})
-    one_hot = [together] if len(flags) > 1 else []
-    return [*one_hot, *((title,) for title in (others if one_hot else flags + others))]
+        cells = {cell.lower() for cell in match.table.cells(place).coded().values}
+        is_flag = any(cells) and cells <= _SET_OR_NOT
+        if is_flag and title != match.id_column and title.lower() not in NO_LABEL_COLUMNS:
+            flags.append(title)
+            num_set += not _SET.isdisjoint(cells)
+    return tuple(flags) if num_set > 1 else ()
 
 
 def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) -> bool:

@@ -24,8 +24,6 @@ _MOST_TOGETHER = 8
 _MANY_VALUES = 20
 _LONG = 1.5
 """Rows for an image from which a table has a row for each target; fewer are rows given twice."""
-_WORDY = 0.5
-"""Share of a column's cells that are different texts of several words if they are captions."""
 
 
 def target_proposals(
@@ -64,20 +62,12 @@ def target_proposals(
     ]
     if 1 < len(classes) <= _MOST_TOGETHER:
         yield CsvRule((), "", tuple(classes), target="classes")
-    texts = [title for title in titles if has_texts(table, title)]
-    yield from (CsvRule((), "", (title,), target="text") for title in texts)
 
 
 def is_id(match: TableMatch, title: str) -> bool:
     """Return whether a column is the column of ids, or the last of a path of columns."""
     last = match.id_column.rpartition("{")[2]
     return title == match.id_column or last.partition("[")[0].partition("}")[0] == title
-
-
-def has_texts(table: Table, title: str) -> bool:
-    """Return whether most cells of a column are different texts of several words."""
-    cells = table.cells(table.column(title)).coded().values
-    return sum(len(cell.split()) > 2 for cell in cells) > _WORDY * len(table.rows)
 
 
 def _numbers(cells: Collection[str]) -> set[float]:
@@ -109,7 +99,7 @@ def _groups(numbers: dict[str, set[float]]) -> list[tuple[str, ...]]:
 
 
 def _of_long_table(match: TableMatch, rows: NDArray[np.int64]) -> Iterator[CsvRule]:
-    """Yield rules for a table with several rows for an image: by a pivot, or as texts."""
+    """Yield rules for a table with several rows for an image: by a pivot."""
     table, images = match.table, match.key_of[rows]
     others = [title for title in table.header if title != match.id_column]
     most_rows = min(_MOST_NAMES, int(np.bincount(images).max()))
@@ -122,6 +112,3 @@ def _of_long_table(match: TableMatch, rows: NDArray[np.int64]) -> Iterator[CsvRu
             value = next((title for title in values if title != pivot), None)
             if value is not None:
                 yield CsvRule((), "", (value,), pivot=pivot)
-    for title in others:
-        if has_texts(table, title):
-            yield CsvRule((), "", (title,), target="texts")

@@ -11,7 +11,7 @@ from shardprep.catalog.labels import (
     LABEL_COLUMNS,
     NO_LABEL_COLUMNS,
     are_classes,
-    candidate_columns,
+    flag_columns,
     have_several,
 )
 from shardprep.catalog.names import document_split, words_of
@@ -163,8 +163,7 @@ def _groups(
     match: TableMatch, tables: Sequence[Table], titles: Sequence[str], shown: Mapping[str, set[str]]
 ) -> Iterator[LabelColumns]:
     """Yield the columns that are labels together: of a submission, flags, or numbers."""
-    several = candidate_columns(match)
-    flags = tuple(one for one in several[0] if one in titles) if several else ()
+    flags = tuple(one for one in flag_columns(match) if one in titles)
     if len(flags) > 1:
         is_all = len(flags) == len([one for one in titles if not is_about(one)])
         strength = STRONG if is_all or len(flags) > 2 else LIKELY
@@ -172,7 +171,7 @@ def _groups(
         yield _columns(match, flags, strength, _flag_kinds(match, flags, tables))
     for rule in target_proposals(match, tables, titles):
         columns = rule.label_columns
-        if columns == flags or (len(columns) == 1 and not rule.pivot) or "text" in rule.target:
+        if columns == flags or (len(columns) == 1 and not rule.pivot):
             continue
         is_shown = {*columns} == {*shown}
         strength = SHARED if is_shown else STRONG if rule.pivot else WEAK
