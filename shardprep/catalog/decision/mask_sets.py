@@ -22,11 +22,9 @@ import numpy as np
 from shardprep.catalog.labels import ENOUGH
 from shardprep.catalog.names import (
     MASK_ENDING,
-    masks_by_folder,
     stem,
     words_of,
 )
-from shardprep.catalog.objects.detect import mask_patterns
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.mask_files import MaskFiles, SeveralImagesError, pair_masks
 from shardprep.catalog.objects.mask_values import (
@@ -262,9 +260,8 @@ def pair_set(
     shown = [key for kind in one.kinds for key in _keys(kind, members)]
     is_out = matched(keys, [other.glob for other in others], "exclude")
     no_images = {key for key, out in zip(keys, is_out, strict=True) if out}
-    usual = mask_patterns([k for k in keys if k not in no_images], masks_by_folder(keys))
     photos = {key for kind in pictures for key in _keys(kind, members)}
-    for text in dict.fromkeys([*usual, *_patterns(one, pictures, shown)]):
+    for text in _patterns(one, pictures, shown):
         pattern = parse_mask_pattern(text)
         fits = re.compile(pattern.expression, re.IGNORECASE).fullmatch
         if not all(map(fits, shown)) or any(map(fits, photos)):
@@ -325,6 +322,8 @@ def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> I
                     yield f"{place}{field_}{affix}{suffix}"
                 if "*" in one.folder and is_last:
                     yield from _of_folders(one, pictures, f"/{field_}{affix}{suffix}")
+    if one.folder and is_last:
+        yield f"{{id}}/{one.folder}/*{suffix}"
 
 
 def _glob_text(text: str) -> str:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from shardprep.catalog.names import (
-    IMAGE_ENDING,
-    MASK_ENDING,
     find_masks,
-    given_split,
     stem,
 )
 from shardprep.catalog.objects.formats.annotated_source import (
@@ -97,73 +92,6 @@ def mask_findings(keys: Sequence[str]) -> list[str]:
     number = counted(sum(masks.values()), "image")
     hint = f"{OptionName('masks')} PATTERN stores them, {globs} leaves them out"
     return [f"{number} in folders {', '.join(masks)} may be masks; {hint}"]
-
-
-def mask_patterns(images: Sequence[str], folders: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return patterns that may fit masks: of folders with usual names, then of usual endings."""
-    patterns: list[str] = []
-    for image in _image_names(images):
-        for name, masks in folders.items():
-            patterns += _folder_patterns(name, masks, images, image)
-        patterns += _suffix_patterns(images, image)
-    return list(dict.fromkeys(patterns))
-
-
-class _ImageNames(NamedTuple):
-    field: str
-    stems: set[str]
-
-
-def _image_names(images: Sequence[str]) -> Iterator[_ImageNames]:
-    """Yield all image names; then those with the most frequent ending, without this ending."""
-    stems = [stem(key) for key in images]
-    yield _ImageNames("{stem}", set(stems))
-    ends = Counter(match[0] for name in stems if (match := IMAGE_ENDING.search(name)))
-    for end, _ in ends.most_common(1):
-        parts = {name.removesuffix(end) for name in stems if name.endswith(end)}
-        yield _ImageNames(f"{{stem[:-{len(end)}]}}", parts)
-
-
-def _folder_patterns(
-    name: str, masks: Sequence[str], images: Sequence[str], image: _ImageNames
-) -> Iterator[str]:
-    siblings = {part for key in images for part in key.split("/")[:-1]}
-    of_split = [one for one in siblings if given_split([one]) and name.startswith(one)]
-    is_flat = all(key.split("/")[-2] == name for key in masks)
-    place = name if is_flat else f"{name}/**"
-    ending = _ending(masks)
-    names = [f"{image.field}{ending}"]
-    ends = Counter(
-        match[1] for key in masks if (match := MASK_ENDING.search(stem(key))) is not None
-    )
-    names += [f"{image.field}{end}*{ending}" for end, _ in ends.most_common(1)]
-    for one in of_split:
-        yield from (f"{{dir}}{name[len(one) :]}/{text}" for text in names)
-    if sum(stem(key) in image.stems for key in masks) < ENOUGH * len(masks):
-        names.reverse()
-    yield from (f"{place}/{text}" for text in names)
-    yield f"{{id}}/{name}/*{ending}"
-
-
-def _suffix_patterns(images: Sequence[str], image: _ImageNames) -> Iterator[str]:
-    ends: Counter[str] = Counter()
-    numbered: set[str] = set()
-    of_end: dict[str, list[str]] = {}
-    for key in images:
-        match = MASK_ENDING.search(stem(key))
-        if match is not None and match.start() and stem(key)[: match.start()] in image.stems:
-            ends[match[1]] += 1
-            of_end.setdefault(match[1], []).append(key)
-            numbered.update([match[1]] if match["number"] else [])
-    for end, count in ends.most_common(2):
-        if count >= ENOUGH * (len(images) - count) / 2:
-            star = "*" if end in numbered else ""
-            yield f"{image.field}{end}{star}{_ending(of_end[end])}"
-
-
-def _ending(keys: Sequence[str]) -> str:
-    endings = {key[key.rfind(".") :] for key in keys}
-    return endings.pop() if len(endings) == 1 else ".*"
 
 
 def text_files(keys: Sequence[str], documents: Documents) -> str:
