@@ -53,8 +53,6 @@ class Slots:
         page = mmap.ALLOCATIONGRANULARITY
         self.slot_bytes = -(-slot_bytes // page) * page
         self.file = SharedFile.new()
-        self.number = number
-        """Number of slots that there were first."""
         self._slots: list[memoryview] = []
         self._free: deque[int] = deque()
         weakref.finalize(self, self.file.close)

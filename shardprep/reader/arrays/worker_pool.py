@@ -2,8 +2,8 @@
 
 This process only receives an answer for each batch. If a worker dies, or if nobody gives a sign for
 `_SILENT_S` while its batch is wanted, it is ended and replaced, and its batches go to other
-workers. The batches that it had begun are suspect: if a second worker ends with one of them, the
-batch is an error. While no worker is up, batches wait for one.
+workers. These batches are suspect: if a second worker ends with one of them, it is an error. A
+worker has at most `BEGUN` batches; others wait here, because training takes batches in order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -101,12 +100,11 @@ class WorkerPool:
     ) -> None:
         """Start the workers; `note` gets each bad record that they replace."""
         self._source, self._note, self.slots = source, note, slots
-        self._most = max(BEGUN, -(-slots.number // num_workers))
-        """Number of batches up to which a worker gets new ones."""
         self.parcel = Parcel.of(source)
         self._num_failed_starts = 0
         self._has_advised = False
         self._waiting: list[Ticket] = []
+        """Batches in their order, for the next workers that have fewer than `BEGUN`."""
         self._workers: list[_Worker] = []
         weakref.finalize(self, _end, self._workers, os.getpid())
         weakref.finalize(self, self.parcel.file.close)
@@ -115,18 +113,20 @@ class WorkerPool:
 
     @property
     def has_room(self) -> bool:
-        """Whether a worker can take another batch; while workers start, the others may be full."""
-        if not self._can_take():
+        """Whether another batch is begun soon; while workers start, the others may be full."""
+        if not (self._free() and all(worker.is_up for worker in self._workers)):
             self.receive(0.0)
-        return self._can_take()
+        are_up = bool(self._workers) and all(worker.is_up for worker in self._workers)
+        return are_up or len(self._free()) > len(self._waiting)
 
-    def _can_take(self) -> bool:
-        return any(one.is_up and len(one.tickets) < self._most for one in self._workers)
+    def _free(self) -> list[_Worker]:
+        return [one for one in self._workers if one.is_up and len(one.tickets) < BEGUN]
 
     def begin(self, epoch: int, number: int) -> Ticket:
         """Let a worker fill this host's part of global batch `number`."""
         ticket = Ticket(self, Task(epoch, number, self.slots.take()))
-        self._assign(ticket)
+        self._waiting.append(ticket)
+        self._assign()
         return ticket
 
     def answer_to(self, ticket: Ticket) -> Answer:
@@ -134,8 +134,8 @@ class WorkerPool:
         while ticket.answer is None:
             if self.receive(_SILENT_S):
                 continue
-            for worker in self._workers:
-                if ticket in worker.tickets or not worker.is_up:
+            for worker in tuple(self._workers):
+                if worker.tickets or not worker.is_up:
                     self._replace(worker, f"gave no sign for {_SILENT_S:g} s")
         for number, error in ticket.answer.bad:
             self._note(number, error)
@@ -165,22 +165,18 @@ class WorkerPool:
         if not worker.is_up:
             worker.pipe.recv_bytes()
             worker.is_up, self._num_failed_starts = True, 0
-            waiting, self._waiting = self._waiting, []
-            for ticket in waiting:
-                self._assign(ticket)
-            return
-        answer: Answer = worker.pipe.recv()
-        worker.tickets.pop(0).answer = answer
+        else:
+            answer: Answer = worker.pipe.recv()
+            worker.tickets.pop(0).answer = answer
+        self._assign()
 
-    def _assign(self, ticket: Ticket) -> None:
-        able = [worker for worker in self._workers if worker.is_up]
-        if not able:
-            self._waiting.append(ticket)
-            return
-        worker = min(able, key=lambda one: len(one.tickets))
-        worker.tickets.append(ticket)
-        with suppress(OSError):  # it died; `receive` handles that
-            worker.pipe.send(ticket.task)
+    def _assign(self) -> None:
+        """Give the waiting batches to workers, in order, so that none waits for a later one."""
+        while self._waiting and (free := self._free()):
+            worker, ticket = min(free, key=lambda one: len(one.tickets)), self._waiting.pop(0)
+            worker.tickets.append(ticket)
+            with suppress(OSError):  # it died; `receive` handles that
+                worker.pipe.send(ticket.task)
 
     def _replace(self, worker: _Worker, how: str) -> None:
         worker.end()
@@ -189,14 +185,13 @@ class WorkerPool:
             self.close()  # threads fill the next batches
             what = f"a worker could not be started, {_MOST_FAILED_STARTS} times ({how})"
             raise DatasetError(_WHERE, what, "free some memory, or give num_workers=0")
-        for ticket in islice(worker.tickets, BEGUN):
+        for ticket in worker.tickets:
             ticket.num_deaths += 1
             if ticket.num_deaths == _MOST_DEATHS:
                 ticket.answer = Answer(error=self._lost(ticket.task, how))
         self._workers[self._workers.index(worker)] = _Worker(self)
-        for ticket in worker.tickets:
-            if ticket.answer is None:
-                self._assign(ticket)
+        self._waiting[:0] = [ticket for ticket in worker.tickets if ticket.answer is None]
+        self._assign()
 
     def _lost(self, task: Task, how: str) -> DatasetError:
         order, records = self._source.order, self._source.records
