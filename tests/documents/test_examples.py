@@ -242,7 +242,7 @@ def _here(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_export_md_has_a_command_a_row_and_a_section_for_each_layout() -> None:
     assert re.findall(r"--to (\w+)", page("export").split("```")[1]) == list(LAYOUTS)
     assert re.findall(r"^\| `(\w+)` \|", page("export"), re.MULTILINE) == list(LAYOUTS)
-    assert len(re.findall(r"^## ", page("export"), re.MULTILINE)) == len(LAYOUTS) + 2
+    assert len(re.findall(r"^## ", page("export"), re.MULTILINE)) == len(LAYOUTS) + 3
 
 
 @pytest.mark.thorough

@@ -79,7 +79,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "transform": ("flip", 3, [print]),
     "epochs": (*COUNTS, float("inf")),
     "buckets": ({}, [(8, 8)], {(8, 8): "train"}, {8: None}, True),
-    "prefetch": (-1, "2", 1.5, True),
+    **dict.fromkeys(("prefetch", "num_workers"), (-1, "2", 1.5, True)),
     "sharding": (8, "data", object()),
     "index": (-1, 5, "0", 1.0, None),
     **dict.fromkeys(("every", "max_boxes", "max_length", "num_shards", "num_threads", "number",
