@@ -62,7 +62,7 @@ def _counts(labelling: Labelling) -> str:
 
 
 def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> list[Reading]:
-    """Return the candidates for columns of a table that names most images, the likely ones first.
+    """Return the candidates for columns of a table that names images, the likely ones first.
 
     Strong columns leave out the others. Columns of another table come with `join`. If images have
     several rows that differ, `rows` stores all of them.
@@ -71,7 +71,7 @@ def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> 
         match = match_ids(index, table)
     except SourceError:
         return []
-    if 2 * (match.row_of >= 0).sum() <= len(index.keys):
+    if not (match.row_of >= 0).any():
         return []
     readings = _readings(found_columns(match, index, tables))
     parts = [one for one in tables if one.name in dict(table.parts)] or [table]
@@ -145,11 +145,21 @@ def _row_candidates(match: TableMatch) -> list[Reading]:
 def stack_candidates(
     keys: Sequence[str], tables: Sequence[Table], patterns: Sequence[str] | None = None
 ) -> list[Reading]:
-    """Return candidates for the samples of stacks; `patterns` are by default `stack_patterns`."""
+    """Return candidates for the samples of stacks, by tables that name most of them.
+
+    `patterns` are by default `stack_patterns`.
+    """
     return [
         Reading({"stack": pattern, **one.options}, one.why)
         for pattern in (stack_patterns(keys, tables) if patterns is None else patterns)
         for index in [KeyIndex(sample_keys(keys, pattern))]
         for table in united(index, tables)
+        if _names_most(index, table)
         for one in table_candidates(index, table, tables)
     ]
+
+
+def _names_most(index: KeyIndex, table: Table) -> bool:
+    with contextlib.suppress(SourceError):
+        return bool(2 * (match_ids(index, table).row_of >= 0).sum() > len(index.keys))
+    return False

@@ -130,6 +130,15 @@ def test_starts_of_file_names_are_not_certain_beside_a_document_that_names_the_i
     assert "--labels prefix" in [one.flags for one in choices(tmp_path / "scored", members)]
 
 
+def test_a_table_of_half_of_the_images_is_proposed(tmp_path: Path) -> None:
+    members = pictures(*(f"{i}.jpg" for i in range(8)))
+    members["labels.csv"] = "\n".join(
+        ["id,label", *(f"{i},{'ab'[i % 2]}" for i in range(4))]
+    ).encode()
+    flags = [one.flags for one in choices(tmp_path, members)]
+    assert flags == ["--labels none", "--labels csv:labels.csv:id:label"]
+
+
 def test_a_long_document_that_names_images_is_not_passed_over(tmp_path: Path) -> None:
     names = [f"a{i}f-{i * 37}.jpg" for i in range(12)]
     frames = [{"name": name, "notes": {"text": "rain " * 5_000}} for name in names]

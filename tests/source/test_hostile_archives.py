@@ -118,10 +118,15 @@ def test_names_are_printed_without_control_characters(tmp_path: Path) -> None:
         (f"build {source} --max-rejected 100%", 2),  # a question, which shows the labels
         (f"build {source} --max-rejected 100% --labels none", 0),
         ("inspect", 0),
-        (f"init {source}", 0),  # shows no label and no name that is left out
+        (f"init {source}", 0),  # shows the labels in the recipe
     ):
         done = run(*command.split(), cwd=tmp_path, environment=os.environ)
         assert done.returncode == code
         lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
         assert all(line.isprintable() for line in lines), (command, lines)
-        assert r"\x1b" in (done.stderr if code else done.stdout) or command.startswith("init")
+        shown = done.stderr if code else done.stdout
+        if command.startswith("init"):
+            shown = (tmp_path / "shardprep.toml").read_text(encoding="utf-8")
+            assert all(map(str.isprintable, shown.splitlines()))
+            assert r"\u202egod" in shown
+        assert r"\x1b" in shown
