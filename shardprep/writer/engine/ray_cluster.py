@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardprep.errors import BuildError, OptionName, RecipeError, StorageError
-from shardprep.processes.worker_process import silence_stderr
+from shardprep.processes.worker_process import interrupts_blocked, silence_stderr
 from shardprep.source.byte_range import MemberError, PlainExtent, StoredExtent, ZipExtent
 from shardprep.source.members import StackExtent
 from shardprep.storage.folder import Folder
@@ -80,11 +80,12 @@ def connected(address: str) -> Iterator[None]:
 @contextlib.contextmanager
 def last_words() -> Iterator[None]:
     """Print a line on stderr if this process dies in the block. Ray's core may end it silently."""
-    beside = subprocess.Popen(  # noqa: S603 - words of ours
-        [sys.executable, "-I", "-S", "-c", _LISTEN, _LAST_WORDS],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-    )
+    with interrupts_blocked():
+        beside = subprocess.Popen(  # noqa: S603 - words of ours
+            [sys.executable, "-I", "-S", "-c", _LISTEN, _LAST_WORDS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
     try:
         yield
     finally:
