@@ -111,9 +111,10 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(options.seed)
     size, threads = options.batch_size, options.threads
-    batches = train.batches(
-        size, seed=options.seed, epochs=options.epochs, drop_remainder=True, num_threads=threads
+    batches = train.loader(
+        size, seed=options.seed, drop_remainder=True, num_threads=threads, device=device
     )
+    checks = valid.loader(size, shuffle=False, num_threads=threads, device=device)
     model = make_model(len(train.schema.labels)).to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     scaler = torch.amp.GradScaler(device, enabled=device == "cuda")
@@ -123,37 +124,30 @@ def main() -> None:
     if options.state and options.state.exists():
         restore(options.state, kept)
 
-    def on_device(array: object) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor.pin_memory().to(device, non_blocking=True) if device == "cuda" else tensor
-
-    def scores(images: object) -> torch.Tensor:
-        images = on_device(images).permute(0, 3, 1, 2)  # channels last still
+    def scores(images: torch.Tensor) -> torch.Tensor:
         if model.training:
             flips = torch.rand(len(images), 1, 1, 1, device=device) < 0.5
             images = torch.where(flips, images.flip(3), images)
         with torch.autocast(device, enabled=device == "cuda"):
             return model(images.float() / 127.5 - 1)
 
-    model.train()
-    for images, labels in batches:  # of all epochs; those that are left, where a state was loaded
-        loss = loss_of(scores(images), on_device(labels))
-        optimizer.zero_grad(set_to_none=True)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        place = batches.state_dict()  # of the next batch: this one is in the weights
-        if place["batch"] == 0:
-            model.eval()
-            with torch.no_grad():
-                right = sum(
-                    (scores(images).argmax(1).cpu() == torch.from_numpy(labels)).sum().item()
-                    for images, labels in valid.batches(size, shuffle=False, num_threads=threads)
-                )
-            model.train()
-            said = f"loss {loss.item():.3f}, validation {right / len(valid):.1%} right"
-            print(f"epoch {place['epoch']}: {said}", flush=True)
-        if options.state and place["batch"] % options.save_every == 0:
+    while (epoch := batches.state_dict()["epoch"]) < options.epochs:
+        model.train()
+        for images, labels in batches:  # those that are left, where a state was loaded
+            loss = loss_of(scores(images), labels)
+            optimizer.zero_grad(set_to_none=True)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            place = batches.state_dict()  # of the next batch: this one is in the weights
+            if options.state and place["batch"] and place["batch"] % options.save_every == 0:
+                save(options.state, kept)
+        model.eval()
+        with torch.no_grad():
+            right = sum((scores(images).argmax(1) == labels).sum() for images, labels in checks)
+        said = f"loss {loss.item():.3f}, validation {right.item() / len(valid):.1%} right"
+        print(f"epoch {epoch + 1}: {said}", flush=True)
+        if options.state:
             save(options.state, kept)
 
 

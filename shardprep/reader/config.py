@@ -405,6 +405,7 @@ class LoaderOptions(EpochOptions):
     num_shards: Count | None = None
     shard_index: Number | None = None
     transform: Function | None = None
+    device: Any = None
     pin_memory: bool | None = None
 
 

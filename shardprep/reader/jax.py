@@ -7,7 +7,6 @@ transfer never comes between the collectives of training steps.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 
 from shardprep.dataset.schema import BOX, Schema
 from shardprep.errors import DatasetError
-from shardprep.reader.arrays.batches import ArrayBatches
+from shardprep.reader.arrays.batches import AheadBatches
 from shardprep.reader.config import BatchOptions, seed_of
 from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.order import Order
@@ -83,30 +82,11 @@ def _parts_of_processes(sharding: Any) -> dict[int, tuple[int, ...]]:
     return {process: tuple(sorted(starts)) for process, starts in parts.items()}
 
 
-class ShardedBatches(ArrayBatches):
+class ShardedBatches(AheadBatches):
     """The iterator that `Dataset.batches(…, sharding=)` returns."""
 
-    _ahead: tuple[dict[str, Any], Any] | None = None
-    """Values of the next batch and its arrays, if their transfer has begun."""
-
-    def __next__(self) -> Any:
-        element = super().__next__()
-        # The next batch is transferred during the step with this one, unless it is not decoded yet.
-        if self._started and (begun := self._started[0][1]).is_complete:
-            with contextlib.suppress(DatasetError):  # raised when the batch is taken
-                self._ahead = begun.result(), self._element(begun.result())
-        return element
-
-    def close(self) -> None:
-        """Stop threads and processes, and drop batches. The iterator then has no next batch."""
-        super().close()
-        self._ahead = None
-
-    def _element(self, values: dict[str, Any]) -> Any:
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] is values:
-            return ahead[1]
-        return jax.tree.map(self._array, super()._element(values))
+    def _moved(self, element: Any) -> Any:
+        return jax.tree.map(self._array, element)
 
     def _array(self, value: np.ndarray[Any, Any]) -> Any:
         if value.dtype == object:  # texts

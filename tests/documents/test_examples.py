@@ -33,7 +33,7 @@ from tests.support.builders import (
 from tests.support.command import run
 from tests.support.paths import ROOT, shared_folder
 from tests.support.planted import file, photo
-from tests.support.processes import Program, run_program
+from tests.support.processes import ONE_CORE, Program, run_program
 from tests.support.torchvision import need_module
 
 ENDS = {
@@ -394,7 +394,7 @@ def test_models_of_torch_learn(code: str, place: Path) -> None:
     need_module("torchvision")
     (epochs,) = (few for few in FEWER if few in code)
     code = code.replace(epochs, FEWER[epochs])
-    begin = "import os, sys, torch; os.chdir(sys.argv[1]); torch.manual_seed(0)"
+    begin = f"{ONE_CORE}; import sys, torch; os.chdir(sys.argv[1]); torch.manual_seed(0)"
     done = Program(f"{begin}\n{code}", place, framework="torchvision").wait()
     assert done.returncode == 0, done.stderr
     first, last = map(float, re.findall(r"\d\.\d\d", done.stdout))

@@ -157,6 +157,6 @@ def test_the_transform_of_a_loader_flips_images_and_masks(stacks: Path) -> None:
 
     data = reader.Dataset(stacks)
     flip = v2.RandomHorizontalFlip(1)
-    ((_, masks),) = data.loader(3, shuffle=False, max_length=7, transform=flip)
+    ((_, masks),) = data.loader(3, shuffle=False, max_length=7, transform=flip, num_workers=0)
     for flipped, (_, own) in zip(masks.numpy(), data, strict=True):
         assert (flipped[: len(own), 0] == own[:, :, ::-1, 0]).all()

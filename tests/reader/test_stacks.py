@@ -193,7 +193,7 @@ def test_the_transform_of_a_loader_gets_a_video(stacks: Path) -> None:
 
     data = reader.Dataset(stacks)
     flip = v2.RandomHorizontalFlip(1)
-    ((images, _),) = data.loader(8, shuffle=False, max_length=7, transform=flip)
+    ((images, _),) = data.loader(8, shuffle=False, max_length=7, transform=flip, num_workers=0)
     for flipped, (stack, _) in zip(images.numpy(), data, strict=True):
         assert (flipped[: len(stack)] == stack[:, :, ::-1].transpose(0, 3, 1, 2)).all()
     with pytest.raises(DatasetError, match="give max_length"):

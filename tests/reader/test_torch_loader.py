@@ -38,13 +38,14 @@ def test_each_loop_is_an_epoch_of_the_same_batches_as_those_of_batches(
     assert keys(loader) == expected[len(loader) :]
 
 
-def test_tensors_share_the_memory_of_a_batch(shapes: Path) -> None:
+def test_images_have_their_channels_first_without_a_copy(shapes: Path) -> None:
     loader = reader.Dataset(shapes / "tfrecords" / "shapes").loader(8, seed=1)
     images, labels = next(iter(loader))
     assert (images.dtype, labels.dtype) == (torch.uint8, torch.int64)
     assert images.numpy().base is not None
+    assert images.is_contiguous(memory_format=torch.channels_last)
     expected, _ = next(reader.Dataset(shapes / "tfrecords" / "shapes").batches(8, seed=1))
-    np.testing.assert_array_equal(images.numpy(), expected)
+    np.testing.assert_array_equal(images.numpy(), expected.transpose(0, 3, 1, 2))
 
 
 @pytest.mark.parametrize("batch", [0, 3, 7])

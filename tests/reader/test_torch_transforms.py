@@ -1,9 +1,17 @@
+# ruff: noqa: NPY002 - users draw from NumPy's generator of the process
 """`Dataset.loader(transform=…)` with torchvision's transforms of images, boxes and masks."""
 
 from __future__ import annotations
 
 import functools
 import operator
+import os
+import random
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +20,10 @@ import pytest
 
 from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
-from tests.reader.datasets import refused, saved
+from shardprep.processes import worker_process
+from shardprep.reader.arrays import team
+from shardprep.reader.config import Advice
+from tests.reader.datasets import all_by_workers, refused, saved
 from tests.support.annotated import WIDTH, annotated
 from tests.support.torchvision import import_torchvision, need_module
 
@@ -41,7 +52,7 @@ def _sets(tmp_path_factory: pytest.TempPathFactory, shapes: Path) -> dict[str, P
 
 def test_boxes_and_masks_are_mirrored_with_their_image(sets: dict[str, Path], v2: Any) -> None:
     dataset = reader.Dataset(sets["all"])
-    loader = dataset.loader(3, shuffle=False, transform=v2.RandomHorizontalFlip(1))
+    loader = dataset.loader(3, shuffle=False, transform=v2.RandomHorizontalFlip(1), num_workers=0)
     found = [sample for batch in loader for sample in zip(*batch, strict=True)]
     assert len(found) == len(dataset)
     for (image, target), (pixels, stored) in zip(found, dataset, strict=True):
@@ -74,7 +85,8 @@ def test_a_random_transform_is_the_same_after_a_resume_on_two_hosts(
 ) -> None:
     """The random numbers of the model are not touched."""
     dataset = reader.Dataset(sets[kind])[:12]
-    options: dict[str, Any] = {"seed": 3, "transform": v2.RandomResizedCrop((20, 30))}
+    options: dict[str, Any] = {"seed": 3, "num_workers": 0}
+    options["transform"] = v2.RandomResizedCrop((20, 30))
     loader = dataset.loader(2, drop_remainder=True, **options)
     before = torch.get_rng_state()
     whole = [samples(batch) for _ in range(2) for batch in loader]
@@ -100,3 +112,158 @@ def test_wrong_transforms_are_one_line(sets: dict[str, Path]) -> None:
         assert said.startswith("Dataset.loader: transform with as_supervised=False, decode=False")
     said = refused(lambda: dataset.loader(2, transform=np.flipud))
     assert "transform is called with image and target, not <function flipud" in said
+
+
+# Worker processes
+
+
+@pytest.fixture(name="_workers_with_torchvision", scope="module")
+def _workers_with_torchvision(v2: Any) -> Iterator[None]:
+    del v2
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    worker_process.start_server(["tests.support.torchvision_in_workers"])
+    yield
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+def jittered(image: Any, target: Any) -> Any:
+    """Draw from all three generators."""
+    shift = random.random() + np.random.random() + float(torch.rand(()))
+    return image.float() / 255 + shift, target
+
+
+@pytest.mark.usefixtures("_workers_with_torchvision")
+@pytest.mark.parametrize("kind", FEATURES)
+def test_workers_transform_as_the_thread_of_training_does(
+    sets: dict[str, Path], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample has the same numbers, and other samples have others."""
+    all_by_workers(monkeypatch)
+    dataset = reader.Dataset(sets[kind])[:7]
+    random.seed(1)
+    np.random.seed(1)
+    expected = (random.random(), np.random.random())
+    read = []
+    for number in (0, 2):
+        random.seed(1)
+        np.random.seed(1)
+        loader = dataset.loader(2, seed=3, transform=jittered, num_workers=number)
+        batches = [*loader, *loader]
+        assert (random.random(), np.random.random()) == expected
+        kinds = [type(one) for one in leaves(batches[0])]
+        read.append(([samples(batch) for batch in batches], kinds))
+        loader.close()
+    assert read[0] == read[1]
+    means = [np.mean(image) for batch in read[0][0] for image, *_ in batch]
+    assert len({round(float(mean), 9) for mean in means}) == len(means)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from leaves(one)
+    else:
+        yield value
+
+
+@pytest.mark.usefixtures("_workers_with_torchvision")
+def test_a_lambda_of_the_notebook_runs_in_workers(
+    sets: dict[str, Path], v2: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_by_workers(monkeypatch)
+    flip, scale = v2.RandomHorizontalFlip(1), 2.0
+    make = functools.partial(reader.Dataset(sets["labels"]).loader, 4, seed=3)
+    loader = make(
+        num_workers=2,
+        transform=lambda image, label: {
+            "half": flip(image).to(torch.bfloat16),
+            "pair": (label * scale, [str(int(label)), os.getpid()]),
+        },
+    )
+    batch = next(iter(loader))
+    images, labels = next(iter(make()))
+    assert type(batch["half"]) is torch.Tensor
+    assert torch.equal(batch["half"], images.flip(-1).to(torch.bfloat16))
+    assert torch.equal(batch["pair"][0], labels * scale)
+    assert batch["pair"][1][0] == tuple(str(int(label)) for label in labels)
+    assert os.getpid() not in batch["pair"][1][1].tolist()
+    loader.close()
+
+
+class _OwnError(Exception):
+    """It cannot be pickled: it has two arguments, and keeps one."""
+
+    def __init__(self, name: str, value: int) -> None:
+        super().__init__(f"{name}={value}")
+
+
+def broken(image: Any, label: Any) -> Any:
+    del image
+    raise ValueError(f"no picture of {label}")
+
+
+def unsendable(image: Any, label: Any) -> Any:
+    del image, label
+    raise _OwnError("depth", 3)
+
+
+@pytest.mark.usefixtures("_workers_with_torchvision")
+@pytest.mark.parametrize(
+    ("transform", "error", "text"),
+    [
+        (broken, ValueError, "no picture of"),
+        (unsendable, RuntimeError, "_OwnError: depth=3"),
+        (lambda image, label: (image[:, : 5 + int(label)], label), RuntimeError, "equal size"),
+    ],
+)
+def test_an_error_of_a_transform_in_a_worker_is_raised_as_it_is(
+    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch, transform: Any, error: Any, text: str
+) -> None:
+    """With the traceback of the worker."""
+    all_by_workers(monkeypatch)
+    loader = reader.Dataset(sets["labels"]).loader(16, seed=1, num_workers=1, transform=transform)
+    with pytest.raises(error, match=text) as raised:
+        next(iter(loader))
+    told = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
+    assert "in a worker process:" in told
+    assert "Traceback (most recent call last)" in told
+    loader.close()
+
+
+def test_a_transform_that_cannot_be_sent_needs_the_thread_of_training(
+    sets: dict[str, Path], v2: Any
+) -> None:
+    flip, lock = v2.RandomHorizontalFlip(1), threading.Lock()
+
+    def locked(image: Any, label: Any) -> Any:
+        with lock:
+            return flip(image), label
+
+    dataset = reader.Dataset(sets["labels"])
+    said = refused(functools.partial(dataset.loader, 4, transform=locked, num_workers=2))
+    assert "transform cannot be sent to worker processes (TypeError: cannot pickle" in said
+    with pytest.warns(Advice, match=r"so the thread of the training loop runs it"):
+        loader = dataset.loader(4, seed=1, transform=locked)
+    images, _ = next(iter(loader))
+    assert torch.equal(images, next(iter(dataset.loader(4, seed=1)))[0].flip(-1))
+
+
+@pytest.mark.usefixtures("_workers_with_torchvision")
+def test_a_transform_that_only_this_process_can_import_runs_here(
+    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("only_here")
+    exec("def same(image, label): return image, label", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    all_by_workers(monkeypatch)
+    dataset = reader.Dataset(sets["labels"])
+    loader = dataset.loader(4, seed=1, transform=module.same, num_workers=1)
+    said = refused(lambda: next(iter(loader)))
+    assert "a worker cannot begin (ModuleNotFoundError: No module named 'only_here')" in said
+    monkeypatch.setattr(team, "usable_cores", lambda: 2)
+    loader = dataset.loader(4, seed=1, transform=module.same)
+    with pytest.warns(Advice, match="threads fill the batches"):
+        images, _ = next(iter(loader))
+    assert torch.equal(images, next(iter(dataset.loader(4, seed=1)))[0])

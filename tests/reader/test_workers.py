@@ -23,9 +23,8 @@ from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.arrays import team, worker_pool
 from shardprep.reader.arrays.batch_maker import BatchSource
-from shardprep.reader.arrays.team import Team
 from shardprep.reader.config import Advice
-from tests.reader.datasets import NUM_TRAIN, damage, of_form, put, refused
+from tests.reader.datasets import NUM_TRAIN, all_by_workers, damage, of_form, put, refused
 from tests.support.annotated import Marked, annotated
 from tests.support.builders import build, encoded, pixels, write_folder
 from tests.support.examples import thorough
@@ -41,17 +40,7 @@ Set = dict[str, "Path"]
 
 @pytest.fixture(autouse=True, name="_all_by_workers")
 def _all_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for a worker instead of filling the first batches with threads."""
-    usual = Team._workers
-
-    def waiting(self: Team) -> Any:
-        pool = usual(self)
-        while pool is None and self._num_workers:
-            time.sleep(0.005)
-            pool = usual(self)
-        return pool
-
-    monkeypatch.setattr(Team, "_workers", waiting)
+    all_by_workers(monkeypatch)
 
 
 @pytest.fixture(scope="module", name="sets")

@@ -100,6 +100,8 @@ def written(folder: Path, pattern: str) -> list[Path]:
     return [folder / name for name in found]
 
 
+ONE_CORE = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])"
+"""Code with which a program runs transforms itself, because torchvision may load only there."""
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """torch reads these variables when it is imported; sums then have one order."""
 Done = subprocess.CompletedProcess[str]

@@ -292,7 +292,7 @@ def test_transforms_of_torchvision_get_two_images(twins: Path) -> None:
         assert isinstance(target, tv_tensors.Image)
         return image.flip(-1), target.flip(-1)
 
-    loader = reader.Dataset(twins).loader(batch_size=4, transform=flip)
+    loader = reader.Dataset(twins).loader(batch_size=4, transform=flip, num_workers=0)
     images, targets = next(iter(loader))
     assert images.shape == (4, 3, 20, 20)
     assert (images == targets).all()

@@ -12,7 +12,8 @@ import numpy as np
 
 from shardprep.dataset.schema import BOX, IMAGE, KEYPOINTS, POINTS, Schema
 from shardprep.errors import RecordError
-from shardprep.reader.arrays.filler import ALIGNMENT, Filler, Filling, NewArray
+from shardprep.reader.arrays.filler import Filler, Filling, NewArray
+from shardprep.reader.arrays.memory import ALIGNMENT, HostMemory
 from shardprep.reader.config import BatchOptions
 from shardprep.reader.decode.annotations import boxes_as, points_as
 from shardprep.reader.decode.crop import crop_keys
@@ -25,6 +26,8 @@ _DECODED = 24
 """Largest usual size of decoded images, divided by the size of their record."""
 _VARYING = 16
 """Likewise for the length of a dimension that varies, such as the number of objects."""
+_CHANGED = 4
+"""Usual growth of a batch by a transform, from uint8 to float32."""
 _FORMATS = ((BOX, boxes_as), (KEYPOINTS, points_as), (POINTS, points_as))
 
 
@@ -40,6 +43,8 @@ class BatchSource:
     decode: bool
     order: Order
     options: BatchOptions
+    transform: Callable[[dict[str, Any], list[int]], Any] | None = None
+    """Returns the element of a batch, from its values and the key of each row (see `crop_keys`)."""
 
     def decoder(self) -> FeatureDecoder:
         options = self.options
@@ -61,7 +66,8 @@ class BatchSource:
                 known = (_VARYING if length is None else length for length in shape)
                 size += np.dtype(dtype).itemsize * prod(known)
         num_rows = min(self.options.batch_size, len(self.order))
-        return size * num_rows + ALIGNMENT * len(decoder.names)
+        growth = 1 if self.transform is None else _CHANGED
+        return growth * size * num_rows + ALIGNMENT * len(decoder.names)
 
     def for_workers(self, num_threads: int) -> BatchSource:
         """Return the source without what only the order needs, which it already has."""
@@ -80,11 +86,13 @@ class BatchMaker:
         num_threads: int,
         num_kept: int,
         note: Callable[[int, RecordError], None],
+        memory: HostMemory | None = None,
     ) -> None:
         """Keep the memory of `num_kept` batches; `note` gets each bad record that is replaced."""
         self._examples = source.examples()
         self._order = source.order
         self._options = source.options
+        self._transform = source.transform
         self._note = note
         self._bad: dict[int, RecordError] = {}
         self._filler = Filler(
@@ -92,6 +100,7 @@ class BatchMaker:
             batch_size=min(source.options.batch_size, len(source.order)),
             num_threads=num_threads,
             num_kept=num_kept,
+            memory=memory,
         )
 
     def begin(self, epoch: int, number: int, new_images: NewArray | None = None) -> Filling:
@@ -100,7 +109,7 @@ class BatchMaker:
         start = number * self._options.batch_size
         self._examples.records.expect(epoch, start, start + len(tags))
         keys = [0] * len(tags)
-        if self._options.crop is not None:
+        if self._options.crop is not None or self._transform is not None:
             keys = crop_keys(self._order.key, tags)
         rows = self._order.rows(tags).tolist()
         return self._filler.begin(rows, keys, image_size, new_images)
@@ -119,6 +128,10 @@ class BatchMaker:
             fill = partial(self._examples.fill, columns=columns, row=row, key=filling.keys[row])
             records.next_good(filling.numbers[row], fill, self._bad, self._found_bad)
         return self._finished(filling.columns)
+
+    def transformed(self, filling: Filling, values: dict[str, Any]) -> Any:
+        """Return the values of a finished batch, or what the user's transform makes of them."""
+        return values if self._transform is None else self._transform(values, filling.keys)
 
     def close(self) -> None:
         """Stop the threads. `begin` starts new ones."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Self
 
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.arrays.batch_maker import BatchSource
+from shardprep.reader.arrays.memory import HostMemory
 from shardprep.reader.arrays.team import Begun, Team
 from shardprep.reader.config import BatchOptions, warn
-from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.targets import Target
 from shardprep.reader.order.order import State, check_state, identity
 
@@ -40,10 +40,15 @@ class ArrayBatches:
     """The iterator that `Dataset.batches` returns; its batches are described there."""
 
     def __init__(
-        self, source: BatchSource, target: Target, digest: str, options: BatchOptions
+        self,
+        source: BatchSource,
+        target: Target,
+        digest: str,
+        options: BatchOptions,
+        memory: HostMemory | None = None,
     ) -> None:
         """Begin at the first batch of epoch 0. `digest` is the hash of the records of all hosts."""
-        self._source = source
+        self._source, self._memory = source, memory
         self._digest = digest
         self._num_batches = source.order.num_batches(drop=options.drop_remainder)
         """Number of global batches of an epoch."""
@@ -53,7 +58,7 @@ class ArrayBatches:
         self._skipped = _Skipped()
         self._next = 0
         self._started = deque[tuple[int, Begun]]()
-        self._team = Team(source, self._skipped.add)
+        self._team = Team(source, self._skipped.add, memory)
         self._seek(0)
 
     @property
@@ -108,12 +113,6 @@ class ArrayBatches:
                 return
             yield next(self)
 
-    def keys(self) -> list[int]:
-        """Return a key for each image of the last batch, a hash of seed, epoch and record."""
-        order = self._source.order
-        tags, _ = order.batch(*divmod(self._next - 1, self._num_batches))
-        return crop_keys(order.key, tags)
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state before the next batch, in values that JSON can store."""
         epoch, batch = divmod(self._next, self._num_batches or 1)
@@ -135,7 +134,7 @@ class ArrayBatches:
             order = replace(self._source.order, seed=saved.seed)
             self._source = replace(self._source, order=order)
             self._team.close()
-            self._team = Team(self._source, self._skipped.add)
+            self._team = Team(self._source, self._skipped.add, self._memory)
         self._seek(saved.epoch * self._num_batches + saved.batch)
 
     def close(self) -> None:
@@ -188,3 +187,34 @@ class ArrayBatches:
         if not self._options.as_supervised:
             return {name: values[name] for name in self._source.names}
         return self._target.pair(values[self._source.schema.image_name], values)
+
+
+class AheadBatches(ArrayBatches):
+    """Batches whose elements move to a device one batch ahead of use, if they are filled by then.
+
+    Subclasses have the method `_moved`, which begins to move an element and returns the new one.
+    """
+
+    _ahead: tuple[Any, Any] | None = None
+    """What the next batch was made of, and its moved element."""
+
+    def __next__(self) -> Any:
+        element = super().__next__()
+        if self._started and (begun := self._started[0][1]).is_complete:
+            with suppress(Exception):  # raised when the batch is taken
+                self._ahead = begun.result(), self._element(begun.result())
+        return element
+
+    def close(self) -> None:
+        """Stop threads and processes, and drop batches. The iterator then has no next batch."""
+        self._ahead = None
+        super().close()
+
+    def _element(self, values: Any) -> Any:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] is values:
+            return ahead[1]
+        return self._moved(super()._element(values))
+
+    def _moved(self, element: Any) -> Any:
+        raise NotImplementedError

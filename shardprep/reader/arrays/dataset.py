@@ -52,7 +52,7 @@ from shardprep.reader.validators import (
 
 if TYPE_CHECKING:
     from shardprep.reader.keras import KerasBatches
-    from shardprep.reader.torch import Loader
+    from shardprep.reader.torch.loader import Loader
 
 _BATCHES = "Dataset.batches"
 _KERAS = "Dataset.keras"
@@ -291,18 +291,12 @@ class Dataset:
             from shardprep.reader.jax import with_shard
 
             options = with_shard(options, self.schema)
-        index, number = options.shard_index, options.num_shards
-        check_position(_BATCHES, shard_index=index, num_shards=number)
-        self._check_batches(options)
-        order = self._order(options)
-        records = self._subset.records[order.own]
-        names = self._names(options.as_supervised)
-        source = BatchSource(records, self.schema, names, self._decode, order, options)
+        source = self._batch_source(options)
         if options.sharding is None:
             return ArrayBatches(source, self._target, self._subset.digest, options)
         from shardprep.reader.jax import ShardedBatches, check_last_batches
 
-        check_last_batches(order, options)
+        check_last_batches(source.order, options)
         return ShardedBatches(source, self._target, self._subset.digest, options)
 
     @WithOptions(_LOADER, LoaderOptions)
@@ -311,7 +305,8 @@ class Dataset:
 
         Training loops can use it like a `DataLoader`: it has a length, `set_epoch`, `state_dict`
         and `load_state_dict` at any batch. Batches, order and states are the same as with
-        `batches`. Tensors share the memory of NumPy arrays, unless they are pinned.
+        `batches`. Images are uint8[batch, 3, height, width] in the memory format `channels_last`,
+        stacks [batch, length, 3, height, width], and class masks [batch, 1, height, width].
 
         Args:
             num_shards: number of processes that share the records. By default the size of the
@@ -322,16 +317,21 @@ class Dataset:
                 torchvision's `tv_tensors`: images uint8[3, height, width], class masks [1, height,
                 width], boxes XYXY in pixels. With boxes, a batch is a list of images and a list of
                 targets, as for torchvision's detectors; otherwise samples are stacked. torch's
-                random numbers depend only on the seed, the epoch and the record. The thread that
-                iterates calls it; `Dataset(…, transform=)` with a `DataLoader` uses processes.
-            pin_memory: copy tensors to pinned memory. By default only if CUDA is available.
+                random numbers depend only on the seed, the epoch and the record, and so do those
+                of NumPy and `random`. Worker processes call it: by default one for each core. With
+                `num_workers=0`, the thread that iterates does.
+            device: device on which tensors are when they are yielded, such as "cuda". A copy to a
+                CUDA device begins one batch ahead, and runs beside the training step.
+            pin_memory: without `device`, let batches lie in pinned memory, by default if CUDA is
+                available. Copy them on the current stream.
 
         All other arguments are the same as for `batches`.
 
         Raises:
-            DatasetError: as for `batches`, or torch is not installed.
+            DatasetError: as for `batches`; torch is not installed, or has no such device; the
+                transform cannot be sent to workers.
         """
-        from shardprep.reader.torch import Loader, process_of
+        from shardprep.reader.torch.loader import Loader, batches_of, process_of
 
         given = {one.name: getattr(options, one.name) for one in fields(EpochOptions)}
         if options.transform is not None:
@@ -345,8 +345,10 @@ class Dataset:
                 _check_transform(_LOADER, "transform", options.transform)
             given["ragged"] = True
         index, number = process_of(options.shard_index, options.num_shards)
-        batches = self.batches(**given, epochs=None, num_shards=number, shard_index=index)
-        return Loader(batches, options, self._target)
+        own = BatchOptions(**given, epochs=None, num_shards=number, shard_index=index)
+        source = self._batch_source(own)
+        batches = batches_of(source, self._target, self._subset.digest, options)
+        return Loader(batches, options.batch_size)
 
     @WithOptions(_KERAS, KerasOptions)
     def keras(self, options: KerasOptions) -> KerasBatches:  # noqa: D417 - documents fields
@@ -380,6 +382,15 @@ class Dataset:
             if one.name != "sample_weight"
         }
         return KerasBatches(self.batches(**given, epochs=None), options)
+
+    def _batch_source(self, options: BatchOptions) -> BatchSource:
+        index, number = options.shard_index, options.num_shards
+        check_position(_BATCHES, shard_index=index, num_shards=number)
+        self._check_batches(options)
+        order = self._order(options)
+        records = self._subset.records[order.own]
+        names = self._names(options.as_supervised)
+        return BatchSource(records, self.schema, names, self._decode, order, options)
 
     def _order(self, options: BatchOptions) -> Order:
         host, num_hosts = options.shard_index, options.num_shards

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,14 +17,13 @@ import numpy as np
 
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import RecordError
-from shardprep.reader.array_types import Array, Bytes, Columns
+from shardprep.reader.array_types import Array, Columns
+from shardprep.reader.arrays.memory import FreePieces, HostMemory
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader
 from shardprep.reader.records.shards import submitted
 
 IMAGES_A_TURN = 8
 """Number of images of a batch that justify waking another thread."""
-ALIGNMENT = 64
-"""Alignment in bytes of the arrays that TensorFlow uses without a copy."""
 
 NewArray = Callable[[tuple[int, ...], Any], Array]
 """Returns an uninitialized array of a shape and dtype."""
@@ -72,8 +70,9 @@ class Filler:
         batch_size: int,
         num_threads: int,
         num_kept: int = 0,
+        memory: HostMemory | None = None,
     ) -> None:
-        """Create a filler of batches of at most `batch_size` rows.
+        """Create a filler of batches of at most `batch_size` rows, whose images are in `memory`.
 
         The memory of at most `num_kept` batches is kept for reuse.
         """
@@ -81,7 +80,8 @@ class Filler:
         self._batch_size = batch_size
         self._num_threads = num_threads
         self._pool: ThreadPoolExecutor | None = None
-        self._free: deque[memoryview] = deque(maxlen=num_kept)
+        self._memory = memory or HostMemory()
+        self._free = FreePieces[memoryview](self._memory, num_kept)
 
     def begin(
         self,
@@ -125,19 +125,12 @@ class Filler:
 
     def _array(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an uninitialized array; its memory returns to the filler after the last use."""
-        try:
-            memory = self._free.pop()
-        except IndexError:
+        memory = self._free.take()
+        if memory is None:
             num_bytes = math.prod(shape) * dtype.itemsize
-            memory = _aligned(num_bytes).view(dtype).reshape(shape).data
+            memory = self._memory.allocate(num_bytes).view(dtype).reshape(shape).data
         # NumPy sets `base` of a view to `array`, because `memory` is a memoryview. So the finalizer
         # runs after the last view is gone. If `memory` were an array, views would have it as base.
         array = np.asarray(memory)
-        weakref.finalize(array, self._free.append, memory).atexit = False
+        weakref.finalize(array, self._free.add, memory).atexit = False
         return array
-
-
-def _aligned(num_bytes: int) -> Bytes:
-    memory = np.empty(num_bytes + ALIGNMENT, np.uint8)
-    begin = -memory.ctypes.data % ALIGNMENT
-    return memory[begin : begin + num_bytes]

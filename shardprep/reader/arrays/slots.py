@@ -12,13 +12,13 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections import deque
 from multiprocessing import reduction
 from typing import Any
 
 import numpy as np
 
 from shardprep.reader.array_types import Array, Bytes
+from shardprep.reader.arrays.memory import FreePieces, HostMemory
 
 
 class SharedFile:
@@ -48,30 +48,32 @@ def _received(passed: Any) -> SharedFile:
 class Slots:
     """The slots of this process, which gives them to workers and takes arrays out of them."""
 
-    def __init__(self, slot_bytes: int, number: int) -> None:
-        """Create `number` slots of at least `slot_bytes`."""
+    def __init__(self, slot_bytes: int, number: int, memory: HostMemory) -> None:
+        """Create `number` slots of at least `slot_bytes`; `memory` pins them when they are used."""
         page = mmap.ALLOCATIONGRANULARITY
         self.slot_bytes = -(-slot_bytes // page) * page
         self.file = SharedFile.new()
         self._slots: list[memoryview] = []
-        self._free: deque[int] = deque()
+        self._memory = memory
+        self._free = FreePieces[int](memory)
         weakref.finalize(self, self.file.close)
         self._map(0, number)
 
     def take(self) -> int:
         """Return the number of a slot that nobody uses."""
-        if not self._free:
+        while (slot := self._free.take()) is None:
             self._map(len(self._slots), 2 * len(self._slots))
-        return self._free.popleft()
+        return slot
 
     def give_back(self, slot: int) -> None:
         """Free a slot of which no array was taken."""
-        self._free.append(slot)
+        self._free.add_unread(slot)
 
-    def array(self, slot: int) -> Bytes:
-        """Return the bytes of a slot; it is free when this array and all views of it are gone."""
-        array = np.asarray(self._slots[slot])
-        weakref.finalize(array, self._free.append, slot).atexit = False
+    def array(self, slot: int, num_bytes: int) -> Bytes:
+        """Return the first bytes of a slot, which is free when all views of this array are gone."""
+        self._memory.pin(self._slots[slot], num_bytes)
+        array = np.asarray(self._slots[slot][:num_bytes])
+        weakref.finalize(array, self._free.add, slot).atexit = False
         return array
 
     def _map(self, first: int, stop: int) -> None:
@@ -81,7 +83,8 @@ class Slots:
         whole = memoryview(memory)
         count = stop - first
         self._slots += [whole[i * size : (i + 1) * size] for i in range(count)]
-        self._free.extend(range(first, stop))
+        for slot in range(first, stop):
+            self._free.add_unread(slot)
 
 
 class WorkerSlots:

@@ -18,8 +18,10 @@ from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import free_bytes, usable_cores
 from shardprep.reader.arrays.batch_maker import BatchMaker, BatchSource
 from shardprep.reader.arrays.filler import IMAGES_A_TURN, Filling
+from shardprep.reader.arrays.memory import HostMemory
 from shardprep.reader.arrays.slots import Slots
-from shardprep.reader.arrays.worker_pool import WorkerPool
+from shardprep.reader.arrays.worker_pool import StartError, WorkerPool
+from shardprep.reader.config import warn
 from shardprep.reader.records.shards import NUM_READS
 
 _MOST_THREADS = 8
@@ -40,8 +42,11 @@ class Begun(Protocol):
     def is_complete(self) -> bool:
         """Whether it is filled, without an error."""
 
-    def result(self) -> dict[str, Any]:
-        """Wait for it; return its values by feature, the same object in each call."""
+    def result(self) -> Any:
+        """Wait for it; return its values by feature, or what a transform made of them.
+
+        Each call returns the same object.
+        """
 
 
 class _Filled:
@@ -49,34 +54,45 @@ class _Filled:
 
     def __init__(self, maker: BatchMaker, filling: Filling) -> None:
         self._maker, self._filling = maker, filling
-        self._values: dict[str, Any] | None = None
+        self._values: Any = None
 
     @property
     def is_complete(self) -> bool:
         return self._filling.is_complete
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Any:
         if self._values is None:
-            self._values = self._maker.finish(self._filling)
+            values = self._maker.finish(self._filling)
+            self._values = self._maker.transformed(self._filling, values)
         return self._values
 
 
 class Team:
     """The threads and worker processes of an iterator. They start with the first batch."""
 
-    def __init__(self, source: BatchSource, note: Callable[[int, RecordError], None]) -> None:
+    def __init__(
+        self,
+        source: BatchSource,
+        note: Callable[[int, RecordError], None],
+        memory: HostMemory | None = None,
+    ) -> None:
         """Get ready; `note` gets each bad record that is replaced."""
         options, records = source.options, source.records
-        self._source, self._note = source, note
-        self._num_workers = _num_workers(options.num_workers, is_remote=records.is_remote)
+        self._source, self._note, self._memory = source, note, memory or HostMemory()
+        self._num_workers = _num_workers(
+            options.num_workers,
+            is_remote=records.is_remote,
+            has_transform=source.transform is not None,
+        )
         cores, waiting = usable_cores(), NUM_READS if records.in_order(source.order).waits else 1
         num_threads = options.num_threads or max(cores, waiting)
         busy = -(-num_threads * IMAGES_A_TURN // options.batch_size) + 1
         usual = max(2, busy, _WINDOW * self._num_workers)
         self.prefetch = usual if options.prefetch is None else options.prefetch
         """Number of batches to begin before they are asked for."""
-        self._threads_a_worker = options.num_threads or max(1, cores // (self._num_workers or 1))
-        self._maker = BatchMaker(source, num_threads, self.prefetch + 2, note)
+        share = -(-num_threads // (self._num_workers or 1))
+        self._threads_a_worker = options.num_threads or share
+        self._maker = BatchMaker(source, num_threads, self.prefetch + 2, note, self._memory)
         self._pool: Future[WorkerPool] | None = None
         """The pool of workers, which a thread starts."""
 
@@ -93,6 +109,7 @@ class Team:
         pool, self._pool = self._pool, None
         if pool is not None and pool.exception() is None:
             pool.result().close()
+        self._memory.release()
 
     def _workers(self) -> WorkerPool | None:
         """Return the pool if it can take a batch, else None; start it at the first call."""
@@ -101,7 +118,15 @@ class Team:
             threading.Thread(target=self._start, args=(self._pool,), name="shardprep-start").start()
         if self._pool is None or not self._pool.done():
             return None
-        return self._pool.result() if self._pool.result().has_room else None
+        try:
+            pool = self._pool.result()
+            return pool if pool.has_room else None
+        except StartError as error:
+            if self._source.options.num_workers is not None:
+                raise
+            self._num_workers, self._pool = 0, None
+            warn(f"{error}; until then, threads fill the batches")
+            return None
 
     def _start(self, pool: Future[WorkerPool]) -> None:
         try:
@@ -114,17 +139,22 @@ class Team:
         size = source.batch_bytes()
         if self._source.options.prefetch is None and (free := free_bytes()):
             self.prefetch = max(1, min(self.prefetch, int(_MEMORY_SHARE * free / size)))
-        return WorkerPool(source, self._num_workers, Slots(size, self.prefetch + 2), self._note)
+        slots = Slots(size, self.prefetch + 2, self._memory)
+        return WorkerPool(source, self._num_workers, slots, self._note)
 
 
-def _num_workers(given: int | None, *, is_remote: bool) -> int:
+def _num_workers(given: int | None, *, is_remote: bool, has_transform: bool = False) -> int:
     """Return the number of worker processes, as given or decided; 0 for threads."""
     cannot = "Windows has no memory file for them" if os.name != "posix" else ""
     if multiprocessing.current_process().daemon:
         cannot = "this process is a worker of another library, which may not start processes"
     if given is None:
         cores = usable_cores()
-        return 0 if cannot or is_remote or cores <= _MOST_THREADS else cores // _WORKER_THREADS
+        if cannot or is_remote:
+            return 0
+        if has_transform:  # each worker runs it in one thread
+            return cores if cores > 1 else 0
+        return 0 if cores <= _MOST_THREADS else cores // _WORKER_THREADS
     if given and cannot:
         raise DatasetError(_WHERE, f"num_workers={given}, and {cannot}", "give num_workers=0")
     return given

@@ -1,10 +1,11 @@
 """A worker process of a reader: it fills batches in slots of shared memory.
 
-The worker gets the `BatchSource` when it starts, and sends b"" when it is up. Then each message is
-a `Task`, and the answers come in the same order. A batch is sent as a pickle whose large arrays are
-left out: they lie in the slot, and the answer says where. Arrays that do not fit in the slot are
-part of the pickle. So texts, lists and arrays of any shape travel in the same way, and nothing that
-fits is copied more than once. The next batch is begun while the first one is being finished.
+The worker gets the `BatchSource` when it starts, and sends b"" when it is up, or in words why it
+cannot begin: the user's transform may need what only the parent has. Then each message is a `Task`,
+and the answers come in the same order. A batch is sent as a pickle whose large arrays are left out:
+they lie in the slot, and the answer says where. Arrays that do not fit in the slot are part of the
+pickle. So texts, lists and arrays of any shape travel in the same way, and nothing that fits is
+copied more than once. The next batch is begun while the first one is being finished.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import mmap
 import os
 import pickle
 import signal
+import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from math import prod
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,7 +31,8 @@ from shardprep.errors import InternalError, RecordError, ShardprepError
 from shardprep.processes import worker_process
 from shardprep.reader.array_types import Array, Bytes
 from shardprep.reader.arrays.batch_maker import BatchMaker, BatchSource
-from shardprep.reader.arrays.filler import ALIGNMENT, Filling
+from shardprep.reader.arrays.filler import Filling
+from shardprep.reader.arrays.memory import ALIGNMENT
 from shardprep.reader.arrays.slots import SharedFile, WorkerSlots
 from shardprep.reader.config import Advice
 
@@ -36,6 +40,10 @@ BEGUN = 2
 """Number of batches that a worker fills at a time, so that its threads never wait."""
 _SMALL_BYTES = 1024
 """Arrays of fewer bytes are part of the pickle."""
+
+
+Places: TypeAlias = tuple[tuple[int, int], ...]
+"""Start and stop of each array of a pickle, in bytes of its slot or file."""
 
 
 class Task(NamedTuple):
@@ -50,8 +58,7 @@ class Answer(NamedTuple):
     """Message from a worker: a batch is filled, or `error` ended it."""
 
     pickled: bytes = b""
-    places: tuple[tuple[int, int], ...] = ()
-    """Start and stop of each array of the pickle, in bytes of the slot."""
+    places: Places = ()
     bad: tuple[tuple[int, RecordError], ...] = ()
     """Number and error of each record that was replaced."""
     advice: tuple[str, ...] = ()
@@ -62,8 +69,8 @@ class Parcel(NamedTuple):
     """A pickled value in a file, with its arrays beside it, which workers map and do not copy."""
 
     file: SharedFile
-    places: tuple[tuple[int, int], ...]
-    """Start and stop of the pickle and of each array, in bytes."""
+    places: Places
+    """The pickle itself has the first place."""
 
     @classmethod
     def of(cls, value: object) -> Parcel:
@@ -101,7 +108,12 @@ def serve(
     worker_process.die_with_parent()
     worker_process.keep_buffers()
     with suppress(EOFError, OSError):  # the parent has gone
-        worker = _Worker(parcel.opened(), WorkerSlots(file, slot_bytes))
+        try:
+            source = parcel.opened()
+        except Exception as error:
+            pipe.send_bytes(f"{type(error).__name__}: {error}".encode())
+            return
+        worker = _Worker(source, WorkerSlots(file, slot_bytes))
         pipe.send_bytes(b"")
         begun: deque[Callable[[], Answer]] = deque()
         while True:
@@ -113,6 +125,7 @@ def serve(
 class _Worker:
     def __init__(self, source: BatchSource, slots: WorkerSlots) -> None:
         self._slots = slots
+        self._in_slots = source.transform is None
         self._bad: list[tuple[int, RecordError]] = []
         self._maker = BatchMaker(
             source, source.options.num_threads or 1, 0, lambda *bad: self._bad.append(bad)
@@ -124,8 +137,9 @@ class _Worker:
     def begin(self, task: Task) -> Callable[[], Answer]:
         """Begin a batch; return the function that finishes it."""
         slot = self._slots.array(task.slot)
+        new_images = partial(_placed, slot) if self._in_slots else None
         try:
-            filling = self._maker.begin(task.epoch, task.number, lambda *of: _placed(slot, *of))
+            filling = self._maker.begin(task.epoch, task.number, new_images)
         except Exception as error:
             answer = Answer(error=_sendable(error))
             return lambda: answer
@@ -133,12 +147,19 @@ class _Worker:
 
     def _finish(self, filling: Filling, slot: Bytes) -> Answer:
         try:
-            pickled, places = _packed(self._maker.finish(filling), slot)
-            answer = Answer(pickled, places, tuple(self._bad), tuple(self._advice))
+            values = self._maker.finish(filling)
         except Exception as error:
-            answer = Answer(
-                bad=tuple(self._bad), advice=tuple(self._advice), error=_sendable(error)
-            )
+            return self._answer(error=_sendable(error))
+        try:
+            values = self._maker.transformed(filling, values)
+        except Exception as error:
+            return self._answer(error=_of_transform(error))
+        return self._answer(*_packed(values, slot))
+
+    def _answer(
+        self, pickled: bytes = b"", places: Places = (), error: Exception | None = None
+    ) -> Answer:
+        answer = Answer(pickled, places, tuple(self._bad), tuple(self._advice), error)
         self._bad.clear()
         self._advice.clear()
         return answer
@@ -157,8 +178,8 @@ def _placed(slot: Bytes, shape: tuple[int, ...], dtype: Any) -> Array:
     return memory
 
 
-def _packed(values: dict[str, Any], slot: Bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
-    """Return a pickle of the values, and the places of arrays that were left in the slot."""
+def _packed(values: Any, slot: Bytes) -> tuple[bytes, Places]:
+    """Return a pickle of a batch, and the places of its arrays that are in the slot."""
     base, places = slot.ctypes.data, list[tuple[int, int]]()
     found: list[tuple[Bytes, int]] = []
 
@@ -177,7 +198,9 @@ def _packed(values: dict[str, Any], slot: Bytes) -> tuple[bytes, tuple[tuple[int
         found.append((data, start))
         return False
 
-    pickled = pickle.dumps(_images_first(values, slot), protocol=5, buffer_callback=in_pickle)
+    if isinstance(values, dict):
+        values = _images_first(values, slot)
+    pickled = pickle.dumps(values, protocol=5, buffer_callback=in_pickle)
     for data, start in found:
         slot[start : start + len(data)] = data
     return pickled, tuple(places)
@@ -196,11 +219,10 @@ def _next_place(stop: int) -> int:
     return -(-stop // ALIGNMENT) * ALIGNMENT
 
 
-def unpacked(answer: Answer, slot: Bytes) -> dict[str, Any]:
-    """Return the values of an answer, as arrays that use the memory of the slot."""
+def unpacked(answer: Answer, slot: Bytes) -> Any:
+    """Return the batch of an answer, whose arrays use the memory of the slot."""
     buffers = [slot[start:stop] for start, stop in answer.places]
-    values: dict[str, Any] = pickle.loads(answer.pickled, buffers=buffers)  # noqa: S301 - our own
-    return values
+    return pickle.loads(answer.pickled, buffers=buffers)  # noqa: S301 - a worker of ours sent it
 
 
 def _sendable(error: Exception) -> Exception:
@@ -208,3 +230,13 @@ def _sendable(error: Exception) -> Exception:
         return error
     what = f"a worker failed: {type(error).__name__}: {error}"
     return InternalError("reader", what, "this is a fault of shardprep")
+
+
+def _of_transform(error: Exception) -> Exception:
+    """Return an error of the user's transform with its traceback, as an error that can be sent."""
+    error.add_note("".join(["in a worker process:\n", *traceback.format_exception(error)]))
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - as the parent will read it
+    except Exception:
+        return RuntimeError("\n".join([f"{type(error).__name__}: {error}", *error.__notes__]))
+    return error

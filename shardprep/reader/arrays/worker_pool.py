@@ -23,7 +23,6 @@ from shardprep.reader.arrays.slots import Slots
 from shardprep.reader.arrays.worker import BEGUN, Answer, Parcel, Task, serve, unpacked
 from shardprep.reader.config import warn
 
-_PRELOADED = ["shardprep.reader.arrays.worker"]
 _SILENT_S = 300.0
 """Longer than a batch takes, also from a slow store."""
 _END_S = 10.0
@@ -31,6 +30,10 @@ _END_S = 10.0
 _MOST_DEATHS = 2
 _MOST_FAILED_STARTS = 3
 _WHERE = "Dataset.batches"
+
+
+class StartError(DatasetError):
+    """Workers cannot be started, and are all ended; threads can fill the batches."""
 
 
 class Ticket:
@@ -43,7 +46,7 @@ class Ticket:
         self._pool = weakref.proxy(pool)  # which holds the ticket until it is answered
         self._slots: Slots | None = pool.slots
         """None when the slot belongs to an array."""
-        self._values: dict[str, Any] | None = None
+        self._values: Any = None
 
     @property
     def is_complete(self) -> bool:
@@ -51,14 +54,15 @@ class Ticket:
         self._pool.receive(0.0)
         return self.answer is not None and self.answer.error is None
 
-    def result(self) -> dict[str, Any]:
-        """Wait for the batch; return its values by feature."""
+    def result(self) -> Any:
+        """Wait for the batch; return its values by feature, or what a transform made of them."""
         if self._values is None:
             answer = self._pool.answer_to(self)
             if answer.error is not None:
                 raise answer.error
             assert self._slots is not None  # noqa: S101 - no values were taken
-            memory, self._slots = self._slots.array(self.task.slot), None
+            num_bytes = max((stop for _, stop in answer.places), default=0)
+            memory, self._slots = self._slots.array(self.task.slot, num_bytes), None
             self._values = unpacked(answer, memory)
         return self._values
 
@@ -71,7 +75,7 @@ class _Worker:
     """A process, and the tickets of the batches that it has not answered yet, oldest first."""
 
     def __init__(self, pool: WorkerPool) -> None:
-        context = worker_process.start_server(_PRELOADED)
+        context = worker_process.start_server(pool.preloaded)
         self.pipe, theirs = context.Pipe()
         self.tickets: list[Ticket] = []
         self.is_up = False
@@ -101,6 +105,8 @@ class WorkerPool:
         """Start the workers; `note` gets each bad record that they replace."""
         self._source, self._note, self.slots = source, note, slots
         self.parcel = Parcel.of(source)
+        used = (serve, *filter(None, [source.transform]))
+        self.preloaded = [getattr(one, "__module__", type(one).__module__) for one in used]
         self._num_failed_starts = 0
         self._has_advised = False
         self._waiting: list[Ticket] = []
@@ -163,7 +169,10 @@ class WorkerPool:
 
     def _handle(self, worker: _Worker) -> None:
         if not worker.is_up:
-            worker.pipe.recv_bytes()
+            if problem := worker.pipe.recv_bytes():
+                self.close()
+                what = f"a worker cannot begin ({problem.decode()})"
+                raise StartError(_WHERE, what, "give num_workers=0")
             worker.is_up, self._num_failed_starts = True, 0
         else:
             answer: Answer = worker.pipe.recv()
@@ -184,7 +193,7 @@ class WorkerPool:
         if self._num_failed_starts == _MOST_FAILED_STARTS:
             self.close()  # threads fill the next batches
             what = f"a worker could not be started, {_MOST_FAILED_STARTS} times ({how})"
-            raise DatasetError(_WHERE, what, "free some memory, or give num_workers=0")
+            raise StartError(_WHERE, what, "free some memory, or give num_workers=0")
         for ticket in worker.tickets:
             ticket.num_deaths += 1
             if ticket.num_deaths == _MOST_DEATHS:

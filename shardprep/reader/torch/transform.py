@@ -1,0 +1,154 @@
+"""The transform of `Dataset.loader`: from the arrays of a batch to the user's samples.
+
+It runs in worker processes, or in the thread of the training loop if there are none. Each sample
+has random numbers of its own: the generators of torch, NumPy and `random` begin at a hash of seed,
+epoch and record, so nothing depends on processes. What the workers send are arrays; `tensors`
+makes tensors of them that use the same memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+from shardprep.dataset.schema import BOX, IMAGE, MASK, OBJECT_MASK, ROWS, TARGET_IMAGE
+from shardprep.reader.array_types import Array
+from shardprep.reader.decode.annotations import boxes_as
+from shardprep.reader.decode.targets import Target
+
+_SEED_BITS = 32
+"""Number of bits of the seed of NumPy's generator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """A user's function of image and target, called for each sample of a batch."""
+
+    function: Callable[..., Any]
+    target: Target
+    image_name: str
+
+    def __call__(self, values: dict[str, Any], keys: list[int]) -> Any:
+        """Return the batch of samples with arrays for tensors: stacked, or as lists with boxes."""
+        columns = {IMAGE: values[self.image_name]}
+        columns.update((name, values[name]) for name in self.target.names)
+        samples = []
+        with _generators_kept():
+            for row, key in enumerate(keys):
+                size = columns[IMAGE][row].shape[-3:-1]
+                sample = self.target.pair(*_typed({n: c[row] for n, c in columns.items()}, size))
+                torch.default_generator.manual_seed(key)
+                random.seed(key)
+                np.random.seed(key % (1 << _SEED_BITS))  # noqa: NPY002 - the one that users draw of
+                inputs = sample if isinstance(sample, tuple) else (sample,)
+                samples.append(self.function(*inputs))
+        if BOX in columns or any(name.startswith(ROWS) for name in columns):
+            return mapped(_sent, tuple(map(list, zip(*samples, strict=True))))
+        return mapped(_sent, torch.utils.data.default_collate(samples))
+
+    def problem(self) -> str:
+        """Return why the function cannot be sent to a process, or an empty text."""
+        try:
+            cloudpickle.dumps(self.function)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        sent = cloudpickle.dumps(self.function)
+        return _received, (sent, self.target, self.image_name)
+
+
+def _received(function: bytes, target: Target, image_name: str) -> Transform:
+    if multiprocessing.parent_process() is not None:
+        torch.set_num_threads(1)  # as in the workers of a DataLoader
+    return Transform(cloudpickle.loads(function), target, image_name)
+
+
+@contextlib.contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Give the generators of random numbers back as they were before the block."""
+    own, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=()):
+        try:
+            yield
+        finally:
+            random.setstate(own)
+            np.random.set_state(of_numpy)  # noqa: NPY002
+
+
+def _typed(values: dict[str, Any], size: tuple[int, int]) -> tuple[Any, dict[str, Any]]:
+    """Return the image of a sample and all values, in the types that transforms know."""
+    typed = {name: _of_type(name, value, size) for name, value in values.items()}
+    return typed[IMAGE], typed
+
+
+def _of_type(name: str, value: Any, size: tuple[int, int]) -> Any:
+    from torchvision import tv_tensors  # takes a second
+
+    if name == BOX:
+        boxes = torch.from_numpy(boxes_as(value, "xyxy", size))
+        return tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=size)
+    if isinstance(value, str) or getattr(value, "dtype", "") == np.object_:
+        return value
+    tensor = torch.as_tensor(value)
+    if name == IMAGE and tensor.ndim == 4:  # a stack
+        return tv_tensors.Video(tensor.permute(0, 3, 1, 2))
+    if name in {IMAGE, TARGET_IMAGE}:
+        return tv_tensors.Image(tensor.permute(2, 0, 1))
+    if name in {MASK, OBJECT_MASK}:
+        return tv_tensors.Mask(tensor.movedim(-1, -3) if name == MASK else tensor)
+    return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _TypedArray:
+    """A tensor that an array alone does not describe."""
+
+    array: Array
+    dtype: torch.dtype
+    kind: type[torch.Tensor]
+    attributes: dict[str, Any]
+
+    def tensor(self) -> torch.Tensor:
+        tensor = torch.from_numpy(self.array).view(self.dtype).as_subclass(self.kind)
+        tensor.__dict__.update(self.attributes)
+        return tensor
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return a nested value with a function applied to what is neither dict, list nor tuple."""
+    if isinstance(value, dict):
+        return {name: mapped(function, one) for name, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple
+        return type(value)(*(mapped(function, one) for one in value))
+    if isinstance(value, list | tuple):
+        return type(value)(mapped(function, one) for one in value)
+    return function(value)
+
+
+def _sent(value: Any) -> Any:
+    """Return an array for a tensor, and other values as they are."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    kind, attributes = type(value), dict(value.__dict__)
+    plain = value.detach().as_subclass(torch.Tensor).contiguous()
+    if plain.dtype == torch.bfloat16:  # which NumPy does not know
+        return _TypedArray(plain.view(torch.int16).numpy(), plain.dtype, kind, attributes)
+    array = plain.numpy()
+    return array if kind is torch.Tensor else _TypedArray(array, plain.dtype, kind, attributes)
+
+
+def received(value: Any) -> Any:
+    """Return the tensor for an array that a transform made, and other values as they are."""
+    if isinstance(value, _TypedArray):
+        return value.tensor()
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
