@@ -26,7 +26,7 @@ _RETURNED = {
     "Batches": "tf.iterator",
     "Diagnosis": "diagnosis.diagnosis",
     "KerasBatches": "keras",
-    "Loader": "torch",
+    "Loader": "torch.loader",
 }
 """Class → module of the reader: what its functions return."""
 _INIT = "__init__"

@@ -57,6 +57,7 @@ DEMO = [README, *((ROOT / "docs" / f"{name}.md").read_text() for name in ("label
 
 def masked(text: str) -> str:
     """Replace sizes, rates, times and hashes, which differ between machines."""
+    text = re.sub(r"\b[kM]B/s", "B/s", text)
     text = re.sub(r"\d[\d.,]* (MB|kB|B|s|images/s|bytes)\b", r"# \1", text)
     text = re.sub(r"\(\d\.\d\dx\)", "(#x)", text)
     text = re.sub(r"\d+,\d{3}|[0-9a-f]{12}…", "#", text)
