@@ -64,7 +64,7 @@ class FreePieces(Generic[_Piece]):
         self._pieces.append((piece, _has_ended))
 
     def take(self) -> _Piece | None:
-        """Return the piece that was free last and is not read any more; None if there is none."""
+        """Return the last free piece that no copy reads; None if every piece is used or read."""
         read, found = [], None
         while self._pieces and found is None:
             piece, has_ended = self._pieces.pop()

@@ -1,13 +1,13 @@
 """Batches on a CUDA device: copied on a stream of their own, from memory that the device reads.
 
-Copies run beside the training step, because they are on another stream. Three things may not happen
-too early, and each has an event of CUDA that it waits for:
+Copies run at the same time as the training step, because they are on another stream. Three things
+may not happen too early, and each waits for an event of CUDA:
 
 * Training uses a batch after its copy: the stream of training waits for the event of the copy. The
   processor does not wait.
 * The memory of the batch in this process is used again after its copy: `Transfers` holds the arrays
   until the event of the copy is reached.
-* A batch that the user copies by himself (`pin_memory`) is no different: when its last array is
+* The same holds for a batch that the user copies by himself (`pin_memory`): when its last array is
   gone, `fence` records an event on the current stream, after the copy.
 
 Slots of workers are registered as pinned memory when they are first used. torch allocates the
@@ -31,7 +31,7 @@ from shardprep.reader.torch.transform import mapped
 
 _CUDA: Any = torch.cuda  # which has no types
 _PAGE_BYTES = 1 << 20
-"""Unit in which slots are registered, so that batches of nearly equal size do it once."""
+"""Slots are registered in units of this size, so batches of nearly equal size do it once."""
 
 
 class Cuda:

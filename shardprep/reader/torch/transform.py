@@ -1,6 +1,6 @@
 """The transform of `Dataset.loader`: from the arrays of a batch to the user's samples.
 
-It runs in worker processes, or in the thread of the training loop if there are none. Each sample
+It runs in worker processes, or without workers in the thread of the training loop. Each sample
 has random numbers of its own: the generators of torch, NumPy and `random` begin at a hash of seed,
 epoch and record, so nothing depends on processes. What the workers send are arrays; `tensors`
 makes tensors of them that use the same memory.
@@ -125,7 +125,7 @@ class _TypedArray:
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a nested value with a function applied to what is neither dict, list nor tuple."""
+    """Return a nested value with a function applied to all but its dicts, lists and tuples."""
     if isinstance(value, dict):
         return {name: mapped(function, one) for name, one in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple
@@ -136,7 +136,7 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _sent(value: Any) -> Any:
-    """Return an array for a tensor, and other values as they are."""
+    """Return an array for a tensor, and other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     kind, attributes = type(value), dict(value.__dict__)
@@ -148,7 +148,7 @@ def _sent(value: Any) -> Any:
 
 
 def received(value: Any) -> Any:
-    """Return the tensor for an array that a transform made, and other values as they are."""
+    """Return the tensor for an array that a transform made, and other values unchanged."""
     if isinstance(value, _TypedArray):
         return value.tensor()
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
