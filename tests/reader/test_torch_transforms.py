@@ -9,6 +9,7 @@ import os
 import random
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator
 from multiprocessing import forkserver
@@ -21,7 +22,7 @@ import pytest
 from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.processes import worker_process
-from shardprep.reader.arrays import team
+from shardprep.reader.arrays import team, worker_pool
 from shardprep.reader.config import Advice
 from tests.reader.datasets import all_by_workers, refused, saved
 from tests.support.annotated import WIDTH, annotated
@@ -229,6 +230,26 @@ def test_an_error_of_a_transform_in_a_worker_is_raised_as_it_is(
     told = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
     assert "in a worker process:" in told
     assert "Traceback (most recent call last)" in told
+    loader.close()
+
+
+def endless(image: Any, label: Any) -> Any:
+    del image, label
+    while True:
+        time.sleep(1)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("_workers_with_torchvision")
+def test_a_transform_that_hangs_is_an_error_that_names_the_records(
+    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool, "_SILENT_S", 8.0)  # a start has to be faster
+    all_by_workers(monkeypatch)
+    loader = reader.Dataset(sets["labels"]).loader(4, num_workers=1, transform=endless)
+    said = refused(lambda: next(iter(loader)))
+    assert "and 3 others of its batch: worker processes ended twice with this batch" in said
+    assert "gave no sign for 8 s" in said
     loader.close()
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 
 from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
-from shardprep.errors import DatasetError, RecordError
+from shardprep.errors import DatasetError, RecordError, ShardprepError
 from shardprep.reader.arrays import team, worker_pool
 from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.config import Advice
@@ -476,3 +476,17 @@ def test_a_process_that_may_not_start_processes_uses_threads() -> None:
     process.join()
     assert number == 0
     assert "num_workers=2, and this process is a worker of another library" in line
+
+
+def test_a_dataset_that_was_replaced_meanwhile_is_an_error(sets: Set, tmp_path: Path) -> None:
+    """Workers that start afterwards read no record of the new one."""
+    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
+    dataset = reader.Dataset(copied)
+    shutil.rmtree(copied)
+    shutil.copytree(sets["png"], copied)
+    for number in (0, 1):
+        with (
+            dataset.batches(5, seed=1, num_workers=number) as batches,
+            pytest.raises(ShardprepError, match="has changed since it was found"),
+        ):
+            next(batches)
