@@ -67,8 +67,12 @@ def block(text: str, name: str) -> str:
 
 
 def machine(packages: Sequence[str] = _PACKAGES) -> str:
-    """Return versions of this and other packages, the processor and the number of cores."""
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    """Return versions of this and other installed packages, the processor and its cores."""
+    versions = ", ".join(
+        f"{name} {importlib.metadata.version(name)}"
+        for name in packages
+        if any(importlib.metadata.distributions(name=name))
+    )
     found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     processor = found[1] if found else platform.machine()
     return (

@@ -35,7 +35,7 @@ TRAINING = {
 MODELS = {"resnet50": "ResNet-50", "resnet18": "ResNet-18"}
 """Columns of the second table: function of `torchvision.models` → name."""
 FEW_CORES = 2
-"""Number of cores for which training is measured too."""
+"""Training is measured on all cores, and on this number of cores."""
 _TIMEOUT_S = 90
 
 

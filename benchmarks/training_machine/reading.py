@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,10 @@ def crop_of(name: str) -> dict[str, Any]:
 
 
 def steady(batches: Iterator[Any], settings: Settings, warm: int) -> Rate:
-    """Return the rate after `warm` batches and `settings.seconds`, in which workers start."""
+    """Return the rate after at least `warm` batches and `settings.seconds`.
+
+    Workers of our reader start during that time.
+    """
     start = time.perf_counter()
     for _ in range(warm):
         next(batches)
@@ -57,4 +59,4 @@ def _batches(settings: Settings, name: str, **options: Any) -> Iterator[Any]:
         settings.batch_size, shuffle=True, epochs=None, drop_remainder=True,
         **crop_of(name), **options,
     )  # fmt: skip
-    yield from itertools.chain(made)
+    yield from made

@@ -6,6 +6,7 @@ The model is in channels_last and computes in bfloat16. uint8 batches are normal
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,20 +22,20 @@ if TYPE_CHECKING:
 _MEAN = (123.7, 116.3, 103.5)
 _STD = (58.4, 57.1, 57.4)
 _FIRST_STEPS = 4
-"""Steps in which cuDNN chooses its algorithms."""
+"""Number of steps before anything is measured: cuDNN chooses its algorithms."""
 _STEPS_AHEAD = 4
-"""The processor may be so many steps ahead of the GPU, so that waiting is seen when it happens."""
+"""Steps between two synchronizations: the processor must not run far ahead of the GPU."""
 
 
 def rate(settings: Settings, figure: Figure) -> Rate:
-    """Return the rate of training, after as much time in which buffers drain."""
+    """Return the rate of training for twice `settings.seconds`."""
     batches = _batches(settings, figure)
     step = _step(figure.model, settings.device)
+    longer = replace(settings, seconds=2 * settings.seconds)
     _train(step, batches, settings, _FIRST_STEPS)
-    seconds = 2 * settings.seconds  # a model empties what was prepared while it started
-    warm = Settings(settings.folder, settings.batch_size, seconds, settings.device)
-    _train(step, batches, warm, 1)
-    return _train(step, batches, warm, 1)
+    # Workers prepared batches while the model started. They run out before the measurement.
+    _train(step, batches, longer, 1)
+    return _train(step, batches, longer, 1)
 
 
 def _train(
