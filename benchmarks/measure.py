@@ -77,7 +77,10 @@ class Cost:
 
 def installed_environment(root: Path = ROOT) -> dict[str, str]:
     """Return the environment of a program that imports the package of a checkout."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(root)}
+    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(paths),
+    }  # fmt: skip
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode as well
     return environment
 

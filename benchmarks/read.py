@@ -1,6 +1,6 @@
 """Ways to read one set of images with TensorFlow, side by side, from warm files.
 
-Shards of 224 px and 500x375 (JPEG and raw) and of the original sizes hold the same photos. Each
+Shards of 224 px, 500x375 and the original sizes hold the same photos. Each
 round times every way once, in turn, after some batches that do not count. A ratio is of the wall
 clock; that of processor time, in the figures, is the steadier of the two where other programs run.
 """
@@ -28,8 +28,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 BATCH = 64
 SIDE = 224
 """Pixels of a side of the results of crops."""
-EPOCHS, EPOCH = 3, 1800
-"""Number of epochs that are timed from opening the dataset, and their number of records."""
+EPOCHS = 3
+"""Number of epochs that other scripts time from opening the dataset."""
 
 TUNED = Measure("`load` / hand-tuned `tf.data`", ">= 1.0")
 TUTORIAL = Measure("`load` / a tutorial's loop", ">= 4")
@@ -40,8 +40,6 @@ SEEDED = Measure("`load`: with a seed / without")
 MEMORY = Measure("`load`: cached in memory / not")
 FOLDER = Measure("`load`: cached in a folder / not")
 CROP = Measure("`load`: `random_resized_crop` of 224 from 500x375 / `augment` crop", ">= 1.3")
-RAW_CROP = Measure("`load`: raw / JPEG, random crop of 224 and flip from 500x375", ">= 2.5")
-RAW_EPOCHS = Measure("`load`: raw / JPEG, three epochs of 1,800, each dataset opened anew", ">= 2")
 ORDER = Measure("block shuffle: rank correlation with the order of files")
 RUNS = Measure("block shuffle: run of one label, if files came sorted by it", "", "records")
 RESUME = Measure("first batch in the middle of 1,000,000 records", "< 2 s", "s")
@@ -55,9 +53,8 @@ RATIOS = {
     MEMORY: ("in memory", "load"),
     FOLDER: ("in a folder", "load"),
     CROP: ("cropped", "decoded and cropped"),
-    RAW_CROP: ("raw, cropped and flipped", "cropped and flipped"),
 }
-MEASURES = (*RATIOS, RAW_EPOCHS, ORDER, RUNS, RESUME)
+MEASURES = (*RATIOS, ORDER, RUNS, RESUME)
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
@@ -68,7 +65,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     jpeg = built(folder / "jpeg", source, "--shards", 8)
     raw = built(folder / "raw", source, "--shards", 8, "--format", "raw")
     original = built(folder / "original", source, "--shards", 8, "--size", "none")
-    large, large_raw = large_sets(folder, number)
+    large, _ = large_sets(folder, number)
     ways: dict[str, Callable[[], Any]] = {
         "hand-tuned": partial(hand_tuned, jpeg),
         "tutorial": partial(tutorial, original),
@@ -81,17 +78,9 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
         "raw, not shuffled": partial(load, raw, shuffle=False),
         "cropped": partial(load, large, random_resized_crop=(SIDE, SIDE)),
         "decoded and cropped": partial(decoded_and_cropped, large),
-        "cropped and flipped": partial(load, large, random_resized_crop=flipped_crop()),
-        "raw, cropped and flipped": partial(load, large_raw, random_resized_crop=flipped_crop()),
     }
-    costs = {name: partial(of, make, batches) for name, make in ways.items()}
-    epoch = min(EPOCH, number)
-    for name, path in (("epochs", jpeg), ("raw epochs", raw)):
-        options: dict[str, Any] = {"repeat": EPOCHS, "drop_remainder": False}
-        costs[name] = partial(whole, partial(load, path, split=f"train[:{epoch}]", **options))
-    cost = interleaved(costs, rounds)
+    cost = interleaved({name: partial(of, make, batches) for name, make in ways.items()}, rounds)
     ratios = [ratio(measure, cost, names, batches) for measure, names in RATIOS.items()]
-    ratios.append(ratio(RAW_EPOCHS, cost, ("raw epochs", "epochs"), EPOCHS * epoch / BATCH))
     return [*ratios, *quality(jpeg), resume(folder, jpeg, records, rounds)]
 
 

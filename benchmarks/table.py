@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from benchmarks.measure import Row
 
@@ -66,9 +66,13 @@ def block(text: str, name: str) -> str:
     return text.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- end of {name} -->")[0].strip()
 
 
-def machine() -> str:
-    """Return what the figures hang on: versions, the processor, the number of cores."""
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
+def machine(packages: Sequence[str] = _PACKAGES) -> str:
+    """Return versions of this and other installed packages, the processor and its cores."""
+    versions = ", ".join(
+        f"{name} {importlib.metadata.version(name)}"
+        for name in packages
+        if any(importlib.metadata.distributions(name=name))
+    )
     found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     processor = found[1] if found else platform.machine()
     return (

@@ -40,6 +40,7 @@ OF_OTHERS = {
     "--diagnose",  # of train_keras.py
     "--members",  # of benchmarks.plan
     "--before",  # of benchmarks.first_batch
+    "--minutes",  # of benchmarks.training_machine
     "--nproc-per-node",  # of torchrun
     "--address", "--working-dir",  # of ray job submit
     "--bucket", "--lifecycle-configuration", "--format",  # of aws
