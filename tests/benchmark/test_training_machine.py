@@ -25,7 +25,7 @@ from benchmarks.training_machine.figures import (
     reading_figures,
     training_figures,
 )
-from benchmarks.training_machine.inputs import PHOTOS, read_photos
+from benchmarks.training_machine.inputs import prepare, read_photos
 from benchmarks.training_machine.tables import missing_figures, reading_table, training_table
 from tests.support.paths import ROOT
 from tests.support.torchvision import need_module
@@ -96,14 +96,15 @@ def test_the_command_prints_a_rate_for_each_way_to_read(nested: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("torchvision_loads")
-@pytest.mark.parametrize("way", ["resident", "files"])
-def test_a_model_trains_on_batches_and_waiting_is_a_share(way: str, tmp_path: Path) -> None:
-    for number in range(4):
-        folder = tmp_path / PHOTOS / ("cat", "dog")[number % 2]
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{number}.jpg").write_bytes(photo(50 * number, (300, 260)))
+@pytest.mark.parametrize("way", ["resident", "files", "jpeg", "raw", "crop"])
+def test_a_model_trains_on_batches_and_waiting_is_a_share(
+    way: str, nested: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    prepare(nested, folder, 12)
     small = "shufflenet_v2_x0_5"
-    found = measure_in_process(Settings(tmp_path, 2, 0.1, "cpu"), Figure(way, 1, small))
+    found = measure_in_process(Settings(folder, 2, 0.1, "cpu"), Figure(way, 1, small))
     assert isinstance(found, Rate), found
     assert found.images_s > 0
     assert 0 < found.waiting < 1
