@@ -297,7 +297,8 @@ class Dataset:
         order = self._order(options)
         records = self._subset.records[order.own]
         names = self._names(options.as_supervised)
-        source = BatchSource(records, self.schema, names, self._decode, order, options)
+        num_rows = min(options.batch_size, len(order))
+        source = BatchSource(records, self.schema, names, self._decode, order, options, num_rows)
         if options.sharding is None:
             return ArrayBatches(source, self._target, self._subset.digest, options)
         from shardprep.reader.jax import ShardedBatches, check_last_batches

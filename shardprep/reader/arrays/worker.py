@@ -27,7 +27,7 @@ import numpy as np
 from shardprep.errors import InternalError, RecordError, ShardprepError
 from shardprep.processes import worker_process
 from shardprep.reader.array_types import Array, Bytes
-from shardprep.reader.arrays.batch_maker import BatchMaker, BatchSource
+from shardprep.reader.arrays.batch_maker import BatchMaker, BatchName, BatchSource
 from shardprep.reader.arrays.filler import ALIGNMENT, Filling
 from shardprep.reader.arrays.slots import SharedFile, WorkerSlots
 from shardprep.reader.config import Advice
@@ -41,8 +41,7 @@ _SMALL_BYTES = 1024
 class Task(NamedTuple):
     """Message to a worker: fill a batch in a slot."""
 
-    epoch: int
-    number: int
+    name: BatchName
     slot: int
 
 
@@ -125,7 +124,7 @@ class _Worker:
         """Begin a batch; return the function that finishes it."""
         slot = self._slots.array(task.slot)
         try:
-            filling = self._maker.begin(task.epoch, task.number, lambda *of: _placed(slot, *of))
+            filling = self._maker.begin(task.name, lambda *of: _placed(slot, *of))
         except Exception as error:
             answer = Answer(error=_sendable(error))
             return lambda: answer
