@@ -24,7 +24,7 @@ from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Records
 
 BatchName = tuple[int, int] | Ints
-"""Epoch and number of a global batch, of which a host fills its part; or the tags of a batch."""
+"""Epoch and number of a global batch, or the tags of a batch."""
 _DECODED = 24
 """Largest usual size of decoded images, divided by the size of their record."""
 _VARYING = 16
