@@ -219,6 +219,10 @@ class ReadConfig:
             2; more if `on_error` is not "raise", because these calls then decode records once.
         num_parallel_calls_for_decode: Number of images decoded concurrently. None: one per core,
             or one per thread of the pipeline if each image is decoded by a call of its own.
+        num_workers: Number of processes that fill batches, or 0 for none. None: for crops and
+            stacks, the number that `Dataset.batches` has by default; 0 for others. A number is an
+            error with `service`, `image_size`, `on_error`, texts, `as_supervised=False`, or without
+            `batch_size`: then TensorFlow makes the elements.
         shuffle_reshuffle_each_iteration: True for another order in each epoch. With a seed, the
             orders of all epochs are the same in every run.
         image_size: (height, width) in pixels to which each whole image is stretched, antialiased.
@@ -256,6 +260,7 @@ class ReadConfig:
     interleave_block_length: Count | None = None
     num_parallel_calls_for_interleave_files: Calls = None
     num_parallel_calls_for_decode: Calls = None
+    num_workers: Number | None = None
     shuffle_reshuffle_each_iteration: bool = True
     image_size: Size | None = None
     num_shards: Count = 1
@@ -464,26 +469,20 @@ def check_request(request: Request) -> None:
     check_mix("reader", request.path, no_mix)
     check_weights("reader", request)
     if request.weights is not None and (config.pad_batches or config.service):
-        raise _refused(
-            "weights draw the records of one training",
-            "leave out pad_batches and service, or weights",
-        )
+        hint = "leave out pad_batches and service, or weights"
+        raise _refused("weights draw the records of one training", hint)
     if config.pad_batches and (
         request.batch_size is None or request.drop_remainder or request.repeat
     ):
-        raise _refused(
-            "pad_batches fills the last batch of one epoch",
-            "give batch_size, and neither repeat nor drop_remainder",
-        )
+        hint = "give batch_size, and neither repeat nor drop_remainder"
+        raise _refused("pad_batches fills the last batch of one epoch", hint)
     if request.crop is not None and config.image_size is not None:
         raise _refused("a crop and image_size, and a crop has its own size", "give one of them")
     if config.service is None:
         return
     if request.crop is not None:
-        raise _refused(
-            "the workers of a service decode whole images",
-            "pass augment=augment.RandomResizedCrop((height, width)) in its place",
-        )
+        hint = "pass augment=augment.RandomResizedCrop((height, width)) in its place"
+        raise _refused("the workers of a service decode whole images", hint)
     if request.batch_size is None:
         raise _refused("a service sends batches", "give batch_size")
     if request.cache == "memory":
@@ -491,10 +490,8 @@ def check_request(request: Request) -> None:
     if config.on_error != "raise":
         raise _refused("a service cannot skip bad records", "use on_error='raise'")
     if request.window:
-        raise _refused(
-            f"shuffle={request.shuffle} is a window of one reader, a service has many",
-            "use shuffle=True or False",
-        )
+        what = f"shuffle={request.shuffle} is a window of one reader, a service has many"
+        raise _refused(what, "use shuffle=True or False")
 
 
 def _refused(what: str, hint: str) -> DatasetError:

@@ -7,7 +7,6 @@ import hashlib
 import io
 import itertools
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from shardprep import reader
 from shardprep.dataset import example
 from shardprep.dataset.tfrecord import frame, read_records
 from shardprep.errors import DatasetError
-from shardprep.reader.arrays.team import Team
 from tests.support.builders import animals, build, jpeg, png, tree, write, zip_bytes
 from tests.support.paths import shared_folder
 
@@ -178,17 +176,3 @@ def flip(file: Path, at: int) -> None:
         byte = stream.read(1)[0]
         stream.seek(at)
         stream.write(bytes((byte ^ 0x10,)))
-
-
-def all_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let batches wait for a worker, instead of filling the first ones with threads."""
-    usual = Team._workers
-
-    def waiting(self: Team) -> Any:
-        pool = usual(self)
-        while pool is None and self._num_workers:
-            time.sleep(0.005)
-            pool = usual(self)
-        return pool
-
-    monkeypatch.setattr(Team, "_workers", waiting)

@@ -133,13 +133,13 @@ def _by_threads(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
     """Choose decoding by threads or in the graph; return the decoders by threads."""
     decoders: list[Any] = []
     monkeypatch.setattr(pipeline, "threads_are_faster", lambda *_: request.param)
-    begin = decode.ThreadDecoder.__init__
+    begin = decode.BatchDecoder.__init__
 
     def noted(self: Any, *args: Any, **options: Any) -> None:
         begin(self, *args, **options)
         decoders.append(self)
 
-    monkeypatch.setattr(decode.ThreadDecoder, "__init__", noted)
+    monkeypatch.setattr(decode.BatchDecoder, "__init__", noted)
     return decoders
 
 

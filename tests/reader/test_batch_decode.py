@@ -192,7 +192,7 @@ def test_a_bad_record_is_named_by_shard_and_number(copies: dict[str, Path], form
 def test_the_graph_decodes_what_threads_cannot_fill(
     sets: Sets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "ThreadDecoder", lambda *_, **__: pytest.fail("threads decode"))
+    monkeypatch.setattr(pipeline, "BatchDecoder", lambda *_, **__: pytest.fail("threads decode"))
     with pytest.raises(pytest.fail.Exception):
         load(sets["jpeg"])
     load(sets["jpeg"], batch_size=None)

@@ -509,8 +509,8 @@ import sys
 from shardprep import reader
 from shardprep.reader.tf import decode
 decode._PIXELS_A_CORE, decode._MOST_CORES = 0, {"jpeg": 1024}
-made, init = [], decode.ThreadDecoder.__init__
-decode.ThreadDecoder.__init__ = (
+made, init = [], decode.BatchDecoder.__init__
+decode.BatchDecoder.__init__ = (
     lambda self, *args, **own: (made.append(1), init(self, *args, **own))[1]
 )
 kept = []

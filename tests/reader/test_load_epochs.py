@@ -315,8 +315,8 @@ def test_replicas_of_one_host_share_every_record(sets: Sets) -> None:
             print(len(keys), len(set(keys)), set(sizes), len(sizes))
         from shardprep.reader.tf import decode
         decode._PIXELS_A_CORE, decode._MOST_CORES = 0, {"raw": 1024}
-        made, init = [], decode.ThreadDecoder.__init__
-        decode.ThreadDecoder.__init__ = (
+        made, init = [], decode.BatchDecoder.__init__
+        decode.BatchDecoder.__init__ = (
             lambda self, *args, **own: (made.append(1), init(self, *args, **own))[1]
         )
         filled = reader.distribute(strategy, sys.argv[1], batch_size=16)

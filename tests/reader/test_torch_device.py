@@ -16,7 +16,8 @@ import pytest
 
 from shardprep import reader
 from shardprep.reader.config import Advice
-from tests.reader.datasets import all_by_workers, of_form, refused
+from tests.reader.datasets import of_form, refused
+from tests.reader.worker_processes import let_workers_fill_all
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("shardprep.reader.torch.device")
@@ -142,7 +143,7 @@ def equal(found: Any, wanted: Any) -> bool:
 def test_no_memory_is_used_again_before_its_copy_has_ended(
     dataset: reader.Dataset, cuda: FakeCuda, num_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    all_by_workers(monkeypatch)
+    let_workers_fill_all(monkeypatch)
     wanted = expected(dataset)
     batches = dataset.loader(4, seed=1, device="cuda", num_workers=num_workers, prefetch=3)
     stream = endless(batches)
@@ -158,7 +159,7 @@ def test_no_memory_is_used_again_before_its_copy_has_ended(
 def test_pinned_memory_that_a_user_copies_is_not_used_again_too_early(
     dataset: reader.Dataset, cuda: FakeCuda, num_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    all_by_workers(monkeypatch)
+    let_workers_fill_all(monkeypatch)
     wanted = expected(dataset)
     batches = dataset.loader(4, seed=1, num_workers=num_workers, prefetch=3)
     stream, copies = endless(batches), []
@@ -177,7 +178,7 @@ def test_memory_without_a_guard_would_be_used_again_too_early(
     dataset: reader.Dataset, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the tests above can fail."""
-    all_by_workers(monkeypatch)
+    let_workers_fill_all(monkeypatch)
     monkeypatch.setattr(device.PinnedMemory, "fence", lambda _: lambda: True)
     wanted = expected(dataset)
     stream, copies = endless(dataset.loader(4, seed=1, num_workers=2, prefetch=3)), []
@@ -225,7 +226,7 @@ def test_a_state_goes_on_with_the_batch_that_was_copied_ahead(
 def test_memory_that_cannot_be_registered_is_copied_all_the_same(
     dataset: reader.Dataset, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    all_by_workers(monkeypatch)
+    let_workers_fill_all(monkeypatch)
     cuda.code = 2
     wanted = expected(dataset)
     batches = dataset.loader(4, seed=1, device="cuda", num_workers=1)
@@ -241,7 +242,7 @@ def test_memory_that_cannot_be_registered_is_copied_all_the_same(
 def test_registered_memory_ends_after_its_copies(
     dataset: reader.Dataset, cuda: FakeCuda, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    all_by_workers(monkeypatch)
+    let_workers_fill_all(monkeypatch)
     batches = dataset.loader(4, seed=1, device="cuda", num_workers=1)
     stream = iter(batches)
     for _ in range(4):

@@ -24,7 +24,8 @@ from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.processes import worker_process
 from shardprep.reader.arrays import team, worker_pool
 from shardprep.reader.config import Advice
-from tests.reader.datasets import all_by_workers, refused, saved
+from tests.reader.datasets import refused, saved
+from tests.reader.worker_processes import let_workers_fill_all
 from tests.support.annotated import WIDTH, annotated
 from tests.support.torchvision import import_torchvision, need_module
 
@@ -139,7 +140,7 @@ def test_workers_transform_as_the_thread_of_training_does(
     sets: dict[str, Path], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sample has the same numbers, and other samples have others."""
-    all_by_workers(monkeypatch)
+    let_workers_fill_all(monkeypatch)
     dataset = reader.Dataset(sets[kind])[:7]
     random.seed(1)
     np.random.seed(1)
@@ -173,7 +174,7 @@ def leaves(value: Any) -> Iterator[Any]:
 def test_a_lambda_of_the_notebook_runs_in_workers(
     sets: dict[str, Path], v2: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    all_by_workers(monkeypatch)
+    let_workers_fill_all(monkeypatch)
     flip, scale = v2.RandomHorizontalFlip(1), 2.0
     make = functools.partial(reader.Dataset(sets["labels"]).loader, 4, seed=3)
     loader = make(
@@ -223,7 +224,7 @@ def test_an_error_of_a_transform_in_a_worker_is_raised_as_it_is(
     sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch, transform: Any, error: Any, text: str
 ) -> None:
     """With the traceback of the worker."""
-    all_by_workers(monkeypatch)
+    let_workers_fill_all(monkeypatch)
     loader = reader.Dataset(sets["labels"]).loader(16, seed=1, num_workers=1, transform=transform)
     with pytest.raises(error, match=text) as raised:
         next(iter(loader))
@@ -245,7 +246,7 @@ def test_a_transform_that_hangs_is_an_error_that_names_the_records(
     sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_pool, "_SILENT_S", 8.0)  # a start has to be faster
-    all_by_workers(monkeypatch)
+    let_workers_fill_all(monkeypatch)
     loader = reader.Dataset(sets["labels"]).loader(4, num_workers=1, transform=endless)
     said = refused(lambda: next(iter(loader)))
     assert "and 3 others of its batch: worker processes ended twice with this batch" in said
@@ -278,7 +279,7 @@ def test_a_transform_that_only_this_process_can_import_runs_here(
     module = types.ModuleType("only_here")
     exec("def same(image, label): return image, label", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", module)
-    all_by_workers(monkeypatch)
+    let_workers_fill_all(monkeypatch)
     dataset = reader.Dataset(sets["labels"])
     loader = dataset.loader(4, seed=1, transform=module.same, num_workers=1)
     said = refused(lambda: next(iter(loader)))

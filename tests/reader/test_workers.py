@@ -8,10 +8,7 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import textwrap
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,13 +21,14 @@ from shardprep.errors import DatasetError, RecordError, ShardprepError
 from shardprep.reader.arrays import team, worker_pool
 from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.config import Advice
-from tests.reader.datasets import NUM_TRAIN, all_by_workers, damage, of_form, put, refused
+from tests.reader.datasets import NUM_TRAIN, damage, of_form, put, refused
+from tests.reader.worker_processes import gone, let_workers_fill_all, run
 from tests.support.annotated import Marked, annotated
 from tests.support.builders import build, encoded, pixels, write_folder
 from tests.support.examples import thorough
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.object_store import Bucket
@@ -40,7 +38,7 @@ Set = dict[str, "Path"]
 
 @pytest.fixture(autouse=True, name="_all_by_workers")
 def _all_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    all_by_workers(monkeypatch)
+    let_workers_fill_all(monkeypatch)
 
 
 @pytest.fixture(scope="module", name="sets")
@@ -362,34 +360,7 @@ def test_workers_end_with_their_iterator(sets: Set, way: str) -> None:
     assert gone([process.pid for process in processes if process._popen is not None])
 
 
-def gone(pids: Sequence[int | None]) -> bool:
-    """Wait until the processes have ended; return False after 20 seconds."""
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        if not any(is_running(pid) for pid in pids if pid):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:  # noqa: PTH123
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 # The program
-
-
-def run(code: str, folder: Path, before: str = "") -> subprocess.CompletedProcess[str]:
-    script = folder / "program.py"
-    script.write_text(textwrap.dedent(code))
-    command = f"{before}exec {sys.executable} {script}"
-    return subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False
-    )
 
 
 def test_a_program_without_a_guard_runs_once(sets: Set, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From the number of a batch to its values: the same in this process and in a worker process."""
+"""From the name of a batch to its values: the same in this process and in a worker process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ import numpy as np
 
 from shardprep.dataset.schema import BOX, IMAGE, KEYPOINTS, POINTS, Schema
 from shardprep.errors import RecordError
+from shardprep.reader.array_types import Ints
 from shardprep.reader.arrays.filler import Filler, Filling, NewArray
 from shardprep.reader.arrays.memory import ALIGNMENT, HostMemory
 from shardprep.reader.config import BatchOptions
 from shardprep.reader.decode.annotations import boxes_as, points_as
 from shardprep.reader.decode.crop import crop_keys
-from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
+from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import BoxLimit
+from shardprep.reader.order.epoch import Size
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Records
 
+BatchName = tuple[int, int] | Ints
+"""Epoch and number of a global batch, or the tags of a batch."""
 _DECODED = 24
 """Largest usual size of decoded images, divided by the size of their record."""
 _VARYING = 16
@@ -43,8 +47,14 @@ class BatchSource:
     decode: bool
     order: Order
     options: BatchOptions
+    num_rows: int
+    """Largest number of rows of a batch."""
     transform: Callable[[dict[str, Any], list[int]], Any] | None = None
     """Returns the element of a batch, from its values and the key of each row (see `crop_keys`)."""
+
+    def tags(self, name: BatchName) -> tuple[Ints, Size | None]:
+        """Return the tags of a batch, and the size of its images with buckets."""
+        return self.order.batch(*name) if isinstance(name, tuple) else (name, None)
 
     def decoder(self) -> FeatureDecoder:
         options = self.options
@@ -65,9 +75,8 @@ class BatchSource:
             else:
                 known = (_VARYING if length is None else length for length in shape)
                 size += np.dtype(dtype).itemsize * prod(known)
-        num_rows = min(self.options.batch_size, len(self.order))
         growth = 1 if self.transform is None else _CHANGED
-        return growth * size * num_rows + ALIGNMENT * len(decoder.names)
+        return growth * size * self.num_rows + ALIGNMENT * len(decoder.names)
 
     def for_workers(self, num_threads: int) -> BatchSource:
         """Return the source without what only the order needs, which it already has."""
@@ -87,31 +96,40 @@ class BatchMaker:
         num_kept: int,
         note: Callable[[int, RecordError], None],
         memory: HostMemory | None = None,
+        examples: ExampleReader | DecodedExamples | None = None,
     ) -> None:
-        """Keep the memory of `num_kept` batches; `note` gets each bad record that is replaced."""
-        self._examples = source.examples()
-        self._order = source.order
+        """Keep the memory of `num_kept` batches; `note` gets each bad record that is replaced.
+
+        `examples` are the examples of the source, with another decoder or decoded already.
+        """
+        self._source = source
+        self._examples = examples = source.examples() if examples is None else examples
+        self._records = source.records
+        if isinstance(examples, ExampleReader):
+            self._records = examples.records  # which may read ahead
         self._options = source.options
         self._transform = source.transform
         self._note = note
         self._bad: dict[int, RecordError] = {}
         self._filler = Filler(
             self._examples,
-            batch_size=min(source.options.batch_size, len(source.order)),
+            batch_size=source.num_rows,
             num_threads=num_threads,
             num_kept=num_kept,
             memory=memory,
         )
 
-    def begin(self, epoch: int, number: int, new_images: NewArray | None = None) -> Filling:
-        """Start to fill this host's part of global batch `number`, which is not empty."""
-        tags, image_size = self._order.batch(epoch, number)
-        start = number * self._options.batch_size
-        self._examples.records.expect(epoch, start, start + len(tags))
+    def begin(self, name: BatchName, new_images: NewArray | None = None) -> Filling:
+        """Start to fill a batch, which is not empty."""
+        order = self._source.order
+        tags, image_size = self._source.tags(name)
+        if isinstance(name, tuple):
+            epoch, start = name[0], name[1] * self._options.batch_size
+            self._records.expect(epoch, start, start + len(tags))
         keys = [0] * len(tags)
         if self._options.crop is not None or self._transform is not None:
-            keys = crop_keys(self._order.key, tags)
-        rows = self._order.rows(tags).tolist()
+            keys = crop_keys(order.key, tags)
+        rows = order.rows(tags).tolist()
         return self._filler.begin(rows, keys, image_size, new_images)
 
     def finish(self, filling: Filling) -> dict[str, Any]:
@@ -124,9 +142,9 @@ class BatchMaker:
             if self._options.on_error == "raise":
                 raise filling.errors[row]
             self._found_bad(filling.numbers[row], filling.errors[row])
-            records, columns = self._examples.records, filling.columns
-            fill = partial(self._examples.fill, columns=columns, row=row, key=filling.keys[row])
-            records.next_good(filling.numbers[row], fill, self._bad, self._found_bad)
+            key, columns = filling.keys[row], filling.columns
+            fill = partial(self._examples.fill, columns=columns, row=row, key=key)
+            self._records.next_good(filling.numbers[row], fill, self._bad, self._found_bad)
         return self._finished(filling.columns)
 
     def transformed(self, filling: Filling, values: dict[str, Any]) -> Any:

@@ -170,7 +170,7 @@ class ArrayBatches:
                     return
                 epoch, batch = divmod(number, self._num_batches)
                 if self._source.order.has_part(epoch, batch):
-                    self._started.append((number, self._team.begin(epoch, batch)))
+                    self._started.append((number, self._team.begin((epoch, batch))))
 
     @contextmanager
     def _again_after_errors(self) -> Iterator[None]:

@@ -390,7 +390,8 @@ class Dataset:
         order = self._order(options)
         records = self._subset.records[order.own]
         names = self._names(options.as_supervised)
-        return BatchSource(records, self.schema, names, self._decode, order, options)
+        num_rows = min(options.batch_size, len(order))
+        return BatchSource(records, self.schema, names, self._decode, order, options, num_rows)
 
     def _order(self, options: BatchOptions) -> Order:
         host, num_hosts = options.shard_index, options.num_shards

@@ -16,12 +16,13 @@ from typing import Any, Protocol
 
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import free_bytes, usable_cores
-from shardprep.reader.arrays.batch_maker import BatchMaker, BatchSource
+from shardprep.reader.arrays.batch_maker import BatchMaker, BatchName, BatchSource
 from shardprep.reader.arrays.filler import IMAGES_A_TURN, Filling
 from shardprep.reader.arrays.memory import HostMemory
 from shardprep.reader.arrays.slots import Slots
 from shardprep.reader.arrays.worker_pool import StartError, WorkerPool
 from shardprep.reader.config import warn
+from shardprep.reader.decode.features import DecodedExamples, ExampleReader
 from shardprep.reader.records.shards import NUM_READS
 
 _MOST_THREADS = 8
@@ -32,7 +33,7 @@ _WINDOW = 2
 """Number of batches that each worker has before it."""
 _MEMORY_SHARE = 1 / 4
 """Largest share of the free memory that batches in progress take."""
-_WHERE = "Dataset.batches"
+_WHERE = "reader"
 
 
 class Begun(Protocol):
@@ -75,8 +76,12 @@ class Team:
         source: BatchSource,
         note: Callable[[int, RecordError], None],
         memory: HostMemory | None = None,
+        examples: ExampleReader | DecodedExamples | None = None,
     ) -> None:
-        """Get ready; `note` gets each bad record that is replaced."""
+        """Get ready; `note` gets each bad record that is replaced.
+
+        `examples` are for threads, instead of those that the source opens.
+        """
         options, records = source.options, source.records
         self._source, self._note, self._memory = source, note, memory or HostMemory()
         self._num_workers = _num_workers(
@@ -92,16 +97,19 @@ class Team:
         """Number of batches to begin before they are asked for."""
         share = -(-num_threads // (self._num_workers or 1))
         self._threads_a_worker = options.num_threads or share
-        self._maker = BatchMaker(source, num_threads, self.prefetch + 2, note, self._memory)
+        self._maker = BatchMaker(
+            source, num_threads, self.prefetch + 2, note, self._memory, examples
+        )
         self._pool: Future[WorkerPool] | None = None
         """The pool of workers, which a thread starts."""
 
-    def begin(self, epoch: int, number: int) -> Begun:
-        """Begin to fill this host's part of global batch `number`, which is not empty."""
+    def begin(self, name: BatchName) -> Begun:
+        """Begin to fill a batch, which is not empty."""
         pool = self._workers()
-        if pool is None:
-            return _Filled(self._maker, self._maker.begin(epoch, number))
-        return pool.begin(epoch, number)
+        return self.begin_in_threads(name) if pool is None else pool.begin(name)
+
+    def begin_in_threads(self, name: BatchName) -> Begun:
+        return _Filled(self._maker, self._maker.begin(name))
 
     def close(self) -> None:
         """Stop threads and processes. `begin` starts new ones."""

@@ -30,7 +30,7 @@ import numpy as np
 from shardprep.errors import InternalError, RecordError, ShardprepError
 from shardprep.processes import worker_process
 from shardprep.reader.array_types import Array, Bytes
-from shardprep.reader.arrays.batch_maker import BatchMaker, BatchSource
+from shardprep.reader.arrays.batch_maker import BatchMaker, BatchName, BatchSource
 from shardprep.reader.arrays.filler import Filling
 from shardprep.reader.arrays.memory import ALIGNMENT
 from shardprep.reader.arrays.slots import SharedFile, WorkerSlots
@@ -49,8 +49,7 @@ Places: TypeAlias = tuple[tuple[int, int], ...]
 class Task(NamedTuple):
     """Message to a worker: fill a batch in a slot."""
 
-    epoch: int
-    number: int
+    name: BatchName
     slot: int
 
 
@@ -139,7 +138,7 @@ class _Worker:
         slot = self._slots.array(task.slot)
         new_images = partial(_placed, slot) if self._in_slots else None
         try:
-            filling = self._maker.begin(task.epoch, task.number, new_images)
+            filling = self._maker.begin(task.name, new_images)
         except Exception as error:
             answer = Answer(error=_sendable(error))
             return lambda: answer

@@ -9,6 +9,7 @@ worker has at most `BEGUN` batches; others wait here, because training takes bat
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +19,7 @@ from typing import Any
 
 from shardprep.errors import DatasetError, RecordError
 from shardprep.processes import worker_process
-from shardprep.reader.arrays.batch_maker import BatchSource
+from shardprep.reader.arrays.batch_maker import BatchName, BatchSource
 from shardprep.reader.arrays.slots import Slots
 from shardprep.reader.arrays.worker import BEGUN, Answer, Parcel, Task, serve, unpacked
 from shardprep.reader.config import warn
@@ -29,7 +30,7 @@ _END_S = 10.0
 """Longer than a process takes to end after it has closed its pipe."""
 _MOST_DEATHS = 2
 _MOST_FAILED_STARTS = 3
-_WHERE = "Dataset.batches"
+_WHERE = "reader"
 
 
 class StartError(DatasetError):
@@ -51,7 +52,7 @@ class Ticket:
     @property
     def is_complete(self) -> bool:
         """Whether the batch is here, without an error."""
-        self._pool.receive(0.0)
+        self._pool.receive()
         return self.answer is not None and self.answer.error is None
 
     def result(self) -> Any:
@@ -93,7 +94,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Worker processes that start at once, and fill batches when they are up."""
+    """Worker processes that start at once, and fill batches when they are up. Thread-safe."""
 
     def __init__(
         self,
@@ -107,6 +108,10 @@ class WorkerPool:
         self.parcel = Parcel.of(source)
         used = (serve, *filter(None, [source.transform]))
         self.preloaded = [getattr(one, "__module__", type(one).__module__) for one in used]
+        self._changed = threading.Condition(threading.Lock())
+        """Guards all that follows. Waiting threads are notified after messages."""
+        self._is_listening = False
+        """Whether a thread waits for messages, without the lock."""
         self._num_failed_starts = 0
         self._has_advised = False
         self._waiting: list[Ticket] = []
@@ -120,29 +125,32 @@ class WorkerPool:
     @property
     def has_room(self) -> bool:
         """Whether another batch is begun soon; while workers start, the others may be full."""
-        if not (self._free() and all(worker.is_up for worker in self._workers)):
-            self.receive(0.0)
-        are_up = bool(self._workers) and all(worker.is_up for worker in self._workers)
-        return are_up or len(self._free()) > len(self._waiting)
+        with self._changed:
+            if not (self._free() and all(worker.is_up for worker in self._workers)):
+                self._receive(0.0)
+            are_up = bool(self._workers) and all(worker.is_up for worker in self._workers)
+            return are_up or len(self._free()) > len(self._waiting)
 
     def _free(self) -> list[_Worker]:
         return [one for one in self._workers if one.is_up and len(one.tickets) < BEGUN]
 
-    def begin(self, epoch: int, number: int) -> Ticket:
-        """Let a worker fill this host's part of global batch `number`."""
-        ticket = Ticket(self, Task(epoch, number, self.slots.take()))
-        self._waiting.append(ticket)
-        self._assign()
+    def begin(self, name: BatchName) -> Ticket:
+        """Let a worker fill a batch."""
+        with self._changed:
+            ticket = Ticket(self, Task(name, self.slots.take()))
+            self._waiting.append(ticket)
+            self._assign()
         return ticket
 
     def answer_to(self, ticket: Ticket) -> Answer:
         """Wait for the answer to a ticket, and pass on what it says of records."""
-        while ticket.answer is None:
-            if self.receive(_SILENT_S):
-                continue
-            for worker in tuple(self._workers):
-                if worker.tickets or not worker.is_up:
-                    self._replace(worker, f"gave no sign for {_SILENT_S:g} s")
+        with self._changed:
+            while ticket.answer is None:
+                if self._receive(_SILENT_S):
+                    continue
+                for worker in tuple(self._workers):
+                    if worker.tickets or not worker.is_up:
+                        self._replace(worker, f"gave no sign for {_SILENT_S:g} s")
         for number, error in ticket.answer.bad:
             self._note(number, error)
         for line in ticket.answer.advice[: not self._has_advised]:
@@ -150,12 +158,32 @@ class WorkerPool:
             warn(line)
         return ticket.answer
 
-    def receive(self, timeout_s: float) -> bool:
-        """Handle the messages of workers, after waiting for one; return whether there was any."""
-        talking = {one.pipe: one for one in self._workers if one.tickets or not one.is_up}
-        ready = connection.wait(list(talking), timeout_s)
+    def receive(self) -> None:
+        """Handle the messages that are here."""
+        with self._changed:
+            self._receive(0.0)
+
+    def _receive(self, timeout_s: float) -> bool:
+        """Handle the messages of workers, after waiting for one; return whether there was any.
+
+        The caller has the lock. If another thread listens already, wait until it has messages: the
+        processes that it listens to must not be replaced by others.
+        """
+        if self._is_listening:
+            if timeout_s:
+                self._changed.wait()
+            return True
+        workers = {one.pipe: one for one in self._workers}
+        self._is_listening = True
+        self._changed.release()
+        try:
+            ready = connection.wait(list(workers), timeout_s)
+        finally:
+            self._changed.acquire()
+            self._is_listening = False
+            self._changed.notify_all()
         for pipe in ready:
-            worker = talking[pipe]  # type: ignore[index]
+            worker = workers[pipe]  # type: ignore[index]
             try:
                 self._handle(worker)
             except (EOFError, OSError):
@@ -170,9 +198,7 @@ class WorkerPool:
     def _handle(self, worker: _Worker) -> None:
         if not worker.is_up:
             if problem := worker.pipe.recv_bytes():
-                self.close()
-                what = f"a worker cannot begin ({problem.decode()})"
-                raise StartError(_WHERE, what, "give num_workers=0")
+                raise self._given_up(f"a worker cannot begin ({problem.decode()})", "")
             worker.is_up, self._num_failed_starts = True, 0
         else:
             answer: Answer = worker.pipe.recv()
@@ -191,9 +217,8 @@ class WorkerPool:
         worker.end()
         self._num_failed_starts += not worker.is_up
         if self._num_failed_starts == _MOST_FAILED_STARTS:
-            self.close()  # threads fill the next batches
             what = f"a worker could not be started, {_MOST_FAILED_STARTS} times ({how})"
-            raise StartError(_WHERE, what, "free some memory, or give num_workers=0")
+            raise self._given_up(what, "free some memory, or ")
         for ticket in worker.tickets:
             ticket.num_deaths += 1
             if ticket.num_deaths == _MOST_DEATHS:
@@ -202,9 +227,17 @@ class WorkerPool:
         self._waiting[:0] = [ticket for ticket in worker.tickets if ticket.answer is None]
         self._assign()
 
+    def _given_up(self, what: str, hint: str) -> StartError:
+        """End the workers, and return the error that all waiting batches get."""
+        error = StartError(_WHERE, what, f"{hint}give num_workers=0")
+        for ticket in [*self._waiting, *(one for own in self._workers for one in own.tickets)]:
+            ticket.answer = Answer(error=error)
+        self.close()  # threads fill the next batches
+        return error
+
     def _lost(self, task: Task, how: str) -> DatasetError:
         order, records = self._source.order, self._source.records
-        rows = order.rows(order.batch(task.epoch, task.number)[0]).tolist()
+        rows = order.rows(self._source.tags(task.name)[0]).tolist()
         name, record, _ = records.place(rows[0])
         others = f"record {record} and {len(rows) - 1} others of its batch"
         where = f"{records.store.located(name)}, {others}"

@@ -13,7 +13,7 @@ from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, TARGET_IMAGE, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import ReadConfig, Request, check_request, seed_of
-from shardprep.reader.decode.targets import check_boxes, check_stacks
+from shardprep.reader.decode.targets import check_boxes, check_stacks, target_of
 from shardprep.reader.order.epoch import (
     BlockShuffle,
     EpochOrder,
@@ -195,16 +195,42 @@ def open_request(request: Request) -> Subset:
             what = "ops of reader.augment take no target images of 16 bits"
             what = what if is_moved else "image_size does not resize target images"
             raise DatasetError(str(datasets), what, "give a crop, or build with --size")
+    _check_workers(subset, request)
+    return subset
+
+
+def _check_workers(subset: Subset, request: Request) -> None:
+    config, datasets = request.config, subset.datasets
+    if config.num_workers and (reason := only_in_graph(subset.schema, request)):
+        what = f"num_workers={config.num_workers}, and {reason}"
+        raise DatasetError("reader", what, "give num_workers=0")
     if config.service and request.max_boxes is None and BOX in subset.schema.features:
         what = "a service sends batches of one shape, and images differ in their number of boxes"
         raise DatasetError(str(datasets), what, "give max_boxes")
-    if config.service and records.is_remote:
+    if config.service and subset.records.is_remote:
         raise DatasetError(
             str(datasets),
             "workers of a service cannot read object storage through this process",
             f"shardprep fetch {datasets} to a folder they share, or mount the bucket there",
         )
-    return subset
+
+
+def only_in_graph(schema: Schema, request: Request) -> str:
+    """Return why only TensorFlow's graph can make the elements; "" if threads and workers can."""
+    config = request.config
+    targets = [schema.features[name] for name in target_of(schema).names]
+    has_texts = any(one.dtype == "bytes" and one.kind not in ("mask", "image") for one in targets)
+    has_folder = request.cache not in (False, "auto", "memory")
+    resizes = config.image_size not in (None, schema.image_size) and not has_folder
+    reasons = {
+        "a tf.data service has workers of its own": config.service is not None,
+        "TensorFlow makes single elements": request.batch_size is None,
+        "TensorFlow makes the features of as_supervised=False": not request.as_supervised,
+        "TensorFlow makes texts": has_texts,
+        "TensorFlow resizes to image_size": resizes,
+        "on_error checks records in this process": config.on_error != "raise",
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 def _check_stack_request(subset: Subset, request: Request) -> None:

@@ -1,14 +1,17 @@
-"""Decode records in the graph, or by threads of this package, with the same results as `decode/`.
+"""Decode records in the graph, or outside of it, with the same results as `decode/`.
 
-Threads decode each image into its row of the batch, and the graph gets only tags. If the graph
-decodes records, every image is allocated and then copied into its batch; raw images are copied four
-times. But only one thread at a time runs Python, and a switch to another thread costs as much as a
-small image. So the graph is faster for small images on many cores. It is also used by the workers
-of a tf.data service, which cannot call Python.
+Threads or worker processes of this package decode each image into its row of the batch, and the
+graph gets only tags. If the graph decodes records, every image is allocated and then copied into
+its batch; raw images are copied four times. But only one thread of a process at a time runs Python,
+and a switch to another thread costs as much as a small image. So on many cores the graph is faster
+than threads for small images. It is also used by the workers of a tf.data service, which cannot
+call Python.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,10 +31,11 @@ from shardprep.dataset.schema import (
     Feature,
     Schema,
 )
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Ints
-from shardprep.reader.arrays.filler import IMAGES_A_TURN, Filler
+from shardprep.reader.arrays.batch_maker import BatchSource
+from shardprep.reader.arrays.team import Team
 from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import PADDING, BoxLimit, target_of
@@ -321,36 +325,19 @@ def threads_are_faster(image_size: tuple[int, int] | None, encoding: str | None)
     )
 
 
-class ThreadDecoder:
-    """Decodes batches, or single elements, given their tags."""
+class BatchDecoder:
+    """Decodes batches, or single elements, given their tags, in threads or worker processes."""
 
     def __init__(
-        self,
-        examples: ExampleReader | DecodedExamples,
-        elements: Elements,
-        *,
-        batch_size: int,
-        num_threads: int | None,
-        rows: Callable[[Ints], Ints],
-        crop_key: int | None,
+        self, source: BatchSource, examples: ExampleReader | DecodedExamples, elements: Elements
     ) -> None:
-        """Decode `examples`, at most `batch_size` in a call, by default in one thread per core.
-
-        Raw images without a crop are only copied, in one thread. `rows` returns the rows of the
-        examples that tags name. `crop_key` is the key of the order, or None without a crop.
-        """
+        """Decode `examples` in threads, or the batches of `source` in workers."""
         self._decoder = examples.decoder
         self._elements = elements
-        self._rows = rows
-        self._crop_key = crop_key
-        is_copied = self._decoder.encoding == "raw" and crop_key is None
-        threads = 1 if is_copied else num_threads or usable_cores()
-        batches = 1 + max(1, -(-threads * IMAGES_A_TURN // batch_size))
-        self.num_calls = 1 if threads == 1 else batches
+        self._lock = threading.Lock()
+        self._team = Team(source, lambda *_: None, examples=examples)
+        self.num_calls = self._team.prefetch
         """Number of parallel calls: enough that no thread waits for others to end a batch."""
-        self._filler = Filler(
-            examples, batch_size=batch_size, num_threads=threads, num_kept=2 * self.num_calls
-        )
 
     def __call__(self, tags: Any) -> Any:
         """Return the elements of tags, int64[batch], or of a single tag, as tensors of a graph.
@@ -361,12 +348,14 @@ class ThreadDecoder:
 
     def _filled(self, tags: Ints) -> list[Any]:
         every = tags.reshape(-1)
-        keys = [0] * len(every) if self._crop_key is None else crop_keys(self._crop_key, every)
-        filling = self._filler.begin(self._rows(every).tolist(), keys)
-        filling.wait()
-        for row in sorted(filling.errors):
-            raise filling.errors[row]
-        columns = self._decoder.padded(filling.columns)
+        with self._lock:
+            begun = self._team.begin(every)
+        columns = None
+        with contextlib.suppress(RecordError):
+            columns = begun.result()
+        if columns is None:
+            # Workers lack TensorFlow, which decodes images that simplejpeg and Pillow cannot.
+            columns = self._team.begin_in_threads(every).result()
         values = [columns[name] for name in self._decoder.names]
         return values if tags.ndim else [value[0] for value in values]
 

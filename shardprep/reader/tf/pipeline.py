@@ -27,18 +27,19 @@ import tensorflow as tf
 
 from shardprep.dataset.schema import BOX, LABEL, LABELS, TARGET, TARGETS, TEXT, TEXTS
 from shardprep.errors import DatasetError, RecordError
-from shardprep.reader.config import Request, warn
+from shardprep.reader.arrays.batch_maker import BatchSource
+from shardprep.reader.config import BatchOptions, Request, warn
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import BoxLimit
-from shardprep.reader.records.open import Subset, open_request
+from shardprep.reader.records.open import Subset, only_in_graph, open_request
 from shardprep.reader.records.records import Records
 from shardprep.reader.selection.selection import Selection
 from shardprep.reader.tf.bad_records import CheckedRecords, log_bad_records
 from shardprep.reader.tf.batching import batched, count_steps, counted, num_batches, padded
 from shardprep.reader.tf.decode import (
+    BatchDecoder,
     Decoder,
     Elements,
-    ThreadDecoder,
     decode_in_python,
     threads_are_faster,
 )
@@ -240,8 +241,10 @@ class _Stages:
         self._keep_order = True if request.repeat else None
         self._order = order = subset.order(request)
         records = subset.records if request.window else subset.records.in_order(order)
-        self._records = records
-        self._tags = EpochTags(order, records, request, cursor)
+        self._subset, self._records = subset, records
+        # Workers read ahead by themselves.
+        read = subset.records if config.num_workers else records
+        self._tags = EpochTags(order, read, request, cursor)
         self._blocks = subset.blocks(config, shuffle=request.is_shuffled)
         self._block_length = subset.block_length
         self._elements = Elements(subset.schema, as_supervised=request.as_supervised)
@@ -313,10 +316,10 @@ class _Stages:
         if rows is not None:
             arrays = rows.by_feature(self._elements)
             examples = DecodedExamples(arrays, self._feature_decoder())
-            return self._by_threads(examples, total)
-        if self._may_fill and not self._records.waits:
+            return self._filled(examples, total)
+        if self._may_fill and (request.config.num_workers or not self._records.waits):
             reader = ExampleReader(self._records, self._feature_decoder())
-            return self._by_threads(reader, total)
+            return self._filled(reader, total)
         if self._decodes_batches and not self._records.waits:
             size = self._size or 1
             dataset = counted(self.payloads(size, drop=self._drop), total, size, drop=self._drop)
@@ -341,20 +344,13 @@ class _Stages:
 
     @property
     def _may_fill(self) -> bool:
-        """Whether threads can fill batches, and do so faster than the graph; always with a crop."""
+        """Whether threads or workers can fill batches, and do so faster than the graph."""
         request, schema = self._request, self._elements.schema
-        targets = [schema.features[name] for name in self._elements.target.names]
-        can_fill = (
-            self._size is not None
-            and request.as_supervised
-            and all(one.dtype != "bytes" or one.kind in ("mask", "image") for one in targets)
-            and request.config.on_error == "raise"
-        )
-        if request.crop is not None or schema.is_stack:
-            return can_fill
-        keeps_size = request.config.image_size in (None, schema.image_size)
-        return (
-            can_fill and keeps_size and threads_are_faster(schema.image_size, schema.image.encoding)
+        return not only_in_graph(schema, request) and (
+            request.crop is not None
+            or schema.is_stack
+            or bool(request.config.num_workers)
+            or threads_are_faster(schema.image_size, schema.image.encoding)
         )
 
     @property
@@ -371,15 +367,26 @@ class _Stages:
             options=self._request,
         )
 
-    def _by_threads(self, examples: ExampleReader | DecodedExamples, total: int | None) -> Any:
-        decoder = ThreadDecoder(
-            examples,
-            self._elements,
-            batch_size=self._size or 1,
-            num_threads=self._request.config.num_parallel_calls_for_decode,
-            rows=self._order.rows,
-            crop_key=None if self._request.crop is None else self._order.key,
+    def _filled(self, examples: ExampleReader | DecodedExamples, total: int | None) -> Any:
+        request, order, names = self._request, self._order, examples.decoder.names
+        size, config = request.batch_size or 1, request.config
+        is_copied = examples.decoder.encoding == "raw" and request.crop is None
+        options = BatchOptions(
+            size,
+            max_boxes=request.max_boxes,
+            random_resized_crop=request.random_resized_crop,
+            center_crop=request.center_crop,
+            every=request.every,
+            max_length=request.max_length,
+            num_workers=config.num_workers if self._rows is None else 0,
+            num_threads=1 if is_copied else config.num_parallel_calls_for_decode,
         )
+        records, schema = self._subset.records, self._elements.schema
+        num_rows = size if request.repeat else min(size, len(order))
+        source = BatchSource(
+            records, schema, names, decode=True, order=order, options=options, num_rows=num_rows
+        )
+        decoder = BatchDecoder(source, examples, self._elements)
         return self._by_tag(decoder, decoder.num_calls, total)
 
     @as_written

@@ -119,6 +119,11 @@ def _held(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
     return held
 
 
+# Functions of `atexit` run in reverse order, and weakref registers its own at the first finalizer.
+# With one here, the finalizers that end worker processes run after `_wait`.
+weakref.finalize(_First, int)
+
+
 @atexit.register
 def _wait() -> None:
     """Wait until the buffers for reading ahead are full, at most `_MOST_S`."""

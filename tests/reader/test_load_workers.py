@@ -1,0 +1,360 @@
+"""Worker processes fill the batches of `reader.load` that threads would fill."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import shutil
+import signal
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from shardprep import reader
+from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
+from shardprep.errors import RecordError
+from shardprep.reader import ReadConfig
+from shardprep.reader.arrays import worker_pool
+from shardprep.reader.arrays.team import Team
+from shardprep.reader.tf import pipeline
+from tests.reader.datasets import change_image, damage, of_form, put, refused
+from tests.reader.worker_processes import gone, let_workers_fill_all, run
+from tests.support.annotated import Marked, annotated
+from tests.support.builders import build, encoded, pixels, write_folder
+from tests.support.examples import thorough
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.object_store import Bucket
+
+Set = dict[str, "Path"]
+
+
+@pytest.fixture(autouse=True, name="_all_by_workers")
+def _all_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_workers_fill_all(monkeypatch)
+
+
+@pytest.fixture(name="teams")
+def _teams(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return weak references to the teams that are made during a test."""
+    teams: list[Any] = []
+    usual = Team.__init__
+
+    def noted(self: Team, *args: Any) -> None:
+        usual(self, *args)
+        teams.append(weakref.ref(self))
+
+    monkeypatch.setattr(Team, "__init__", noted)
+    return teams
+
+
+@pytest.fixture(scope="module", name="sets")
+def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
+    forms = ("jpeg", "png", "raw", "keep", "multilabel", "text")
+    boxes, labels = ((1, 2, 9, 12), (3, 0, 8, 5)), (0, 1)
+    marked = {
+        f"train/{'xy'[i % 2]}/{i}.png": Marked(boxes[: i % 3], labels[: i % 3]) for i in range(17)
+    }
+    images = {(i, n): pixels(9, 12, seed=9 * i + n) for i in range(8) for n in range(1 + i % 3)}
+    stacks = {
+        f"{'ab'[i % 2]}/s{i}/{n}.png": encoded(Image.fromarray(image), "PNG")
+        for (i, n), image in images.items()
+    }
+    root = tmp_path_factory.mktemp("stacks")
+    made = build(
+        write_folder(root / "source", stacks), root / "out", shards=2, size="12x9", format="png",
+        stack="{kind}/{id}/*.png", labels="folder",
+    )  # fmt: skip
+    own = {
+        kind: annotated(tmp_path_factory.mktemp(kind), *features, marked=marked)
+        for kind, features in {"boxes": (BOX, BOX_LABEL), "masks": (MASK,)}.items()
+    }
+    return {form: of_form(tmp_path_factory, form) for form in forms} | own | {"stacks": made.path}
+
+
+def load(place: Any, num_workers: int | None, **options: Any) -> Any:
+    config = ReadConfig(num_workers=num_workers, **options.pop("config", {}))
+    return reader.load(place, **{"batch_size": 5, "seed": 5, **options}, read_config=config)
+
+
+def digests(dataset: Any) -> list[str]:
+    """Return the SHA-256 of each batch."""
+    found = []
+    for batch in dataset:
+        digest = hashlib.sha256(repr(tf.nest.map_structure(tf.rank, batch)).encode())
+        for one in tf.nest.flatten(batch):
+            digest.update(f"{one.dtype}{one.shape}".encode())
+            digest.update(one.numpy().tobytes())
+        found.append(digest.hexdigest())
+    return found
+
+
+def processes(teams: list[Any]) -> list[int]:
+    """Return the process IDs of the workers of the last team."""
+    return [worker.process.pid for worker in teams[-1]()._pool.result()._workers]
+
+
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "jpeg": ("jpeg", {}),
+    "png, several epochs in a batch": ("png", {"repeat": 2, "batch_size": 48, "shuffle": False}),
+    "raw": ("raw", {"drop_remainder": True}),
+    "several labels": ("multilabel", {"dtype": "float32"}),
+    "crops": ("keep", {"random_resized_crop": 8}),
+    "window": ("jpeg", {"shuffle": 20}),
+    "weights": ("jpeg", {"weights": "balanced"}),
+    "boxes": ("boxes", {}),
+    "boxes in pixels": ("boxes", {"box_format": "xywh", "max_boxes": 2}),
+    "masks": ("masks", {"random_resized_crop": 8}),
+    "stacks": ("stacks", {}),
+    "cut stacks": ("stacks", {"max_length": 2}),
+    "padded": ("jpeg", {"config": {"pad_batches": True}}),
+    "one of two hosts": ("jpeg", {"config": {"num_shards": 2, "shard_index": 1}}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("num_workers", [2, thorough(1)])
+def test_workers_yield_the_batches_of_threads_and_of_the_graph(
+    sets: Set, way: str, num_workers: int, teams: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form, options = WAYS[way]
+    found = digests(load(sets[form], num_workers, **options))
+    assert len(teams) == 1
+    for by_threads in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline, "threads_are_faster", lambda *_, of=by_threads: of)
+            assert found == digests(load(sets[form], 0, **options))
+
+
+def test_a_mix_and_a_cached_folder_are_read_by_workers(
+    sets: Set, tmp_path: Path, teams: list[Any]
+) -> None:
+    mix = reader.mix({sets["jpeg"]: 0.5, sets["png"]: 0.5})
+    for place, options in ((mix, {}), (sets["jpeg"], {"cache": tmp_path})):
+        found = digests(load(place, 2, **options))
+        assert teams
+        assert found == digests(load(place, 0, **options))
+
+
+def test_workers_fill_a_cache_in_memory(sets: Set, teams: list[Any]) -> None:
+    for options in ({}, {"random_resized_crop": 8}):
+        teams.clear()
+        found = digests(load(sets["jpeg"], 2, cache="memory", **options))
+        assert teams
+        assert found == digests(load(sets["jpeg"], 0, cache="memory", **options))
+
+
+def test_a_bucket_is_read_by_workers(sets: Set, bucket: Bucket) -> None:
+    url = put(bucket, sets["jpeg"])
+    for options in ({}, {"weights": "balanced"}):
+        assert digests(load(url, 2, **options)) == digests(load(sets["jpeg"], 0, **options))
+
+
+def test_a_state_goes_on_with_any_number_of_workers(sets: Set) -> None:
+    def batches(num_workers: int, seed: int) -> Any:
+        config = ReadConfig(num_workers=num_workers)
+        return reader.iterate(
+            sets["jpeg"], batch_size=5, random_resized_crop=8, seed=seed, read_config=config
+        )
+
+    whole = digests(batches(0, 1))
+    resumed = batches(2, 9)
+    for number in range(0, len(whole), 2):
+        before = batches(0, 1)
+        for _, _ in zip(range(number), before, strict=False):
+            pass
+        state = before.state_dict()
+        assert state["batch"] == number
+        resumed.load_state_dict(state)
+        assert digests(resumed) == whole[number:]
+        assert resumed.state_dict()["epoch"] == 1
+
+
+def test_keras_trains_on_batches_of_workers(sets: Set) -> None:
+    keras = pytest.importorskip("keras")
+    dataset = load(sets["jpeg"], 2, dtype="float32", repeat=True, drop_remainder=True)
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(2)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = model.fit(dataset, epochs=2, steps_per_epoch=8, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+
+
+# Memory
+
+
+def test_held_batches_are_never_overwritten(sets: Set) -> None:
+    held = list(load(sets["raw"], 2, repeat=4))
+    assert digests(held) == digests(load(sets["raw"], 0, repeat=4))
+
+
+def test_slots_are_used_again_when_tensors_are_released(sets: Set, teams: list[Any]) -> None:
+    batches = iter(load(sets["raw"], 2, repeat=True))
+    for _ in range(400):
+        next(batches)
+    ahead = teams[-1]().prefetch
+    assert len(teams[-1]()._pool.result().slots._slots) <= 4 * (ahead + 2) < 100
+
+
+# Errors
+
+
+def test_a_damaged_record_is_the_error_of_threads(sets: Set, tmp_path: Path) -> None:
+    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
+    damage(copied, 12, 40)
+    lines = []
+    for number in (2, 0):
+        batches = iter(load(copied, number, shuffle=False, random_resized_crop=8))
+        next(batches)
+        next(batches)
+        with pytest.raises(tf.errors.UnknownError, match="record 12: offset") as error:
+            next(batches)
+        lines.append(str(error.value).partition("RecordError")[2])
+    assert lines[0].startswith(": ")
+    assert lines[0].splitlines()[0] == lines[1].splitlines()[0]
+
+
+def test_what_workers_cannot_decode_is_decoded_by_tensorflow(sets: Set, tmp_path: Path) -> None:
+    """A JPEG that ends in zeros: simplejpeg and Pillow refuse it, TensorFlow does not."""
+    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
+    change_image(copied, 12, lambda data: data[:-40] + bytes(38) + data[-2:])
+    with pytest.raises(RecordError, match="record"):
+        list(reader.Dataset(copied))
+    found = digests(load(copied, 2))
+    assert found == digests(load(copied, 0))
+    assert found != digests(load(sets["jpeg"], 0))
+
+
+@pytest.mark.parametrize("at", [1, *(thorough(at) for at in (0, 2, 3, 5, 7))])
+def test_a_killed_worker_costs_no_batch(sets: Set, at: int, teams: list[Any]) -> None:
+    expected = digests(load(sets["jpeg"], 0, repeat=3))
+    found = []
+    for number, batch in enumerate(load(sets["jpeg"], 2, repeat=3)):
+        if number == at:
+            os.kill(processes(teams)[at % 2], signal.SIGKILL)
+        found += digests([batch])
+    assert found == expected
+
+
+def test_a_worker_that_hangs_is_replaced(
+    sets: Set, teams: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool, "_SILENT_S", 1.0)
+    batches = load(sets["jpeg"], 1, repeat=3)
+    found = []
+    for number, batch in enumerate(batches):
+        if number == 1:
+            os.kill(processes(teams)[0], signal.SIGSTOP)
+        found += digests([batch])
+    assert found == digests(load(sets["jpeg"], 0, repeat=3))
+
+
+def test_workers_that_do_not_start_are_an_error(sets: Set, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # threads fill batches until the workers have failed
+    monkeypatch.setattr(worker_pool, "serve", os.abort)
+    dataset = load(sets["jpeg"], 2, repeat=True)
+    with pytest.raises(tf.errors.UnknownError, match="a worker could not be started, 3 times"):
+        list(dataset)
+    batches = iter(dataset)
+    assert all(len(next(batches)[0]) == 5 for _ in range(20))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"batch_size": None}, "TensorFlow makes single elements"),
+        ({"as_supervised": False}, "TensorFlow makes the features of as_supervised=False"),
+        ({"config": {"on_error": "skip"}}, "on_error checks records in this process"),
+        ({"config": {"image_size": (6, 8)}}, "TensorFlow resizes to image_size"),
+        ({"config": {"service": "grpc://localhost:1"}}, "a tf.data service has workers of its own"),
+    ],
+)
+def test_a_number_of_workers_that_cannot_work_is_an_error(
+    sets: Set, options: dict[str, Any], reason: str
+) -> None:
+    line = refused(lambda: load(sets["jpeg"], 2, **options))
+    assert line.startswith(f"reader: num_workers=2, and {reason}; give num_workers=0")
+    if "service" not in str(options):
+        load(sets["jpeg"], 0, **options)
+
+
+def test_texts_are_made_without_workers(sets: Set) -> None:
+    line = refused(lambda: load(sets["text"], 1))
+    assert line.startswith("reader: num_workers=1, and TensorFlow makes texts")
+
+
+# The end
+
+
+def test_workers_end_with_the_dataset_and_its_iterators(sets: Set, teams: list[Any]) -> None:
+    dataset = load(sets["jpeg"], 2, repeat=True)
+    batches = iter(dataset)
+    next(batches)
+    pids = processes(teams)
+    assert len(pids) == 2
+    del dataset
+    batch = next(batches)
+    del batches
+    gc.collect()
+    assert gone(pids)
+    assert len(batch[0]) == 5
+
+
+@pytest.mark.parametrize("at", ["later", thorough("first"), thorough("past an error")])
+def test_a_program_ends_though_it_holds_an_endless_iterator(
+    sets: Set, tmp_path: Path, at: str
+) -> None:
+    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
+    if at == "past an error":
+        damage(copied, 12)
+    code = f"""
+        import time
+        from shardprep import reader
+        config = reader.ReadConfig(num_workers=2)
+        batches = iter(reader.load(
+            {str(copied)!r}, batch_size=5, repeat=True, shuffle=False, read_config=config
+        ))
+        next(batches)
+        if {at == "later"}:
+            until = time.monotonic() + 3
+            while time.monotonic() < until:
+                next(batches)
+        try:
+            for _ in range(9 * {at == "past an error"}):
+                next(batches)
+        except Exception:
+            print("error")
+        print("end", flush=True)
+        """
+    done = run(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "end"
+    assert ("error" in done.stdout) == (at == "past an error")
+    assert ("Traceback" in done.stderr) == ("error" in done.stdout), "of the error alone"
+
+
+def test_no_worker_outlives_a_killed_program(sets: Set, tmp_path: Path) -> None:
+    code = f"""
+        import gc, os, signal
+        from shardprep import reader
+        from shardprep.reader.arrays.worker_pool import WorkerPool
+        config = reader.ReadConfig(num_workers=2)
+        dataset = reader.load({str(sets["jpeg"])!r}, batch_size=5, repeat=True, read_config=config)
+        batches, pools = iter(dataset), []
+        while not pools:
+            next(batches)
+            pools = [one for one in gc.get_objects() if isinstance(one, WorkerPool)]
+        while len(pools[0]._workers) < 2:
+            next(batches)
+        print(*(worker.process.pid for worker in pools[0]._workers), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    pids = [int(pid) for pid in run(code, tmp_path).stdout.split()]
+    assert len(pids) == 2
+    assert gone(pids)
