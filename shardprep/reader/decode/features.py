@@ -67,8 +67,8 @@ class FeatureDecoder:
         )
         self._is_annotated = bool(self.annotations.names)
         self.encoding = schema.image.encoding
-        self._image_features = [name for name in names if name not in self.annotations.names]
-        self._plain_features = [n for n in self._image_features if n != self.image_name]
+        others = self.annotations.names | {self.image_name}
+        self._plain_features = [name for name in names if name not in others]
         self._fallback = fallback
         self._schema = schema
         self._decode = decode
@@ -95,10 +95,9 @@ class FeatureDecoder:
 
     def columns(self, num_rows: int) -> Columns:
         """Return uninitialized arrays by feature for a batch; no images if they have one shape."""
-        name = self.image_name
-        columns = {n: self._column(n, num_rows) for n in self._image_features if n != name}
+        columns = {name: self._column(name, num_rows) for name in self._plain_features}
         if self.image_shape is None:
-            columns[name] = np.empty(num_rows, object)
+            columns[self.image_name] = np.empty(num_rows, object)
         return columns | self.annotations.columns(num_rows) if self._is_annotated else columns
 
     def shapes(self) -> dict[str, tuple[tuple[int | None, ...], Any]]:
@@ -117,13 +116,11 @@ class FeatureDecoder:
         `out` gets the pixels of an image; only if `image_shape` is its shape.
         """
         raw = self._raw(payload)
-        values = {
-            name: self._image(raw, out) if name == self.image_name else self._value(name, raw)
-            for name in self._image_features
-        }
-        if not self._is_annotated:
-            return values
-        values |= self._annotated(raw, values[self.image_name])
+        image = self._image(raw, out)
+        values = {name: self._value(name, raw) for name in self._plain_features}
+        values[self.image_name] = image
+        if self._is_annotated:
+            values |= self._annotated(raw, image)
         return {name: values[name] for name in self.names}
 
     def fill(self, payload: memoryview, columns: Columns, row: int, key: int) -> None:
@@ -132,7 +129,7 @@ class FeatureDecoder:
             pass
 
     def steps(self, payload: memoryview, columns: Columns, row: int, key: int) -> Iterator[None]:
-        """Do the same as `fill` in two steps; the second one decodes images and annotations."""
+        """Do the same as `fill` in two steps. The second one decodes images and annotations."""
         raw, rows, crop = self._raw(payload), columns[self.image_name], self._crop
         for name in self._plain_features:
             columns[name][row] = self._value(name, raw)
