@@ -57,17 +57,17 @@ def resize(
     if min(height, width, *size) < 1:
         raise ValueError(f"{height}x{width} pixels cannot become {size[0]}x{size[1]}")
     box = (0.0, 0.0, float(width), float(height)) if box is None else box
-    left, top, right, bottom = np.array(box, np.float32).tolist()  # as Pillow reads it
-    if not (0.0 <= left <= right <= width and 0.0 <= top <= bottom <= height):
-        raise ValueError(f"the box {box} is not within {height}x{width} pixels")
     out = np.empty((*size, channels), np.uint8) if out is None else out
     if out.shape != (*size, channels):
         raise ValueError(f"{list(out.shape)} is not {size[0]}x{size[1]} with {channels} channels")
-    if _fill is None:
-        out[:] = resize_by_pillow(pixels, size, box)[:, :: -1 if mirrored else 1]
+    if _fill is not None:  # it checks the box itself
+        simd = True
+        _fill(np.ascontiguousarray(pixels), out, box, down_first(pixels, size), simd, mirrored)
         return out
-    simd = True
-    _fill(np.ascontiguousarray(pixels), out, box, down_first(pixels, size), simd, mirrored)
+    left, top, right, bottom = np.array(box, np.float32).tolist()  # as Pillow reads it
+    if not (0.0 <= left <= right <= width and 0.0 <= top <= bottom <= height):
+        raise ValueError(f"the box {box} is not within {height}x{width} pixels")
+    out[:] = resize_by_pillow(pixels, size, box)[:, :: -1 if mirrored else 1]
     return out
 
 

@@ -70,6 +70,16 @@ def _marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return annotated(tmp_path_factory.mktemp("marked"), *ALL, marked=found)
 
 
+def cropped(
+    data: bytes, crop: RandomResizedCrop | CenterCrop, key: int, out: Any
+) -> tuple[CropWindow, tuple[int, int]]:
+    """Fill `out` with the crop of a JPEG; return its window and the size of the image."""
+    part = crops.jpeg_crop(data, crop, key)
+    assert part is not None
+    assert crops.fill_jpeg(data, part, out)
+    return part.window, part.size
+
+
 def arrays(batches: Any) -> list[list[Any]]:
     return [[np.asarray(one) for one in tf.nest.flatten(batch)] for batch in batches]
 
@@ -168,9 +178,7 @@ def test_a_crop_has_the_pixels_that_pillow_cuts_and_resizes(photos: Path) -> Non
 def test_a_crop_has_the_pixels_that_tensorflow_decodes() -> None:
     data, crop, key = large(1), RandomResizedCrop((180, 200), scale=(0.3, 0.9)), 77
     out = np.empty((*crop.size, 3), np.uint8)
-    found = crops.crop_jpeg(data, crop, key, out)
-    assert found is not None
-    window, size = found
+    window, size = cropped(data, crop, key, out)
     assert size == (360, 480)
     region = tf.image.decode_and_crop_jpeg(
         data, window[:4], channels=3, dct_method="INTEGER_ACCURATE"
@@ -190,7 +198,7 @@ def test_a_jpeg_is_decoded_as_small_as_the_crop_allows(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(simplejpeg, "decode_jpeg", noted)
     for side in (360, 181, 180, 91, 90, 45, 12):
-        crops.crop_jpeg(large(0), CenterCrop((side, side)), 0, np.empty((side, side, 3), np.uint8))
+        cropped(large(0), CenterCrop((side, side)), 0, np.empty((side, side, 3), np.uint8))
     half, quarter, eighth = (180, 240), (90, 120), (45, 60)
     assert shapes == [(360, 480)] * 2 + [half] * 2 + [quarter] + [eighth] * 2
 
@@ -317,10 +325,9 @@ def test_a_flip_mirrors_the_pixels_of_the_same_boxes(form: str) -> None:
             crop = RandomResizedCrop((40, 56), flip=flip)
             out: Any = np.empty((*crop.size, pixels.shape[2]), pixels.dtype)
             if form == "jpeg":
-                found = crops.crop_jpeg(data, crop, key + number, out)
+                found = cropped(data, crop, key + number, out)
             else:
                 found = crops.crop_pixels(pixels, crop, key + number, out)
-            assert found is not None
             outs.append((found[0], out))
         (window, plain), (maybe, either), (always, flipped) = outs
         assert window[:4] == maybe[:4] == always[:4]

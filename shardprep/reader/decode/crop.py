@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -51,29 +51,42 @@ def draws(key: int) -> Iterator[float]:
         yield ((mixed ^ (mixed >> 31)) >> 11) * 2.0**-53  # 53 bits: a float's precision
 
 
-def crop_jpeg(
-    data: bytes | memoryview, crop: Crop, key: int, out: Pixels
-) -> tuple[CropWindow, Size] | None:
-    """Fill `out` with the crop of a JPEG; return the window and the size of the whole image.
+class JpegCrop(NamedTuple):
+    """The part of a JPEG that a crop shows, and how to decode it."""
 
-    Return None if simplejpeg cannot decode the image, or only at some scales.
-    """
-    if not is_scalable(data):
-        return None
+    window: CropWindow
+    size: Size
+    """Height and width of the whole image."""
+    scale: int
+    """Divisor of `size` at which the image is decoded."""
+
+
+def jpeg_crop(data: bytes | memoryview, crop: Crop, key: int) -> JpegCrop | None:
+    """Return the crop of a JPEG, by its header. None if simplejpeg cannot decode the image."""
     try:
         height, width, *_ = simplejpeg.decode_jpeg_header(data)
         check_stored_size(height, width)
-        window = crop.window(height, width, draws(key))
-        scale = scale_of(window, crop.size)
-        rows, columns = -(-height // scale), -(-width // scale)
+    except ValueError:
+        return None
+    window = crop.window(height, width, draws(key))
+    scale = scale_of(window, crop.size)
+    is_decodable = scale == 1 or is_scalable(data)
+    return JpegCrop(window, (height, width), scale) if is_decodable else None
+
+
+def fill_jpeg(data: bytes | memoryview, crop: JpegCrop, out: Pixels) -> bool:
+    """Fill `out` with the crop of a JPEG; return whether simplejpeg could decode the image."""
+    window, (height, width), scale = crop
+    rows, columns = -(-height // scale), -(-width // scale)
+    try:
         pixels = simplejpeg.decode_jpeg(
             data, "RGB", min_height=rows, min_width=columns, min_factor=scale,
             buffer=_memory(rows * columns * 3),
         )  # fmt: skip
     except ValueError:
-        return None
+        return False
     _fill(out, pixels, window, scale)
-    return window, (height, width)
+    return True
 
 
 def crop_pixels(pixels: Pixels, crop: Crop, key: int, out: Pixels) -> tuple[CropWindow, Size]:

@@ -7,7 +7,7 @@ the record. `ExampleReader` knows the record, and raises RecordError with its lo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from shardprep.image.resample import resize
 from shardprep.reader.array_types import Array, Columns, Pixels
 from shardprep.reader.config import Crop, CropWindow, EpochOptions, Request, StackPart
 from shardprep.reader.decode.annotations import AnnotationDecoder, stacked
-from shardprep.reader.decode.crop import crop_jpeg, crop_pixels
+from shardprep.reader.decode.crop import JpegCrop, crop_pixels, fill_jpeg, jpeg_crop
 from shardprep.reader.decode.targets import BoxLimit
 from shardprep.reader.order.epoch import Size
 from shardprep.reader.records.records import Records
@@ -67,7 +67,8 @@ class FeatureDecoder:
         )
         self._is_annotated = bool(self.annotations.names)
         self.encoding = schema.image.encoding
-        self._image_features = [name for name in names if name not in self.annotations.names]
+        others = self.annotations.names | {self.image_name}
+        self._plain_features = [name for name in names if name not in others]
         self._fallback = fallback
         self._schema = schema
         self._decode = decode
@@ -94,10 +95,9 @@ class FeatureDecoder:
 
     def columns(self, num_rows: int) -> Columns:
         """Return uninitialized arrays by feature for a batch; no images if they have one shape."""
-        name = self.image_name
-        columns = {n: self._column(n, num_rows) for n in self._image_features if n != name}
+        columns = {name: self._column(name, num_rows) for name in self._plain_features}
         if self.image_shape is None:
-            columns[name] = np.empty(num_rows, object)
+            columns[self.image_name] = np.empty(num_rows, object)
         return columns | self.annotations.columns(num_rows) if self._is_annotated else columns
 
     def shapes(self) -> dict[str, tuple[tuple[int | None, ...], Any]]:
@@ -116,44 +116,42 @@ class FeatureDecoder:
         `out` gets the pixels of an image; only if `image_shape` is its shape.
         """
         raw = self._raw(payload)
-        values = {
-            name: self._image(raw, out) if name == self.image_name else self._value(name, raw)
-            for name in self._image_features
-        }
-        if not self._is_annotated:
-            return values
-        values |= self._annotated(raw, values[self.image_name])
+        image = self._image(raw, out)
+        values = {name: self._value(name, raw) for name in self._plain_features}
+        values[self.image_name] = image
+        if self._is_annotated:
+            values |= self._annotated(raw, image)
         return {name: values[name] for name in self.names}
 
     def fill(self, payload: memoryview, columns: Columns, row: int, key: int) -> None:
         """Write the values of one example into a row of each column; `key` decides the crop."""
-        raw = self._raw(payload)
-        image = None
-        for name in self._image_features:
-            if name != self.image_name:
-                columns[name][row] = self._value(name, raw)
-            elif self._is_stack:
-                self._fill_images(self._crop, raw, columns, row, key)
-                image = columns[name][row]
-            elif self._crop is not None:
-                self._fill_crop(self._crop, raw, columns, row, key)
-            elif self.image_shape is not None:
-                image = self._image(raw, columns[IMAGE][row])
-            elif columns[IMAGE].dtype == object:
-                image = columns[IMAGE][row] = self._image(raw)
-            else:
-                image = columns[IMAGE][row] = _resized(self._image(raw), columns[IMAGE].shape)
-        if self._is_annotated and self._crop is None:
-            for name, value in self._annotated(raw, image).items():
-                columns[name][row] = value
+        for _ in self.steps(payload, columns, row, key):
+            pass
 
-    def _fill_crop(
-        self, crop: Crop, raw: dict[str, Any], columns: Columns, row: int, key: int
-    ) -> None:
-        data = _only(IMAGE, self._features[IMAGE], raw)
-        window, size = self._cropped(data, crop, key, columns[IMAGE][row])
-        if self._is_annotated:
-            self._fill_annotations(self.annotations.values(raw, size), window, size, columns, row)
+    def steps(self, payload: memoryview, columns: Columns, row: int, key: int) -> Iterator[None]:
+        """Do the same as `fill` in two steps. The second one decodes images and annotations."""
+        raw, rows, crop = self._raw(payload), columns[self.image_name], self._crop
+        for name in self._plain_features:
+            columns[name][row] = self._value(name, raw)
+        if self._is_stack:
+            yield
+            self._fill_images(crop, raw, columns, row, key)
+        elif crop is not None:
+            data = _only(IMAGE, self._features[IMAGE], raw)
+            part = self._jpeg_crop(data, crop, key)
+            yield
+            window, size = self._cropped(data, crop, key, rows[row], part)
+            if self._is_annotated:
+                values = self.annotations.values(raw, size)
+                self._fill_annotations(values, window, size, columns, row)
+        else:
+            yield
+            image = self._image(raw, rows[row] if self.image_shape else None)
+            if self.image_shape is None:
+                rows[row] = image if rows.dtype == object else _resized(image, rows.shape)
+        if self._is_annotated and crop is None:
+            for name, value in self._annotated(raw, rows[row]).items():
+                columns[name][row] = value
 
     def fill_crop(self, values: dict[str, Any], columns: Columns, row: int, key: int) -> None:
         """Write the crop of decoded values to a row of each column; remove the image of them."""
@@ -246,7 +244,8 @@ class FeatureDecoder:
             if crop is None:
                 sizes.add(pixels.shape[:2])
             else:
-                window, size = self._cropped(data, crop, key, out[number])
+                part = self._jpeg_crop(data, crop, key)
+                window, size = self._cropped(data, crop, key, out[number], part)
                 sizes.add(size)
             if len(sizes) > 1:
                 raise ValueError("the images of the stack differ in size")
@@ -264,12 +263,17 @@ class FeatureDecoder:
         padded: Array = rows[row, : shape[0]]
         return padded
 
+    def _jpeg_crop(self, data: bytes | memoryview, crop: Crop, key: int) -> JpegCrop | None:
+        return jpeg_crop(data, crop, key) if self._is_jpeg(data) else None
+
     def _cropped(
-        self, data: bytes | memoryview, crop: Crop, key: int, out: Pixels
+        self, data: bytes | memoryview, crop: Crop, key: int, out: Pixels, part: JpegCrop | None
     ) -> tuple[CropWindow, Size]:
         """Fill `out` with the crop of an image; return the window and the size of the image."""
-        cropped = crop_jpeg(data, crop, key, out) if self._is_jpeg(data) else None
-        window, size = cropped or crop_pixels(self._pixels(data), crop, key, out)
+        if part is not None and fill_jpeg(data, part, out):
+            window, size = part.window, part.size
+        else:
+            window, size = crop_pixels(self._pixels(data), crop, key, out)
         _check_shape((*size, self._num_channels), self._stored_shape)
         return window, size
 
@@ -351,9 +355,14 @@ class ExampleReader:
             raise self._record_error(number, error) from error
 
     def fill(self, number: int, columns: Columns, row: int, key: int) -> None:
+        for _ in self.steps(number, columns, row, key):
+            pass
+
+    def steps(self, number: int, columns: Columns, row: int, key: int) -> Iterator[None]:
+        """Do the same as `fill` in two steps, see `FeatureDecoder.steps`."""
         payload = self.records.payload(number)
         try:
-            self.decoder.fill(payload, columns, row, key)
+            yield from self.decoder.steps(payload, columns, row, key)
         except Exception as error:
             raise self._record_error(number, error) from error
 
@@ -376,7 +385,8 @@ class DecodedExamples:
     def __len__(self) -> int:
         return len(self.arrays[self.decoder.image_name])
 
-    def fill(self, number: int, columns: Columns, row: int, key: int) -> None:
+    def steps(self, number: int, columns: Columns, row: int, key: int) -> Iterator[None]:
+        yield
         values = {name: column[number] for name, column in self.arrays.items()}
         self.decoder.fill_crop(values, columns, row, key)
 

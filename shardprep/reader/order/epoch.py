@@ -8,10 +8,11 @@ Except with `HostRange`, any number of hosts reads the same global batches.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,9 +21,9 @@ from shardprep.reader.order.global_batches import GlobalBatches, cut
 from shardprep.reader.order.permutation import (
     group_key,
     mix,
-    permute,
+    permutations,
     random_numbers,
-    shuffled_range,
+    shuffled_ranges,
 )
 
 Size = tuple[int, int]
@@ -40,6 +41,7 @@ _FEW_LANES = 8
 _LANE_RECORDS = 8
 _LANE_WIDTH = 4
 """Smallest number of blocks that a lane mixes at a time."""
+_Key = TypeVar("_Key")
 _LANE = 3
 """Separates the keys of lanes from other keys derived from the key of an epoch."""
 
@@ -130,19 +132,19 @@ class BlockShuffle:
         """Return the positions at the places from `start` to before `stop`, which must exist."""
         if not self.shuffle:
             return np.arange(start, stop, dtype=np.int64)
-        group, skip = self.find(key, start)
-        parts = [_group_positions(self, key, group)[skip:]]
-        missing = stop - start - len(parts[0])
-        while missing > 0:
-            group += 1
-            parts.append(_group_positions(self, key, group))
-            missing -= len(parts[-1])
-        return np.concatenate(parts)[: stop - start]
+        skip = self.find(key, start).skip
+        parts = _group_positions(*self.groups(key, start, stop))
+        return np.concatenate(parts)[skip : skip + stop - start]
+
+    def groups(self, key: int, start: int, stop: int) -> list[tuple[BlockShuffle, int, int]]:
+        """Return the groups that have places from `start` to before `stop`, with this and `key`."""
+        first, last = (self.find(key, place).group for place in (start, stop - 1))
+        return [(self, key, group) for group in range(first, last + 1)]
 
     def blocks(self, key: int, group: int) -> Ints:
         places = slice(group * self.group_width, (group + 1) * self.group_width)
         if self.shuffle:
-            return _permuted_blocks(self, key)[places]
+            return _permuted_blocks((self, key))[0][places]
         return np.arange(self.num_blocks, dtype=np.int64)[places]
 
     def find(self, key: int, place: int) -> GroupPlace:
@@ -151,7 +153,7 @@ class BlockShuffle:
         missing = self.num_blocks * self.block_length - self.num_records
         short = self.num_blocks - 1
         if self.shuffle and missing:
-            short = int(np.flatnonzero(_permuted_blocks(self, key) == short)[0])
+            short = int(np.flatnonzero(_permuted_blocks((self, key))[0] == short)[0])
         # With groups of equal size, places after the short group would be larger by `missing`.
         if place >= (short // self.group_width + 1) * full - missing:
             place += missing
@@ -203,10 +205,17 @@ class LaneShuffle:
     def at(self, key: int, epoch: int, places: Ints) -> Ints:
         key = mix(key, epoch)
         positions = np.empty(len(places), np.int64)
-        for run in self._runs(places):
-            blocks = self.blocks[run.lane]
-            own = blocks.positions(self._lane_key(key, run.lane), run.start, run.stop)
-            positions[run.chosen] = own[run.offsets] + self.starts[run.lane]
+        runs = [
+            (run, self.blocks[run.lane], self._lane_key(key, run.lane))
+            for run in self._runs(places)
+        ]
+        # Computed for all lanes together; `positions` then takes the results of its lane.
+        _permuted_blocks(*[(blocks, lane_key) for _, blocks, lane_key in runs])
+        groups = [blocks.groups(own, run.start, run.stop) for run, blocks, own in runs]
+        _group_positions(*itertools.chain(*groups))
+        for run, blocks, lane_key in runs:
+            found = blocks.positions(lane_key, run.start, run.stop)
+            positions[run.chosen] = found[run.offsets] + self.starts[run.lane]
         return positions
 
     def own(self, batches: GlobalBatches) -> slice:
@@ -348,19 +357,41 @@ def usual_block_length(record_bytes: float) -> int:
     return min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, fitting))
 
 
-@lru_cache(maxsize=4 * _MOST_LANES)
-def _permuted_blocks(blocks: BlockShuffle, key: int) -> Ints:
-    places = np.arange(blocks.num_blocks, dtype=np.int64)
-    return permute(places, blocks.num_blocks, key)
+class _Latest(Generic[_Key]):
+    """The latest results of a function that computes several in the time of one. Thread-safe."""
+
+    def __init__(self, function: Callable[[list[_Key]], list[Ints]]) -> None:
+        self._function = function
+        self._results: dict[_Key, Ints] = {}
+
+    def __call__(self, *keys: _Key) -> list[Ints]:
+        latest = self._results  # replaced by other threads, never changed
+        known = {key: latest[key] for key in keys if key in latest}
+        missing = [key for key in keys if key not in known]
+        if missing:
+            known.update(zip(missing, self._function(missing), strict=True))
+            others = [(key, found) for key, found in latest.items() if key not in known]
+            self._results = dict(others[-3 * _MOST_LANES :]) | known
+        return [known[key] for key in keys]
 
 
-@lru_cache(maxsize=4 * _MOST_LANES)
-def _group_positions(blocks: BlockShuffle, key: int, group: int) -> Ints:
-    first = blocks.blocks(key, group)[:, None] * blocks.block_length
-    positions = (first + np.arange(blocks.block_length)).ravel()
-    positions = positions[positions < blocks.num_records]  # the short block
-    chosen: Ints = positions[shuffled_range(len(positions), group_key(key, group))]
-    return chosen
+@_Latest
+def _permuted_blocks(passes: list[tuple[BlockShuffle, int]]) -> list[Ints]:
+    """Return the blocks of each of several (order, key), permuted."""
+    return permutations([blocks.num_blocks for blocks, _ in passes], [key for _, key in passes])
+
+
+@_Latest
+def _group_positions(groups: list[tuple[BlockShuffle, int, int]]) -> list[Ints]:
+    """Return the shuffled positions of each of several (order, key, group)."""
+    stored = []
+    for blocks, key, group in groups:
+        first = blocks.blocks(key, group)[:, None] * blocks.block_length
+        positions = (first + np.arange(blocks.block_length)).ravel()
+        stored.append(positions[positions < blocks.num_records])  # the short block
+    keys = [group_key(key, group) for _, key, group in groups]
+    chosen = shuffled_ranges([*map(len, stored)], keys)
+    return [positions[rows] for positions, rows in zip(stored, chosen, strict=True)]
 
 
 @lru_cache(maxsize=4)

@@ -7,10 +7,10 @@ Everything is a function of a *key*, a number from 0 to 2³¹ − 2:
 * `mix` derives a key from a key and numbers: seed → epoch → group. It uses integer operators only,
   so the same lines work on Python integers, int64 arrays and int64 tensors, and no product exceeds
   2⁴⁸. (64-bit multiplicative hashes rely on overflow, where Python and int64 differ.)
-* `permute` returns elements of a permutation without computing the rest. It is the generalized
-  Feistel network with cycle walking of Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
-  CT-RSA 2002. It orders the blocks of an epoch; a graph computes a few blocks at a time.
-* `shuffled_range` is a Fisher-Yates shuffle by the numbers of Philox4x32-10 (Salmon and others,
+* `permute_table` returns elements of a permutation without computing the rest. With cycle walking
+  it is the generalized Feistel network of Black and Rogaway, "Ciphers with Arbitrary Finite
+  Domains", CT-RSA 2002. It orders the blocks of an epoch; a graph computes a few at a time.
+* `shuffled_ranges` is a Fisher-Yates shuffle by the numbers of Philox4x32-10 (Salmon and others,
   "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). TensorFlow's `ShuffleDataset` op with a
   full window gives the same order, so a graph can shuffle a group with that op.
 * `random_numbers` returns floats of NumPy's Philox4x64-10, whose counter gives random access.
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -78,36 +79,42 @@ def shuffle_seeds(key: Any) -> tuple[Any, Any]:
     return key + 1, mix(key, 1)  # TensorFlow draws seeds if both are zero
 
 
-def shuffled_range(length: int, key: int) -> list[int]:
-    """Return the numbers below `length` in the order of TensorFlow's shuffle op for a key."""
-    left = np.arange(length, 0, -1)
-    steps = _philox4x32(*shuffle_seeds(key), length) % left.astype(np.uint64)
-    numbers = list(range(length))
-    for i, j in enumerate((steps.astype(np.int64) + np.arange(length)).tolist()):
-        numbers[i], numbers[j] = numbers[j], numbers[i]
-    return numbers
+def shuffled_ranges(lengths: Sequence[int], keys: Sequence[int]) -> list[list[int]]:
+    """Return the numbers below each length in the order of TensorFlow's shuffle op for each key.
+
+    Several are computed in little more time than one.
+    """
+    seeds = shuffle_seeds(np.array(keys, np.int64)[:, np.newaxis])
+    ranges = [[*range(length)] for length in lengths]
+    for numbers, drawn in zip(ranges, _philox4x32(*seeds, max(lengths)), strict=True):
+        places = np.arange(len(numbers))
+        steps = drawn[: len(numbers)].astype(np.int64) % (len(numbers) - places)
+        for i, j in enumerate((steps + places).tolist()):
+            numbers[i], numbers[j] = numbers[j], numbers[i]
+    return ranges
 
 
-def _philox4x32(seed: int, seed2: int, number: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return the first `number` 32-bit numbers that TensorFlow draws with two seeds below 2³²."""
+def _philox4x32(seeds: Ints, seeds2: Ints, number: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Return [n, number], the first 32-bit numbers that TensorFlow draws with the seeds, [n, 1]."""
     # A counter is four 32-bit words: the first counts, the third is the second seed. Each of the
     # ten rounds multiplies two words to 64 bits. The high half crosses over to the other pair,
     # xored with a key word. The two key words advance by 2³² times the golden ratio and √3 − 1.
     blocks = np.arange(-(-number // _PHILOX_NUMBERS), dtype=np.uint64)
-    zero, half = np.zeros_like(blocks), np.uint64(32)
-    counters = [blocks, zero, zero + np.uint64(seed2), zero]
-    keys = [seed, 0]
+    zero, half = np.zeros((len(seeds), len(blocks)), np.uint64), np.uint64(32)
+    counters = [zero + blocks, zero, zero + seeds2.astype(np.uint64), zero]
+    keys = [seeds.astype(np.uint64), zero[:, :1]]
     for _ in range(10):
         low = counters[0] * np.uint64(0xD2511F53)
         high = counters[2] * np.uint64(0xCD9E8D57)
         counters = [
-            (high >> half) ^ counters[1] ^ np.uint64(keys[0]),
+            (high >> half) ^ counters[1] ^ keys[0],
             high & np.uint64(_UINT32),
-            (low >> half) ^ counters[3] ^ np.uint64(keys[1]),
+            (low >> half) ^ counters[3] ^ keys[1],
             low & np.uint64(_UINT32),
         ]
-        keys = [(keys[0] + 0x9E3779B9) & _UINT32, (keys[1] + 0xBB67AE85) & _UINT32]
-    return np.stack(counters, axis=1).ravel()[:number]
+        steps = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
+        keys = [(key + step) & np.uint64(_UINT32) for key, step in zip(keys, steps, strict=True)]
+    return np.stack(counters, axis=2).reshape(len(seeds), -1)[:, :number]
 
 
 def table_shape(size: int) -> tuple[int, int]:
@@ -128,12 +135,16 @@ def permute_table(places: _T, rows: Any, columns: Any, key: Any) -> _T:
     return row * columns + column  # type: ignore[no-any-return]
 
 
-def permute(places: Ints, size: int, key: int) -> Ints:
-    """Return the elements at `places` of a permutation of the numbers below `size`."""
-    # The table has up to √size fields too many. Cycle walking: an element that is not below `size`
+def permutations(sizes: Sequence[int], keys: Sequence[int]) -> list[Ints]:
+    """Return for each size and key a permutation of the numbers below the size.
+
+    Several are computed in little more time than one.
+    """
+    # A table has up to √size fields too many. Cycle walking: an element that is not below its size
     # is permuted again until it is. The result stays a permutation.
-    shape = table_shape(size)
-    elements = permute_table(places, *shape, key)
-    while (outside := elements >= size).any():
-        elements[outside] = permute_table(elements[outside], *shape, key)
-    return elements
+    tables = [(*table_shape(size), key, size) for size, key in zip(sizes, keys, strict=True)]
+    table = np.repeat(np.array(tables, np.int64).T, sizes, axis=1)
+    elements = permute_table(np.concatenate([*map(np.arange, sizes)]), *table[:3])
+    while (outside := elements >= table[3]).any():
+        elements[outside] = permute_table(elements[outside], *table[:3, outside])
+    return np.split(elements, np.cumsum(sizes)[:-1])
