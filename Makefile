@@ -40,7 +40,7 @@ tests-check:
 	$(BIN)/pytest $(WORKERS) --quick
 
 tests-test:
-	$(BIN)/pytest $(WORKERS) --durations 25
+	$(BIN)/pytest $(WORKERS)
 
 docs: .venv/installed-test
 	$(BIN)/sphinx-build --nitpicky --fail-on-warning --keep-going --quiet \

@@ -24,7 +24,7 @@ from shardprep.errors import name_options_as_flags
 from shardprep.storage import store
 from shardprep.writer.engine import PRELOADED
 from tests.source.ordeal import Ordeal, made
-from tests.support import builders
+from tests.support import builders, costs
 from tests.support.browser import MISSING, need_browser
 from tests.support.builders import build, sample
 from tests.support.examples import load_profile
@@ -56,6 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "programs" in (given := getattr(config, "workerinput", {})):
         use_servers(given["programs"])
+    else:
+        config.pluginmanager.register(costs.Ledger())
+    config.pluginmanager.register(costs.Meter())
     # Workers of a build import what a test module brings: builds with workers take half the time.
     PRELOADED.extend(["pytest", "tests.support.builders"])
 
