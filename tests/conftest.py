@@ -65,8 +65,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
-    """Give a test process the address of the process that starts programs."""
+    """Give a test process what it shares with the others.
+
+    That is the address of the process that starts programs, and the tests to begin with: all have
+    to have one order.
+    """
     node.workerinput["programs"] = share_servers()
+    node.workerinput["longest"] = _longest()
+
+
+@functools.cache
+def _longest() -> list[str]:
+    return costs.longest(costs.kept())
 
 
 def pytest_collection_finish() -> None:
@@ -75,7 +85,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--quick`, keep a few cases of each test that is not thorough."""
+    """Begin with the longest tests; with `--quick`, keep a few cases of those not thorough."""
+    costs.begin_with(items, getattr(config, "workerinput", {}).get("longest", ()))
     if not config.getoption("--quick"):
         return
     cases = defaultdict[str, list[pytest.Item]](list)

@@ -61,3 +61,14 @@ def test_the_table_has_the_highest_costs_and_their_sum() -> None:
     ]
     assert [line.split()[0] for line in costs.table(by_test)][:2] == ["29.0", "28.0"]
     assert len(costs.table(by_test)) == 26
+
+
+def test_the_longest_tests_begin_and_the_others_keep_their_order(
+    request: pytest.FixtureRequest,
+) -> None:
+    by_test = {f"a.py::test[{i}]": Cost(100.0 - i, float(i)) for i in range(30)}
+    assert costs.longest(by_test) == [f"a.py::test[{i}]" for i in range(29, 4, -1)]
+    own = [item for item in request.session.items if item.path == request.path]
+    last, before = own[-1], [item.nodeid for item in own[:-1]]
+    costs.begin_with(own, {last.nodeid, "gone.py::test"})
+    assert [item.nodeid for item in own] == [last.nodeid, *before]

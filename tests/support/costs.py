@@ -11,7 +11,7 @@ import json
 import os
 import resource
 from collections import defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -101,6 +101,19 @@ def keep(costs: Mapping[str, Cost], path: Path = _KEPT) -> None:
     begun = path.with_suffix(f".{os.getpid()}")
     begun.write_text(json.dumps({**kept(path), **costs}))
     begun.rename(path)
+
+
+def longest(costs: Mapping[str, Cost]) -> list[str]:
+    """Return the ids of the tests that were longest by a clock."""
+    return sorted(costs, key=lambda test: -costs[test].wall)[:_NUM_SHOWN]
+
+
+def begin_with(items: list[pytest.Item], tests: Collection[str]) -> None:
+    """Put these tests first: no process has to wait for a long one at the end of a run.
+
+    The order is otherwise kept, because tests of a file share what the file makes once.
+    """
+    items.sort(key=lambda item: item.nodeid not in tests)
 
 
 def by_file(costs: Mapping[str, Cost]) -> Costs:
