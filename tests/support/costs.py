@@ -7,6 +7,7 @@ test, as a browser does, is not counted.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -17,7 +18,8 @@ from typing import NamedTuple, cast
 
 import pytest
 
-_KEPT = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "shardprep-tests/costs.json")
+_CACHE = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+_KEPT = Path(_CACHE, "shardprep-tests", "costs.json")
 """Outside of the clone: a clean clone starts with the costs of the clone before."""
 _PROPERTY = "processor seconds"
 _NUM_SHOWN = 25
@@ -76,7 +78,8 @@ class Ledger:
         self._costs[report.nodeid] = self._costs[report.nodeid].plus(Cost(cpu, report.duration))
 
     def pytest_sessionfinish(self) -> None:
-        keep(self._costs)
+        with contextlib.suppress(OSError):  # a home that cannot be written to is no fault
+            keep(self._costs)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if len(self._costs) < _NUM_SHOWN:
