@@ -24,7 +24,7 @@ from shardprep.errors import name_options_as_flags
 from shardprep.storage import store
 from shardprep.writer.engine import PRELOADED
 from tests.source.ordeal import Ordeal, made
-from tests.support import builders
+from tests.support import builders, costs
 from tests.support.browser import MISSING, need_browser
 from tests.support.builders import build, sample
 from tests.support.examples import load_profile
@@ -56,14 +56,27 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "programs" in (given := getattr(config, "workerinput", {})):
         use_servers(given["programs"])
+    else:
+        config.pluginmanager.register(costs.Ledger())
+    config.pluginmanager.register(costs.Meter())
     # Workers of a build import what a test module brings: builds with workers take half the time.
     PRELOADED.extend(["pytest", "tests.support.builders"])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
-    """Give a test process the address of the process that starts programs."""
+    """Give a test process what it shares with the others.
+
+    That is the address of the process that starts programs, and the tests to begin with: all have
+    to have one order.
+    """
     node.workerinput["programs"] = share_servers()
+    node.workerinput["longest"] = _longest()
+
+
+@functools.cache
+def _longest() -> list[str]:
+    return costs.longest(costs.kept())
 
 
 def pytest_collection_finish() -> None:
@@ -72,7 +85,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--quick`, keep a few cases of each test that is not thorough."""
+    """Begin with the longest tests; with `--quick`, keep a few cases of those not thorough."""
+    costs.begin_with(items, getattr(config, "workerinput", {}).get("longest", ()))
     if not config.getoption("--quick"):
         return
     cases = defaultdict[str, list[pytest.Item]](list)

@@ -29,6 +29,7 @@ from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any, cast
 
+from tests.support import costs
 from tests.support.paths import ROOT
 from tests.support.torchvision import import_torchvision
 
@@ -166,6 +167,7 @@ class Program:
             time.sleep(0.01)
         out, errors = ((self._folder / name).read_text() for name in ("out", "errors"))
         done = Done(self._arguments, int(code.read_text()), out, errors)
+        costs.add_program(float((self._folder / "seconds").read_text()))
         shutil.rmtree(self._folder)
         return done
 
@@ -300,7 +302,8 @@ def _keep(task: dict[str, Any]) -> None:
     if pid == 0:
         _run(folder, task)
     (folder / "pid").write_text(str(pid))
-    _, status = os.waitpid(pid, 0)
+    _, status, used = os.wait4(pid, 0)
+    (folder / "seconds").write_text(str(used.ru_utime + used.ru_stime))
     (folder / "code.new").write_text(str(os.waitstatus_to_exitcode(status)))
     (folder / "code.new").rename(folder / "code")
 
