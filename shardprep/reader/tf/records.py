@@ -168,7 +168,7 @@ _permuted = tf.function(  # one graph per process, not one per `load`
 def shuffled(dataset: Any, window: int, key: Any) -> Any:
     """Return the dataset shuffled in a window, in an order that depends only on the key.
 
-    A window of the whole dataset gives the order of `permutation.shuffled_range`. The order of
+    A window of the whole dataset gives the order of `permutation.shuffled_ranges`. The order of
     `Dataset.shuffle` would also depend on TensorFlow's global seed, and change in each iteration.
     """
     seed, seed2 = permutation.shuffle_seeds(key)
