@@ -39,8 +39,8 @@ lint:
 types:
 	@test -d .mypy_cache || tar --extract --file $(TYPES) 2>/dev/null || true
 	$(BIN)/mypy
-	@mkdir -p $(dir $(TYPES))
-	@tar --create --file $(TYPES).$$$$ .mypy_cache && mv $(TYPES).$$$$ $(TYPES)
+	@(mkdir -p $(dir $(TYPES)) && tar --create --file $(TYPES).$$$$ .mypy_cache && \
+		mv $(TYPES).$$$$ $(TYPES)) 2>/dev/null || true
 
 tests-check:
 	$(BIN)/pytest $(WORKERS) --quick

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardprep.dataset.schema import BOX, IMAGE, KEYPOINTS, POINTS, Schema
 from shardprep.errors import RecordError
-from shardprep.reader.array_types import Ints
+from shardprep.reader.array_types import Columns, Ints
 from shardprep.reader.arrays.filler import Filler, Filling, NewArray
 from shardprep.reader.arrays.memory import ALIGNMENT, HostMemory
 from shardprep.reader.config import BatchOptions
@@ -142,8 +142,7 @@ class BatchMaker:
             if self._options.on_error == "raise":
                 raise filling.errors[row]
             self._found_bad(filling.numbers[row], filling.errors[row])
-            key, columns = filling.keys[row], filling.columns
-            fill = partial(self._examples.fill, columns=columns, row=row, key=key)
+            fill = partial(self._fill, columns=filling.columns, row=row, key=filling.keys[row])
             self._records.next_good(filling.numbers[row], fill, self._bad, self._found_bad)
         return self._finished(filling.columns)
 
@@ -154,6 +153,10 @@ class BatchMaker:
     def close(self) -> None:
         """Stop the threads. `begin` starts new ones."""
         self._filler.close()
+
+    def _fill(self, number: int, columns: Columns, row: int, key: int) -> None:
+        for _ in self._examples.steps(number, columns, row, key):
+            pass
 
     def _found_bad(self, number: int, error: RecordError) -> None:
         if number not in self._bad:

@@ -354,12 +354,8 @@ class ExampleReader:
         except Exception as error:
             raise self._record_error(number, error) from error
 
-    def fill(self, number: int, columns: Columns, row: int, key: int) -> None:
-        for _ in self.steps(number, columns, row, key):
-            pass
-
     def steps(self, number: int, columns: Columns, row: int, key: int) -> Iterator[None]:
-        """Do the same as `fill` in two steps, see `FeatureDecoder.steps`."""
+        """Fill a row of a batch in two steps, see `FeatureDecoder.steps`."""
         payload = self.records.payload(number)
         try:
             yield from self.decoder.steps(payload, columns, row, key)
