@@ -116,11 +116,11 @@ class FeatureDecoder:
         `out` gets the pixels of an image; only if `image_shape` is its shape.
         """
         raw = self._raw(payload)
-        image = self._image(raw, out)
         values = {name: self._value(name, raw) for name in self._plain_features}
-        values[self.image_name] = image
+        if self.image_name in self.names:
+            values[self.image_name] = self._image(raw, out)
         if self._is_annotated:
-            values |= self._annotated(raw, image)
+            values |= self._annotated(raw, values[self.image_name])
         return {name: values[name] for name in self.names}
 
     def fill(self, payload: memoryview, columns: Columns, row: int, key: int) -> None:
