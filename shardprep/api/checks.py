@@ -38,10 +38,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
             metavar="SOURCE",
             shown="source of ./shardprep.toml",
         ),
-        "against": Option(
-            "Compare the original images with this source, byte for byte, without decoding.",
-            metavar="SOURCE",
-        ),
         "leaks": Option(
             "Search for copies of an image in different splits, and check the certificate of the "
             "build."
@@ -74,7 +70,6 @@ def verify(
     decode: bool = False,
     repair: bool = False,
     source: str | Path | None = None,
-    against: str | Path | None = None,
     leaks: bool = False,
     workers: int | None = None,
     store_timeout: float | None = None,
@@ -89,27 +84,15 @@ def verify(
         DatasetError: the dataset does not exist, or its build is not finished.
         RecipeError: the source for the repair is not given and not known.
         BuildError: the repair would not give the same bytes. The dataset is left unchanged.
-        SourceError: the source for the repair or the comparison cannot be read.
+        SourceError: the source for the repair cannot be read.
         StorageError: object storage does not answer, or refuses a request.
     """
     with answering(store_timeout), watched(progress) as watch:
         num = num_workers(workers)
-        place, origin, other = files_at(dataset, damaged=True), None, None
+        place, origin = files_at(dataset, damaged=True), None
         if repair:
             origin = repair_source(str(place), None if source is None else str(source))
-        if against is not None:
-            from shardprep.source.file_listing import find_files
-
-            other = local_source(str(against), watch, refresh=False)
-            next(iter(find_files(other)), None)  # raises SourceError if it does not exist
         result = _checked(place, origin, watch, decode=decode, num_workers=num)
-        if other is not None:
-            from shardprep.verifier.dataset import compare_source
-
-            checked = dataset_at(result.location)
-            difference = compare_source(checked, other, num_threads=num, watcher=watch)
-            watch.finish()
-            result = replace(result, against=difference)
         if leaks and not result.problems:
             from shardprep.reporter.leaks import find_leaks
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
-from shardprep.dataset.diff import SourceDifference
 from shardprep.dataset.leak_check import LeakSearch
 from shardprep.dataset.manifest import Manifest, Totals, Unmatched
 from shardprep.reporter.findings.finding import Finding
@@ -117,7 +116,7 @@ class PlanJson(TypedDict):
 
 
 class VerifyJson(TypedDict):
-    """The problems of a dataset. With problems or differences, the command exits with 3."""
+    """The problems of a dataset. With problems or leaks, the command exits with 3."""
 
     path: str
     """The dataset: a folder, or an address in object storage."""
@@ -136,8 +135,6 @@ class VerifyJson(TypedDict):
     repaired: NotRequired[tuple[Problem, ...]]
     """With `--repair`: the problems before the repair, if any. `problems` are the problems after
     it."""
-    against: NotRequired[SourceDifference]
-    """With `--against`: the differences from that source. They are not problems of the dataset."""
     leaks: NotRequired[LeakSearch]
     """With `--leaks`, if there is no problem: copies of images in different splits."""
 

@@ -70,7 +70,7 @@ class Upload(Card):
 OPTIONS: dict[str, dict[str, Option]] = {
     "export": {
         "dataset": DATASET,
-        "to": Option("Layout: webdataset, parquet, folder, tfod, coco or yolo.", metavar="LAYOUT"),
+        "to": Option("Layout: webdataset, parquet, folder, coco or yolo.", metavar="LAYOUT"),
         "croissant": Option(
             "Instead of an export, write croissant.json into the dataset's folder."
         ),
@@ -124,7 +124,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
 def export(
     dataset: str | Path | None = None,
     *,
-    to: Literal["webdataset", "parquet", "folder", "tfod", "coco", "yolo"] | None = None,
+    to: Literal["webdataset", "parquet", "folder", "coco", "yolo"] | None = None,
     croissant: bool = False,
     out: str | Path | None = None,
     split: AnySplit | None = None,

@@ -14,32 +14,30 @@ if TYPE_CHECKING:
     from shardprep.api.json_types import Overlap, Problem, Verification
     from shardprep.cli.console import Terminal
     from shardprep.cli.options import Call
-    from shardprep.dataset.diff import Difference, ItemChange, SourceChange, SourceDifference
+    from shardprep.dataset.diff import Difference, ItemChange
     from shardprep.dataset.leak_check import LeakSearch
 
 _SHOWN = 5
+_SHOWN_CHANGES = 3
 
 
 def verify(call: Call, *, as_json: bool) -> None:
     """Check every byte, record, label and document of a dataset.
 
-    Exits with 3 if problems are found or remain after --repair, if the source
-    of --against differs, or if --leaks finds copies in different splits.
+    Exits with 3 if problems are found or remain after --repair, or if --leaks
+    finds copies in different splits.
 
     Examples:
         shardprep verify
         shardprep verify tfrecords/dogs_vs_cats --decode
         shardprep verify tfrecords/dogs_vs_cats --leaks
         shardprep verify tfrecords/dogs_vs_cats --repair --source dogs-vs-cats.zip
-        shardprep verify tfrecords/dogs_vs_cats --against dogs-vs-cats.zip
     """
     found = call()
     if not as_json:
         if found.before is not None:
             _print_checked(console(), found.before)
         _print_checked(console(), found)
-        if found.against is not None:
-            _print_source_changes(console(), found.against)
         if found.leaks is not None:
             _print_leaks(console(), found.leaks)
         elif call.keywords.get("leaks"):
@@ -50,13 +48,11 @@ def verify(call: Call, *, as_json: bool) -> None:
         from shardprep.api.json_types import VerifyJson
 
         summary = picked(VerifyJson, found, path=found.location)
-        for name in ("repaired", "against", "leaks"):
+        for name in ("repaired", "leaks"):
             if summary[name] is None:
                 del summary[name]
         print_json(summary)
-    is_equal = found.against is None or found.against.is_equal
-    is_clean = found.leaks is None or found.leaks.is_clean
-    if found.problems or not (is_equal and is_clean):
+    if found.problems or not (found.leaks is None or found.leaks.is_clean):
         raise typer.Exit(EXIT_PROBLEMS)
 
 
@@ -89,27 +85,12 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
         from shardprep.api.checks import repairing
 
         terminal.entry("next", f"{repairing(found)} rebuilds the damaged files from the source")
-    elif found.against is not None and not found.against.is_equal:
-        command = f"shardprep build {found.against.source} --reuse {found.location}"
-        terminal.entry("next", f"{command} with another --version builds from the current source")
     elif found.leaks is not None and not found.leaks.is_clean:
         text = "build again with --split RATIOS and --group near, or with --dedup near"
         terminal.entry("next", f"{text}; shardprep report shows the pictures")
     elif not found.problems and not decode:
         command = f"shardprep verify {shlex.quote(found.location)} --decode"
         terminal.entry("next", f"{command} also checks the pixels of every image")
-
-
-def _print_source_changes(terminal: Terminal, found: SourceDifference) -> None:
-    from shardprep.cli.console import print_changes
-    from shardprep.dataset.diff import SOURCE_MEANINGS
-
-    terminal.entry("against", found.source)
-    print_changes(terminal, found, SOURCE_MEANINGS, _source_line)
-    images = counted(found.num_before, "image")
-    which = f"all {images}" if found.is_equal else f"{found.num_same:,} of {images}"
-    style = "green" if found.is_equal else "red"
-    terminal.notice(f"{which} are equal to the source, byte for byte", style=style)
 
 
 def _print_leaks(terminal: Terminal, found: LeakSearch) -> None:
@@ -139,16 +120,6 @@ def _print_leaks(terminal: Terminal, found: LeakSearch) -> None:
         "splits",
         style="green" if found.is_clean else "red",
     )
-
-
-def _source_line(change: SourceChange) -> str:
-    from shardprep.cli.console import HASH_DIGITS
-
-    if change.kind == "changed":
-        return f"{change.key}: {change.before[:HASH_DIGITS]} → {change.after[:HASH_DIGITS]}"
-    if change.kind == "moved":
-        return f"{change.key} → {change.after}"
-    return f"{change.key}: {change.after}" if change.kind == "unreadable" else change.key
 
 
 def _print_problems(terminal: Terminal, verification: Verification) -> None:
@@ -241,11 +212,8 @@ def diff(call: Call, *, as_json: bool) -> None:
 
 
 def _print_difference(terminal: Terminal, found: Difference) -> None:
-    from shardprep.cli.console import print_changes
-    from shardprep.dataset.diff import MEANINGS
-
     terminal.heading(found.before, f" → {found.after}")
-    print_changes(terminal, found, MEANINGS, _change_line)
+    _print_changes(terminal, found)
     for name in ("classes_added", "classes_removed"):
         if names := getattr(found, name):
             verb = name.removeprefix("classes_")
@@ -260,6 +228,25 @@ def _print_difference(terminal: Terminal, found: Difference) -> None:
     if not found.is_equal and found.num_same == found.num_before == found.num_after:
         verdict = "the same items, but the shards differ (order, number of shards or encoding)"
     terminal.notice(f"{records}: {verdict}", style="green" if found.is_equal else "")
+
+
+def _print_changes(terminal: Terminal, found: Difference) -> None:
+    """Print the number of changes of each kind and the first few."""
+    from shardprep.cli.console import plain_table
+    from shardprep.dataset.diff import MEANINGS
+
+    kinds = {kind: number for kind, number in found.num_changes.items() if number}
+    if kinds:
+        table = plain_table("change", "items", "what it means", left=("what it means",))
+        for kind, number in kinds.items():
+            table.add_row(kind, f"{number:,}", MEANINGS[kind])
+        terminal.print(table)
+    for kind, number in kinds.items():
+        for i, change in enumerate(found.some(kind, _SHOWN_CHANGES)):
+            terminal.entry(kind if i == 0 else "", _change_line(change))
+        if number > _SHOWN_CHANGES:
+            more = f"and {number - _SHOWN_CHANGES:,} more; --json lists them all"
+            terminal.entry("", more, style="dim")
 
 
 def _change_line(change: ItemChange) -> str:

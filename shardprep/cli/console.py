@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -18,14 +18,10 @@ from rich.text import Text
 
 from shardprep.errors import printable
 
-if TYPE_CHECKING:
-    from shardprep.dataset.diff import Difference, SourceDifference
-
 _UNWRAPPED_CELLS = 1 << 20
 """Line width if not on a terminal: lines are not wrapped, so that grep finds them."""
 _TITLE_CELLS = 10
 HASH_DIGITS = 12
-_SHOWN_CHANGES = 3
 
 
 class Terminal(Console):
@@ -78,24 +74,3 @@ def plain_table(*titles: str, left: Collection[str] = ("",)) -> Table:
 def counts_line(counts: Mapping[str, int]) -> str:
     """Return counts as text: "3 junk, 1 not an image"."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())
-
-
-def print_changes(
-    terminal: Terminal,
-    difference: Difference | SourceDifference,
-    meanings: Mapping[str, str],
-    line: Callable[[Any], str],
-) -> None:
-    """Print the number of changes of each kind and the first few, which `line` turns into text."""
-    kinds = {kind: number for kind, number in difference.num_changes.items() if number}
-    if kinds:
-        table = plain_table("change", "items", "what it means", left=("what it means",))
-        for kind, number in kinds.items():
-            table.add_row(kind, f"{number:,}", meanings[kind])
-        terminal.print(table)
-    for kind, number in kinds.items():
-        for i, change in enumerate(difference.some(kind, _SHOWN_CHANGES)):
-            terminal.entry(kind if i == 0 else "", line(change))
-        if number > _SHOWN_CHANGES:
-            more = f"and {number - _SHOWN_CHANGES:,} more; --json lists them all"
-            terminal.entry("", more, style="dim")

@@ -20,10 +20,10 @@ def export(call: Call, *, as_json: bool) -> None:
     """Write a dataset in the layout of another library; stored images are copied unchanged.
 
     webdataset: tars with image, class and JSON. parquet: files for Hugging Face, with a card and
-    croissant.json. folder: split/class/name.jpg, a table and COCO's JSON. tfod: TFRecords for
-    TensorFlow's object detection. coco: images/ and annotations/ for pycocotools and torchvision.
-    yolo: images/, labels/ and data.yaml for Ultralytics. Raw pixels become PNG. If an export is
-    interrupted, the same command continues it. --croissant describes the dataset itself.
+    croissant.json. folder: split/class/name.jpg, a table and COCO's JSON. coco: images/ and
+    annotations/ for pycocotools and torchvision. yolo: images/, labels/ and data.yaml for
+    Ultralytics. Raw pixels become PNG. If an export is interrupted, the same command continues it.
+    --croissant describes the dataset itself.
 
     Examples:
         shardprep export --to webdataset

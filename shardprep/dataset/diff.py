@@ -1,15 +1,13 @@
-"""The differences between two datasets, or between a dataset and the current state of a source.
+"""The differences between two datasets.
 
 Items are matched by key. Targets are compared by class name, originals by SHA-256. Records are read
 only if the item tables cannot show whether they are equal: if both datasets have boxes, masks or
 columns of tables, or if two records have the same length. In equal shards, they are read only if
-the class names of objects or masks differ. A source is compared only by key and SHA-256.
+the class names of objects or masks differ.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
@@ -130,7 +128,8 @@ class Difference(Card):
         return {title: value for title, value in lines.items() if value}
 
     def some(self, kind: str, number: int) -> list[ItemChange]:
-        return [ItemChange(**row) for row in _first_changes(self.changes, kind, number)]  # type: ignore[arg-type]
+        rows = self.changes.filter(pc.equal(self.changes["kind"], kind)).slice(0, number)
+        return [ItemChange(**row) for row in rows.to_pylist()]
 
 
 def compare(before: OpenDataset, after: OpenDataset) -> Difference:
@@ -138,7 +137,7 @@ def compare(before: OpenDataset, after: OpenDataset) -> Difference:
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(_side, (before, after))
     changes = pa.concat_tables(_changes(one, two))
-    counts = _num_by_kind(changes, MEANINGS)
+    counts = {kind: pc.sum(pc.equal(changes["kind"], kind)).as_py() or 0 for kind in MEANINGS}
     classes, classes_now = before.manifest.labels.names, after.manifest.labels.names
     features = tuple(feature_differences(before.schema, after.schema))
     num_before, num_after = (
@@ -326,126 +325,6 @@ def _num_changed(changes: pa.Table) -> int:
     return len(pc.unique(changes.filter(pc.invert(apart))["key"]))
 
 
-CHANGED, UNREADABLE, GONE, MOVED, NEW = "changed", "unreadable", "gone", "moved", "new"
-SOURCE_MEANINGS = {
-    CHANGED: "images of the dataset, with other bytes in the source",
-    UNREADABLE: "images of the dataset that the source has, and that cannot be read",
-    GONE: "images of the dataset that the source does not have",
-    MOVED: "images of the dataset under another path in the source",
-    NEW: "images of the source that the dataset does not have",
-}
-
-ORIGINALS = pa.schema([(name, pa.string()) for name in ("key", "original_sha256", "reason")])
-"""Columns of a table of originals.
-
-`original_sha256` is in hexadecimal. If the original cannot be read, it is null and `reason` says
-why.
-"""
-
-
-class SourceChange(NamedTuple):
-    """One difference between a dataset and a source."""
-
-    key: str
-    """Path of the image; for a moved image, the path in the dataset."""
-    kind: Literal["changed", "unreadable", "gone", "moved", "new"]
-    """`changed`: other bytes in the source. `unreadable`, `gone`: cannot be read or is missing in
-    the source. `moved`: same bytes under another path. `new`: only in the source."""
-    before: str
-    """SHA-256 of the original in the dataset, or "" if the image is new or was unreadable."""
-    after: str
-    """SHA-256 of the original in the source, or the reason why it cannot be read; the new path if
-    the image moved; "" if it is gone."""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class SourceDifference(Card):
-    """The differences between the originals of a dataset and those in a source."""
-
-    source: str
-    """The source: a folder, an archive or an address; for a Kaggle slug, its local archive."""
-    is_equal: bool
-    """True if the source has exactly the images of the dataset, byte for byte."""
-    num_before: int
-    """Number of images that the dataset wrote or rejected."""
-    num_same: int
-    """Number of these images that the source has under the same path, byte for byte."""
-    num_changes: dict[str, int]
-    """Number of differences by kind; 0 for kinds without a difference."""
-    changes: Annotated[pa.Table, list[SourceChange]]
-    """All differences, sorted by kind, then in the order of the dataset or of the source; in Python
-    a pyarrow table."""
-
-    def facts(self) -> dict[str, Any]:
-        lines = {
-            "source": self.source,
-            "same": f"{self.num_same:,} of {self.num_before:,} images",
-            "changes": {kind: number for kind, number in self.num_changes.items() if number},
-        }
-        return {title: value for title, value in lines.items() if value}
-
-    def some(self, kind: str, number: int) -> list[SourceChange]:
-        return [SourceChange(**row) for row in _first_changes(self.changes, kind, number)]  # type: ignore[arg-type]
-
-
-def compare_originals(source: str, items: pa.Table, originals: pa.Table) -> SourceDifference:
-    """Return the differences between the items of a dataset and the originals in a source.
-
-    `items` has `key`, `status` and `original_sha256` of all inputs of the dataset. `originals` has
-    the columns `ORIGINALS` and a row for each image of the source that the dataset wrote, rejected
-    or does not know.
-    """
-    ours = items.filter(pc.not_equal(items["status"].cast("string"), item_table.SKIPPED))
-    place = _places_of(ours["key"], originals["key"], np.ones(len(originals), bool))
-    is_new = np.ones(len(originals), bool)
-    common = np.flatnonzero(place >= 0)
-    is_new[place[common]] = False
-    was = ours["original_sha256"].take(common)
-    now, reason = (originals[name].take(place[common]) for name in ("original_sha256", "reason"))
-    is_other, is_read = _differ(was, now), np.asarray(pc.is_valid(now))
-    tables = []
-    for kind, rows, after in (
-        (CHANGED, np.flatnonzero(is_other & is_read), now),
-        (UNREADABLE, np.flatnonzero(is_other & ~is_read), reason),
-    ):
-        key, before = ours["key"].take(common[rows]), was.take(rows)
-        tables.append(_change_table(kind, key, before, after.take(rows)))
-    num_same = len(common) - int(is_other.sum())
-    gone, new = np.flatnonzero(place < 0), np.flatnonzero(is_new)
-    tables += _unpaired(ours.take(gone), originals.take(new))
-    changes = pa.concat_tables(tables)
-    return SourceDifference(
-        source=source,
-        is_equal=not len(changes),
-        num_before=len(ours),
-        num_same=num_same,
-        num_changes=_num_by_kind(changes, SOURCE_MEANINGS),
-        changes=changes,
-    )
-
-
-def _unpaired(gone: pa.Table, new: pa.Table) -> list[pa.Table]:
-    """Return tables of the gone, moved and new images; equal bytes mean that an image moved."""
-    free: defaultdict[str, deque[int]] = defaultdict(deque)
-    for number, sha256 in enumerate(new["original_sha256"].to_pylist() if len(gone) else ()):
-        if sha256 is not None:
-            free[sha256].append(number)
-    to = np.full(len(gone), -1)
-    for number, sha256 in enumerate(gone["original_sha256"].to_pylist() if free else ()):
-        if free.get(sha256):
-            to[number] = free[sha256].popleft()
-    has_moved = to >= 0
-    left, moved = gone.filter(~has_moved), gone.filter(has_moved)
-    moved_to = new["key"].take(to[has_moved])
-    added = new.take(np.setdiff1d(np.arange(len(new)), to[has_moved]))
-    found = pc.coalesce(added["original_sha256"], added["reason"])
-    return [
-        _change_table(GONE, left["key"], left["original_sha256"], None),
-        _change_table(MOVED, moved["key"], moved["original_sha256"], moved_to),
-        _change_table(NEW, added["key"], None, found),
-    ]
-
-
 _ROWS = pa.schema([(name, pa.string()) for name in ("key", "kind", "before", "after")])
 
 
@@ -467,12 +346,3 @@ def _change_table(kind: str, key: Any, before: Any, after: Any) -> pa.Table:
     columns = [[""] * len(key) if one is None else one for one in (before, after)]
     table = pa.table([key, [kind] * len(key), *columns], _ROWS)
     return pa.table([pc.fill_null(column, "") for column in table.columns], _ROWS)
-
-
-def _num_by_kind(changes: pa.Table, kinds: Iterable[str]) -> dict[str, int]:
-    return {kind: pc.sum(pc.equal(changes["kind"], kind)).as_py() or 0 for kind in kinds}
-
-
-def _first_changes(changes: pa.Table, kind: str, number: int) -> list[dict[str, str]]:
-    rows = changes.filter(pc.equal(changes["kind"], kind)).slice(0, number)
-    return list(rows.to_pylist())

@@ -50,7 +50,6 @@ LAYOUTS = {
     "webdataset": "webdataset",
     "parquet": "parquet",
     "folder": "image_folder",
-    "tfod": "tfod",
     "coco": "image_folder",
     "yolo": "image_folder",
 }
@@ -77,7 +76,7 @@ class Exported(Card):
     path: Path
     """Folder of the export, or the file croissant.json."""
     layout: str
-    """The layout: webdataset, parquet, folder, tfod, coco, yolo or croissant."""
+    """The layout: webdataset, parquet, folder, coco, yolo or croissant."""
     was_there: bool
     """True if the export was already complete."""
     splits: dict[str, int]
@@ -112,7 +111,7 @@ def export_dataset(
     writer: Layout = import_module(f"shardprep.exporter.{LAYOUTS[layout]}").WRITERS[layout]
     if writer.needs_boxes and BOX_LABEL not in schema.features:
         what = f"{layout!r} is a layout of boxes, and {manifest.name} has none"
-        raise RecipeError(OptionName("to"), f"{what}; use folder, webdataset, parquet or tfod")
+        raise RecipeError(OptionName("to"), f"{what}; use folder, webdataset or parquet")
     noun = "target images" if TARGET_IMAGE in schema.features else "stacks"
     if (schema.is_stack or TARGET_IMAGE in schema.features) and not writer.takes_stacks:
         what = f"{layout!r} is a layout of single images, and {manifest.name} has {noun}"

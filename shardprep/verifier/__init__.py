@@ -1,1 +1,1 @@
-"""Verify a dataset against its manifest, compare it with a source, and repair it."""
+"""Verify a dataset against its manifest, and repair it."""

@@ -1,4 +1,4 @@
-"""Find all problems of a dataset, in several processes, or compare it with a source."""
+"""Find all problems of a dataset, in several processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.diff import SourceDifference, compare_originals
 from shardprep.dataset.documents import SHARD, shard_name
 from shardprep.dataset.folder import (
     DOCUMENT_FILES,
@@ -23,8 +22,7 @@ from shardprep.dataset.folder import (
 )
 from shardprep.dataset.item_table import TARGET_COLUMNS, WRITTEN, ShardRows, with_status
 from shardprep.dataset.locate import DatasetFiles, unfinished_error
-from shardprep.dataset.manifest import REPACKED, Shard
-from shardprep.dataset.open_dataset import OpenDataset
+from shardprep.dataset.manifest import Shard
 from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
 from shardprep.errors import DatasetError, OptionName
 from shardprep.processes.worker_process import SpawnedContext, interrupts_blocked
@@ -41,8 +39,6 @@ from shardprep.verifier.shard import (
     check_in_worker,
     check_shard,
 )
-from shardprep.writer.originals import hash_originals
-from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.workspace.repair_input import IntactShard
 
 if TYPE_CHECKING:
@@ -278,27 +274,3 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
                 "a process that read the shards was killed",
                 f"free some memory, or give fewer {OptionName('workers')}",
             ) from error
-
-
-def compare_source(
-    dataset: OpenDataset, source: str, *, num_threads: int, watcher: Watcher
-) -> SourceDifference:
-    """Return the differences between a dataset and a source: a folder, an archive or an address.
-
-    No shard is read. The options in the manifest select the images of the source. DatasetError if
-    the dataset was repacked, SourceError if the options select no image of the source.
-    """
-    manifest = dataset.manifest
-    if REPACKED in manifest.fingerprint.versions:
-        what = "was repacked from other datasets, so it has no source"
-        raise DatasetError(str(dataset), what, "compare the datasets that it was repacked from")
-    items = dataset.item_rows(("key", "status", "original_sha256"), intact=True)
-    out = str(dataset).removesuffix(f"/{manifest.name}/{manifest.version}")
-    originals = hash_originals(
-        recorded_recipe(manifest, source, out or "/"),
-        items,
-        is_annotated=bool(dataset.schema.annotations),
-        num_threads=num_threads,
-        watcher=watcher,
-    )
-    return compare_originals(source, items, originals)

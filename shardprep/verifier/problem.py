@@ -13,7 +13,6 @@ from shardprep.storage.space import megabytes
 from shardprep.storage.url import ObjectUrl
 
 if TYPE_CHECKING:
-    from shardprep.dataset.diff import SourceDifference
     from shardprep.dataset.leak_check import LeakSearch
     from shardprep.writer.workspace.repair_input import IntactShard
 
@@ -97,8 +96,6 @@ class Verification(Card):
     address: ObjectUrl | None = None
     before: Verification | None = None
     """The check before a repair; None if nothing was repaired."""
-    against: SourceDifference | None = None
-    """Differences from a source; None if no source was compared."""
     leaks: LeakSearch | None = None
     """Copies in different splits; None if they were not searched."""
 
@@ -128,8 +125,6 @@ class Verification(Card):
             lines["such as"] = [f"{one.file}: {one.what}" for one in self.problems]
         if self.repaired is not None:
             lines["repaired"] = f"{counted(len(self.repaired), 'problem')} before"
-        if self.against is not None:
-            lines["against"] = self.against.facts()
         if self.leaks is not None:
             lines["leaks"] = self.leaks.facts()
         if self.unknown:

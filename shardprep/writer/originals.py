@@ -1,118 +1,25 @@
-"""Read the originals of a dataset again, to hash them or to copy the rejected ones for the user."""
+"""Copy the originals of rejected items for the user."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import io
 import re
 import tempfile
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from shardprep.dataset import item_table
 from shardprep.dataset.card import to_cell
-from shardprep.dataset.diff import ORIGINALS
 from shardprep.dataset.folder import ITEMS_FILE
-from shardprep.dataset.item_table import SKIPPED
 from shardprep.errors import SourceError
 from shardprep.image.process import RejectionKind
-from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import MemberError
-from shardprep.source.members import Member
-from shardprep.source.range_reads import read_ahead
 from shardprep.storage.atomic_file import write_durably
 from shardprep.storage.regular_file import read_regular
-from shardprep.storage.url import is_url
-
-_AT_ONCE = 64
-
-
-_Original = tuple[str, str | None, str]
-"""A row of `ORIGINALS`: key, SHA-256 or None, and the reason if it cannot be read, otherwise ""."""
-
-
-def hash_originals(
-    recipe: Recipe, items: pa.Table, *, is_annotated: bool, num_threads: int, watcher: Watcher
-) -> pa.Table:
-    """Return a table of `ORIGINALS`: the images of a source that are items of a dataset or new.
-
-    Rows are in the order of keys. `recipe` is the recipe of the dataset with the current source. It
-    selects the new images, labelled or not, that are not inputs of the dataset. `items` has
-    `key` and `status` of all inputs of the dataset. `is_annotated` means that the dataset has boxes
-    or masks.
-    """
-    with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
-        members = _members(recipe, items, Path(work), watcher, is_annotated=is_annotated)
-        if recipe.tile is not None:
-            from shardprep.catalog.items import Item, Items
-            from shardprep.writer.plan.tiles import cut_tiles
-
-            whole = Items.of(Item(*member, split="") for member in members)
-            cut, _ = cut_tiles(whole, recipe, None, Path(work), num_threads, watcher)
-            is_out = pc.equal(items["status"].cast("string"), SKIPPED)
-            excluded = {*items["key"].filter(is_out).to_pylist()}
-            members = sorted(one for one in cut.members if one.key not in excluded)
-        watcher.start("hashing the source", len(members), "images")
-        by_key: dict[str, _Original] = {}
-        with contextlib.closing(_hashed(members, num_threads)) as hashed:
-            for some in hashed:
-                watcher.advance(len(some))
-                by_key.update((original[0], original) for original in some)
-    ordered = [by_key[member.key] for member in sorted(members)]
-    columns = zip(*ordered, strict=True) if ordered else ((),) * len(ORIGINALS)
-    return pa.table(list(map(list, columns)), ORIGINALS)
-
-
-def _members(
-    recipe: Recipe, items: pa.Table, work: Path, watcher: Watcher, *, is_annotated: bool
-) -> list[Member]:
-    from shardprep.catalog.source_images import list_images, no_image, source_images
-
-    listing = list_images(recipe, work, watcher.notice)
-    if not listing.images:
-        raise no_image(recipe.source, listing)
-    if not (is_annotated and recipe.may_be_annotated):
-        recipe = recipe.with_rules(labels="none")  # labels are not needed
-    known = {*items["key"].to_pylist()}
-    is_item = pc.not_equal(items["status"].cast("string"), SKIPPED)
-    stored = {*items["key"].filter(is_item).to_pylist()}
-    wanted = [member for member in listing.images if member.key in stored]
-    wanted += [
-        member for member in source_images(recipe, listing).members if member.key not in known
-    ]
-    return sorted(wanted, key=lambda member: member.extent.span)
-
-
-def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_Original]]:
-    runs = [members[at : at + _AT_ONCE] for at in range(0, len(members), _AT_ONCE)]
-    if any(is_url(member.extent.span.file) for member in members):
-        with contextlib.closing(read_ahead([member.extent.span for member in members])) as ahead:
-            for run in runs:
-                yield [_original(member) for member, _ in zip(run, ahead, strict=False)]
-        return
-    with ThreadPoolExecutor(num_threads) as pool:
-        try:
-            yield from pool.map(lambda run: [*map(_original, run)], runs)
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _original(member: Member) -> _Original:
-    try:
-        return member.key, hashlib.sha256(member.extent.read()).hexdigest(), ""
-    except MemberError as error:
-        return member.key, None, str(error)
-    except MemoryError:
-        return member.key, None, "does not fit in the free memory"
-
 
 LIST_FILE = "rejected.csv"
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")

@@ -214,7 +214,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "export webdataset": ("export", "{set}", "--to", "webdataset", "--out", "w"),
     "export parquet": ("export", "{set}", "--to", "parquet", "--out", "p"),
     "export folder": ("export", "{set}", "--to", "folder", "--out", "f"),
-    "export tfod": ("export", "{set}", "--to", "tfod", "--out", "t"),
 }
 READERS = (*COMMANDS, "view", "Dataset", "Dataset.batches", "load", "mean_std")
 """What opens each dataset."""

@@ -84,7 +84,7 @@ def used(folder, out):
     tried("report", lambda: shardprep.report(folder, output=f"{out}.html").findings)
     tried("inspect", lambda: shardprep.inspect(folder, boxes=f"{out}.png"))
     tried("verify", lambda: shardprep.verify(folder, decode=True).problems)
-    for layout in ("parquet", "webdataset", "folder", "tfod"):
+    for layout in ("parquet", "webdataset", "folder"):
         tried("export", lambda: shardprep.export(folder, to=layout, out=f"{out}-{layout}"))
     pictures = RecordPictures(read_contents(open_dataset(folder)))
     for number in range(len(data)):

@@ -265,7 +265,6 @@ def test_files_have_the_names_of_export_md(here: Path) -> None:
     assert (folder / "test/_unlabelled/1.jpg").is_file()
     tars = [path.name for path in (here / "exports/shapes-1.0.0-webdataset").glob("*.tar")]
     assert "shapes-train-000000.tar" in tars
-    assert (here / "exports/shapes-1.0.0-tfod/label_map.pbtxt").is_file()
     assert (here / "exports/marked-1.0.0-coco/annotations/instances_train.json").is_file()
     assert (here / "exports/marked-1.0.0-yolo/data.yaml").is_file()
     assert (here / "exports/marked-1.0.0-yolo/labels/train/b.txt").read_text() == ""

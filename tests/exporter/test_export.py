@@ -22,12 +22,10 @@ import pytest
 import shardprep
 from shardprep import reader
 from shardprep.dataset import item_table
-from shardprep.dataset.example import decode
 from shardprep.dataset.local_files import LocalFiles, read_index
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL
-from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import BuildError, DatasetError, RecordError
 from shardprep.exporter import webdataset
 from shardprep.exporter.export import LAYOUTS, Exported, export_dataset
@@ -83,9 +81,6 @@ def stored_images(files: dict[str, bytes], layout: str) -> list[bytes]:
                       if file and one.endswith(".png") and "mask" not in one]  # fmt: skip
         elif name.endswith(".parquet"):
             found += [one["bytes"] for one in pq.read_table(io.BytesIO(data))["image"].to_pylist()]
-        elif ".tfrecord-" in name:
-            records = read_records(io.BytesIO(data), name)
-            found += [decode(one.payload)["image/encoded"][0] for one in records]  # type: ignore[misc]
     return sorted(found)
 
 
@@ -105,7 +100,7 @@ def test_an_export_of_a_selection_has_its_records(
         shardprep.export(marked, to=layout, out=out, split=some[:1])
 
 
-WAYS_TO_WRITE = ("webdataset", "parquet", "folder", "tfod")
+WAYS_TO_WRITE = ("webdataset", "parquet", "folder")
 """One layout for each module that writes shards."""
 
 
@@ -170,12 +165,12 @@ def test_another_export_is_replaced_only_with_overwrite(tmp_path: Path, pets: Pa
     exported(pets, "folder", out)
     before = tree(out)
     with pytest.raises(BuildError, match=r"another export; .* or add --overwrite"):
-        exported(pets, "tfod", out)
+        exported(pets, "webdataset", out)
     with pytest.raises(StoppedError):
-        exported(pets, "tfod", out, watcher=StopInSecond(pets), overwrite=True)
+        exported(pets, "webdataset", out, watcher=StopInSecond(pets), overwrite=True)
     assert tree(out) == before, "it stays until the new one is complete"
-    exported(pets, "tfod", out, overwrite=True)
-    exported(pets, "tfod", tmp_path / "fresh")
+    exported(pets, "webdataset", out, overwrite=True)
+    exported(pets, "webdataset", tmp_path / "fresh")
     assert tree(out) == tree(tmp_path / "fresh")
 
 
@@ -293,8 +288,8 @@ def test_an_error_of_the_command_is_one_line(tmp_path: Path) -> None:
     done = run("export", "--to", "folder", cwd=tmp_path)
     assert done.stdout.splitlines()[0] == "exports/pets-1.0.0-folder"
     assert "already exists" in run("export", "--to", "folder", cwd=tmp_path).stdout
-    (tmp_path / "exports/pets-1.0.0-tfod").mkdir()
-    assert run("export", "--to", "tfod", cwd=tmp_path).returncode == 0, "an empty folder is free"
+    (tmp_path / "exports/pets-1.0.0-webdataset").mkdir()
+    assert run("export", "--to", "webdataset", cwd=tmp_path).returncode == 0, "an empty folder"
     dots = run("export", "--to", "folder", "--out", ".", cwd=tmp_path)
     assert "is not an export" in error_of(dots, 1)
 

@@ -1,4 +1,7 @@
-"""Every export is built again, as the source decides: the same images, splits, labels, objects."""
+"""Exports, and TFRecords for object detection, are built as the source decides.
+
+The dataset has the same images, splits, labels and objects again.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, LABEL
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.builders import Told, build, write_folder
+from tests.support.object_detection import write_records
 from tests.support.scenes import picture
 from tests.writer.records import records
 
@@ -22,6 +26,9 @@ CLASSES = ("cat", "traffic light")
 SPLITS = ("train", "validation")
 OF_BOXES = ("coco", "yolo")
 """Layouts that only sets with boxes have."""
+TFOD = "tfod"
+"""TFRecords that TensorFlow writes, as its Object Detection API reads them."""
+CORNERS = ",".join(f"image/object/bbox/{one}" for one in ("xmin", "ymin", "xmax", "ymax"))
 
 
 class Content(NamedTuple):
@@ -56,17 +63,26 @@ def contents(dataset: Path) -> dict[bytes, Content]:
     return found
 
 
-def again(dataset: Path, layout: str, folder: Path) -> dict[bytes, Content]:
-    """Return the contents of an export that is built without an option, and as `init` proposes."""
-    path = export_dataset(open_dataset(dataset), layout, folder / layout, watcher=Told()).path
-    found = contents(build(path, folder / "again", size="none", format="keep").path)
+def again(dataset: Path, layout: str, folder: Path, **options: Any) -> dict[bytes, Content]:
+    """Return the contents of an export that is built without an option, and as `init` proposes.
+
+    TFRecords may need `options`: only an export of ours says that labels and boxes are wanted.
+    """
+    whole = {"size": "none", "fit": "auto", "format": "keep"}
+    if layout == TFOD:
+        path = write_records(dataset, folder / layout)
+        options |= whole
+    else:
+        path = export_dataset(open_dataset(dataset), layout, folder / layout, watcher=Told()).path
+        options = {}
+    found = contents(build(path, folder / "again", **(whole | options)).path)
     recipe = tomllib.loads(recipe_text(survey_source(path, folder, lambda _: None)))
-    made = build(Path(recipe.pop("source")), folder / "proposed", **recipe).path
+    made = build(Path(recipe.pop("source")), folder / "proposed", **(recipe | options)).path
     assert contents(made) == found
     return found
 
 
-@pytest.mark.parametrize("layout", [one for one in LAYOUTS if one not in OF_BOXES])
+@pytest.mark.parametrize("layout", [TFOD, *(one for one in LAYOUTS if one not in OF_BOXES)])
 def test_a_set_with_classes_is_built_again(tmp_path: Path, layout: str) -> None:
     keys = [f"{split}/{name}/{i}.png" for split in SPLITS for name in CLASSES for i in range(3)]
     source = write_folder(tmp_path / "pets", {key: picture("scene", key, key) for key in keys})
@@ -74,7 +90,7 @@ def test_a_set_with_classes_is_built_again(tmp_path: Path, layout: str) -> None:
     assert again(dataset, layout, tmp_path) == contents(dataset)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [TFOD, *LAYOUTS])
 def test_a_set_with_crowds_is_built_again(tmp_path: Path, layout: str) -> None:
     keys = [f"{split}/{i}.png" for split in SPLITS for i in range(4)]
     members = {key: picture("scene", key, key) for key in keys}
@@ -97,7 +113,7 @@ def test_a_set_with_crowds_is_built_again(tmp_path: Path, layout: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["boxes", "one box", "labels and boxes"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [TFOD, *LAYOUTS])
 def test_a_set_with_boxes_is_built_again(tmp_path: Path, layout: str, kind: str) -> None:
     keys = [f"{split}/{i}.png" for split in SPLITS for i in range(4)]
     members = {key: picture("scene", key, key) for key in keys}
@@ -106,10 +122,15 @@ def test_a_set_with_boxes_is_built_again(tmp_path: Path, layout: str, kind: str)
             for i, key in enumerate(keys) for k in range(number[i % len(number)])]  # fmt: skip
     members["t.csv"] = "\n".join(["file,xmin,ymin,xmax,ymax,class", *rows]).encode()
     options: dict[str, Any] = {"boxes": "csv:t.csv", "unlisted": "background"}
+    of_records: dict[str, str] = {}
     if kind == "labels and boxes":
         labels = [f"{key},{('day', 'night')[i % 2]}" for i, key in enumerate(keys)]
         members["l.csv"] = "\n".join(["file,label", *labels]).encode()
         options["labels"] = "csv:l.csv:file:label"
+        of_records = {
+            "labels": "column:image/class/text",
+            "boxes": f"column:{CORNERS}:image/object/class/text",
+        }
     source = write_folder(tmp_path / "pets", members)
     dataset = build(source, tmp_path / "out", size="none", **options).path
-    assert again(dataset, layout, tmp_path) == contents(dataset)
+    assert again(dataset, layout, tmp_path, **of_records) == contents(dataset)

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from shardprep.dataset.schema import ANNOTATIONS
 from shardprep.errors import RecipeError
 from shardprep.exporter import webdataset
 from shardprep.exporter.export import LAYOUTS, export_dataset
-from tests.support.annotated import CLASSES, MARKED, MASK_CLASSES, annotated
+from tests.support.annotated import CLASSES, MARKED, annotated
 from tests.support.builders import Told, build, jpeg, png, write_folder
 
 PETS = {
@@ -406,78 +405,6 @@ def test_the_yaml_of_yolo_may_have_any_class_name_and_a_validation_split(tmp_pat
     assert len(lines) == len(names)
 
 
-# --- TensorFlow ---------------------------------------------------------------------------------
-
-
-def examples(folder: Path) -> Iterable[dict[str, list[Any]]]:
-    import tensorflow as tf
-
-    for record in tf.data.TFRecordDataset([str(p) for p in sorted(folder.glob("*.tfrecord-*"))]):
-        features = tf.train.Example.FromString(record.numpy()).features.feature
-        yield {name: list(getattr(f, f.WhichOneof("kind")).value) for name, f in features.items()}
-
-
-def test_tensorflow_reads_classes_and_columns(pets: dict[str, Path]) -> None:
-    found = {one["image/source_id"][0].decode(): one for one in examples(pets["tfod"])}
-    assert found.keys() == PETS.keys()
-    for key, one in found.items():
-        assert one["image/encoded"] == [PETS[key]]
-        assert one["image/format"] == [b"png" if key.endswith(".png") else b"jpeg"]
-        assert one["image/class/label"] == [CLASS_NAMES.index(class_of(key)) + 1]
-        assert one["image/class/text"] == [class_of(key).encode()]
-        age, note = CELLS[key]
-        assert (one["key"], one["note"]) == ([] if age is None else [age], [note.encode()])
-
-
-def test_tensorflow_reads_objects_and_masks(marked: dict[str, Path]) -> None:
-    found = {one["image/source_id"][0].decode(): one for one in examples(marked["tfod"])}
-    assert found.keys() == MARKED.keys()
-    for key, one in found.items():
-        truth = MARKED[key]
-        corners = [one[f"image/object/bbox/{name}"] for name in ("ymin", "xmin", "ymax", "xmax")]
-        assert near(np.transpose(corners), truth.boxes)
-        assert one["image/object/class/label"] == [label + 1 for label in truth.labels]
-        assert one["image/object/class/text"] == [CLASSES[i].encode() for i in truth.labels]
-        assert one["image/object/is_crowd"] == list(truth.labels)
-        masks = [pixels_of(mask) for mask in one["image/object/mask"]]
-        assert np.array_equal(masks, truth.masks())
-        classes = pixels_of(one["image/segmentation/class/encoded"][0])
-        assert np.array_equal(classes, truth.classes())
-
-
-def test_protobuf_reads_label_maps(marked: dict[str, Path]) -> None:
-    assert label_map(marked["tfod"] / "label_map.pbtxt") == dict(enumerate(CLASSES, 1))
-    assert label_map(marked["tfod"] / "mask_label_map.pbtxt") == dict(enumerate(MASK_CLASSES))
-
-
-def test_a_label_map_may_have_any_class_name(tmp_path: Path) -> None:
-    names = ["it's", 'a "b"', "back\\slash", "ü\u00a0ü"]
-    labels = table(("id", "t"), *((f"{i}.jpg", name) for i, name in enumerate(names)))
-    images = {f"{i}.jpg": jpeg(seed=i) for i in range(len(names))}
-    source = write_folder(tmp_path / "in", {**images, **labels})
-    made = build(source, tmp_path / "out", name="odd", labels="csv:t.csv:id:t", size="8x8")
-    done = export_dataset(open_dataset(made.path), "tfod", tmp_path / "tfod", watcher=Told())
-    assert sorted(label_map(done.path / "label_map.pbtxt").values()) == sorted(names)
-
-
-def label_map(path: Path) -> dict[int, str]:
-    """Return a StringIntLabelMap, read by protobuf as object_detection/protos declare it."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
-
-    file = descriptor_pb2.FileDescriptorProto(name="label_map.proto", package="t", syntax="proto2")
-    item = file.message_type.add(name="Item")
-    item.field.add(name="id", number=2, type=5, label=1)
-    item.field.add(name="name", number=1, type=9, label=1)
-    file.message_type.add(name="Map").field.add(
-        name="item", number=1, type=11, label=3, type_name=".t.Item"
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Map"))
-    found: Any = text_format.Parse(path.read_text(), kind())
-    return {one.id: one.name for one in found.item}
-
-
 # --- what all of them do ------------------------------------------------------------------------
 
 
@@ -521,11 +448,4 @@ def test_other_targets_are_exported(
         k: "" if v is None else v if isinstance(v, str) else json.dumps(v)
         for k, v in expected.items()
     }
-    for one in examples(exports["tfod"]):
-        value = expected[one["image/source_id"][0].decode()[-5]]
-        if kind == "multilabel":
-            assert [i - 1 for i in one["image/class/label"]] == value
-        else:
-            plain = value.encode() if isinstance(value, str) else value
-            assert one[name] == ([] if value is None else [plain])
     assert len(tars) == 3

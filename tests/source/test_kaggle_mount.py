@@ -68,7 +68,6 @@ def test_a_mount_is_read_in_place(
     built = shardprep.build(source, tmp_path / "out", **SMALL)
     assert built.manifest.name == place.rpartition("/")[2].replace("-", "_")
     assert built.manifest.totals.num_written == 8
-    assert line in said(shardprep.verify, built.path, against=source)
     assert line in said(shardprep.init, source)
     assert f'source = "{source}"' in (tmp_path / "shardprep.toml").read_text()
     assert tree(root) == before
