@@ -47,8 +47,8 @@ def _teams(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     teams: list[Any] = []
     usual = Team.__init__
 
-    def noted(self: Team, *args: Any) -> None:
-        usual(self, *args)
+    def noted(self: Team, *args: Any, **options: Any) -> None:
+        usual(self, *args, **options)
         teams.append(weakref.ref(self))
 
     monkeypatch.setattr(Team, "__init__", noted)
