@@ -75,7 +75,8 @@ def counts_rows(match: TableMatch, title: str) -> bool:
     rows = np.flatnonzero(match.key_of >= 0)
     if not len(rows) or len(rows) < _LONG * (match.row_of >= 0).sum():
         return False
-    _, images, num_rows = np.unique(match.key_of[rows], return_inverse=True, return_counts=True)
+    images = match.key_of[rows].astype(np.int64)
+    num_rows = np.bincount(images)
     cells = match.table.cells(match.table.column(title)).coded().take(rows)
     known = np.array([np.nan if (one := as_number(x)) is None else one for x in cells.values])
     if len(known) > 2 * num_rows.max() or np.isnan(known).all():
@@ -83,8 +84,9 @@ def counts_rows(match: TableMatch, title: str) -> bool:
     numbers = known[cells.codes]
     # Different numbers from 0 have the least sum if none is left out.
     sums = np.bincount(images, numbers - min(1, np.nanmin(known)))
-    are_different = len({*zip(images.tolist(), numbers.tolist(), strict=True)}) == len(rows)
-    return are_different and bool((2 * sums == num_rows * (num_rows - 1)).mean() >= ENOUGH)
+    are_different = bool(np.diff(np.sort(images * len(known) + cells.codes)).all())
+    are_counted = (2 * sums == num_rows * (num_rows - 1))[num_rows > 0]
+    return are_different and bool(are_counted.mean() >= ENOUGH)
 
 
 def _numbers(cells: Collection[str]) -> set[float]:
