@@ -46,6 +46,7 @@ _MOST_ENDINGS = 6
 _USUAL = 0.1
 """Minimum share of the files of a folder for an ending of their names."""
 _ENDING = re.compile(r"([-_. ](rgb|gt|images?|imgs?|masks?))?[-_. ](?=\d*[^\W\d_])[^\W_]+$")
+_TWO_WORDS = re.compile(r"[-_. ][^\W_]+[-_. ]")
 _OF_MASKS = re.compile(
     r"masks?\b|annots?\b|\b(labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
     r"|ground truths?|manual|targets?|saliency|trimaps?|parsing|mattes?|ids)\b"
@@ -131,8 +132,10 @@ def find_kinds(members: Members) -> list[Kind]:
         several.append((keys[0].rpartition("/")[0], names, end_of))
         everywhere.update(filter(None, end_of.values()))
     for folder, names, end_of in several:
-        counts = Counter(end for end in end_of.values() if everywhere[end] > 1)
-        least = _USUAL * len(names)
+        counts = Counter(filter(None, end_of.values()))
+        for end in [one for one in counts if _TWO_WORDS.match(one) and everywhere[one] > 1]:
+            counts[end] += 1  # one file in each of several folders is enough
+        least = max(2, _USUAL * len(names))
         ends = {end for end, n in counts.most_common(_MOST_ENDINGS) if n >= least}
         of_end: defaultdict[str, dict[str, int]] = defaultdict(dict)
         for name, row in names.items():
