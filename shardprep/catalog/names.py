@@ -57,7 +57,7 @@ IMAGE_ENDING = re.compile(r"[-_](leftimg8bit|rgb|sat|images?|imgs?|photo)$", re.
 """End of an image name that is missing in the mask name: `1_sat.jpg` and `1_mask.png`."""
 MASK_ENDING = re.compile(
     r"([-_. ]?(masks?|seg(mentation)?s?|annot(ation)?s?|gt|groundtruth|labels?"
-    r"|(gt(fine|coarse)_)?labelids|l))([-_. ]?(?P<number>\d+))?$",
+    r"|(gt(fine|coarse)?_)?labelids|l))([-_. ]?(?P<number>\d+))?$",
     re.IGNORECASE,
 )
 """End of the name of a mask, after the name of its image."""
@@ -130,6 +130,10 @@ def split_folders(folders: Iterable[str]) -> dict[str, str]:
     for parent in sorted(parents, key=lambda path: path.count("/") if path else -1):
         below = parents[parent]
         own = {name: named[name] for name in below if name in named}
+        three = sorted(one.split for one in own.values()) == ["train", *2 * ["validation"]]
+        evals = [name for name in own if three and name.casefold().startswith("eval")]
+        for name in evals if len(evals) == 1 else ():
+            own[name] = own[name]._replace(split="test")  # `evaluation` beside `validation`
         above = next(filter(None, map(found.get, [*_paths_to(parent)][::-1])), None)
         classes = _classes_named_as_splits(below, own, above)
         kept = {name for name in own if own[name].is_whole or _is_split(name, own, below)}

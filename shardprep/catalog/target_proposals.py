@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.labels import are_classes
+from shardprep.catalog.labels import ENOUGH, are_classes
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import as_number
@@ -70,6 +70,25 @@ def is_id(match: TableMatch, title: str) -> bool:
     return title == match.id_column or last.partition("[")[0].partition("}")[0] == title
 
 
+def counts_rows(match: TableMatch, title: str) -> bool:
+    """Return whether a column numbers the rows of each image from 0 or 1, as of captions."""
+    rows = np.flatnonzero(match.key_of >= 0)
+    if not len(rows) or len(rows) < _LONG * (match.row_of >= 0).sum():
+        return False
+    images = match.key_of[rows].astype(np.int64)
+    num_rows = np.bincount(images)
+    cells = match.table.cells(match.table.column(title)).coded().take(rows)
+    known = np.array([np.nan if (one := as_number(x)) is None else one for x in cells.values])
+    if len(known) > 2 * num_rows.max() or np.isnan(known).all():
+        return False
+    numbers = known[cells.codes]
+    # Different numbers from 0 have the least sum if none is left out.
+    sums = np.bincount(images, numbers - min(1, np.nanmin(known)))
+    are_different = bool(np.diff(np.sort(images * len(known) + cells.codes)).all())
+    are_counted = (2 * sums == num_rows * (num_rows - 1))[num_rows > 0]
+    return are_different and bool(are_counted.mean() >= ENOUGH)
+
+
 def _numbers(cells: Collection[str]) -> set[float]:
     """Return the different numbers of a column; empty if a cell is not a number."""
     numbers = {as_number(cell) for cell in cells}
@@ -104,7 +123,7 @@ def _of_long_table(match: TableMatch, rows: NDArray[np.int64]) -> Iterator[CsvRu
     others = [title for title in table.header if title != match.id_column]
     most_rows = min(_MOST_NAMES, int(np.bincount(images).max()))
     values = sorted(others, key=lambda title: not _VALUES.fullmatch(title))
-    for pivot in others:
+    for pivot in [one for one in others if not counts_rows(match, one)]:
         names = table.cells(table.column(pivot)).coded().take(rows)
         number = len(np.unique(names.codes))
         pairs = images.astype(np.int64) * len(names.values) + names.codes

@@ -79,3 +79,22 @@ def test_thumbnails_are_left_out_and_gestures_stay(tmp_path: Path) -> None:
     hands = {f"{name}/{i}.png": picture("scene", "a.png", f"{name}{i}")
              for name in ("palm", "thumb", "thumbs") for i in range(4)}  # fmt: skip
     assert len(keys(planned(tmp_path / "b", hands))) == 12
+
+
+def converted(names: tuple[str, str], scene: str = "") -> dict[str, bytes]:
+    """Return the same pictures as PNG and as JPEG, in a folder for each class."""
+    return {
+        f"{folder}/{stem}.{end}": picture("scene", f"a.{end}", f"{own}{stem}", (64, 48))
+        for folder, end, own in zip(names, ("png", "jpg"), ("", scene), strict=True)
+        for stem in (name[:-4] for name in NAMES)
+    }
+
+
+def test_pictures_that_are_there_again_in_another_format_are_left_out(tmp_path: Path) -> None:
+    plan = planned(tmp_path, converted(("png_images", "jpeg_images")))
+    assert sorted(keys(plan)) == sorted(f"png_images/{name}" for name in NAMES)
+    assert any("12 images in jpeg_images again in another format" in one for one in plan.findings)
+
+
+def test_other_scenes_in_folders_named_by_formats_stay(tmp_path: Path) -> None:
+    assert len(keys(planned(tmp_path, converted(("png", "jpg"), "other ")))) == 24

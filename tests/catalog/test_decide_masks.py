@@ -226,3 +226,22 @@ def test_masks_that_fit_two_folders_are_shown_with_each(tmp_path: Path) -> None:
     found = flags(tmp_path, members | files("mask", *numbered("label/{}.png")))
     assert [one.get("masks") for one in found] == [None] + ["label/{stem}.png"] * 2
     assert [one["exclude"] for one in found] == [("label/*",), ("B/*",), ("A/*",)]
+
+
+def test_masks_whose_names_have_another_start_are_of_images_with_the_same_number(
+    tmp_path: Path,
+) -> None:
+    photos = files("scene", *numbered("IMAGES/img_{}.jpg"))
+    made = catalog(tmp_path, photos | files("ids", *numbered("MASKS/seg_{}.png")))
+    assert masks_of(made) == {f"IMAGES/img_{i}.jpg": [f"MASKS/seg_{i}.png"] for i in range(6)}
+
+
+def test_two_words_may_end_the_names_of_masks_in_folders_of_clips(tmp_path: Path) -> None:
+    clips = ("7", "8", "9")  # a frame of each
+    photos = files("scene", *(f"rgb_anon/{one}/f_{one[-1]}_rgb_anon.png" for one in clips))
+    start = [f"gt/{one}/f_{one[-1]}_gt" for one in clips]
+    masks = files("ids", *(f"{one}_labelIds.png" for one in start))
+    drawn = files("colours", *(f"{one}_labelColor.png" for one in start))
+    assert masks_of(catalog(tmp_path, photos | masks | drawn)) == {
+        key: [mask] for key, mask in zip(photos, masks, strict=True)
+    }

@@ -50,6 +50,19 @@ def test_boxes_come_before_starts_of_file_names(tmp_path: Path) -> None:
     }
 
 
+def test_lists_of_the_starts_of_file_names_make_these_a_choice_beside_boxes(
+    tmp_path: Path,
+) -> None:
+    members = images(*(f"{key}.jpg" for key in FRUIT))
+    members |= {f"{key}.xml": voc(f"{key[6:]}.jpg", "fruit") for key in FRUIT}
+    members |= {f"lists/{name}_all.txt": f"{name}_0\n".encode() for name in ("apple", "pear")}
+    error = asked(tmp_path / "other", members)
+    assert "--boxes voc (" in error
+    assert "--labels prefix (" in error
+    own = {f"{key}.xml": voc(f"{key[6:]}.jpg", key[6:-2]) for key in FRUIT}
+    assert stored(tmp_path / "same", members | own)["train/pear_1.jpg"]["boxes"] == "pear"
+
+
 def test_names_of_files_label_images_without_documents(tmp_path: Path) -> None:
     members = images(*(f"{key}.jpg" for key in FRUIT)) | {"notes.json": b"{}", "a.xml": b"<a/>"}
     assert {fact["label"] for fact in stored(tmp_path, members).values()} == {"apple", "pear"}

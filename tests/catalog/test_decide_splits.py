@@ -103,3 +103,17 @@ def test_a_list_of_some_train_images_is_a_question(tmp_path: Path) -> None:
 def test_a_folder_named_test_among_classes_of_its_size_is_a_question(tmp_path: Path) -> None:
     with pytest.raises(QuestionError, match=r"roots:train=tubes .*--labels folder"):
         planned(tmp_path, names("tubes/{}/{}.jpg", "blank", "control", "test"))
+
+
+def test_a_folder_called_evaluation_is_test_beside_one_for_validation(tmp_path: Path) -> None:
+    classes = [f"{name}/{i}" for name in ("cat", "dog") for i in range(4)]
+    plan = planned(
+        tmp_path / "1",
+        [f"{one}/{key}.jpg" for one in ("training", "validation", "evaluation") for key in classes],
+    )
+    assert splits(plan) == {"train": 8, "validation": 8, "test": 8}
+    plan = planned(
+        tmp_path / "2",
+        [f"{one}/{key}.jpg" for one in ("training", "evaluation") for key in classes],
+    )
+    assert splits(plan) == {"train": 8, "validation": 8}

@@ -78,8 +78,45 @@ def test_a_column_about_a_split_is_no_label_beside_another(tmp_path: Path) -> No
     found = _outcome(tmp_path / "1", _NAMES, {"train.csv": ["id,trunk,service_test", *own]})
     assert found.facts["train/100.jpg"] == {"split": "train", "label": "elm"}
     own = [*_rows("3.5 4.5 2.25 1.5 0.5 9.5", "positive negative")]  # the only likely one
-    found = _outcome(tmp_path / "2", _NAMES, {"train.csv": ["id,weight,blood_test", *own]})
+    found = _outcome(tmp_path / "2", _NAMES, {"train.csv": ["id,width,blood_test", *own]})
     assert found.facts["train/100.jpg"] == {"split": "train", "label": "positive"}
+    found = _outcome(tmp_path / "3", _NAMES, {"train.csv": ["id,weight,blood_test", *own]})
+    assert "--labels csv:train.csv:id:blood_test (" in found.error
+    assert "--labels csv:train.csv:id:weight --target regression (" in found.error
+
+
+@pytest.mark.parametrize("title", ["boneage", "age"])
+def test_numbers_and_texts_beside_a_column_of_flags_are_asked_about(
+    title: str, tmp_path: Path
+) -> None:
+    own = _rows("180 12 94 120 82 138 150", "False True True", "a-long-remark-{}".format("x" * 9))
+    own = [f"{row}-{i}" for i, row in enumerate(own)]
+    found = _outcome(tmp_path, _NAMES, {"train.csv": [f"id,{title},male,seen", *own]})
+    assert "--labels csv:train.csv:id:male (" in found.error
+    assert f"--labels csv:train.csv:id:{title} --target regression (" in found.error
+    assert "--labels csv:train.csv:id:seen --target text (" in found.error
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_column_that_numbers_the_rows_of_an_image_is_no_target(
+    start: int, tmp_path: Path
+) -> None:
+    texts = ["A dog runs", "A cat sleeps", "Two birds sing"]
+    lines = [
+        f"{name},{start + i},{texts[i]} on day {name[6:9]}"
+        for name in _NAMES
+        for i in range(2 + (name > "train/103"))
+    ]
+    found = _outcome(tmp_path, _NAMES, {"captions.csv": ["image,caption_number,caption", *lines]})
+    assert not found.error
+    both = {"split": "train", "texts": "A dog runs on day 100|A cat sleeps on day 100"}
+    assert found.facts["train/100.jpg"] == both
+
+
+def test_numbers_of_classes_in_rows_of_an_image_are_no_numbers_of_rows(tmp_path: Path) -> None:
+    lines = [f"{name},{one}" for i, name in enumerate(_NAMES) for one in (i % 3, (i + 1) % 3)]
+    found = _outcome(tmp_path, _NAMES, {"train.csv": ["image,thing", *lines]})
+    assert "--labels csv:train.csv:image:thing --target multilabel" in found.error
 
 
 def test_a_word_of_the_title_decides_and_cells_may_have_several_classes(tmp_path: Path) -> None:

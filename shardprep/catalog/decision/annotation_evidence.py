@@ -81,6 +81,8 @@ def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> 
         return [replace(one, options={**one.options, **more}) for one in readings]
     if rule == "folder":
         return _against_folders(view, signs[0], readings)
+    if rule == "prefix" and _are_listed(view, signs[0]):
+        return [*readings, Reading({"labels": rule}, "starts of names, without the objects")]
     if of_table:
         return [*readings, Reading({"labels": rule}, "labels of a table, without the objects")]
     return readings
@@ -178,6 +180,18 @@ def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Seq
     if 2 * num_same > len(own):
         folders = replace(folders, why=f"{folders.why} that name the classes of the objects")
     return [folders, *readings]
+
+
+def _are_listed(view: View, sign: Sign) -> bool:
+    """Return whether starts of file names are the classes of lists, and not those of objects."""
+    lists = [_plain(stem(one.key)) for one in view.documents.members(".txt", ".csv")]
+    names = auto_labels(view.index, ()).names
+    starts = {_plain(str(one)) for one in names.counts()}
+    num_listed = sum(any(one.startswith(name) for one in lists) for name in starts)
+    if num_listed < ENOUGH * len(starts) or sign.key != "boxes":
+        return False
+    found = _found(view, sign, np.arange(min(len(names), _NUM_SAMPLES)))
+    return found is not None and starts.isdisjoint(map(_plain, found.names))
 
 
 def _is_kind(name: str) -> bool:

@@ -18,7 +18,7 @@ from shardprep.catalog.names import document_split, words_of
 from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
-from shardprep.catalog.target_proposals import is_id, target_proposals
+from shardprep.catalog.target_proposals import counts_rows, is_id, target_proposals
 from shardprep.catalog.target_values import as_number
 from shardprep.errors import RecipeError, counted
 from shardprep.recipe.rules import parse_label_rule
@@ -81,7 +81,7 @@ def found_columns(
     titles = [one for one in titles if one and "," not in one and not _OF_OBJECTS.match(one)]
     cells = {one: table.cells(table.column(one)) for one in titles}
     files = [one for one in titles if 2 * index.num_found(some := cells[one][:_SAMPLE]) > len(some)]
-    titles = [one for one in titles if one not in files]
+    titles = [one for one in titles if one not in files and not counts_rows(match, one)]
     shown = {
         title: set(other.cells(i).coded().values)
         for other in tables
@@ -216,7 +216,11 @@ def _number_kinds(
     is_measured = any(one != int(one) for one in numbers)
     if is_measured or any(one > 1 and one != int(one) for one in of_submission):
         return [{"target": "regression"}], False
-    if len(numbers) > _MANY_VALUES and not (_LABELS | {"id"}).intersection(words_of(title)):
+    are_sparse = max(numbers) - min(numbers) >= 2 * len(numbers)  # no numbers of classes
+    are_measures = are_sparse and not are_classes(len(numbers), total)
+    if (are_measures or len(numbers) > _MANY_VALUES) and not (_LABELS | {"id"}).intersection(
+        words_of(title)
+    ):
         return [{"target": "regression"}, {}], False
     return [{}], are_classes(len(numbers), total)
 
@@ -288,6 +292,13 @@ def _named(match: TableMatch, found: Sequence[LabelColumns]) -> list[LabelColumn
         single[name] = replace(single[name], strength=strength)
     several = [one for one in found if len(one.titles) > 1]
     return [*several, *(one for title, one in single.items() if title not in lost)]
+
+
+def may_be_target(one: LabelColumns) -> bool:
+    """Return whether a column may be a target without cells like classes: numbers, or texts."""
+    words = {word for title in one.titles for word in words_of(title)}
+    is_about_images = not (_ABOUT - {"age"}).isdisjoint(words)
+    return one.strength == WEAK and "target" in one.options[0] and not is_about_images
 
 
 def is_about(title: str) -> bool:

@@ -7,6 +7,7 @@ show the same scenes in other pixels, such as `color/`, `grayscale/` and `segmen
 from __future__ import annotations
 
 import glob
+import itertools
 import math
 import re
 from collections import Counter
@@ -29,7 +30,10 @@ _NEARLY_ALL = 0.9
 _LEAST = 1 / 20
 """Share of all images that a folder must have to be compared with others."""
 _MOST_DEPTH = 4
-_MOST_NAMES, _MOST_READ, _HEAD = 1_000, 8, 1 << 16
+_MOST_NAMES, _MOST_READ, _MOST_FORMATS, _HEAD = 1_000, 8, 32, 1 << 16
+_FORMAT = re.compile(r"(?<![^\W\d_])(png|jpe?g|bmp|tiff?|webp)s?(?![^\W\d_])", re.IGNORECASE)
+_OF_FORMAT = re.compile(rf"(.*/)?[^/]*{_FORMAT.pattern}[^/]*", re.IGNORECASE)
+_LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
 _THUMBNAIL = re.compile("[-_]?thumbnails?$", re.IGNORECASE)
 
 
@@ -67,6 +71,9 @@ def copies(view: View) -> Sequence[Reading]:
     for path, number in _thumbnails(members).items():
         globs.append(f"{glob.escape(path)}/*")
         reasons.append(f"{counted(number, 'thumbnail')} in {path} of images beside it")
+    for path, number in _conversions(members).items():
+        globs.append(f"{glob.escape(path)}/*")
+        reasons.append(f"{counted(number, 'image')} in {path} again in another format")
     options: dict[str, Any] = {"exclude": tuple(globs)} if globs else {}
     options |= {"dedup": True} if has_twins else {}
     return [Reading(options, printable("; ".join(reasons)))] if options else []
@@ -83,6 +90,35 @@ def _thumbnails(members: Members) -> dict[str, int]:
     found, _ = positions(Texts.of(stems), keys.where(~is_small).stems(0))
     are_paired = bool((found >= 0).mean() >= _NEARLY_ALL)
     return {path: counts[path] for path in small} if are_paired else {}
+
+
+def _conversions(members: Members) -> dict[str, int]:
+    """Return folders of pictures that are lossless in another folder → number of images.
+
+    Only the format differs in the names of both folders: `png_images/` and `jpeg_images/`.
+    """
+    matches = map(_OF_FORMAT.match, members.keys.folders.counts())
+    tops, found = sorted({match[0] for match in matches if match}), dict[str, int]()
+    for kept, top in itertools.permutations(tops[:_MOST_FORMATS], 2):
+        if kept in found or _FORMAT.sub("*", kept) != _FORMAT.sub("*", top):
+            continue
+        others, own = (_stems_below(members, one) for one in (kept, top))
+        both, pictures = [one for one in own if one in others], Pictures()
+        pairs = [(members[own[one]], members[others[one]]) for one in both[:_MOST_READ]]
+        is_whole = len(both) >= _NEARLY_ALL * len(own) and pairs[0][1].key.lower().endswith(
+            _LOSSLESS
+        )
+        if is_whole and likeness(pairs, pictures).is_same:
+            seen = [[pictures.of(one) for one in pair] for pair in pairs]
+            found |= {top: len(own)} if all(a and b and a.size == b.size for a, b in seen) else {}
+    return found
+
+
+def _stems_below(members: Members, top: str) -> dict[str, int]:
+    """Return the path below a folder, without the suffix, of each image → its row."""
+    is_below = members.keys.folders.fit(lambda path: f"{path}/".startswith(f"{top}/"))
+    rows = np.flatnonzero(is_below).tolist()
+    return {members.keys[row][len(top) :].rpartition(".")[0]: row for row in rows}
 
 
 def variants(view: View) -> Sequence[Reading]:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardprep.catalog.decision.pairs import affixes
 from shardprep.catalog.labels import ENOUGH
 from shardprep.catalog.names import (
     MASK_ENDING,
@@ -44,7 +45,8 @@ NUM_PROBES = 8
 _MOST_ENDINGS = 6
 _USUAL = 0.1
 """Minimum share of the files of a folder for an ending of their names."""
-_ENDING = re.compile(r"[-_. ](?=\d*[^\W\d_])[^\W_]+$")
+_ENDING = re.compile(r"([-_. ](rgb|gt|images?|imgs?|masks?))?[-_. ](?=\d*[^\W\d_])[^\W_]+$")
+_TWO_WORDS = re.compile(r"[-_. ][^\W_]+[-_. ]")
 _OF_MASKS = re.compile(
     r"masks?\b|annots?\b|\b(labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
     r"|ground truths?|manual|targets?|saliency|trimaps?|parsing|mattes?|ids)\b"
@@ -121,18 +123,23 @@ def find_kinds(members: Members) -> list[Kind]:
         runs = runs[:half] + runs[-half:]
     number = max(NUM_PROBES, _MOST_NAMES // max(1, len(runs)))
     found: list[Kind] = []
+    several, everywhere = list[tuple[str, dict[str, int], dict[str, str]]](), Counter[str]()
     for start, stop in runs:
         rows = order[start : min(stop, start + number)]
         keys = list(members.keys.take(rows))
         names = dict(zip(map(stem, keys), rows.tolist(), strict=True))
         end_of = {name: _ending(name) for name in names}
+        several.append((keys[0].rpartition("/")[0], names, end_of))
+        everywhere.update(filter(None, end_of.values()))
+    for folder, names, end_of in several:
         counts = Counter(filter(None, end_of.values()))
+        for end in [one for one in counts if _TWO_WORDS.match(one) and everywhere[one] > 1]:
+            counts[end] += 1  # one file in each of several folders is enough
         least = max(2, _USUAL * len(names))
         ends = {end for end, n in counts.most_common(_MOST_ENDINGS) if n >= least}
         of_end: defaultdict[str, dict[str, int]] = defaultdict(dict)
         for name, row in names.items():
             of_end[end_of[name] if end_of[name] in ends else ""][name] = row
-        folder = keys[0].rpartition("/")[0]
         found += [Kind(folder, end, own) for end, own in of_end.items()]
     return found
 
@@ -192,6 +199,7 @@ def mask_sets(kinds: Sequence[Kind], members: Members) -> tuple[list[MaskSet], l
     mixed = {kind.folder for kind in pictures}
     photos = {name for kind in pictures for name in kind.rows}
     drawn = [one for one in pictures if _DRAWN.search(" ".join(words_of(one.folder)))]
+    drawn = drawn if len(drawn) < len(pictures) else []  # `rgb/` has the images
     found: dict[tuple[str, str, bool], MaskSet] = {}
     for kind, colours in [*masks, *((one, set[Colour]()) for one in drawn)]:
         is_drawn = any(kind is one for one in drawn)
@@ -322,6 +330,12 @@ def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> I
                     yield f"{place}{field_}{affix}{suffix}"
                 if "*" in one.folder and is_last:
                     yield from _of_folders(one, pictures, f"/{field_}{affix}{suffix}")
+        start, other = (affixes([*each]).start for each in (own, names or [""]))
+        ids = {name.removeprefix(other) for name in names}
+        if start and 2 * sum(name.removeprefix(start) in ids for name in own) > len(own):
+            cut = f"-{len(end)}" if end else ""
+            for place in places if one.has_word else ():
+                yield f"{place}{start}{{stem[{len(other) or ''}:{cut}]}}{suffix}"
     if one.folder and is_last:
         yield f"{{id}}/{one.folder}/*{suffix}"
 

@@ -16,6 +16,7 @@ from shardprep.catalog.decision.column_evidence import (
     STRONG,
     LabelColumns,
     found_columns,
+    may_be_target,
 )
 from shardprep.catalog.decision.name_evidence import are_wide
 from shardprep.catalog.decision.view import Options, Reading, View
@@ -160,15 +161,16 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     is_by_path = rule in ("folder", "prefix", "auto")
     if is_by_path and best < SHARED and any(_are_same(one, automatic) for one in found):
         return []
-    found = [one for one in found if one.strength >= LIKELY]
+    rivals = [one for one in found if best == LIKELY and may_be_target(one)]
+    found = [one for one in found if one.strength >= LIKELY or one in rivals]
     first = [one for one in found if one.strength == best]
     first = [one for one in first if not _is_of_split(one)] or first
-    is_open = best < CERTAIN and len(first) > 1
+    is_open = best < CERTAIN and len(first) + len(rivals) > 1
     shown = found if is_open else first
     readings = [
         reading
         for one in sorted(shown, key=lambda one: -one.strength)
-        for options in (one.options[:1] if _is_word(view, one) else one.options)
+        for options in (one.options[:1] if one in rivals or _is_word(view, one) else one.options)
         for reading in _with_solution(view, one, Reading(_with_splits(view, one, options), one.why))
     ]
     if readings == [one for one in readings if one.options == {"labels": rule}]:
