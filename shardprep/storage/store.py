@@ -2,9 +2,7 @@
 
 The client (obstore) repeats requests with back-off after 429, 5xx and broken connections. Its time
 limit (`timeouts`) is short until the store has answered once. One thread watches all calls of a
-process, and logs a warning while a store is silent. The workers of a program would all log the same
-warning, so the first worker reserves the warning by binding an abstract socket, whose name contains
-the parent process and the host. The system frees the name when the worker ends.
+process, and logs a warning while a store is silent.
 
 Except for missing objects, errors become a one-line `StorageError`. Its parts are our own words, an
 HTTP status, the store's error code and the host: never credentials, signed URLs or response bodies.
@@ -13,14 +11,12 @@ HTTP status, the store's error code and the host: never credentials, signed URLs
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import logging
 import math
 import os
 import queue
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -242,40 +238,15 @@ def _watch() -> None:
 
 def _tell(waits: list[Wait], now: float) -> None:
     silent = [wait for wait in waits if now - wait.since_s >= _TOLD_AFTER_S]
-    if not silent:
-        while _voices:
-            _voices.popitem()[1].close()
     for wait in sorted(silent, key=lambda one: one.since_s):
         host = wait.host()
         if now - _told.get(host, -math.inf) < _TOLD_EVERY_S:
             continue
         _told[host] = now
-        if _may_speak(host):
-            _log.warning(
-                "waiting for the store at %s, no answer for %.0f s; gives up after %.0f s",
-                host, math.floor(now - wait.since_s), wait.total_s,
-            )  # fmt: skip
-
-
-_voices: dict[str, socket.socket] = {}
-"""Host → socket that reserves the warnings about this host for this process."""
-
-
-def _may_speak(host: str) -> bool:
-    """Return True in one worker for each host of a store, so that it alone logs the warning."""
-    import multiprocessing
-
-    parent = multiprocessing.parent_process()
-    if parent is None or host in _voices or not hasattr(socket, "AF_UNIX"):
-        return True
-    voice = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        voice.bind(f"\0shardprep-{parent.pid}-{host}".encode()[:100])  # free when the process ends
-    except OSError as error:
-        voice.close()
-        return error.errno != errno.EADDRINUSE  # only Linux has such names
-    _voices[host] = voice
-    return True
+        _log.warning(
+            "waiting for the store at %s, no answer for %.0f s; gives up after %.0f s",
+            host, math.floor(now - wait.since_s), wait.total_s,
+        )  # fmt: skip
 
 
 _answered: set[str] = set()

@@ -264,45 +264,6 @@ def test_a_program_ends_while_shards_are_silent(pets: str, proxy: Proxy) -> None
     assert time.monotonic() - begun < 6, "of 180"
 
 
-WORKERS = """
-import multiprocessing, sys
-from shardprep.reader import Dataset
-from shardprep.storage import store
-
-store._TOLD_AFTER_S = 1.0
-
-def read(dataset): dataset[0]
-
-if __name__ == "__main__":
-    dataset = Dataset(sys.argv[1])
-    open(sys.argv[2], "w").close()
-    context = multiprocessing.get_context("forkserver")  # as for a DataLoader
-    workers = [context.Process(target=read, args=(dataset,)) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-"""
-
-
-@pytest.mark.thorough
-def test_one_worker_warns_for_all(
-    pets: str, proxy: Proxy, never: threading.Event, tmp_path: Path
-) -> None:
-    opened = tmp_path / "opened"
-    proxy.rule = lambda _: Fault(hold=never) if opened.exists() else None
-    script = write(tmp_path / "train.py", WORKERS.encode())
-    one = program(
-        proxy, str(script), pets, str(opened),
-        SHARDPREP_STORE_TIMEOUT="3", SHARDPREP_CACHE_BYTES="0",
-    )  # fmt: skip
-    _, errors = one.communicate(timeout=300)
-    host = proxy.endpoint.removeprefix("http://")
-    line = rf"waiting for the store at {host}, no answer for [12] s; gives up after 3 s"
-    assert len(re.findall(line, errors)) == 1
-    assert errors.count(f"(no answer from {host}") == 3
-
-
 # --- the document --------------------------------------------------------------------------------
 
 
