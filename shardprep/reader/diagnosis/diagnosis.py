@@ -223,22 +223,19 @@ class Diagnosis:
     bound: Bound
     measured: Measured
     advice: str
-    gain: float = 1.0
+    gain: float
     """Measured speed-up by the advice, as a factor; 1.0 if nothing made training faster."""
-    saved: float = 0.0
+    saved: float
     """Share of processor time per image saved by the advice, 0 to 1."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Change, ...]
     """All changes that were tried, the fastest first."""
-    is_sure: bool = True
+    is_sure: bool
     """False if repeated measurements did not agree within 10%."""
 
     def __str__(self) -> str:
-        measured = self.measured
-        told = self.advice
-        if self.gain >= 1 + RESTART_COUNTS:
-            times = (
-                f"{self.gain - 1:.0%} more" if self.gain < 2 else f"{self.gain:.1f} times as many"
-            )
+        measured, gain, told = self.measured, self.gain, self.advice
+        if gain >= 1 + RESTART_COUNTS:
+            times = f"{gain - 1:.0%} more" if gain < 2 else f"{gain:.1f} times as many"
             told += f" gives about {times}"
         elif self.saved >= _SAVES:
             told += f" saves {self.saved:.0%} of the processor time"
@@ -298,10 +295,9 @@ def conclude(
     if best is None:
         advice = "nothing that was tried helps" if tried else "no change of reading helps"
         return Diagnosis(
-            bound, measured, advice, changes=ranked, is_sure=unsure is not None and not unsure
+            bound, measured, advice, 1.0, 0.0, ranked, unsure is not None and not unsure
         )
-    gain = max(1.0, best.images_s / measured.training)
-    before = measured.training_cpu_s
+    gain, before = max(1.0, best.images_s / measured.training), measured.training_cpu_s
     saved = max(0.0, 1 - best.cpu_s / before) if before else 0.0
     is_sure = unsure is not None and best.advice not in unsure
     return Diagnosis(bound, measured, best.advice, gain, saved, ranked, is_sure)
