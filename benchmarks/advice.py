@@ -128,7 +128,7 @@ def _try(setup: _Setup, path: Path, *, quick: bool) -> tuple[float, str]:
         after = load(**{**setup.options, **chosen.options})
         if "augment" in chosen.options:
             take = _step(step, setup.options["augment"])
-        if chosen.name == "cache in a folder":
+        if chosen.options.get("cache") not in (None, "memory"):
             disk = Path(chosen.options["cache"])
     next(iter(after))  # fills a cache
     plain, training = _step(step), found.measured.training
@@ -144,7 +144,7 @@ def _try(setup: _Setup, path: Path, *, quick: bool) -> tuple[float, str]:
     with_it, without = (statistics.median(side) for side in zip(*rates, strict=True))
     gain = statistics.median(one / other for one, other in rates)
     given, came = (found.gain, gain) if chosen else (training, without)
-    what = chosen.name if chosen else "nothing"
+    what = chosen.advice if chosen else "nothing"
     return max(given / came, came / given), (
         f"{found.bound}; {what}: {found.gain:.2f} / {gain:.2f} times, {with_it:,.0f} images/s, "
         f"before {without:,.0f}, in the diagnosis {training:,.0f}"

@@ -53,10 +53,6 @@ class Upload(Card):
     """Address of the dataset's page."""
     version: int
     """Number of the version on Kaggle, from 1."""
-    was_there: bool
-    """True if an earlier upload had created the version, so that nothing was sent."""
-    is_checked: bool
-    """True if the version was downloaded and every byte is equal."""
     is_private: bool | None
     """True if only the owner and collaborators can see it; null if Kaggle does not say."""
     num_files: int
@@ -92,9 +88,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
     "upload": {
         "dataset": Option("Folder of the dataset or a folder above it.", ARGUMENTS),
         "slug": Option("OWNER/NAME on Kaggle, or the address of its page.", ARGUMENTS),
-        "title": Option(
-            "Title of a new dataset, 6 to 50 characters.", metavar="TEXT", shown="the words of NAME"
-        ),
         "license": Option(
             "Licence of a new dataset, with Kaggle's name, such as CC-BY-4.0.",
             metavar="NAME",
@@ -104,7 +97,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
             "Notes of a new version.", metavar="TEXT", shown="name and version of the dataset"
         ),
         "public": Option("Make the dataset public; a new one needs a licence."),
-        "check": Option("Download the uploaded version and compare every byte."),
     },
     "fetch": {
         "url": Option(
@@ -199,51 +191,48 @@ def upload(
     dataset: str | Path,
     slug: str,
     *,
-    title: str | None = None,
     license: str | None = None,  # noqa: A002 - the option's name, as Kaggle calls it
     message: str | None = None,
     public: bool = False,
-    check: bool = True,
     progress: Show | bool = False,
 ) -> Upload:
     """Upload a dataset to Kaggle as a new dataset, or as a new version if Kaggle has the dataset.
 
-    The dataset is verified first. If the upload is interrupted, the same call continues it; files
-    that Kaggle already has are not sent again.
+    The dataset is verified first. At the end, Kaggle's copy is downloaded and every byte is
+    compared. If the upload is interrupted, the same call continues it.
 
     Raises:
         DatasetError: the dataset does not exist, is in object storage, or has problems.
-        RecipeError: Kaggle does not allow the name, title or licence, or they contradict the
-            existing dataset.
+        RecipeError: the name is invalid, a licence is missing, or `public` contradicts the existing
+            dataset.
         SourceError: Kaggle refuses the upload, or its copy differs. The error says what to do.
         BusyError: another process uploads to the same dataset.
     """
     from shardprep.dataset.folder import inventory
-    from shardprep.source.kaggle import upload as kaggle
     from shardprep.source.kaggle.ref import parse_ref
-    from shardprep.source.kaggle.upload_metadata import Publication, check_publication
+    from shardprep.source.kaggle.upload import Uploader, check_target
     from shardprep.storage.regular_file import sha256_of
 
     start_s = time.monotonic()
     ref, opened = parse_ref(slug), _opened(dataset)
     folder, manifest = opened.folder("shardprep upload"), opened.manifest
     paths = sorted(inventory(manifest, opened.schema))
-    sizes = {path: (folder / path).stat().st_size for path in paths if (folder / path).is_file()}
-    notes = message if message is not None else f"{manifest.name} {manifest.version}"
-    wanted = Publication(folder, sizes, ref, notes, title=title, license=license, is_public=public)
-    check_publication(wanted)
+    check_target(ref)
     with watched(progress) as watch:
         _verify(opened, watch)
         hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}
         hashes |= {name: sha256_of(folder / name) for name in paths if name not in hashes}
-        done = kaggle.upload(wanted, hashes, check=check, watcher=watch)
+        notes = message if message is not None else f"{manifest.name} {manifest.version}"
+        num_bytes = sum((folder / path).stat().st_size for path in paths)
+        done = Uploader(ref, folder, num_bytes, hashes, license, notes, public, watch).upload()
     return Upload(
         path=folder,
         slug=f"{ref}/{done.version}",
         page=ref.page,
-        **done._asdict(),
+        version=done.version,
+        is_private=done.is_private,
         num_files=len(paths),
-        num_bytes=wanted.num_bytes,
+        num_bytes=num_bytes,
         elapsed_s=time.monotonic() - start_s,
     )
 

@@ -65,7 +65,7 @@ def upload(call: Call, *, as_json: bool) -> None:
     """Upload a dataset to Kaggle, as a new private dataset or a new version.
 
     The dataset is verified first, and compared with Kaggle's copy at the end. If the upload is
-    interrupted, the same command continues it; files that Kaggle already has are not sent again.
+    interrupted, the same command continues it.
 
     Examples:
         shardprep upload tfrecords/pets kaggle:owner/pets-shards
@@ -79,10 +79,10 @@ def upload(call: Call, *, as_json: bool) -> None:
 
     console().notice(done.page)
     seen = {True: "private", False: "public", None: "visibility unknown"}[done.is_private]
-    how = "already exists" if done.was_there else f"{done.elapsed_s:,.0f} s"
-    checked = "every byte is equal" if done.is_checked else "not downloaded for a check"
     files = f"{counted(done.num_files, 'file')}, {megabytes(done.num_bytes)}"
-    console().notice(f"version {done.version}, {seen}: {files}, {how}; {checked}")
+    console().notice(
+        f"version {done.version}, {seen}: {files}, {done.elapsed_s:,.0f} s; every byte is equal"
+    )
 
 
 def fetch(call: Call, *, as_json: bool) -> None:

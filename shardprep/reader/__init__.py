@@ -285,7 +285,7 @@ def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
     The stage is restart, read, decode, augment, transfer or model. Training runs unchanged, then
     the model alone on one batch, then the pipeline alone. If the pipeline is slow and has no cache,
     it also runs without augmentation, and without decoding. Changes that may help are tried in runs
-    of their own. `print` the result for a short report; in a notebook it is shown as a table.
+    of their own. `print` the result for a sentence with the figures.
 
     Args:
         dataset: result of `load`, with a `batch_size`.

@@ -1,9 +1,8 @@
-"""From measured times to a diagnosis: what bounds training, which changes are tried, the report."""
+"""From measured times to a sentence: what bounds training, and which changes are tried."""
 
 from __future__ import annotations
 
 import tomllib
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +11,6 @@ from shardprep.reader.diagnosis.diagnosis import (
     Candidate,
     Change,
     Circumstances,
-    Diagnosis,
     Measured,
     Stopwatch,
     Times,
@@ -106,13 +104,11 @@ def test_the_stage_that_costs_most_bounds_and_changes_that_may_help_are_tried(ca
     assert [one.trial for one in wanted] == row["tried"]
     said = conclude(found, place, [])
     assert said.bound == row["bound"]
-    assert str(said).count(f"bound by {said.bound}") == 1
     if found.model_on_device is None:
         assert not any("GPU" in one.advice or "accelerator" in one.advice for one in wanted)
     # Nothing was tried, so nothing is promised.
     assert (said.gain, said.saved) == (1.0, 0.0)
-    assert said.advice.startswith("nothing ")
-    assert "times as fast" not in str(said)
+    assert str(said).endswith("; no change of reading helps")
 
 
 # Advice
@@ -120,16 +116,16 @@ def test_the_stage_that_costs_most_bounds_and_changes_that_may_help_are_tried(ca
 
 def change(name: str, images_s: float, cpu_s: float = 0.02) -> Change:
     options = {"repeat": True} if name == "repeat" else {"cache": name}
-    return Change(name, f"do {name}", options, images_s, cpu_s)
+    return Change(name, options, images_s, cpu_s)
 
 
 @pytest.mark.parametrize(
     ("tried", "advice", "gain", "saved"),
     [
-        ([change("memory", 250), change("repeat", 120)], "do memory", 2.5, 0.0),
-        ([change("memory", 101), change("repeat", 103)], "do repeat", 1.03, 0.0),
+        ([change("memory", 250), change("repeat", 120)], "memory", 2.5, 0.0),
+        ([change("memory", 101), change("repeat", 103)], "repeat", 1.03, 0.0),
         ([change("memory", 104), change("repeat", 101)], None, 1.0, 0.0),
-        ([change("memory", 98, 0.015), change("folder", 99, 0.017)], "do memory", 1.0, 0.25),
+        ([change("memory", 98, 0.015), change("folder", 99, 0.017)], "memory", 1.0, 0.25),
         ([change("memory", 94, 0.001)], None, 1.0, 0.0),
         ([change("memory", 60)], None, 1.0, 0.0),
     ],
@@ -149,33 +145,7 @@ def test_the_best_change_that_was_tried_is_advised_with_its_own_figure(
     )
 
 
-# The report
-
-
-def report(**figures: Any) -> Diagnosis:
-    cache = Change("cache='memory'", "cache='memory': <1 GB", {"cache": "memory"}, 250.0, 0.015)
-    return conclude(measured(restart=0.12, **figures), here(), [cache])
-
-
-def test_the_report_has_a_line_for_each_measurement_and_trial() -> None:
-    assert str(report()).splitlines() == [
-        (
-            "decoding limits you: at most 100 images/s, you get 100; "
-            "cache='memory' gives about 2.5 times as many"
-        ),
-        "bound by decode: 80% of the time is waiting for data (12% for first batches)",
-        "                                    images/s",
-        "training                                 100",
-        "model alone                            1,000",
-        "pipeline alone                           100",
-        "  read and decode                        110",
-        "  read                                 5,000",
-        "with cache='memory'                      250",
-        "do this: cache='memory': <1 GB",
-        "tried: 2.5 times as fast, 25% less processor time",
-    ]
-    assert "12%" not in str(conclude(measured(), here(), []))
-    assert "3% faster" in str(conclude(measured(), here(), [change("repeat", 103)]))
+# The sentence
 
 
 @pytest.mark.parametrize(
@@ -185,7 +155,10 @@ def test_the_report_has_a_line_for_each_measurement_and_trial() -> None:
             {"model": 1445, "pipeline": 2000, "training": 819, "waiting": 0.15},
             [change("repeat", 917)],
             (),
-            "the model limits you: at most 1,445 images/s, you get 819; repeat gives about 12%",
+            (
+                "the model limits you: at most 1,445 images/s, you get 819; "
+                "repeat gives about 12% more"
+            ),
         ),
         (
             {"model": 300, "waiting": 0.7, "restart": 0.5, "pipeline": 200},
@@ -225,31 +198,18 @@ def test_the_report_has_a_line_for_each_measurement_and_trial() -> None:
         ),
     ],
 )
-def test_the_first_line_says_what_limits_and_what_a_change_gives(
+def test_a_sentence_says_what_limits_and_what_a_change_gives(
     figures: dict[str, Any], tried: list[Change], unsure: Any, sentence: str
 ) -> None:
     found = conclude(measured(**figures), here(), tried, unsure)
-    assert str(found).splitlines()[0] == sentence
+    assert str(found) == repr(found) == sentence
     assert found.is_sure == (not sentence.startswith("not sure"))
-
-
-def test_a_diagnosis_is_text_in_a_terminal_and_a_table_in_a_notebook(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = report()
-    assert repr(found) == str(found)
-    cells: list[str] = []
-    page = HTMLParser()
-    monkeypatch.setattr(page, "handle_data", cells.append)
-    page.feed(found._repr_html_())
-    assert " ".join(" ".join(cells).split()) == " ".join(str(found).split())
-    assert len(cells) == 2 * len(found.changes) + 15
 
 
 def test_a_candidate_names_what_to_pass_to_load() -> None:
     (repeat,) = candidates(measured(**IDLE, restart=0.3), here())
-    assert repeat == Candidate("repeat", "repeat=True", restart_advice(50), {"repeat": True})
+    assert repeat == Candidate("repeat", restart_advice(50), {"repeat": True})
     assert repeat.advice == "repeat=True in load, steps_per_epoch=50 in fit"
     (folder,) = candidates(measured(), here(free_bytes=1 << 20))
     assert folder.options == {"cache": "/tmp"}
-    assert "0.2 GB, 68.7 GB are free there" in folder.advice
+    assert folder.advice == "cache='/tmp'"

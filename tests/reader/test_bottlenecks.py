@@ -54,15 +54,10 @@ def test_the_examples_of_the_document_run(
         exec(compile(few, "example", "exec"), names)
     assert "seconds=2" in code
     assert len(names["history"].history["stall"]) == 2
-    # The advice, the bound and the trials differ between machines, the first rows do not.
-    shown, said = (
-        re.sub(r"(?s).*(?=^bound by)", "", report, flags=re.MULTILINE)
-        for report in (block("diagnosis"), capsys.readouterr().out)
-    )
-    assert shape(said)[1:5] == shape(shown)[1:5]
-    for report in (said, shown):
-        assert shape(report)[0].startswith("bound by")
-        assert sum(line.startswith("do this: ") for line in shape(report)) == 1
+    # The bound and the advice differ between machines.
+    for said in (block("diagnosis"), capsys.readouterr().out):
+        (sentence,) = shape(said.splitlines()[-1])
+        assert re.fullmatch(r".* limits? you: at most # images/s, you get #; .+", sentence)
 
 
 @pytest.mark.thorough

@@ -100,7 +100,7 @@ def test_slow_augmentation_is_found_and_no_gain_is_promised(folder: Path) -> Non
     found = reader.diagnose(train, lambda _: None, seconds=SECONDS)
     assert found.bound == "augment"
     assert found.measured.waiting > 0.9
-    assert "augment in the model" in [change.name for change in found.changes]
+    assert "to augment in the first layers of the model" in [one.advice for one in found.changes]
     assert found.gain < 3
     assert "accelerator" not in str(found)
 
@@ -145,10 +145,7 @@ def test_slow_decoding_is_found(
     assert found.measured.read > 2 * found.measured.decode
     assert "cache='memory'" in found.advice
     assert found.gain > 1
-    lines = str(found).splitlines()
-    assert "decoding limits you: at most " in lines[0]
-    assert lines[1].startswith("bound by decode: ")
-    assert all(len(line) <= 80 for line in lines[1:])
+    assert "decoding limits you: at most " in str(found)
     assert len({id(dataset) for dataset in iterators}) <= 5, "each fills a cache"
     more = measurement._MOST_ROUNDS - 2  # rounds of training, if they do not agree
     most = 5 + 1 + 2 * PAIRS + more
@@ -238,7 +235,7 @@ def test_the_meter_and_the_diagnosis_measure_the_same_shares(folder: Path, clock
     ):
         assert share == pytest.approx(np.median(history[of_epochs][1:]), abs=0.01)
         assert share == pytest.approx(expected, abs=0.01)
-    assert "repeat=True" in [change.name for change in found.changes]
+    assert {"repeat": True} in [change.options for change in found.changes]
 
 
 def small_model() -> Any:
@@ -358,7 +355,7 @@ def test_a_cache_on_disk_is_tried_with_the_images_of_the_dataset(
     folder: Path, tmp_path: Path
 ) -> None:
     request = request_of(folder)
-    candidate = Candidate("folder", "", "", {"cache": str(tmp_path)})
+    candidate = Candidate("folder", "", {"cache": str(tmp_path)})
     with measurement._trial(candidate, request, print, 0) as tried:
         assert tried.num_images == 8
         tried.evict()
@@ -380,7 +377,7 @@ def test_a_cache_in_memory_is_tried_with_some_records_of_this_reader(folder: Pat
     assert len(some) == 4
     for batch_size, expected in ((1, [*some, *some, some[0]]), (2, own)):
         request = request_of(folder, read_config=config, cache="memory", batch_size=batch_size)
-        with measurement._trial(Candidate("repeat", "", "", {}), request, print, 0) as tried:
+        with measurement._trial(Candidate("repeat", "", {}), request, print, 0) as tried:
             np.testing.assert_array_equal(images_of(tried.dataset, 9), expected)
     assert measurement._sample(request_of(folder), 1e9) == request_of(folder)
 
@@ -393,7 +390,7 @@ def test_a_step_that_augments_does_what_load_does(folder: Path) -> None:
     request = request_of(folder, **options)
     taken: list[Any] = []
     moved = {"augment": None, "dtype": "uint8"}
-    with measurement._trial(Candidate("in step", "", "", moved), request, taken.append, 0) as tried:
+    with measurement._trial(Candidate("in step", "", moved), request, taken.append, 0) as tried:
         batch = next(iter(tried.dataset))
         assert batch[0].dtype == tf.uint8
         tried.train(batch)

@@ -76,15 +76,9 @@ class Uploads:
 
     answers: dict[str, list[Answer | dict[str, Any]]] = field(default_factory=dict)
     """By call: refusals, or JSON instead of the real answer."""
-    lost: dict[str, list[Answer]] = field(default_factory=dict)
-    """By call: refusals after the call was done all the same."""
     transfers: list[Transfer] = field(default_factory=list)
-    resumes: list[int] = field(default_factory=list)
-    """Status instead of the answer to a question how many bytes have arrived."""
     statuses: list[str] = field(default_factory=lambda: ["READY"])
     """Words for each new version."""
-    num_stale: int = 0
-    """Questions for a new version that are answered with the word for the one before."""
     change: Callable[[dict[str, bytes]], None] = lambda _: None
     """Damages the files of a version."""
     datasets: dict[str, Dataset] = field(default_factory=dict)
@@ -97,7 +91,7 @@ class Uploads:
         if self.answers.get(call):
             return self.answers[call].pop(0)
         found: Answer | dict[str, Any] = getattr(self, f"_{call}")(body)
-        return self.lost[call].pop(0) if self.lost.get(call) else found
+        return found
 
     def archives(self) -> dict[str, bytes]:
         """Return the zip of each version, and of the newest, by the client's name for it."""
@@ -147,8 +141,7 @@ class Uploads:
             found |= _unpacked(blob)
         self.change(found)
         dataset.versions.append(found)
-        stale = dataset.statuses[-1:] * self.num_stale
-        dataset.statuses, dataset.is_listed = [*stale, *self.statuses], False
+        dataset.statuses, dataset.is_listed = [*self.statuses], False
         return {"status": "ok", "url": "https://www.kaggle.com/datasets/x/y", "error": ""}
 
     def _named(self, body: dict[str, Any]) -> Dataset | None:
@@ -159,8 +152,6 @@ class Uploads:
         blob, told = self.blobs[token], request.headers.get("Content-Range", "")
         self.ranges += [told] if told else []
         if told.startswith("bytes */"):
-            if self.resumes:
-                return self.resumes.pop(0), {}
             if len(blob.data) == blob.size:
                 return 200, {}
             return 308, {"Range": f"bytes=0-{len(blob.data) - 1}"} if blob.data else {}

@@ -1,4 +1,4 @@
-"""From measured times to a diagnosis: what limits the speed of training, and which changes help.
+"""From measured times to a sentence: what limits the speed of training, and which change helps.
 
 The time of an epoch has three parts: the restart, until a new iterator yields its first batch; the
 wait for each later batch; and the work, from each batch to the end of its step.
@@ -11,7 +11,6 @@ changes that were tried are advised.
 
 from __future__ import annotations
 
-import html
 import itertools
 import statistics
 import time
@@ -31,8 +30,6 @@ RESTART_COUNTS = 0.02
 _SETTLING_SHARE, _READY, _LEAST = 1 / 3, 5, 3
 """Steps after a restart that are not typical: those in the first third of the time, while tf.data
 adapts, and the first 5, which use batches made ahead; but 3 steps must remain after these."""
-_IN_TIMES = 1.1
-"""Smallest speed-up that is shown as a factor, not as a percentage."""
 _LIMITS: dict[Bound, str] = {
     "restart": "restarts between epochs limit",
     "read": "reading limits",
@@ -180,7 +177,6 @@ class Measured:
 class Change(NamedTuple):
     """A change that was tried."""
 
-    name: str
     advice: str
     options: dict[str, Any]
     """The changed arguments of `load`; empty if no argument changes."""
@@ -216,87 +212,39 @@ class Candidate(NamedTuple):
     """A change to try."""
 
     trial: Trial
-    name: str
     advice: str
     options: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis:
-    """What limits the speed of training, and advice. `str()` is a report, in notebooks a table."""
+    """What limits the speed of training, and advice. `str()` is a sentence."""
 
     bound: Bound
     measured: Measured
     advice: str
     gain: float
     """Measured speed-up by the advice, as a factor; 1.0 if nothing made training faster."""
-    saved: float = 0.0
+    saved: float
     """Share of processor time per image saved by the advice, 0 to 1."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Change, ...]
     """All changes that were tried, the fastest first."""
-    is_sure: bool = True
+    is_sure: bool
     """False if repeated measurements did not agree within 10%."""
 
     def __str__(self) -> str:
-        rows = [f"{name:<34}{rate:>10,.0f}" for name, rate in self._rates()]
-        lead = self._sentence(), self._headline()
-        return "\n".join((*lead, f"{'':<34}{'images/s':>10}", *rows, *self._advised()))
+        measured, gain, told = self.measured, self.gain, self.advice
+        if gain >= 1 + RESTART_COUNTS:
+            times = f"{gain - 1:.0%} more" if gain < 2 else f"{gain:.1f} times as many"
+            told += f" gives about {times}"
+        elif self.saved >= _SAVES:
+            told += f" saves {self.saved:.0%} of the processor time"
+        most = min(measured.pipeline, measured.model)
+        limit = f"{_LIMITS[self.bound]} you: at most {most:,.0f} images/s"
+        doubt = "" if self.is_sure else "not sure, use more seconds, the rounds do not agree: "
+        return f"{doubt}{limit}, you get {measured.training:,.0f}; {told}"
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td style='text-align: left'>{html.escape(name.strip())}</td>"
-            f"<td style='text-align: right'>{rate:,.0f}</td></tr>"
-            for name, rate in self._rates()
-        )
-        return (
-            f"<p>{html.escape(self._sentence())}<br>{html.escape(self._headline())}</p>"
-            f"<table><thead><tr><th></th><th>images/s</th></tr></thead><tbody>{rows}</tbody></table>"
-            f"<p>{'<br>'.join(map(html.escape, self._advised()))}</p>"
-        )
-
-    def _sentence(self) -> str:
-        measured = self.measured
-        rate = min(measured.pipeline, measured.model)
-        best = next((one.name for one in self.changes if one.advice == self.advice), "")
-        more = f"{self.gain - 1:.0%}" if self.gain < 2 else f"{self.gain:.1f} times as many"
-        gain = f"{best} gives about {more}"
-        if not best:
-            gain = "nothing that was tried helps" if self.changes else "no change of reading helps"
-        elif self.gain < 1 + RESTART_COUNTS:
-            gain = f"{best} saves {self.saved:.0%} of the processor time"
-        limit = f"{_LIMITS[self.bound]} you: at most {rate:,.0f} images/s"
-        doubt = "" if self.is_sure else "not sure, use more seconds, the rounds do not agree: "
-        return f"{doubt}{limit}, you get {measured.training:,.0f}; {gain}"
-
-    def _headline(self) -> str:
-        waiting, restart = self.measured.waiting, self.measured.restart
-        first = f" ({restart:.0%} for first batches)" if restart >= RESTART_COUNTS else ""
-        return f"bound by {self.bound}: {waiting:.0%} of the time is waiting for data{first}"
-
-    def _rates(self) -> list[tuple[str, float]]:
-        measured = self.measured
-        rates = {
-            "training": measured.training,
-            "model alone": measured.model,
-            "model alone, batch on the device": measured.model_on_device,
-            "pipeline alone": measured.pipeline,
-            "  read and decode": measured.decode,
-            "  read": measured.read,
-            **{f"with {change.name}": change.images_s for change in self.changes},
-        }
-        return [(name, rate) for name, rate in rates.items() if rate is not None]
-
-    def _advised(self) -> list[str]:
-        figures = []
-        if self.gain >= _IN_TIMES:
-            figures.append(f"{self.gain:.1f} times as fast")
-        elif self.gain > 1:
-            figures.append(f"{self.gain - 1:.0%} faster")
-        if self.saved >= _SAVES:
-            figures.append(f"{self.saved:.0%} less processor time")
-        return [f"do this: {self.advice}", *([f"tried: {', '.join(figures)}"] if figures else [])]
 
 
 def reading_counts(measured: Measured) -> bool:
@@ -318,14 +266,11 @@ def candidates(measured: Measured, here: Circumstances) -> list[Candidate]:
         if here.finishes and costs["augment"] >= least:
             chosen.append(_in_step(here))
     if measured.restart >= RESTART_COUNTS and here.num_steps is not None:
-        advice = restart_advice(here.num_steps)
-        chosen.append(Candidate("repeat", "repeat=True", advice, {"repeat": True}))
+        chosen.append(Candidate("repeat", restart_advice(here.num_steps), {"repeat": True}))
     on_device = measured.model_on_device
     if on_device and on_device >= (1 + _WORTH) * measured.model:
-        advice = (
-            "dataset.apply(tf.data.experimental.prefetch_to_device('/GPU:0')), as the last step"
-        )
-        chosen.append(Candidate("prefetch", "prefetch_to_device", advice, {}))
+        advice = "dataset.apply(tf.data.experimental.prefetch_to_device('/GPU:0'))"
+        chosen.append(Candidate("prefetch", advice, {}))
         if here.finishes and all(candidate.trial != "in step" for candidate in chosen):
             chosen.append(_in_step(here))  # uint8 has a quarter of the bytes of float32
     return chosen
@@ -339,7 +284,7 @@ def conclude(
 ) -> Diagnosis:
     """Return the diagnosis: the advice is the fastest change, or one that saves processor time.
 
-    `unsure` are the names of changes whose rounds did not agree, or None if others did not.
+    `unsure` is the advice of changes whose rounds did not agree, or None if others did not.
     """
     bound = _bound(measured, here)
     ranked = tuple(sorted(tried, key=lambda change: -change.images_s))
@@ -348,14 +293,13 @@ def conclude(
         saving = [change for change in ranked if _is_cheaper(change, measured)]
         best = min(saving, key=lambda change: change.cpu_s, default=None)
     if best is None:
-        advice = _nothing_helps(bound, measured)
+        advice = "nothing that was tried helps" if tried else "no change of reading helps"
         return Diagnosis(
             bound, measured, advice, 1.0, 0.0, ranked, unsure is not None and not unsure
         )
-    gain = max(1.0, best.images_s / measured.training)
-    before = measured.training_cpu_s
+    gain, before = max(1.0, best.images_s / measured.training), measured.training_cpu_s
     saved = max(0.0, 1 - best.cpu_s / before) if before else 0.0
-    is_sure = unsure is not None and best.name not in unsure
+    is_sure = unsure is not None and best.advice not in unsure
     return Diagnosis(bound, measured, best.advice, gain, saved, ranked, is_sure)
 
 
@@ -399,36 +343,14 @@ def _caches(here: Circumstances) -> list[Candidate]:
     if needed is None:
         return []
     if needed < _FITS * here.free_bytes:
-        advice = f"cache='memory': {_size(needed)}, {_size(here.free_bytes)} are free"
-        return [Candidate("memory", "cache='memory'", advice, {"cache": "memory"})]
+        return [Candidate("memory", "cache='memory'", {"cache": "memory"})]
     if here.cache or needed >= _FITS * here.free_disk_bytes:
         return []
-    free = _size(here.free_disk_bytes)
-    advice = f"cache='{here.disk}' or another folder: {_size(needed)}, {free} are free there"
-    return [Candidate("folder", "cache in a folder", advice, {"cache": here.disk})]
+    return [Candidate("folder", f"cache='{here.disk}'", {"cache": here.disk})]
 
 
 def _in_step(here: Circumstances) -> Candidate:
     options: dict[str, Any] = {"augment": None, "dtype": "uint8"}
     if here.augments:
-        advice = "augment in the model, as its first layers"
-        return Candidate("in step", "augment in the model", advice, options)
-    advice = "dtype='uint8', with a Rescaling layer in the model"
-    return Candidate("in step", "dtype='uint8'", advice, options)
-
-
-def _nothing_helps(bound: Bound, measured: Measured) -> str:
-    if bound == "model":
-        times = measured.pipeline / measured.model
-        return f"nothing about reading, the pipeline gives {times:.1f} times what the model takes"
-    return {
-        "restart": "nothing that was tried helps; longer epochs restart less often",
-        "read": "nothing that was tried helps; the disk or the store decides",
-        "decode": "nothing that was tried helps; smaller stored images (--size) decode faster",
-        "augment": "nothing that was tried helps; a lighter augmentation costs less",
-        "transfer": "nothing that was tried helps; smaller images transfer faster",
-    }[bound]
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
+        return Candidate("in step", "to augment in the first layers of the model", options)
+    return Candidate("in step", "dtype='uint8' with a Rescaling layer in the model", options)

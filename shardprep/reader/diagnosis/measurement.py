@@ -139,7 +139,7 @@ class _Measurement:
         self.turn = turn
         self.is_sure = True  # whether the rounds of training agree
         self.unsure = set[str]()
-        """Names of changes whose rounds do not agree; "" for the model or the pipeline alone."""
+        """Advice of changes whose rounds do not agree; "" for the model or the pipeline alone."""
         number = None if request.num_epochs is None else subset.epoch_records * request.num_epochs
         size = request.batch_size or 1
         cut = 0 if request.drop_remainder else size - 1
@@ -154,25 +154,23 @@ class _Measurement:
         all runs of training, and the last of them is after the trials.
         """
         self._compile(batch)
-        training = _run(self.dataset, self.turn, self.train, begun=begun)
-        measured = self._measured(batch, training.rate)
-        rounds = [training]
+        rounds = [_run(self.dataset, self.turn, self.train, begun=begun)]
+        alone = self._alone(batch, rounds[0].rate)
         training = self._more(rounds)
-        measured = self._trained(measured, training)
+        measured = self._measured(alone, training)
         if not self.request.cache and reading_counts(measured):
-            measured = self._stages(measured)
+            alone |= self._stages(measured.pipeline)
+            measured = self._measured(alone, training)
         here = self._circumstances()
         tried = [self._tried(candidate, measured) for candidate in candidates(measured, here)]
         if any(gain is None for _, gain in tried):
-            training = self._more(rounds)
-        measured = self._trained(measured, training)
+            measured = self._measured(alone, self._more(rounds))
         changes = [
             change if gain is None else change._replace(images_s=gain * measured.training)
             for change, gain in tried
         ]
-        return conclude(
-            measured, here, changes, self.unsure if self.is_sure and "" not in self.unsure else None
-        )
+        is_sure = self.is_sure and "" not in self.unsure
+        return conclude(measured, here, changes, self.unsure if is_sure else None)
 
     def _more(self, rounds: list[_Timed]) -> _Timed:
         """Train until the last two rounds agree; return all rounds that agree with the last one."""
@@ -189,36 +187,33 @@ class _Measurement:
             self.unsure.add(name)
         return rounds[-2].plus(rounds[-1])
 
-    def _measured(self, batch: Any, training: float) -> Measured:
+    def _alone(self, batch: Any, training: float) -> dict[str, Any]:
+        """Return the figures of the model alone, and of the whole pipeline alone."""
         _rest(self.turn)
         model = self._agreed(lambda seconds: _run(itertools.repeat(batch), seconds, self.train))
         endless = _pipeline(replace(self.request, repeat=True), training * self.turn / _FILL)
-        return Measured(
-            waiting=0.0,
-            restart=0.0,
-            training=training,
-            training_cpu_s=0.0,
-            model=model.rate,
-            model_cpu_s=model.image_cpu_s,
-            model_on_device=self._on_device(batch),
-            pipeline=self._alone(endless),
-        )
+        return {
+            "model": model.rate,
+            "model_cpu_s": model.image_cpu_s,
+            "model_on_device": self._on_device(batch),
+            "pipeline": self._read(endless),
+        }
 
-    def _trained(self, measured: Measured, training: _Timed) -> Measured:
+    def _stages(self, pipeline: float) -> dict[str, Any]:
+        endless = replace(self.request, repeat=True)
+        plain = replace(endless, augment=None, dtype="uint8")
+        decode = pipeline if plain == endless else self._read(load(plain))
+        return {"decode": decode, "read": self._read(undecoded(plain, _READ_BLOCK))}
+
+    def _measured(self, alone: dict[str, Any], training: _Timed) -> Measured:
         epoch = epoch_of(training.steps, self.num_steps)
-        return replace(
-            measured,
+        return Measured(
             waiting=epoch.stall,
             restart=epoch.restart,
             training=self._rate(training),
             training_cpu_s=training.image_cpu_s,
+            **alone,
         )
-
-    def _stages(self, measured: Measured) -> Measured:
-        endless = replace(self.request, repeat=True)
-        plain = replace(endless, augment=None, dtype="uint8")
-        decode = measured.pipeline if plain == endless else self._alone(load(plain))
-        return replace(measured, decode=decode, read=self._alone(undecoded(plain, _READ_BLOCK)))
 
     def _compile(self, batch: Any) -> None:
         """Train on a full batch and on one of the size of the last batch, so that both compile."""
@@ -238,7 +233,7 @@ class _Measurement:
             )
         return _run(itertools.repeat(on_device), self.turn, self.train).rate
 
-    def _alone(self, dataset: Any) -> float:
+    def _read(self, dataset: Any) -> float:
         """Return the rate of a pipeline without training, in images per second."""
         _rest(self.turn)
         begun = iter(dataset)
@@ -258,22 +253,21 @@ class _Measurement:
         """Return a change with its figures, and its gain (None if it never alternated)."""
         number = measured.pipeline * self.turn / _FILL
         restarts = self.num_steps is not None and candidate.trial != "repeat"
-        name, advice, options = candidate.name, candidate.advice, candidate.options
-        gain = None
+        gain, advice = None, candidate.advice
         with _trial(candidate, self.request, self.train, number) as changed:
             begun = iter(changed.dataset)
             changed.train(next(begun))  # fills and compiles
             changed.evict()
             if self.num_steps is None and changed.num_images is None:
                 del begun
-                run, gain = self._alternated(changed, name)
+                run, gain = self._alternated(changed, advice)
             else:
                 source, most = None if restarts else begun, changed.num_images
                 part = functools.partial(_run, changed.dataset, train=changed.train, begun=source)
                 # The files of a cache are read from the disk only once.
-                run = self._agreed(part, name) if most is None else part(self.turn, most=most)
+                run = self._agreed(part, advice) if most is None else part(self.turn, most=most)
         rate = self._rate(run) if restarts else run.rate
-        return Change(name, advice, options, rate, run.image_cpu_s), gain
+        return Change(advice, candidate.options, rate, run.image_cpu_s), gain
 
     def _alternated(self, changed: _Changed, name: str) -> tuple[_Timed, float]:
         """Alternate training without and with a change; return the changed run, and median gain."""

@@ -1,9 +1,9 @@
 """The child process (`python -P -m`) that runs one order (see `main`) with the kaggle client.
 
 The child reports to the parent (`client_process`) in lines of JSON on the pipe that was its stdout:
-{"alive": …}, {"size": …}, {"sent": …}, {"arrived": …}, {"state": …}, then {"done": …} or
-{"fault": …}. The fault has the fields of a `ClientError`. `kaggle` prints, exits and reads settings
-when it is imported. So `main` first replaces stdout, and functions import `kaggle` later.
+{"alive": …}, {"size": …}, {"sent": …}, {"state": …}, then {"done": …} or {"fault": …}. The fault
+has the fields of a `ClientError`. `kaggle` prints, exits and reads settings when it is imported. So
+`main` first replaces stdout, and functions import `kaggle` later.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _CHUNK_BYTES = 1 << 16
 def main(arguments: list[str]) -> None:
     """Run one order in the child process, and report on the pipe that was stdout.
 
-    `arguments` are "login" or "anonymous", then one order: download KIND SLUG FOLDER, state SLUG
-    POLL_S, create FOLDER TEMPORARY PUBLIC, or version FOLDER TEMPORARY MESSAGE.
+    `arguments` are "login" or "anonymous", then one order: download KIND SLUG FOLDER, or a function
+    of `client_upload` and its arguments.
     """
     say = _take_stdout()
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -38,11 +38,15 @@ def main(arguments: list[str]) -> None:
         if order == "download":
             _download(say, login, *rest)
         else:
+            from kaggle.api import (  # type: ignore[import-untyped] # noqa: PLC0415
+                kaggle_api_extended,
+            )
+
             from shardprep.source.kaggle import client_upload  # noqa: PLC0415 - imports kaggle
 
-            api = client_upload.UploadApi(say)
+            api = kaggle_api_extended.KaggleApi()
             api.authenticate()
-            getattr(client_upload, order)(api, *rest)
+            getattr(client_upload, order)(say, api, *rest)
     except SystemExit:  # the client exits if it has no credentials
         say(fault={"kind": "credentials"})
     except Exception as error:

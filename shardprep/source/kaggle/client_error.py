@@ -12,8 +12,8 @@ from shardprep.source.kaggle.credentials import Credential, credentials
 from shardprep.source.kaggle.ref import SITE, KaggleRef
 
 FaultKind = Literal[
-    "http", "connection", "unresolved", "silent", "expired", "refused", "credentials", "import",
-    "disk", "client", "died",
+    "http", "connection", "unresolved", "silent", "refused", "credentials", "import", "disk",
+    "client", "died",
 ]  # fmt: skip
 _SETTINGS = f"{SITE}/settings"
 AGAIN = "run the same command again: it continues where it stopped"
@@ -34,7 +34,7 @@ class ClientError(Exception):
     @property
     def is_passing(self) -> bool:
         is_busy = self.status in (408, 429) or self.status >= 500
-        return self.kind in ("connection", "silent", "expired") or self.spoils_file or is_busy
+        return self.kind in ("connection", "silent") or self.spoils_file or is_busy
 
     @property
     def spoils_file(self) -> bool:
@@ -44,7 +44,7 @@ class ClientError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RetryLimits:
-    """Limits of a download or upload. Times are in seconds."""
+    """Limits of a download. Times are in seconds."""
 
     silence_s: float = 60.0
     attempts: int = 5
@@ -100,10 +100,9 @@ def _upload_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str] | None:
     if fault.kind == "refused" or (400 <= fault.status < 500 and not fault.is_passing):
         hint = f"see {SITE}/{ref.owner}/datasets for your datasets and quota, then {AGAIN}"
         if "title" in said.lower() or "slug" in said.lower():
-            hint = f"choose another {OptionName('title')} or name"
+            hint = "choose another name"
         return f"Kaggle rejects it ({said})", hint
     return {
-        "expired": ("the upload address has expired", AGAIN),
         "client": (f"the kaggle client failed ({said})", AGAIN),
         "disk": (f"cannot be written ({said})", "free some space, or set SHARDPREP_CACHE"),
     }.get(fault.kind)
@@ -144,7 +143,7 @@ def _other_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
             "check the network; in a notebook, turn the internet on or add the data as an input",
         ),
         "silent": ("no data from Kaggle", _LATER),
-        "import": ("the kaggle client cannot be loaded", "pip install 'kaggle>=2.2.4,<3' six"),
+        "import": ("the kaggle client cannot be loaded", "pip install 'kaggle>=2.2.5,<3' six"),
         "disk": (
             "cannot be written",
             f"free some space, or choose another {OptionName('to')} or SHARDPREP_CACHE",
