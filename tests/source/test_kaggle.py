@@ -417,7 +417,7 @@ def test_an_error_says_how_to_install_a_missing_client(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
     line = failure(world, retries=HASTY)
     assert "cannot be loaded (No module named 'six')" in line
-    assert "pip install 'kaggle>=2.2.5,<3' six" in line
+    assert "pip install 'kaggle>=2.2.4,<3' six" in line
 
 
 def test_an_archive_that_does_not_fit_the_disk_is_an_error(

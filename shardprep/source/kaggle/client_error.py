@@ -143,7 +143,7 @@ def _other_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
             "check the network; in a notebook, turn the internet on or add the data as an input",
         ),
         "silent": ("no data from Kaggle", _LATER),
-        "import": ("the kaggle client cannot be loaded", "pip install 'kaggle>=2.2.5,<3' six"),
+        "import": ("the kaggle client cannot be loaded", "pip install 'kaggle>=2.2.4,<3' six"),
         "disk": (
             "cannot be written",
             f"free some space, or choose another {OptionName('to')} or SHARDPREP_CACHE",
