@@ -429,6 +429,16 @@ def test_the_number_of_workers_follows_from_the_cores(monkeypatch: pytest.Monkey
         assert team._num_workers(3, is_remote=True) == 3
 
 
+def test_processes_of_torchrun_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "usable_cores", lambda: 64)
+    for processes, number in (("", 16), ("1", 16), ("4", 4), ("8", 0), ("128", 0)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+        assert team._num_workers(None, is_remote=False) == number
+        assert team._num_workers(None, is_remote=False, has_transform=True) == {
+            "": 64, "1": 64, "4": 16, "8": 8, "128": 0,
+        }[processes]  # fmt: skip
+
+
 def _numbers_in_a_daemon(pipe: Any) -> None:
     found: list[Any] = [team._num_workers(None, is_remote=False)]
     try:

@@ -89,7 +89,7 @@ class Team:
             is_remote=records.is_remote,
             has_transform=source.transform is not None,
         )
-        cores, waiting = usable_cores(), NUM_READS if records.in_order(source.order).waits else 1
+        cores, waiting = _own_cores(), NUM_READS if records.in_order(source.order).waits else 1
         num_threads = options.num_threads or max(cores, waiting)
         busy = -(-num_threads * IMAGES_A_TURN // options.batch_size) + 1
         usual = max(2, busy, _WINDOW * self._num_workers)
@@ -151,13 +151,20 @@ class Team:
         return WorkerPool(source, self._num_workers, slots, self._note)
 
 
+def _own_cores() -> int:
+    """Return the number of usable cores, divided by the processes that torchrun started here."""
+    given = os.environ.get("LOCAL_WORLD_SIZE", "")
+    number = int(given) if given.isdecimal() else 1
+    return max(1, usable_cores() // max(1, number))
+
+
 def _num_workers(given: int | None, *, is_remote: bool, has_transform: bool = False) -> int:
     """Return the number of worker processes, as given or decided; 0 for threads."""
     cannot = "Windows has no memory file for them" if os.name != "posix" else ""
     if multiprocessing.current_process().daemon:
         cannot = "this process is a worker of another library, which may not start processes"
     if given is None:
-        cores = usable_cores()
+        cores = _own_cores()
         if cannot or is_remote:
             return 0
         if has_transform:  # each worker runs it in one thread
