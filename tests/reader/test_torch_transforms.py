@@ -289,3 +289,21 @@ def test_a_transform_that_only_this_process_can_import_runs_here(
     with pytest.warns(Advice, match="threads fill the batches"):
         images, _ = next(iter(loader))
     assert torch.equal(images, next(iter(dataset.loader(4, seed=1)))[0])
+
+
+@pytest.mark.usefixtures("_workers_with_torchvision")
+def test_texts_of_a_transform_are_lists(
+    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_workers_fill_all(monkeypatch)
+
+    def named(image: Any, target: dict[str, Any]) -> Any:
+        return image, {"names": np.array(["a", "é"], object), "codes": np.array(["x"]), **target}
+
+    for number in (0, 1):
+        loader = reader.Dataset(sets["all"]).loader(2, seed=1, transform=named, num_workers=number)
+        _, targets = next(iter(loader))
+        assert targets[0]["names"] == ["a", "é"]
+        assert targets[0]["codes"] == ["x"]
+        assert type(targets[0]["boxes"]).__name__ == "BoundingBoxes"
+        loader.close()

@@ -126,8 +126,9 @@ class _Worker:
         self._slots = slots
         self._in_slots = source.transform is None
         self._bad: list[tuple[int, RecordError]] = []
+        num_kept = 0 if self._in_slots else BEGUN
         self._maker = BatchMaker(
-            source, source.options.num_threads or 1, 0, lambda *bad: self._bad.append(bad)
+            source, source.options.num_threads or 1, num_kept, lambda *bad: self._bad.append(bad)
         )
         self._advice: list[str] = []
         warnings.simplefilter("always", Advice)

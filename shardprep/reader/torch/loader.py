@@ -8,7 +8,6 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import torch
 
 from shardprep.dataset.schema import MASK, TARGET_IMAGE
@@ -18,7 +17,7 @@ from shardprep.reader.arrays.batches import AheadBatches, ArrayBatches
 from shardprep.reader.config import LoaderOptions, warn
 from shardprep.reader.decode.targets import Target
 from shardprep.reader.torch.device import Cuda, PinnedMemory, Transfer, Transfers
-from shardprep.reader.torch.transform import Transform, mapped, received
+from shardprep.reader.torch.transform import Transform, mapped, received, tensor_of
 from shardprep.reader.validators import short_repr
 
 _WHERE = "Dataset.loader"
@@ -119,13 +118,6 @@ def _with_transform(source: BatchSource, target: Target, options: LoaderOptions)
 def _channels_first(value: Any) -> Any:
     tensor = tensor_of(value)
     return tensor.movedim(-1, -3) if isinstance(tensor, torch.Tensor) else tensor
-
-
-def tensor_of(value: Any) -> Any:
-    """Return a tensor with the memory of an array, or a list for an array of objects."""
-    if not isinstance(value, np.ndarray):
-        return value
-    return value.tolist() if value.dtype == object else torch.from_numpy(value)
 
 
 class Loader:

@@ -47,7 +47,7 @@ class Transform:
                 sample = self.target.pair(*_typed({n: c[row] for n, c in columns.items()}, size))
                 torch.default_generator.manual_seed(key)
                 random.seed(key)
-                np.random.seed(key % (1 << _SEED_BITS))  # noqa: NPY002 - the one that users draw of
+                np.random.seed(key % (1 << _SEED_BITS))  # noqa: NPY002 - users draw from it
                 inputs = sample if isinstance(sample, tuple) else (sample,)
                 samples.append(self.function(*inputs))
         if BOX in columns or any(name.startswith(ROWS) for name in columns):
@@ -151,4 +151,11 @@ def received(value: Any) -> Any:
     """Return the tensor for an array that a transform made, and other values unchanged."""
     if isinstance(value, _TypedArray):
         return value.tensor()
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+    return tensor_of(value)
+
+
+def tensor_of(value: Any) -> Any:
+    """Return a tensor with the memory of an array, a list for texts, and other values unchanged."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return value.tolist() if value.dtype.kind in "OSU" else torch.from_numpy(value)
