@@ -321,8 +321,8 @@ class Dataset:
                 of NumPy and `random`. Worker processes call it: by default one for each core. With
                 `num_workers=0`, the thread that iterates does.
             device: device on which tensors are when they are yielded, such as "cuda". A copy to a
-                CUDA device begins one batch ahead, and runs beside the training step.
-            pin_memory: without `device`, let batches lie in pinned memory, by default if CUDA is
+                CUDA device begins one batch ahead, and runs during the training step.
+            pin_memory: without `device`, put batches in pinned memory, by default if CUDA is
                 available. Copy them on the current stream.
 
         All other arguments are the same as for `batches`.

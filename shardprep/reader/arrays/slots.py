@@ -3,7 +3,7 @@
 The memory is a file without a name, so nothing is left when the processes have ended, and a small
 /dev/shm does not matter. A slot is free again when this process has released all arrays that use
 it. If none is free, there are twice as many slots from then on; pages that nobody has written take
-no memory. Workers map the whole file again when a slot lies beyond what they have mapped.
+no memory. Workers map the whole file again when a slot is not in the part they have mapped.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Slots:
         return slot
 
     def give_back(self, slot: int) -> None:
-        """Free a slot of which no array was taken."""
+        """Free a slot that never had an array."""
         self._free.add_unread(slot)
 
     def array(self, slot: int, num_bytes: int) -> Bytes:

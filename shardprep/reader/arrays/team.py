@@ -80,7 +80,7 @@ class Team:
     ) -> None:
         """Get ready; `note` gets each bad record that is replaced.
 
-        `examples` are for threads, instead of those that the source opens.
+        Threads read `examples`, if given, instead of the examples that the source opens.
         """
         options, records = source.options, source.records
         self._source, self._note, self._memory = source, note, memory or HostMemory()

@@ -3,7 +3,7 @@
 The worker gets the `BatchSource` when it starts, and sends b"" when it is up, or in words why it
 cannot begin: the user's transform may need what only the parent has. Then each message is a `Task`,
 and the answers come in the same order. A batch is sent as a pickle whose large arrays are left out:
-they lie in the slot, and the answer says where. Arrays that do not fit in the slot are part of the
+they are in the slot, and the answer says where. Arrays that do not fit in the slot are part of the
 pickle. So texts, lists and arrays of any shape travel in the same way, and nothing that fits is
 copied more than once. The next batch is begun while the first one is being finished.
 """
@@ -65,7 +65,7 @@ class Answer(NamedTuple):
 
 
 class Parcel(NamedTuple):
-    """A pickled value in a file, with its arrays beside it, which workers map and do not copy."""
+    """A pickled value and its arrays in a file, which workers map and do not copy."""
 
     file: SharedFile
     places: Places
@@ -207,7 +207,7 @@ def _packed(values: Any, slot: Bytes) -> tuple[bytes, Places]:
 
 
 def _images_first(values: dict[str, Any], slot: Bytes) -> dict[str, Any]:
-    """Return the values in an order in which arrays that already lie in the slot are the first."""
+    """Return the values with the arrays first that are already in the slot."""
     is_placed = {
         name: isinstance(value, np.ndarray) and np.may_share_memory(value, slot)
         for name, value in values.items()
