@@ -6,7 +6,6 @@ import ast
 import functools
 import graphlib
 import re
-import resource
 import subprocess
 import sys
 import tomllib
@@ -175,15 +174,20 @@ def test_the_reader_of_arrays_does_not_import_pillow_or_pyarrow() -> None:
     assert not found & {"tensorflow", "pyarrow", "PIL"}
 
 
-def test_help_answers_in_under_0_3_seconds() -> None:
-    """The minimum of several CPU times, because other tests share the cores."""
-    times: list[float] = []
-    while len(times) < 15 and min(times, default=1.0) >= 0.3:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "shardprep", "--help"], check=True, stdout=-3)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(times) < 0.3
+def test_help_imports_few_modules() -> None:
+    """Their number decides how long it takes, which benchmarks.build measures."""
+    code = """
+import sys
+sys.argv = ["shardprep", "--help"]
+from shardprep.__main__ import main
+try:
+    main()
+except SystemExit:
+    print(len(sys.modules), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Usage" in done.stdout
+    assert int(done.stderr) <= 400
 
 
 def test_no_module_is_called_utils() -> None:
