@@ -19,6 +19,7 @@ from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.decode.features import ExampleReader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardprep import reader
@@ -131,9 +132,10 @@ def _first(path: Path, num_workers: int) -> Cost:
 
 
 class _SleepingExamples(ExampleReader):
-    def fill(self, number: int, columns: Any, row: int, key: int) -> None:
+    def steps(self, number: int, columns: Any, row: int, key: int) -> Iterator[None]:
         """Take as long as for a batch in its first row, and no time in the others."""
         del number, columns, key
+        yield
         if row == 0:
             time.sleep(BATCH * SLEEP_S)
 

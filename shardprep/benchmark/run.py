@@ -305,7 +305,7 @@ def _traced(name: str, source: Source, batches: Iterator[Any], step_s: float) ->
     with (
         _timed(Records, "payload") as read,
         _timed(Records, "read") as read_many,
-        _timed(FeatureDecoder, "fill") as decode,
+        _timed(FeatureDecoder, "_image") as decode,
         _profiled() as events,
     ):
         for _ in range(_TRACED_STEPS):
