@@ -13,18 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from shardprep import reader
-from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.errors import DatasetError, RecordError, ShardprepError
 from shardprep.reader.arrays import team, worker_pool
 from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.config import Advice
-from tests.reader.datasets import NUM_TRAIN, damage, of_form, put, refused
-from tests.reader.worker_processes import gone, let_workers_fill_all, run
-from tests.support.annotated import Marked, annotated
-from tests.support.builders import build, encoded, pixels, write_folder
+from tests.reader.datasets import NUM_TRAIN, damage, put, refused
+from tests.reader.worker_processes import gone, let_workers_fill_all, run, worker_sets
 from tests.support.examples import thorough
 
 if TYPE_CHECKING:
@@ -44,25 +40,7 @@ def _all_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module", name="sets")
 def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
     forms = ("jpeg", "png", "raw", "own sizes", "multilabel", "text")
-    boxes, labels = ((1, 2, 9, 12), (3, 0, 8, 5)), (0, 1)
-    marked = {
-        f"train/{'xy'[i % 2]}/{i}.png": Marked(boxes[: i % 3], labels[: i % 3]) for i in range(17)
-    }
-    images = {(i, n): pixels(9, 12, seed=9 * i + n) for i in range(8) for n in range(1 + i % 3)}
-    stacks = {
-        f"{'ab'[i % 2]}/s{i}/{n}.png": encoded(Image.fromarray(image), "PNG")
-        for (i, n), image in images.items()
-    }
-    root = tmp_path_factory.mktemp("stacks")
-    made = build(
-        write_folder(root / "source", stacks), root / "out", shards=2, size="12x9", format="png",
-        stack="{kind}/{id}/*.png", labels="folder",
-    )  # fmt: skip
-    own = {
-        kind: annotated(tmp_path_factory.mktemp(kind), *features, marked=marked)
-        for kind, features in {"boxes": (BOX, BOX_LABEL), "masks": (MASK,)}.items()
-    }
-    return {form: of_form(tmp_path_factory, form) for form in forms} | own | {"stacks": made.path}
+    return worker_sets(tmp_path_factory, forms)
 
 
 def flat(value: Any) -> Iterator[bytes]:

@@ -8,7 +8,13 @@ import textwrap
 import time
 from typing import TYPE_CHECKING, Any
 
+from PIL import Image
+
+from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.reader.arrays.team import Team
+from tests.reader.datasets import of_form
+from tests.support.annotated import Marked, annotated
+from tests.support.builders import build, encoded, pixels, write_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,3 +62,26 @@ def run(code: str, folder: Path, before: str = "") -> subprocess.CompletedProces
     return subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False
     )
+
+
+def worker_sets(factory: pytest.TempPathFactory, forms: Sequence[str]) -> dict[str, Path]:
+    """Return small datasets of these forms, and of boxes, masks and stacks."""
+    boxes, labels = ((1, 2, 9, 12), (3, 0, 8, 5)), (0, 1)
+    marked = {
+        f"train/{'xy'[i % 2]}/{i}.png": Marked(boxes[: i % 3], labels[: i % 3]) for i in range(17)
+    }
+    images = {(i, n): pixels(9, 12, seed=9 * i + n) for i in range(8) for n in range(1 + i % 3)}
+    stacks = {
+        f"{'ab'[i % 2]}/s{i}/{n}.png": encoded(Image.fromarray(image), "PNG")
+        for (i, n), image in images.items()
+    }
+    root = factory.mktemp("stacks")
+    made = build(
+        write_folder(root / "source", stacks), root / "out", shards=2, size="12x9", format="png",
+        stack="{kind}/{id}/*.png", labels="folder",
+    )  # fmt: skip
+    own = {
+        kind: annotated(factory.mktemp(kind), *features, marked=marked)
+        for kind, features in {"boxes": (BOX, BOX_LABEL), "masks": (MASK,)}.items()
+    }
+    return {form: of_form(factory, form) for form in forms} | own | {"stacks": made.path}

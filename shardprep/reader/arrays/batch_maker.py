@@ -108,7 +108,6 @@ class BatchMaker:
         if isinstance(examples, ExampleReader):
             self._records = examples.records  # which may read ahead
         self._options = source.options
-        self._transform = source.transform
         self._note = note
         self._bad: dict[int, RecordError] = {}
         self._filler = Filler(
@@ -127,7 +126,7 @@ class BatchMaker:
             epoch, start = name[0], name[1] * self._options.batch_size
             self._records.expect(epoch, start, start + len(tags))
         keys = [0] * len(tags)
-        if self._options.crop is not None or self._transform is not None:
+        if self._options.crop is not None or self._source.transform is not None:
             keys = crop_keys(order.key, tags)
         rows = order.rows(tags).tolist()
         return self._filler.begin(rows, keys, image_size, new_images)
@@ -148,7 +147,8 @@ class BatchMaker:
 
     def transformed(self, filling: Filling, values: dict[str, Any]) -> Any:
         """Return the values of a finished batch, or what the user's transform makes of them."""
-        return values if self._transform is None else self._transform(values, filling.keys)
+        transform = self._source.transform
+        return values if transform is None else transform(values, filling.keys)
 
     def close(self) -> None:
         """Stop the threads. `begin` starts new ones."""
