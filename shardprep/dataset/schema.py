@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
 from shardprep.dataset import documents, example
 from shardprep.dataset.documents import Document, SparseDocument
+from shardprep.dataset.kinds import KINDS
 from shardprep.errors import SchemaError
 from shardprep.image.annotation_types import Skeleton
 from shardprep.storage.regular_file import read_named
@@ -64,36 +65,57 @@ TARGET_FEATURES = {
 }
 """Kind of target → its feature. `classes` are the features `label/NAME`, and `targets` if some
 columns are numbers."""
+
+
+class Provided(NamedTuple):
+    """A feature that a build can fill."""
+
+    kind: str
+    key: str = ""
+    """Its key in the dict of a target; "" for a feature that is not part of the target."""
+    dtype: str = ""
+    """Type of the stored values; "" if it is that of the kind."""
+
+    @property
+    def form(self) -> tuple[str, str]:
+        """The kind and the type of the stored values."""
+        return self.kind, self.dtype or KINDS[self.kind].dtype
+
+
 PROVIDED = {
-    IMAGE: ("image", "bytes"),
-    IMAGES: ("image", "bytes"),
-    LABEL: ("label", "int64"),
-    LABELS: ("labels", "int64"),
-    TARGET: ("scalar", "float32"),
-    TEXT: ("text", "bytes"),
-    TARGETS: ("vector", "float32"),
-    TEXTS: ("texts", "bytes"),
-    FILENAME: ("text", "bytes"),
-    HEIGHT: ("scalar", "int64"),
-    WIDTH: ("scalar", "int64"),
-    BOX: ("bbox", "float32"),
-    BOX_LABEL: ("label", "int64"),
-    CROWD: ("flag", "int64"),
-    OBJECT_MASK: ("mask", "bytes"),
-    MASK: ("mask", "bytes"),
-    TARGET_IMAGE: ("image", "bytes"),
-    KEYPOINTS: ("keypoints", "float32"),
-    KEYPOINTS_VISIBLE: ("visibility", "int64"),
-    POINTS: ("keypoints", "float32"),
-    POINTS_VISIBLE: ("visibility", "int64"),
+    IMAGE: Provided("image"),
+    IMAGES: Provided("image"),
+    FILENAME: Provided("text"),
+    HEIGHT: Provided("scalar", dtype="int64"),
+    WIDTH: Provided("scalar", dtype="int64"),
+    BOX: Provided("bbox", "boxes"),
+    BOX_LABEL: Provided("label", "labels"),
+    CROWD: Provided("flag", "crowds"),
+    OBJECT_MASK: Provided("mask", "masks"),
+    KEYPOINTS: Provided("keypoints", "keypoints"),
+    KEYPOINTS_VISIBLE: Provided("visibility", "keypoints_visible"),
+    MASK: Provided("mask", "segmentation_mask"),
+    POINTS: Provided("keypoints", "points"),
+    POINTS_VISIBLE: Provided("visibility", "points_visible"),
+    TARGET_IMAGE: Provided("image", "target_image"),
+    LABEL: Provided("label", "label"),
+    LABELS: Provided("labels", "label"),
+    TARGET: Provided("scalar", "target"),
+    TEXT: Provided("text", "text"),
+    TARGETS: Provided("vector", "targets"),
+    TEXTS: Provided("texts", "texts"),
 }
-"""Name → kind and dtype of each feature that a build can fill; a schema selects some of them."""
-MASKS = (OBJECT_MASK, MASK)
-ALL_POINTS = (KEYPOINTS, KEYPOINTS_VISIBLE, POINTS, POINTS_VISIBLE)
-ANNOTATIONS = (
-    BOX, BOX_LABEL, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE, MASK, POINTS, POINTS_VISIBLE,
-)  # fmt: skip
+"""Name → each feature that a build can fill; a schema selects some of them."""
+ANNOTATIONS = tuple(
+    name
+    for name, one in PROVIDED.items()
+    if one.key and name not in (*TARGET_FEATURES.values(), TARGET_IMAGE)
+)
 """Features of boxes, masks and keypoints."""
+OF_OBJECTS = tuple(name for name in ANNOTATIONS if name.startswith(f"{OBJECTS}/"))
+MASKS = tuple(name for name in ANNOTATIONS if PROVIDED[name].kind == "mask")
+ALL_POINTS = {KEYPOINTS: KEYPOINTS_VISIBLE, POINTS: POINTS_VISIBLE}
+"""Feature of keypoints → the feature of their visibility."""
 MOST_POINTS = 1000
 """Maximum number of keypoints of an object or image."""
 MOST_BYTE_CLASSES = 254
@@ -152,16 +174,14 @@ class Feature(SparseDocument):
     none changes its place."""
 
     @property
+    def value_shape(self) -> tuple[int, ...]:
+        """Shape of the value of an example, or of each of its objects; () for a single one."""
+        return KINDS[self.kind].shape(self)
+
+    @property
     def num_values(self) -> int:
         """Number of values of an example, or of each of its objects; the largest of `texts`."""
-        sizes = {
-            "bbox": 4,
-            "keypoints": 2 * len(self.points),
-            "visibility": len(self.points),
-            "vector": len(self.labels),
-            "texts": next(iter(self.shape), None) or 0,
-        }
-        return sizes.get(self.kind, 1)
+        return math.prod(self.value_shape)
 
     @property
     def pixel_dtype(self) -> Literal["uint8", "uint16"]:
@@ -176,12 +196,12 @@ class Feature(SparseDocument):
 def _allowed(name: str, pictures: str) -> list[tuple[str, str]]:
     """Return the possible pairs of kind and dtype of a feature."""
     if name.startswith(CLASS_PREFIX):
-        return [PROVIDED[LABEL]]
+        return [PROVIDED[LABEL].form]
     if name.startswith(ROWS):
         return [*(("rows", dtype) for dtype in MISSING), *_FURTHER]
     if name == IMAGES != pictures:
         return _FURTHER  # a column of a dataset of an earlier version
-    return [PROVIDED[name]] if name in PROVIDED else _FURTHER
+    return [PROVIDED[name].form] if name in PROVIDED else _FURTHER
 
 
 def _image_problems(features: Mapping[str, Feature], pictures: str) -> Iterator[str]:
@@ -349,7 +369,7 @@ class Schema(Document):
         """Return a copy whose features of keypoints have these skeletons, by feature name."""
         changed = {}
         for name, (points, edges, mirrored) in skeletons.items():
-            more = {"edges": edges, "mirrored": mirrored} if name in (KEYPOINTS, POINTS) else {}
+            more = {"edges": edges, "mirrored": mirrored} if name in ALL_POINTS else {}
             changed[name] = self.features[name].model_copy(update={"points": points, **more})
         return self.model_copy(update={"features": {**self.features, **changed}})
 
@@ -375,11 +395,13 @@ class Schema(Document):
     def with_images(self, size: tuple[int, int] | None, encoding: Encoding | None) -> Schema:
         """Return a copy for images of height and width `size`, or of any size, and their masks."""
         shape = size or (None, None)
-        form = {"encoding": encoding, "shape": (*shape, *self.image.shape[2:])}
-        changed = {self.image_name: self.image.model_copy(update=form)}
-        for name in self.features.keys() & {*MASKS, TARGET_IMAGE}:
-            own = self.features[name]
-            changed[name] = own.model_copy(update={"shape": (*shape, *own.shape[2:])})
+        changed = {
+            name: one.model_copy(update={"shape": (*shape, *one.shape[2:])})
+            for name, one in self.features.items()
+            if KINDS[one.kind].moves == "pixels"
+        }
+        image = changed[self.image_name].model_copy(update={"encoding": encoding})
+        changed[self.image_name] = image
         return self.model_copy(update={"features": {**self.features, **changed}})
 
     def unnamed(self) -> Schema:

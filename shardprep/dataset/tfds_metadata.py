@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from shardprep.dataset.kinds import KINDS
 from shardprep.dataset.schema import CLASS_PREFIX, IMAGES, MASK, OBJECTS, Feature, Schema
 
 if TYPE_CHECKING:
@@ -112,10 +113,7 @@ def _numbers(feature: Feature) -> dict[str, Any]:
         shape = {"dimensions": ["4"]}
         box = {"shape": shape, "dtype": "float32", "bboxFormat": "REL_YXYX"}
         return _python("bounding_boxes.BBoxFeature", boundingBox=box)
-    dtype = "bool" if feature.kind == "flag" else feature.dtype
-    names = feature.labels if feature.kind == "vector" else feature.points
-    sides = [str(len(names))] if names else []
-    sides += ["2"] if feature.kind == "keypoints" else []
+    dtype, sides = KINDS[feature.kind].decoded or feature.dtype, [*map(str, feature.value_shape)]
     tensor = {"shape": {"dimensions": sides} if sides else {}, "dtype": dtype, "encoding": "none"}
     name = "tensor_feature.Tensor" if sides else "scalar.Scalar"
     return _python(name, tensor=tensor)

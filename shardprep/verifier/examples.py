@@ -11,19 +11,17 @@ import numpy as np
 import simplejpeg
 
 from shardprep.dataset.example import ExampleDecoder, Features
+from shardprep.dataset.kinds import KINDS
 from shardprep.dataset.schema import (
+    ALL_POINTS,
     BOX_LABEL,
     FILENAME,
     HEIGHT,
     IMAGE,
     IMAGES,
-    KEYPOINTS,
-    KEYPOINTS_VISIBLE,
     LABELS,
     MASK,
     NUM_IMAGES,
-    POINTS,
-    POINTS_VISIBLE,
     TARGET_IMAGE,
     TARGETS,
     TEXTS,
@@ -192,7 +190,7 @@ class ExampleCheck:
 
         None if the dataset has no keypoints, or if they are damaged.
         """
-        names = [name for name in (KEYPOINTS_VISIBLE, POINTS_VISIBLE) if name in self._annotated]
+        names = [name for name in ALL_POINTS.values() if name in self._annotated]
         if not names or not sound.keys() >= {*names}:
             return None
         counts: list[int] = []
@@ -218,16 +216,14 @@ def _form_fault(values: Sequence[Any], feature: Feature) -> str:
     number = feature.num_values
     if feature.kind == "texts":
         return f"has {len(values)} texts, not up to {number}" if len(values) > number else ""
-    if feature.repeated or feature.kind in ("labels", "rows"):
+    if feature.repeated or KINDS[feature.kind].is_list:
         return ""
     return "" if len(values) == number else f"has {len(values)} values, not {number}"
 
 
 def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault | None:
     """Return the fault of the values, or None; their type and number are already checked."""
-    if feature.kind in ("bbox", "keypoints", "visibility"):
-        return _box_fault(values) if feature.kind == "bbox" else _points_fault(values, feature)
-    if feature.kind in ("text", "texts", "rows") and feature.dtype == "bytes":
+    if feature.dtype == "bytes" and not KINDS[feature.kind].moves:
         for value in values:
             try:
                 value.decode()
@@ -235,21 +231,34 @@ def _value_fault(values: Sequence[Any], feature: Feature, num_classes: int) -> F
                 return Fault("example", f"{value[:40]!r} is not UTF-8")
     if feature.kind == "labels" and values != sorted(set(values)):
         return Fault("example", f"{values} is not ascending")
-    if feature.kind == "flag":
-        wrong = [value for value in values if value not in (0, 1)]
-        return Fault("objects", _first(wrong, "is not 0 or 1")) if wrong else None
+    if feature.repeated and len(values) % max(feature.num_values, 1):
+        what = f"which is not {feature.num_values} for each object"
+        return Fault("objects", f"has {len(values):,} values, {what}")
     if feature.kind in ("label", "labels"):
-        most = len(feature.labels) if feature.repeated or feature.labels else num_classes
-        least = UNLABELLED if feature.kind == "label" and not feature.repeated else 0
-        wrong = [value for value in values if not least <= value < most]
-        if wrong:
-            return Fault("label", _first(wrong, f"is not a class; there are {most:,}"))
-    return None
+        return _class_fault(values, feature, num_classes)
+    return _box_fault(values) if feature.kind == "bbox" else _bounds_fault(values, feature)
+
+
+def _class_fault(values: Sequence[int], feature: Feature, num_classes: int) -> Fault | None:
+    most = len(feature.labels) if feature.repeated or feature.labels else num_classes
+    least = UNLABELLED if feature.kind == "label" and not feature.repeated else 0
+    wrong = [value for value in values if not least <= value < most]
+    return Fault("label", _first(wrong, f"is not a class; there are {most:,}")) if wrong else None
+
+
+def _bounds_fault(values: Sequence[float], feature: Feature) -> Fault | None:
+    bounds = KINDS[feature.kind].bounds
+    if bounds is None:
+        return None
+    low, high = bounds
+    wrong = [value for value in values if not low <= value <= high]
+    allowed = f"from {low} to {high}"
+    if feature.dtype == "int64":
+        allowed = f"{', '.join(map(str, range(low, high)))} or {high}"
+    return Fault("objects", _first(wrong, f"is not {allowed}")) if wrong else None
 
 
 def _box_fault(values: Sequence[float]) -> Fault | None:
-    if len(values) % _SIDES:
-        return Fault("objects", f"has {len(values):,} values, which is not 4 for each box")
     boxes = np.array(values).reshape(-1, _SIDES)
     low, high = boxes[:, :2], boxes[:, 2:]
     # Also False for NaN and infinities.
@@ -267,22 +276,9 @@ def _stack_faults(images: Feature, number: int, stated: Sequence[int]) -> Iterat
         yield Fault("image", f"the stack has {number:,} images, not {wanted:,}")
 
 
-def _points_fault(values: Sequence[float], feature: Feature) -> Fault | None:
-    if len(values) % max(feature.num_values, 1):
-        what = f"has {len(values):,} values, which is not {feature.num_values} for each object"
-        return Fault("objects", what)
-    if feature.kind == "visibility":
-        wrong = [int(value) for value in values if value not in (0, 1, 2)]
-        return Fault("objects", _first(wrong, "is not 0, 1 or 2")) if wrong else None
-    outside = [value for value in values if not 0 <= value <= 1]
-    if outside:
-        return Fault("objects", f"{outside[0]:.6g} is not from 0 to 1, a place in the image")
-    return None
-
-
 def _unseen_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
     """Yield a fault if keypoints with visibility 0 have a place."""
-    for name, of_visible in ((KEYPOINTS, KEYPOINTS_VISIBLE), (POINTS, POINTS_VISIBLE)):
+    for name, of_visible in ALL_POINTS.items():
         if name in features and of_visible in features:
             places = np.array(features[name], np.float64).reshape(-1, 2)
             visible = np.array(features[of_visible])
@@ -318,8 +314,7 @@ def _row_faults(
             what = f"is of {key.decode()!r}, items.parquet says {rows.keys[record]!r}"
             yield Fault("items", what)
     for target in targets.keys() & sound.keys() & rows.targets.keys():
-        is_list = target in (LABELS, TARGETS, TEXTS)
-        here = sound[target] if is_list else sound[target][0]
+        here = sound[target] if target in (LABELS, TARGETS, TEXTS) else sound[target][0]
         there = rows.targets[target][record]
         if here != there and repr(here) != repr(there):  # NaN differs from itself
             yield Fault("items", f"{target}: is {here!r}, items.parquet says {there!r}")
@@ -419,7 +414,7 @@ def _pixel_counts(data: bytes) -> dict[int, int]:
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
-def _first(wrong: Sequence[int], what: str, begin: str = "") -> str:
+def _first(wrong: Sequence[float], what: str, begin: str = "") -> str:
     """Return in words the first wrong value and the number of others, or "" if there are none."""
     if not wrong:
         return ""

@@ -6,50 +6,40 @@ The TensorFlow graph has code of its own to resize masks, in `tf/decode`.
 from __future__ import annotations
 
 import io
-import itertools
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardprep.dataset.schema import (
-    BOX,
-    BOX_LABEL,
-    CROWD,
-    IMAGES,
-    KEYPOINTS,
-    KEYPOINTS_VISIBLE,
-    MASK,
-    OBJECT_MASK,
-    POINTS,
-    POINTS_VISIBLE,
-    TARGET_IMAGE,
-    Schema,
-)
+from shardprep.dataset.kinds import KINDS
+from shardprep.dataset.schema import BOX, IMAGES, TARGET_IMAGE, Feature, Schema
 from shardprep.dataset.stored_size import open_stored
 from shardprep.image.png import stored_png
 from shardprep.reader.array_types import Array
 from shardprep.reader.config import BoxFormat, Crop, CropWindow, StackPart
-from shardprep.reader.decode.crop import (
-    clipped,
-    moved_points,
-    nearest,
-    nearest_pixels,
-    same_part,
-)
+from shardprep.reader.decode.crop import clipped, moved, nearest_pixels
 from shardprep.reader.decode.targets import PADDING, BoxLimit, formatted, formatted_points
 
 _MODES = {"uint8": "L", "uint16": "I;16"}
 """dtype of the pixels of a mask → mode of its PNG in Pillow."""
-_DTYPES = {
-    BOX: np.float32,
-    BOX_LABEL: np.int64,
-    CROWD: np.bool_,
-    KEYPOINTS: np.float32,
-    KEYPOINTS_VISIBLE: np.int64,
-}
-_PAIRS = ((KEYPOINTS, KEYPOINTS_VISIBLE), (POINTS, POINTS_VISIBLE))
+
+
+class _Form(NamedTuple):
+    """How the values of a feature become an array."""
+
+    shape: tuple[int, ...]
+    """Shape of the numbers of an image, or of each of its objects."""
+    number: int
+    """Number of these numbers."""
+    dtype: Any
+    is_pixels: bool
+
+
+def _form(feature: Feature) -> _Form:
+    kind = KINDS[feature.kind]
+    is_pixels = kind.moves == "pixels"
+    dtype = feature.pixel_dtype if is_pixels else kind.decoded or feature.dtype
+    return _Form(feature.value_shape, feature.num_values, np.dtype(dtype).type, is_pixels)
 
 
 class AnnotationDecoder:
@@ -75,52 +65,40 @@ class AnnotationDecoder:
         """Decode the annotations among the features `names`; without `decode`, masks stay bytes."""
         self._features = {name: one for name, one in schema.annotations.items() if name in names}
         self.names = frozenset(self._features)
+        self._forms = {name: _form(one) for name, one in self._features.items()}
         self._stored = schema.image_size
         self._size = self._stored if crop is None else crop.size
         self._decode = decode
         self._limit = limit
         self._crop = crop
         self._part = part
-        self._has_masks = MASK in self._features and self._features[MASK].repeated
 
     def columns(self, num_rows: int) -> dict[str, Array]:
         """Return uninitialized arrays by feature for a batch; object[rows] if shapes may differ."""
-        columns: dict[str, Array] = {name: np.empty(num_rows, object) for name in self._features}
-        for name in columns.keys() & {MASK, TARGET_IMAGE} if self._decode else ():
-            shape, dtype = self.shapes()[name]
-            if None not in shape:
-                columns[name] = np.empty((num_rows, *shape), dtype)
-        for name in (POINTS, POINTS_VISIBLE):
-            if name in columns:
-                shape, dtype = self._points_shape(name)
-                columns[name] = np.empty((num_rows, *shape), dtype)
+        columns: dict[str, Array] = {}
+        for name, (shape, dtype) in self.shapes().items():
+            is_one = name not in PADDING and (self._decode or not self._forms[name].is_pixels)
+            lengths = [length for length in shape if length is not None]
+            is_known = is_one and len(lengths) == len(shape)
+            row, of = (lengths, dtype) if is_known else ([], object)
+            columns[name] = np.empty((num_rows, *row), of)
         return columns
-
-    def _points_shape(self, name: str) -> tuple[tuple[int, ...], Any]:
-        """Return the shape and dtype of keypoints or visibility, of one object or image."""
-        feature = self._features[name]
-        is_place = feature.kind == "keypoints"
-        number = len(feature.points)
-        return ((number, 2), np.float32) if is_place else ((number,), np.int64)
 
     def shapes(self) -> dict[str, tuple[tuple[int | None, ...], Any]]:
         """Return feature → (shape, dtype) of a row of a padded batch; None is a varying length."""
-        length = self._limit.max_boxes if self._limit else None
-        size = self._size or (None, None)
-        shapes: dict[str, tuple[tuple[int | None, ...], Any]] = {
-            BOX: ((length, 4), np.float32),
-            BOX_LABEL: ((length,), np.int64),
-            CROWD: ((length,), np.bool_),
-            OBJECT_MASK: ((length, *size), np.uint8),
-        }
-        for name in self._features.keys() & {MASK, TARGET_IMAGE}:
-            feature = self._features[name]
-            part = (self._part.max_length,) if feature.repeated else ()
-            shapes[name] = ((*part, *size, feature.shape[2]), feature.pixel_dtype)
-        for name in self._features.keys() & {*itertools.chain(*_PAIRS)}:
-            shape, dtype = self._points_shape(name)
-            shapes[name] = ((length, *shape) if name in PADDING else shape, dtype)
-        return {name: shapes[name] for name in self._features}
+        shapes: dict[str, tuple[tuple[int | None, ...], Any]] = {}
+        for name, feature in self._features.items():
+            form = self._forms[name]
+            inner: tuple[int | None, ...] = form.shape
+            if form.is_pixels:
+                channels = () if name in PADDING else feature.shape[2:]
+                inner = (*(self._size or (None, None)), *channels)
+            if name in PADDING:
+                inner = (self._limit.max_boxes if self._limit else None, *inner)
+            elif feature.repeated:
+                inner = (self._part.max_length, *inner)
+            shapes[name] = inner, form.dtype
+        return shapes
 
     def values(self, raw: Mapping[str, Any], size: tuple[int, ...] | None) -> dict[str, Any]:
         """Return the arrays of an example by feature. Raises ValueError if a value is damaged.
@@ -128,59 +106,56 @@ class AnnotationDecoder:
         `size` is height and width of the image, or None if masks are not decoded. If there is a
         crop, the arrays still describe the whole image: call `cropped` next.
         """
-        values = self._objects(raw, size) if BOX in self._features else {}
-        for name, own in ((MASK, size), (TARGET_IMAGE, self._stored)):
-            if name not in self._features:
-                continue
-            feature, data = self._features[name], raw.get(name, [])
-            number = len(raw.get(IMAGES, ())) if feature.repeated else 1
-            if len(data) != number:
-                raise ValueError(f"feature {name!r} holds {len(data)} values, not {number}")
-            pixels = [self._mask(name, one, own) for one in self._part.of(data)]
-            values[name] = pixels if feature.repeated else pixels[0]
-            if feature.repeated and self._decode:
-                rows = np.array(pixels)
-                (values[name],) = stacked([rows], feature.ignored, self._part.max_length)
-        for name in (POINTS, POINTS_VISIBLE):
-            if name in self._features:
-                (values[name],) = self._points(name, raw.get(name, []), 1)
-        return values
-
-    def _points(self, name: str, numbers: Sequence[float], num_rows: int) -> Array:
-        shape, dtype = self._points_shape(name)
-        if len(numbers) != num_rows * math.prod(shape):
-            what = f"holds {len(numbers)} values, not {math.prod(shape)} for each of {num_rows}"
-            raise ValueError(f"feature {name!r} {what}")
-        return np.array(numbers, dtype).reshape(num_rows, *shape)
-
-    def _objects(self, raw: Mapping[str, Any], size: tuple[int, ...] | None) -> dict[str, Any]:
-        numbers = raw.get(BOX, [])
-        if len(numbers) % 4:
-            raise ValueError(f"feature {BOX!r} holds {len(numbers)} values, not 4 a box")
-        boxes: Array = np.array(numbers, np.float32).reshape(-1, 4)
-        by_feature = {name: raw.get(name, []) for name in self._features if name in PADDING}
-        by_feature[BOX] = boxes
-        for name in by_feature.keys() & {KEYPOINTS, KEYPOINTS_VISIBLE}:
-            by_feature[name] = self._points(name, by_feature[name], len(boxes))
-        for name, column in by_feature.items():
-            if len(column) != len(boxes):
-                what = f"holds {len(column)} values of {len(boxes)} boxes"
-                raise ValueError(f"feature {name!r} {what}")
-        chosen = None if self._crop is not None else self._largest(boxes)
         values: dict[str, Any] = {}
-        for name, column in by_feature.items():
-            rows = column if chosen is None else [column[row] for row in chosen]
-            if name != OBJECT_MASK:
-                values[name] = np.array(rows, _DTYPES[name])
-                if name in (KEYPOINTS, KEYPOINTS_VISIBLE):  # also without a row
-                    values[name] = values[name].reshape(-1, *self._points_shape(name)[0])
-                continue
-            masks = [self._mask(name, data, size) for data in rows]
-            if self._decode and size is not None:
-                values[name] = np.array(masks, np.uint8).reshape(-1, *size)
-            else:
+        number, rows = 1, None
+        for name, form in self._forms.items():
+            data = raw.get(name, [])
+            if name == BOX:  # the first feature of objects
+                number = len(data) // form.number
+                boxes = self._array(name, data, number)
+                rows = None if self._crop is not None else self._largest(boxes)
+                values[name] = boxes if rows is None else boxes[rows]
+            elif name in PADDING and form.is_pixels:
+                if len(data) != number:
+                    raise ValueError(f"feature {name!r} holds {len(data)} values of {number} boxes")
+                data = data if rows is None else [data[row] for row in rows]
+                masks = [self._mask(name, one, size) for one in data]
                 values[name] = masks
+                if self._decode and size is not None:
+                    values[name] = np.array(masks, form.dtype).reshape(-1, *size)
+            elif name in PADDING:
+                every = self._array(name, data, number)
+                values[name] = every if rows is None else every[rows]
+            elif form.is_pixels:
+                own = self._stored if name == TARGET_IMAGE else size
+                values[name] = self._pixels(name, data, own, len(raw.get(IMAGES, ())))
+            else:
+                (values[name],) = self._array(name, data, 1)
         return values
+
+    def _array(self, name: str, data: Sequence[float], number: int) -> Array:
+        """Return the values of `number` objects, or of the image if it is 1, as one array."""
+        form = self._forms[name]
+        if len(data) != number * form.number:
+            what = f"holds {len(data)} values, not {form.number} for each of {number}"
+            raise ValueError(f"feature {name!r} {what}")
+        return np.array(data, form.dtype).reshape(number, *form.shape)
+
+    def _pixels(
+        self, name: str, data: Sequence[Any], size: tuple[int, ...] | None, num_images: int
+    ) -> Any:
+        """Return a mask or target image, or for a stack the masks of all its images."""
+        feature = self._features[name]
+        number = num_images if feature.repeated else 1
+        if len(data) != number:
+            raise ValueError(f"feature {name!r} holds {len(data)} values, not {number}")
+        if not feature.repeated:
+            return self._mask(name, data[0], size)
+        pixels = [self._mask(name, one, size) for one in self._part.of(data)]
+        if not self._decode:
+            return pixels
+        (padded,) = stacked([np.array(pixels)], feature.ignored, self._part.max_length)
+        return padded
 
     def cropped(
         self, values: dict[str, Any], window: CropWindow, size: tuple[int, int]
@@ -197,31 +172,22 @@ class AnnotationDecoder:
             values[BOX], is_visible = clipped(values[BOX], window, size, self._crop)
             rows = np.flatnonzero(is_visible)
             chosen = self._largest(values[BOX][rows])
+            rows = rows if chosen is None else rows[chosen]
             for name in PADDING.keys() & values.keys():
-                values[name] = values[name][rows if chosen is None else rows[chosen]]
-        for places, visible in _PAIRS:
-            if places in values and visible in values:
-                pairs = self._features[places].mirrored
-                moved = moved_points(values[places], values[visible], window, size, pairs)
-                values[places], values[visible] = moved
-        for name, axis in ((OBJECT_MASK, 1), (MASK, int(self._has_masks))):
-            if name in values:
-                values[name] = nearest(values[name], window, self._crop.size, axis)
-        if TARGET_IMAGE in values:
-            values[TARGET_IMAGE] = same_part(values[TARGET_IMAGE], window, size, self._crop.size)
-        return values
+                values[name] = values[name][rows]
+        return moved(values, self._features, window, size, self._crop.size)
 
     def padded(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return a batch with objects padded to `max_boxes`, or to the longest row."""
         length = self._limit.max_boxes if self._limit else None
-        padded = {
-            name: stacked(column, PADDING[name], length)
-            if name in _DTYPES or (name == OBJECT_MASK and self._decode)
-            else column
-            for name, column in columns.items()
-        }
-        if self._has_masks and self._decode and columns[MASK].dtype == object:
-            padded[MASK] = stacked(columns[MASK], self._features[MASK].ignored)
+        padded = {**columns}
+        for name, feature in self._features.items():
+            if not self._decode and self._forms[name].is_pixels:
+                continue
+            if name in PADDING:
+                padded[name] = stacked(columns[name], PADDING[name], length)
+            elif feature.repeated and columns[name].dtype == object:
+                padded[name] = stacked(columns[name], feature.ignored)
         return padded
 
     def _largest(self, boxes: Array) -> Array | None:

@@ -8,12 +8,14 @@ pixel. The window is resized by Pillow's bicubic filter, which reads pixels beyo
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import simplejpeg
 
+from shardprep.dataset.kinds import KINDS
+from shardprep.dataset.schema import ALL_POINTS, Feature
 from shardprep.dataset.stored_size import check_stored_size
 from shardprep.image.jpeg_header import is_scalable
 from shardprep.image.resample import resize, resize_deep
@@ -112,7 +114,33 @@ def _fill(out: Any, pixels: Any, window: tuple[float, ...], scale: int) -> None:
     resized(pixels, (out.shape[0], out.shape[1]), box, out, mirrored=bool(mirrored))
 
 
-def same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> Any:
+def moved(
+    values: dict[str, Any],
+    features: Mapping[str, Feature],
+    window: CropWindow,
+    size: Size,
+    wanted: Size,
+) -> dict[str, Any]:
+    """Return values by feature as a window shows them, resized to `wanted`; boxes are unchanged.
+
+    `size` is height and width of the whole image, to which the window refers.
+    """
+    changed = dict(values)
+    for name, feature in features.items():
+        moves = KINDS[feature.kind].moves
+        if moves == "points":
+            visible = ALL_POINTS[name]
+            both = values[name], values[visible]
+            changed[name], changed[visible] = moved_points(*both, window, size, feature.mirrored)
+        elif feature.kind == "mask":
+            axis = int(feature.repeated)  # of objects, or of the images of a stack
+            changed[name] = _nearest(values[name], window, wanted, axis)
+        elif moves == "pixels":
+            changed[name] = _same_part(values[name], window, size, wanted)
+    return changed
+
+
+def _same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> Any:
     """Return the part of a target image in a window of its image, which has this size."""
     out = np.empty((*wanted, pixels.shape[2]), pixels.dtype)
     ratios = (pixels.shape[0] / size[0], pixels.shape[1] / size[1]) * 2
@@ -154,7 +182,7 @@ def moved_points(
     return places, np.where(is_left, visible, 0)
 
 
-def nearest(masks: Array, window: CropWindow, size: Size, axis: int) -> Array:
+def _nearest(masks: Array, window: CropWindow, size: Size, axis: int) -> Array:
     """Return a window of masks, resized by the nearest pixel centers; `axis` has the height."""
     top, left, height, width, mirrored = window
     rows, columns = top + nearest_pixels(height, size[0]), left + nearest_pixels(width, size[1])

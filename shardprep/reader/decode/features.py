@@ -180,9 +180,7 @@ class FeatureDecoder:
             return np.empty(num_rows, object)
         if feature.kind == "labels":
             return np.empty((num_rows, len(self._schema.labels)), np.float32)
-        if feature.kind in ("vector", "texts"):
-            return np.empty((num_rows, feature.num_values), _DTYPES[feature.dtype])
-        return np.empty(num_rows, _DTYPES[feature.dtype])
+        return np.empty((num_rows, *feature.value_shape), _DTYPES[feature.dtype])
 
     def _raw(self, payload: memoryview) -> dict[str, Any]:
         raw = self._decoder.find(payload)

@@ -11,24 +11,16 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from shardprep.dataset.kinds import KINDS
 from shardprep.dataset.schema import (
     ANNOTATIONS,
     BOX,
-    BOX_LABEL,
     CLASS_PREFIX,
-    CROWD,
-    KEYPOINTS,
-    KEYPOINTS_VISIBLE,
-    LABEL,
-    LABELS,
-    MASK,
-    OBJECT_MASK,
+    OF_OBJECTS,
     POINTS,
-    POINTS_VISIBLE,
-    TARGET,
+    PROVIDED,
     TARGET_IMAGE,
     TARGETS,
-    TEXT,
     TEXTS,
     Schema,
 )
@@ -37,29 +29,10 @@ from shardprep.reader.config import BatchOptions, BoxFormat, Request, warn
 
 T = TypeVar("T")
 
-KEYS = {
-    BOX: "boxes",
-    BOX_LABEL: "labels",
-    CROWD: "crowds",
-    OBJECT_MASK: "masks",
-    KEYPOINTS: "keypoints",
-    KEYPOINTS_VISIBLE: "keypoints_visible",
-    MASK: "segmentation_mask",
-    POINTS: "points",
-    POINTS_VISIBLE: "points_visible",
-    TARGET_IMAGE: "target_image",
-    LABEL: "label",
-    LABELS: "label",
-    TARGET: "target",
-    TEXT: "text",
-    TARGETS: "targets",
-    TEXTS: "texts",
-}
+KEYS = {name: one.key for name, one in PROVIDED.items() if one.key}
 """Feature → its key in the dict of the target."""
 _RESERVED = {KEYS[name] for name in (*ANNOTATIONS, TARGET_IMAGE, TARGETS, TEXTS)}
-PADDING = {
-    BOX: -1, BOX_LABEL: -1, CROWD: 0, OBJECT_MASK: 0, KEYPOINTS: -1, KEYPOINTS_VISIBLE: 0,
-}  # fmt: skip
+PADDING = {name: KINDS[PROVIDED[name].kind].padding for name in OF_OBJECTS}
 """Feature of objects → its value in padding rows."""
 
 

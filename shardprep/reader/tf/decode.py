@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from shardprep.dataset.kinds import KINDS
 from shardprep.dataset.schema import (
     BOX,
-    CROWD,
     IMAGE,
     LABELS,
     MASK,
@@ -182,14 +182,14 @@ class Decoder:
         values = {name: features[name] for name in self._annotations}
         if BOX in values:
             values = self._largest(self._counted(values))
-        if CROWD in values:
-            values[CROWD] = tf.cast(values[CROWD], tf.bool)
-        if OBJECT_MASK in values:
-            values[OBJECT_MASK] = self._masks(values[OBJECT_MASK], image)
-        if MASK in values:
-            values[MASK] = self._mask(MASK, values[MASK], image)
-        if TARGET_IMAGE in values:
-            values[TARGET_IMAGE] = self._mask(TARGET_IMAGE, values[TARGET_IMAGE], image)
+        for name, value in values.items():
+            kind = KINDS[self._annotations[name].kind]
+            if kind.decoded:
+                values[name] = tf.cast(value, kind.decoded)
+            elif name == OBJECT_MASK:
+                values[name] = self._masks(value, image)
+            elif kind.moves == "pixels":
+                values[name] = self._mask(name, value, image)
         if self._max_boxes is not None:
             for name in PADDING.keys() & values.keys():
                 values[name] = pad_rows(values[name], self._max_boxes, PADDING[name])
@@ -264,19 +264,11 @@ class Decoder:
 
 def _spec(feature: Feature) -> Any:
     dtype = _DTYPES[feature.dtype]
-    if feature.kind in ("labels", "texts", "rows"):
+    if KINDS[feature.kind].is_list:
         return tf.io.VarLenFeature(dtype)
-    number = feature.num_values
-    shapes = {
-        "bbox": (number,),
-        "keypoints": (number // 2, 2),
-        "visibility": (number,),
-        "vector": (number,),
-    }
-    shape = shapes.get(feature.kind, ())
     if feature.repeated:
-        return tf.io.FixedLenSequenceFeature(shape, dtype, allow_missing=True)
-    return tf.io.FixedLenFeature(shape, dtype)
+        return tf.io.FixedLenSequenceFeature(feature.value_shape, dtype, allow_missing=True)
+    return tf.io.FixedLenFeature(feature.value_shape, dtype)
 
 
 def _dense(texts: Any, length: int) -> Any:

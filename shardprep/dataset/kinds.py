@@ -1,0 +1,57 @@
+"""What the values of a feature are, said once: a row for each kind.
+
+Schema, readers, augmentation, `verify`, exports and the files for TensorFlow Datasets read this
+table, so that a further kind costs a row here, a way to move it if an image is cropped or mirrored,
+and the place in `image` that makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from shardprep.dataset.schema import Feature
+
+Moves = Literal["", "box", "points", "visibility", "pixels"]
+"""How values follow if a window of an image is shown: not at all, as corners, as places, as the
+visibility of places, or as pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the values of a feature are."""
+
+    dtype: Literal["bytes", "int64", "float32"]
+    """Type of the stored values, unless a column of a table decides it."""
+    shape: Callable[[Feature], tuple[int, ...]] = lambda _: ()
+    """Returns the shape of one value, (4,) of a box."""
+    is_list: bool = False
+    """Whether a record has any number of values."""
+    decoded: str = ""
+    """dtype in arrays and tensors; "" if it is that of the stored values."""
+    padding: int = 0
+    """Value in the rows that follow the objects of an image in a batch."""
+    bounds: tuple[int, int] | None = None
+    """Smallest and largest number; None if there is no limit or the classes are the limit."""
+    moves: Moves = ""
+
+
+KINDS = {
+    "image": Kind("bytes", moves="pixels"),
+    "mask": Kind("bytes", moves="pixels"),
+    "label": Kind("int64", padding=-1),
+    "labels": Kind("int64", is_list=True),
+    "scalar": Kind("float32"),
+    "vector": Kind("float32", lambda one: (len(one.labels),)),
+    "text": Kind("bytes"),
+    "texts": Kind("bytes", lambda one: ((*one.shape, 0)[0] or 0,), is_list=True),
+    "rows": Kind("float32", is_list=True),
+    "bbox": Kind("float32", lambda _: (4,), padding=-1, bounds=(0, 1), moves="box"),
+    "flag": Kind("int64", decoded="bool", bounds=(0, 1)),
+    "keypoints": Kind(
+        "float32", lambda one: (len(one.points), 2), padding=-1, bounds=(0, 1), moves="points"
+    ),
+    "visibility": Kind("int64", lambda one: (len(one.points),), bounds=(0, 2), moves="visibility"),
+}
