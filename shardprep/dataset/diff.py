@@ -27,14 +27,13 @@ from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.record_changes import (
     FEATURE,
     MASK_PIXELS,
-    OBJECTS,
     RECORD,
     ComparedSide,
     has_only_images,
     has_other_classes,
     record_changes,
 )
-from shardprep.dataset.schema import Schema
+from shardprep.dataset.schema import OBJECTS, Schema
 from shardprep.dataset.target_text import target_texts
 from shardprep.errors import DatasetError, counted
 

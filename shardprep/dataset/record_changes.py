@@ -27,6 +27,8 @@ from shardprep.dataset.schema import (
     KEYPOINTS_VISIBLE,
     MASK,
     OBJECT_MASK,
+    OBJECTS,
+    OF_OBJECTS,
     TARGET_FEATURES,
     TARGET_IMAGE,
     WIDTH,
@@ -42,9 +44,8 @@ Values = dict[str, list[Any]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Pixels = np.ndarray[Any, np.dtype[np.uint16]]
 
-OBJECTS, MASK_PIXELS, FEATURE, RECORD = "objects", "mask", "feature", "record"
+MASK_PIXELS, FEATURE, RECORD = "mask", "feature", "record"
 
-_OBJECT_FEATURES = (BOX, BOX_LABEL, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE)
 _IMAGE_FEATURES = (IMAGE, IMAGES, HEIGHT, WIDTH)
 _IN_THE_TABLE = {FILENAME, *TARGET_FEATURES.values()}
 _BATCH_RECORDS = 256
@@ -154,7 +155,7 @@ class _Comparison:
             for side in self._sides
         ]
         self._common = names = one.names & two.names
-        self._further = sorted(names - {*_OBJECT_FEATURES, *_IMAGE_FEATURES, MASK})
+        self._further = sorted(names - {*OF_OBJECTS, *_IMAGE_FEATURES, MASK})
         self._has_objects, self._has_mask = BOX in names or OBJECT_MASK in names, MASK in names
 
     def changes(self, number: int, *payloads: bytes) -> Iterator[RecordChange]:
@@ -245,49 +246,46 @@ class _Comparison:
 
 class _ComparedObject(NamedTuple):
     words: str
-    box: tuple[float, ...]
-    is_crowd: bool
-    mask: bytes
-    keypoints: tuple[float, ...]
+    values: tuple[tuple[str, tuple[Any, ...]], ...]
+    """The values of each feature but the class, which is compared by its name in `words`."""
 
     def words_with_details(self) -> str:
-        number = np.count_nonzero(_mask_pixels(self.mask)) if self.mask else 0
-        words = f"{self.words} with {number:,} pixels" if self.mask else self.words
-        if not self.keypoints:
-            return words
-        count = len(self.keypoints) // 3
-        labelled = sum(value > 0 for value in self.keypoints[2 * count :])
-        return f"{words} with {labelled:,} keypoints at {_text(self.keypoints[: 2 * count])}"
+        values, details = dict(self.values), list[str]()
+        if mask := values.get(OBJECT_MASK):
+            details.append(f"{np.count_nonzero(_mask_pixels(mask[0])):,} pixels")
+        if KEYPOINTS in values:
+            labelled = sum(value > 0 for value in values.get(KEYPOINTS_VISIBLE, ()))
+            details.append(f"{labelled:,} keypoints at {_text(values[KEYPOINTS])}")
+        for name in values.keys() - {BOX, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}:
+            details.append(f"{name.removeprefix(f'{OBJECTS}/')} {_text(values[name])}")
+        return f"{self.words} with {' with '.join(details)}" if details else self.words
 
 
 def _objects(values: Values, schema: Schema, common: frozenset[str]) -> list[_ComparedObject]:
     """Return the objects of a record with the features that both datasets have, `common`."""
-    values = {name: one for name, one in values.items() if name in {*common, HEIGHT, WIDTH}}
-    boxes = np.array(values.get(BOX, ()), np.float64).reshape(-1, 4)
-    masks: Sequence[bytes] = values.get(OBJECT_MASK, ())
-    number = max(len(boxes), len(masks))
-    labels, crowds = (values.get(name) or [0] * number for name in (BOX_LABEL, CROWD))
-    names = schema.features[BOX_LABEL].labels if BOX_LABEL in common else ()
+    names = [name for name in OF_OBJECTS if name in common]
+    number = max(len(values[name]) // schema.features[name].num_values for name in names)
+    labels, crowds = (
+        values[name] if name in common else [0] * number for name in (BOX_LABEL, CROWD)
+    )
+    classes = schema.features[BOX_LABEL].labels if BOX_LABEL in common else ()
     height, width = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
     objects = []
-    points = [name for name in (KEYPOINTS, KEYPOINTS_VISIBLE) if name in common]
     for i in range(number):
-        name = names[labels[i]] if 0 <= labels[i] < len(names) else str(labels[i])
-        box = tuple(boxes[i].tolist()) if i < len(boxes) else ()
+        name = classes[labels[i]] if 0 <= labels[i] < len(classes) else str(labels[i])
         words = f"{name}{' (crowd)' if crowds[i] else ''}"
-        if box:
+        of_object = {one: _of_object(values, one, schema, i) for one in names if one != BOX_LABEL}
+        if box := of_object.get(BOX):
             sides = np.array((height, width, height, width))
-            ymin, xmin, ymax, xmax = (boxes[i] * sides).round(2).tolist()
+            ymin, xmin, ymax, xmax = (np.array(box) * sides).round(2).tolist()
             words += f" {xmin:g},{ymin:g} {xmax - xmin:g}x{ymax - ymin:g}"
-        mask = masks[i] if i < len(masks) else b""
-        keypoints = tuple(value for one in points for value in _of_object(values, one, schema, i))
-        objects.append(_ComparedObject(words, box, bool(crowds[i]), mask, keypoints))
+        objects.append(_ComparedObject(words, tuple(of_object.items())))
     return objects
 
 
-def _of_object(values: Values, name: str, schema: Schema, i: int) -> list[Any]:
+def _of_object(values: Values, name: str, schema: Schema, i: int) -> tuple[Any, ...]:
     number = schema.features[name].num_values
-    return values[name][i * number : (i + 1) * number]
+    return tuple(values[name][i * number : (i + 1) * number])
 
 
 def _mask_pixels(data: bytes) -> Pixels:

@@ -28,6 +28,7 @@ from shardprep.dataset.schema import (
     POINTS,
     TARGETS,
     TEXTS,
+    Feature,
     Schema,
 )
 from shardprep.exporter.coco import pixel_boxes, pixel_points
@@ -39,6 +40,7 @@ from shardprep.exporter.samples import (
     Keypoints,
     Layout,
     ShardPlace,
+    further_objects,
     table_columns,
 )
 from shardprep.storage.atomic_file import DurableFile, write_durably
@@ -69,17 +71,7 @@ def _features(schema: Schema) -> dict[str, Any]:
         columns[schema.target] = [value] if schema.target in (TARGETS, TEXTS) else value
     columns |= {name: _classes(schema.features[name].labels) for name in schema.class_features}
     if BOX_LABEL in schema.features:
-        objects: dict[str, Any] = {
-            "bbox": [[_value("float32")]],
-            "category": [_classes(schema.features[BOX_LABEL].labels)],
-        }
-        if CROWD in schema.features:
-            objects["is_crowd"] = [_value("int64")]
-        if OBJECT_MASK in schema.features:
-            objects["mask"] = [{"_type": "Image"}]
-        if KEYPOINTS in schema.features:
-            objects["keypoints"] = [[[_value("float32")]]]
-        columns[OBJECTS] = objects
+        columns[OBJECTS] = _object_features(schema)
     if POINTS in schema.features:
         columns[POINTS] = [[_value("float32")]]
     if MASK in schema.features:
@@ -87,6 +79,20 @@ def _features(schema: Schema) -> dict[str, Any]:
     columns |= {"key": _value("bytes"), "width": _value("int64"), "height": _value("int64")}
     further = {n: _value(dtype) for n, dtype in table_columns(schema).items()}
     return columns | {f"column/{n}" if n in columns else n: one for n, one in further.items()}
+
+
+def _object_features(schema: Schema) -> dict[str, Any]:
+    """Return the features of the column `objects`, each a list with a value for each object."""
+    features = {
+        BOX: ("bbox", [_value("float32")]),
+        BOX_LABEL: ("category", _classes(schema.features[BOX_LABEL].labels)),
+        CROWD: ("is_crowd", _value("int64")),
+        OBJECT_MASK: ("mask", {"_type": "Image"}),
+        KEYPOINTS: ("keypoints", [[_value("float32")]]),
+    }
+    for name, feature in further_objects(schema).items():
+        features[name] = name.removeprefix(f"{OBJECTS}/"), _numbers(feature)
+    return {column: [one] for name, (column, one) in features.items() if name in schema.features}
 
 
 def _columns(schema: Schema) -> pa.Schema:
@@ -99,6 +105,13 @@ def _columns(schema: Schema) -> pa.Schema:
 
 def _value(dtype: str) -> dict[str, str]:
     return {"dtype": _VALUES[dtype], "_type": "Value"}
+
+
+def _numbers(feature: Feature) -> Any:
+    form: Any = _value(feature.dtype)
+    for _ in feature.value_shape:
+        form = [form]
+    return form
 
 
 def _classes(names: Iterable[str]) -> dict[str, Any]:
@@ -178,6 +191,7 @@ def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, An
                 _image(mask, f"{sample.name}.{i}.png") for i, mask in enumerate(objects.masks)
             ],
             "keypoints": [_points(sample, one) for one in objects.keypoints],
+            **objects.more,
         }
     if POINTS in schema.features:
         row[POINTS] = _points(sample, sample.points)

@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -38,6 +38,8 @@ from shardprep.dataset.schema import (
     LABELS,
     MASK,
     OBJECT_MASK,
+    OBJECTS,
+    OF_OBJECTS,
     POINTS,
     POINTS_VISIBLE,
     PROVIDED,
@@ -78,6 +80,8 @@ class Objects:
     """PNG of 0 and 1 for each object, as large as the image; () if the dataset has none."""
     keypoints: Sequence[Keypoints] = ()
     """Keypoints of each object; () if the dataset has none."""
+    more: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Name without `objects/` → the value for each object, of features that no layout defines."""
 
 
 class ExportSample(NamedTuple):
@@ -178,6 +182,14 @@ class Layout:
     takes_stacks: bool = False
     version: int = 1
     """Version of the written files. An incomplete export of another version is started again."""
+
+
+def further_objects(schema: Schema) -> dict[str, Feature]:
+    """Return the features of objects for which layouts have no form of their own."""
+    known = {BOX, BOX_LABEL, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
+    return {
+        name: schema.features[name] for name in OF_OBJECTS if name in schema.features.keys() - known
+    }
 
 
 def table_columns(schema: Schema) -> dict[str, str]:
@@ -287,6 +299,8 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects:
     lists = [boxes, *(values[n] for n in (BOX_LABEL, CROWD, OBJECT_MASK) if n in schema.features)]
     keypoints = _keypoints(values, schema, KEYPOINTS, KEYPOINTS_VISIBLE)
     lists += [keypoints] if KEYPOINTS in schema.features else []
+    more = {name: _rows(values[name], one) for name, one in further_objects(schema).items()}
+    lists += more.values()
     if any(len(one) != len(labels) for one in lists):
         raise ValueError("its objects have lists of different lengths")
     return Objects(
@@ -295,7 +309,13 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects:
         values[CROWD] if CROWD in schema.features else (),
         values[OBJECT_MASK] if OBJECT_MASK in schema.features else (),
         keypoints,
+        {name.removeprefix(f"{OBJECTS}/"): several for name, several in more.items()},
     )
+
+
+def _rows(values: Sequence[Any], feature: Feature) -> list[Any]:
+    rows: list[Any] = np.array(values).reshape(-1, *feature.value_shape).tolist()
+    return rows
 
 
 def _keypoints(

@@ -169,7 +169,7 @@ def _objects(sample: ExportSample, schema: Schema) -> dict[str, Any]:
         facts["segmentation"] = run_lengths(sample)
     if KEYPOINTS in schema.features:
         facts["keypoints"] = objects.keypoints
-    return facts
+    return {**facts, **objects.more}
 
 
 def _number(value: object) -> object:

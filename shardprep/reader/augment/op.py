@@ -19,29 +19,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import (
-    BOX,
-    KEYPOINTS,
-    KEYPOINTS_VISIBLE,
-    MASK,
-    OBJECT_MASK,
-    POINTS,
-    POINTS_VISIBLE,
-    TARGET_IMAGE,
-)
+from shardprep.dataset import schema
+from shardprep.dataset.kinds import KINDS
+from shardprep.dataset.schema import BOX, MASK, TARGET_IMAGE
 from shardprep.errors import DatasetError
 from shardprep.reader.decode.targets import KEYS, PADDING
 from shardprep.reader.tf.python_calls import as_written
 
-BOXES, MASKS, CLASSES = KEYS[BOX], KEYS[OBJECT_MASK], KEYS[MASK]
+BOXES, CLASSES = KEYS[BOX], KEYS[MASK]
 _TARGET = KEYS[TARGET_IMAGE]
-ALL_POINTS = {
-    KEYS[KEYPOINTS]: KEYS[KEYPOINTS_VISIBLE],
-    KEYS[POINTS]: KEYS[POINTS_VISIBLE],
-}
+ALL_POINTS = {KEYS[points]: KEYS[visible] for points, visible in schema.ALL_POINTS.items()}
 """Keys of keypoints → keys of their visibility."""
 _PADDING = {KEYS[name]: value for name, value in PADDING.items()}
-_SPATIAL = {*_PADDING, CLASSES, _TARGET, *ALL_POINTS, *ALL_POINTS.values()}
+_MOVES = {
+    KEYS[name]: KINDS[schema.PROVIDED[name].kind].moves
+    for name in (*schema.ANNOTATIONS, TARGET_IMAGE)
+}
+"""Keys of what belongs to a place of the image → how it moves."""
 _LEAST_PIXELS = 0.999
 """Smallest side of a box in pixels: 1, minus the rounding error of a float."""
 _ROUNDING = 1e-6
@@ -155,7 +149,7 @@ def spatial_labels(labels: Any) -> Labels:
         if labels.shape.rank is None or labels.shape.rank <= 2:
             return {}
         return {_TARGET if labels.shape[-1] == 3 else CLASSES: labels}
-    spatial = {name: tf.convert_to_tensor(labels[name]) for name in labels if name in _SPATIAL}
+    spatial = {name: tf.convert_to_tensor(labels[name]) for name in labels if name in _MOVES}
     return spatial if {BOXES, CLASSES, _TARGET, *ALL_POINTS} & spatial.keys() else {}
 
 
@@ -179,14 +173,14 @@ def map_labels(
         flat = tf.reshape(values, [tf.shape(values)[0], -1, 2])
         return tf.reshape(boxes(tf.concat([flat, flat], -1))[..., :2], tf.shape(values))
 
-    changes: dict[str, Callable[[Any], Any]] = {
-        BOXES: boxes,
-        MASKS: lambda masks: pixels(masks, 2),
-        CLASSES: lambda mask: pixels(mask, 1),
-        **dict.fromkeys(ALL_POINTS, points),
+    movers: dict[str, Callable[[str, Any], Any]] = {
+        "box": lambda _, values: boxes(values),
+        "points": lambda _, values: points(values),
+        "pixels": lambda key, values: pixels(values, 2 if key in _PADDING else 1),
     }
     return {
-        name: changes[name](value) if name in changes else value for name, value in labels.items()
+        key: movers[_MOVES[key]](key, value) if _MOVES[key] in movers else value
+        for key, value in labels.items()
     }
 
 
