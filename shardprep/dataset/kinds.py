@@ -7,12 +7,8 @@ and the place in `image` that makes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from shardprep.dataset.schema import Feature
+from typing import Literal
 
 Moves = Literal["", "box", "points", "visibility", "pixels"]
 """How values follow if a window of an image is shown: not at all, as corners, as places, as the
@@ -25,8 +21,8 @@ class Kind:
 
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the stored values, unless a column of a table decides it."""
-    shape: Callable[[Feature], tuple[int, ...]] = lambda _: ()
-    """Returns the shape of one value, (4,) of a box."""
+    shape: tuple[int | Literal["points", "labels", "texts"], ...] = ()
+    """Shape of one value; a name is the number of these of the feature."""
     is_list: bool = False
     """Whether a record has any number of values."""
     decoded: str = ""
@@ -44,14 +40,12 @@ KINDS = {
     "label": Kind("int64", padding=-1),
     "labels": Kind("int64", is_list=True),
     "scalar": Kind("float32"),
-    "vector": Kind("float32", lambda one: (len(one.labels),)),
+    "vector": Kind("float32", ("labels",)),
     "text": Kind("bytes"),
-    "texts": Kind("bytes", lambda one: ((*one.shape, 0)[0] or 0,), is_list=True),
+    "texts": Kind("bytes", ("texts",), is_list=True),
     "rows": Kind("float32", is_list=True),
-    "bbox": Kind("float32", lambda _: (4,), padding=-1, bounds=(0, 1), moves="box"),
+    "bbox": Kind("float32", (4,), padding=-1, bounds=(0, 1), moves="box"),
     "flag": Kind("int64", decoded="bool", bounds=(0, 1)),
-    "keypoints": Kind(
-        "float32", lambda one: (len(one.points), 2), padding=-1, bounds=(0, 1), moves="points"
-    ),
-    "visibility": Kind("int64", lambda one: (len(one.points),), bounds=(0, 2), moves="visibility"),
+    "keypoints": Kind("float32", ("points", 2), padding=-1, bounds=(0, 1), moves="points"),
+    "visibility": Kind("int64", ("points",), bounds=(0, 2), moves="visibility"),
 }
