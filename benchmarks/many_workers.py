@@ -34,7 +34,7 @@ from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.chunk import EncodedChunk, Outcome
 from shardprep.writer.engine.job import ShardJob
 from shardprep.writer.engine.pool import write_shards
-from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline
+from shardprep.writer.plan.build_plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.run import make_dataset
 from shardprep.writer.workspace.find import workspace_of

@@ -35,7 +35,7 @@ from shardprep.dataset.item_table import COLUMNS, index_text, read_items, write_
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard, load_manifest
 from shardprep.dataset.tally import Tally
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.plan.plan import recorded_recipe
+from shardprep.writer.plan.build_plan import recorded_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.build import PartResult
     from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.plan.plan import BuildPlan
+    from shardprep.writer.plan.build_plan import BuildPlan
     from shardprep.writer.plan.shard_plan import Part
     from shardprep.writer.reuse import OldDataset
 

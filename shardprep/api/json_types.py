@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shardprep.reporter.report import Report
     from shardprep.writer.build import PartResult
     from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.plan.plan import BuildPlan
+    from shardprep.writer.plan.build_plan import BuildPlan
 
 __all__ = [
     "AnnotationFacts", "Benchmark", "BuildJson", "BuildPlan", "BuildResult",

@@ -354,7 +354,7 @@ def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watc
     from shardprep.catalog.source_images import files_by_key, list_images
     from shardprep.source.byte_range import MemberError
     from shardprep.writer.originals import LIST_FILE, read_copy
-    from shardprep.writer.plan.plan import recorded_recipe
+    from shardprep.writer.plan.build_plan import recorded_recipe
 
     if not is_url(source) and (Path(source) / LIST_FILE).is_file():
         return partial(read_copy, Path(source))

@@ -11,15 +11,11 @@ Both paths give equal results.
 from __future__ import annotations
 
 import contextlib
-import io
 import warnings
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-import simplejpeg
-from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from shardprep.image.color import Levels, srgb_transform
@@ -32,11 +28,12 @@ from shardprep.image.decode import (
     recover,
     scalable_size,
 )
+from shardprep.image.encode import encode, encode_deep
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
 from shardprep.image.netpbm import SCALED, OrdinaryNetpbm, ordinary_netpbm
 from shardprep.image.placement import Placement
 from shardprep.image.png import OrdinaryPng, ordinary_png
-from shardprep.image.resample import Deep, Pixels, resize, resize_deep
+from shardprep.image.resample import Pixels, resize
 from shardprep.image.signatures import TEXT_BYTES, NotAnImageError, description, is_image
 from shardprep.image.spec import MAX_STORED_PIXELS, ImageSpec, fitted_size
 from shardprep.image.truncation import is_cut
@@ -62,7 +59,6 @@ _DEEP_MODES = ("I", "F")
 """Prefixes of Pillow's modes with more than 8 bits, to which `--depth-range` applies."""
 _NEARLY_BLACK = 32
 """Levels below this, of 255, are nearly black: 12-bit white read as 16 bits is 16."""
-_JPEGS = ("jpeg", "mpo")
 _MEMORY = "the image needs more memory than a worker may use"
 
 
@@ -271,23 +267,9 @@ def _process_deep(
     size = original.height, original.width
     upright = size[::-1] if turn >= 5 and not is_tiff else size
     placement = Placement.fit(upright, spec, turn)
-    stored = _encoded_deep(pixels, placement, spec)
+    stored = encode_deep(pixels, placement, spec)
     is_dark = _is_dark((pixels >> 8).astype(np.uint8))
     return ProcessedImage(stored, *placement.size, original, placement, "", is_dark, levels)
-
-
-@stage("encode")
-def _encoded_deep(pixels: Deep, placement: Placement, spec: ImageSpec) -> bytes:
-    if pixels.shape[:2] != placement.fitted:
-        pixels = resize_deep(pixels, placement.fitted, placement.box)
-    if placement.fitted != placement.size:
-        (grey,) = Image.new("RGB", (1, 1), spec.background).convert("L").tobytes()
-        canvas = np.full((*placement.size, 1), grey * 257, np.uint16)
-        canvas[placement.inside] = pixels
-        pixels = canvas
-    out = io.BytesIO()
-    Image.fromarray(pixels[:, :, 0]).save(out, "PNG")
-    return out.getvalue()
 
 
 def _is_dark(pixels: Pixels) -> bool:
@@ -336,45 +318,3 @@ def _fit(pixels: Pixels, placement: Placement, spec: ImageSpec, scale: int) -> P
         canvas[placement.inside] = pixels  # a grey channel is copied to all three
         return canvas
     return pixels
-
-
-@stage("encode")
-def encode(pixels: Pixels, original_format: str, spec: ImageSpec) -> bytes:
-    """Return pixels, uint8[height, width, 3] or [height, width, 1], encoded by `spec.format`.
-
-    "keep" means JPEG if the original is one, else PNG. Grey gives the bytes of equal RGB channels.
-    """
-    is_jpeg = spec.format == "jpeg" or (spec.format == "keep" and original_format in _JPEGS)
-    if is_jpeg and pixels.shape[2] == 1:
-        grey = _encoded_grey(pixels, spec.quality)
-        if grey is not None:
-            return grey
-    if pixels.shape[2] == 1:
-        pixels = np.repeat(pixels, 3, axis=2)
-    if spec.format == "raw":
-        return pixels.tobytes()
-    if not is_jpeg:
-        out = io.BytesIO()
-        Image.fromarray(pixels).save(out, "PNG")
-        return out.getvalue()
-    data: bytes = simplejpeg.encode_jpeg(
-        np.ascontiguousarray(pixels), quality=spec.quality, colorsubsampling="420"
-    )
-    return data
-
-
-def _encoded_grey(pixels: Pixels, quality: int) -> bytes | None:
-    """Return the JPEG that equal RGB channels give; None if a side is odd, as padding differs."""
-    height, width = pixels.shape[:2]
-    if height % 2 or width % 2:
-        return None
-    chroma = _no_colours(height // 2, width // 2)
-    data: bytes = simplejpeg.encode_jpeg_yuv_planes(
-        np.ascontiguousarray(pixels[:, :, 0]), chroma, chroma, quality=quality
-    )
-    return data
-
-
-@lru_cache(maxsize=1)
-def _no_colours(height: int, width: int) -> NDArray[np.uint8]:
-    return np.full((height, width), 128, np.uint8)

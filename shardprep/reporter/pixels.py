@@ -32,8 +32,8 @@ from shardprep.image.near_pairs import METHOD, PAIR, near_pairs
 from shardprep.image.thumbnail import LEAST_SIDE, LUMA, THUMBNAIL, thumbnail
 from shardprep.machine import usable_cores
 from shardprep.progress import Watcher
-from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.records import Records
+from shardprep.reader.records.subset import open_subset
 from shardprep.reader.selection.split_argument import AnySplit
 from shardprep.storage.cache import array_file, keep_arrays, kept_arrays
 

@@ -37,7 +37,7 @@ from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.storage.regular_file import read_regular, sha256_of
 from shardprep.verifier.problem import Kind, Problem, hash_problem
-from shardprep.writer.plan.plan import recorded_recipe
+from shardprep.writer.plan.build_plan import recorded_recipe
 
 _Result = TypeVar("_Result")
 

@@ -23,8 +23,8 @@ from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import Workers
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.finalize import BuildResult
+from shardprep.writer.plan.build_plan import recorded_recipe
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.remote import ObjectWorkspace
 from shardprep.writer.workspace.repair_input import DamagedDataset, foreign_files

@@ -24,8 +24,8 @@ from shardprep.writer.chunk import Encode
 from shardprep.writer.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob, Workers
 from shardprep.writer.finalize import BuildResult, images_done
+from shardprep.writer.plan.build_plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.plan.source_plan import make_plan
 from shardprep.writer.reuse import OldDataset

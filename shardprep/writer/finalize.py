@@ -25,7 +25,7 @@ from shardprep.image.boxes import SHORTFALLS
 from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
 from shardprep.writer.engine.job import NOTHING_DONE, ItemCounts
-from shardprep.writer.plan.plan import Outline, read_outline
+from shardprep.writer.plan.build_plan import Outline, read_outline
 from shardprep.writer.plan.shard_plan import numbers_of
 from shardprep.writer.shard import (
     Receipt,

@@ -43,7 +43,7 @@ from shardprep.source.members import PLACE, Members
 from shardprep.source.string_column import Coded, Texts, integers, release
 from shardprep.writer.engine.job import OnProgress
 from shardprep.writer.finalize import BuildResult
-from shardprep.writer.plan.plan import BuildPlan, Outline, make_outline, recorded_recipe
+from shardprep.writer.plan.build_plan import BuildPlan, Outline, make_outline, recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.record_copier import RecordCopier, with_files
 from shardprep.writer.run import make_dataset

@@ -57,8 +57,8 @@ from shardprep.writer.chunk_encoder import (
     sha256_of,
     wait_for,
 )
+from shardprep.writer.plan.build_plan import recorded_recipe
 from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
-from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.record_copier import RecordRun, StoredRecords, with_files
 from shardprep.writer.stack_encoder import StackImages

@@ -22,7 +22,7 @@ from shardprep.storage.store import ChangedError
 from shardprep.writer.chunk import UNREADABLE
 from shardprep.writer.engine.job import ItemCounts, OnProgress
 from shardprep.writer.finalize import BuildResult, complete, finished_before, publish
-from shardprep.writer.plan.plan import BuildPlan, Outline, check_outline, write_outline
+from shardprep.writer.plan.build_plan import BuildPlan, Outline, check_outline, write_outline
 from shardprep.writer.plan.shard_plan import WHOLE, Part, ShardPlan
 from shardprep.writer.shard import done_receipt, read_receipt, write_skipped
 from shardprep.writer.workspace import states

@@ -367,7 +367,7 @@ def judged(folder: Path) -> None:
 def opened(folder: Path) -> object:
     """Open as `reader.load` does, up to where TensorFlow begins."""
     from shardprep.reader.config import Request
-    from shardprep.reader.records.open import open_request
+    from shardprep.reader.records.subset import open_request
 
     return open_request(Request(folder, batch_size=2))
 

@@ -20,8 +20,8 @@ from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader.diagnosis import diagnosis, measurement, stall_meter
 from shardprep.reader.diagnosis.diagnosis import Candidate, Times
-from shardprep.reader.records.open import open_request
 from shardprep.reader.records.shards import LocalShards
+from shardprep.reader.records.subset import open_request
 from shardprep.reader.tf.decode import Decoder
 from tests.reader.datasets import pets
 from tests.support.builders import jpeg

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from shardprep import reader
 from shardprep.reader.config import ReadConfig, Request
-from shardprep.reader.records.open import open_request
+from shardprep.reader.records.subset import open_request
 from shardprep.reader.tf import pipeline, tuning
 from shardprep.reader.tf.records import Cursor
 from tests.reader.datasets import pets

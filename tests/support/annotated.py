@@ -49,7 +49,7 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.source.listing import list_source
 from shardprep.source.members import Member
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.plan.plan import recorded_recipe
+from shardprep.writer.plan.build_plan import recorded_recipe
 from tests.support.builders import build, encoded, png, write, write_folder, zip_bytes
 
 Mask = np.ndarray[Any, np.dtype[np.uint8]]

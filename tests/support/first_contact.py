@@ -18,7 +18,7 @@ from shardprep.catalog.items import Item
 from shardprep.catalog.target_values import TargetValues
 from shardprep.errors import ShardprepError, name_options_as_flags
 from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.plan.plan import BuildPlan
+from shardprep.writer.plan.build_plan import BuildPlan
 from shardprep.writer.plan.source_plan import make_plan
 from tests.support.builders import Quiet
 from tests.support.corpus import FOLDER, Fact, Row, evident, options_of, without_choices

@@ -24,8 +24,8 @@ from shardprep.writer import build
 from shardprep.writer.build import RecipeImages, build_part
 from shardprep.writer.engine.job import ItemCounts, OnProgress, ShardJob, Workers
 from shardprep.writer.finalize import BuildResult, finalize_dataset
+from shardprep.writer.plan.build_plan import BuildPlan
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.run import make_dataset
 from shardprep.writer.shard import ShardHead

@@ -29,7 +29,7 @@ from shardprep.cli.app import program
 from shardprep.errors import ShardprepError, name_options_as_flags
 from shardprep.source.byte_range import PlainExtent, RefusedExtent, ZipExtent
 from shardprep.writer.plan import near_copies, source_plan
-from shardprep.writer.plan.plan import BuildPlan
+from shardprep.writer.plan.build_plan import BuildPlan
 from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.plan.source_plan import make_plan
 from tests.support.annotated import outlined

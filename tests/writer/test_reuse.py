@@ -35,8 +35,8 @@ from shardprep.writer.build import build_dataset
 from shardprep.writer.chunk import EncodedChunk
 from shardprep.writer.engine.job import ShardJob, Workers
 from shardprep.writer.finalize import BuildResult
+from shardprep.writer.plan.build_plan import recorded_recipe
 from shardprep.writer.plan.fingerprint import versions
-from shardprep.writer.plan.plan import recorded_recipe
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.reuse import open_old_dataset
 from shardprep.writer.workspace.files import Folders

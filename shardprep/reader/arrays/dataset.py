@@ -38,7 +38,7 @@ from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.epoch import EpochOrder
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.open import check_hosts, open_subset
+from shardprep.reader.records.subset import check_hosts, open_subset
 from shardprep.reader.selection.mix import Place
 from shardprep.reader.selection.split_argument import AnySplit, is_training
 from shardprep.reader.validators import (

@@ -39,7 +39,7 @@ from shardprep.reader.diagnosis.diagnosis import (
     images_of,
     reading_counts,
 )
-from shardprep.reader.records.open import Subset, open_request
+from shardprep.reader.records.subset import Subset, open_request
 from shardprep.reader.tf.finish import Finisher
 from shardprep.reader.tf.pipeline import cached_sample, load, make_dataset, undecoded
 

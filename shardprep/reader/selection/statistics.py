@@ -19,8 +19,8 @@ from shardprep.dataset.schema import HEIGHT, WIDTH
 from shardprep.errors import DatasetError, StorageError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
-from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.records import Places
+from shardprep.reader.records.subset import open_subset
 from shardprep.reader.selection.query import rows_of
 from shardprep.reader.selection.selection import Selection
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of

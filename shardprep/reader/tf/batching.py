@@ -10,7 +10,7 @@ import tensorflow as tf
 from shardprep.dataset.schema import MASK, ROWS
 from shardprep.reader.config import Request
 from shardprep.reader.decode.targets import padding
-from shardprep.reader.records.open import Subset
+from shardprep.reader.records.subset import Subset
 from shardprep.reader.tf.python_calls import as_written
 
 

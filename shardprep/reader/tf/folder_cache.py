@@ -29,8 +29,8 @@ from shardprep.dataset.schema import IMAGE, MASKS, Schema
 from shardprep.dataset.tfrecord import frame
 from shardprep.errors import BusyError, DatasetError, RecordError
 from shardprep.reader.decode.annotations import resized_mask
-from shardprep.reader.records.open import Subset, open_records
 from shardprep.reader.records.records import Places, Records, open_folder
+from shardprep.reader.records.subset import Subset, open_records
 from shardprep.storage.atomic_file import DurableFile, write_durably
 from shardprep.storage.lock import take
 from shardprep.storage.space import shortage

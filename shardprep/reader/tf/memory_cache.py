@@ -14,7 +14,7 @@ from shardprep.machine import free_bytes
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import Request
 from shardprep.reader.decode.annotations import stacked
-from shardprep.reader.records.open import Subset
+from shardprep.reader.records.subset import Subset
 from shardprep.reader.tf.batching import padding_values
 from shardprep.reader.tf.decode import Elements
 from shardprep.reader.tf.folder_cache import CacheProgress

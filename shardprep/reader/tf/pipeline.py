@@ -31,8 +31,8 @@ from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.config import BatchOptions, Request, warn
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import BoxLimit
-from shardprep.reader.records.open import Subset, only_in_graph, open_request
 from shardprep.reader.records.records import Records
+from shardprep.reader.records.subset import Subset, only_in_graph, open_request
 from shardprep.reader.selection.selection import Selection
 from shardprep.reader.tf.bad_records import CheckedRecords, log_bad_records
 from shardprep.reader.tf.batching import batched, count_steps, counted, num_batches, padded

@@ -25,8 +25,8 @@ from shardprep.dataset.schema import MASK, TARGET_IMAGE, Schema
 from shardprep.errors import RecordError, ShardprepError
 from shardprep.image.drawing import AnnotatedPicture, Legend, draw_marked, thumbnail
 from shardprep.image.jpeg_header import is_common
-from shardprep.reader.records.open import open_records
 from shardprep.reader.records.records import Places
+from shardprep.reader.records.subset import open_records
 from shardprep.reporter.page.pictures import Overlay, draw_overlay
 from shardprep.reporter.pixels import StoredImages
 from shardprep.reporter.record_columns import Contents

@@ -53,8 +53,8 @@ from shardprep.progress import Watcher
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.string_column import Coded
+from shardprep.writer.plan.build_plan import BuildPlan
 from shardprep.writer.plan.near_copies import NearCopies, make_thumbnails
-from shardprep.writer.plan.plan import BuildPlan
 from shardprep.writer.plan.shard_plan import plan_shards, shuffled
 from shardprep.writer.plan.tiles import cut_tiles, without_listed
 

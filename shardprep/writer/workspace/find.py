@@ -11,7 +11,7 @@ from shardprep.errors import BuildError, DatasetError, OptionName, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.storage.folder import LocalFolder, ObjectFolder
 from shardprep.storage.url import ObjectUrl, parse_place
-from shardprep.writer.plan.plan import read_outline
+from shardprep.writer.plan.build_plan import read_outline
 from shardprep.writer.workspace.local import LocalWorkspace
 from shardprep.writer.workspace.remote import ObjectWorkspace
 from shardprep.writer.workspace.states import Workspace
