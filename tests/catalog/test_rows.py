@@ -213,30 +213,6 @@ def same(one: Any, two: Any) -> bool:
     return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(one, two))  # noqa: B905
 
 
-def test_both_readers_give_rows_of_items_and_pad_batches(tmp_path: Path) -> None:
-    path = made("discs", tmp_path).path
-    records = stored(path)
-    items = reader.Dataset(path, "train")
-    (places, words), keys = ("rows/x", "rows/condition"), list(records)
-    read = {k: target for k, (_, target) in zip(keys, items, strict=True)}
-    for key, target in read.items():
-        assert target[places].dtype == np.float32
-        assert [utf8(one) for one in target[words]] == records[key][words]
-        assert same([target[places]], [np.array(records[key][places], np.float32)])
-    _, batch = next(items.batches(3, shuffle=False))
-    assert batch[places].shape == batch["rows/instance_number"].shape == (3, 2)
-    for row, key in enumerate(keys):
-        number = len(read[key][places])
-        assert same([batch[places][row, :number]], [read[key][places]])
-        assert np.isnan(batch[places][row, number:]).all()
-        assert (batch["rows/instance_number"][row, number:] == -1).all()
-        assert (batch[words][row, number:] == "").all()
-    _, ragged = next(items.batches(3, shuffle=False, ragged=True))
-    assert same(ragged[places], [read[key][places] for key in keys])
-    features = json.loads((path / "features.json").read_text())["featuresDict"]["features"]
-    assert features[places]["pythonClassName"].endswith("Sequence")
-
-
 @pytest.mark.parametrize("form", ["png", "raw"])
 def test_load_gives_the_batches_of_the_arrays(form: str, tmp_path: Path) -> None:
     path = made("charts", tmp_path, labels="none", format=form).path
@@ -247,20 +223,6 @@ def test_load_gives_the_batches_of_the_arrays(form: str, tmp_path: Path) -> None
         assert same([target["rows/data-series.y"].numpy()], [batch["rows/data-series.y"]])
         texts = [[one.decode() for one in row] for row in target["rows/data-series.x"].numpy()]
         assert texts == batch["rows/data-series.x"].tolist()
-
-
-@pytest.mark.thorough
-def test_tfds_and_torch_get_the_rows_of_each_image(tmp_path: Path) -> None:
-    import tensorflow_datasets as tfds
-
-    path = made("charts", tmp_path).path
-    opened = tfds.builder_from_directory(str(path)).as_dataset(split="train")
-    theirs = {one["image/filename"].numpy().decode(): one for one in opened}
-    for key, record in stored(path).items():
-        assert theirs[key]["rows/data-series.x"].numpy().tolist() == record["rows/data-series.x"]
-    loader = reader.Dataset(path, "train").loader(2, shuffle=False, ragged=True)
-    lengths = [len(one) for _, target in loader for one in target["rows/data-series.y"]]
-    assert lengths == [len(one["rows/data-series.y"]) for one in stored(path).values()]
 
 
 def test_documents_of_images_give_labels(tmp_path: Path) -> None:

@@ -118,32 +118,12 @@ def test_workers_and_folders_give_the_same_bytes(byu: Path, tmp_path: Path) -> N
 
 @pytest.mark.thorough
 def test_other_commands_take_a_dataset_of_stacks(byu: Path, tmp_path: Path) -> None:
-    """Reuse gives the bytes of a new build; repack, diff, export, report and TFDS read stacks."""
-    import tensorflow_datasets as tfds
-
-    source = write(tmp_path / "byu.zip", zip_bytes(tomograms() | slices("train/tomo_new", 2)))
-    labels = BYU["labels"].replace("train_labels", "more")
-    more = write(tmp_path / "more.csv", f"{TOMO_LABELS}6,tomo_new,1.0,1\n".encode())
-    keys = {**BYU, "labels": labels.replace("more.csv", str(more)), "name": "byu"}
-    fresh = build(source, tmp_path / "fresh", **keys)
-    copied = build(source, tmp_path / "copied", reuse=byu, **keys)
-    assert copied.num_copied == 3
-    assert tree(fresh.path) == tree(copied.path)
-    changed = shardprep.diff(byu, fresh.path)
-    assert (changed.num_same, changed.num_after) == (3, 4)
-    again = shardprep.repack(fresh.path, tmp_path / "again", shards=2).path
-    assert records(again) == records(fresh.path)
     exported = shardprep.export(byu, to="folder", out=tmp_path / "exported")
     assert (exported.path / "train/2/tomo_0a8f05/00000.jpg").read_bytes() == jpeg(HEIGHT, WIDTH, 0)
-    with pytest.raises(RecipeError, match="'parquet' is a layout of single images"):
-        shardprep.export(byu, to="parquet", out=tmp_path / "parquet")
     shardprep.report(byu, output=tmp_path / "report.html")
     assert "original sizes, JPEG or PNG, stacks" in (tmp_path / "report.html").read_text()
     with pytest.raises(DatasetError, match="bench compares readers of single images"):
         shardprep.bench(byu)
-    builder = tfds.builder_from_directory(str(byu))
-    shapes = [len(row["images"]) for row in builder.as_dataset(split="train").as_numpy_iterator()]
-    assert sorted(shapes) == [1, 3, 12]
 
 
 SERIES = {"4003253/702807833": (5, "Axial T2"), "4003253/1054713880": (4, "Sagittal T1")}

@@ -30,7 +30,6 @@ from tests.support.builders import (
     SHARED_DATA,
     build,
     encoded,
-    in_workers,
     jpeg,
     pixels,
     png,
@@ -298,24 +297,10 @@ def test_transforms_of_torchvision_get_two_images(twins: Path) -> None:
     assert (images == targets).all()
 
 
-def test_workers_reuse_and_repack_give_the_same_pairs(pairs: Path, tmp_path: Path) -> None:
-    source = write_folder(tmp_path / "lol", lol())
-    again = build(source, tmp_path / "again", engine=in_workers, reuse=pairs, **KEYS).path
-    assert records(again) == records(pairs)
-    packed = shardprep.repack(pairs, tmp_path / "packed", shards=2).path
-    assert records(packed) == records(pairs)
-    write(source / "our485/high/0.png", png(HEIGHT, WIDTH, 77))
-    changed = shardprep.diff(pairs, build(source, tmp_path / "new", reuse=pairs, **KEYS).path)
-    assert changed.num_same == 5
-    assert changed.num_changes["feature"] == 1
-
-
 def test_export_writes_targets_to_their_own_folder(pairs: Path, tmp_path: Path) -> None:
     made = shardprep.export(pairs, to="folder", out=tmp_path / "out").path
     written = sorted(path.read_bytes() for path in made.glob("*-target/*"))
     assert written == sorted(row["target_image"][0] for row in records(pairs).values())
-    with pytest.raises(RecipeError, match="has target images; use folder"):
-        shardprep.export(pairs, to="parquet", out=tmp_path / "parquet")
 
 
 @pytest.mark.thorough
