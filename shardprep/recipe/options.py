@@ -342,8 +342,8 @@ RUN_OPTIONS = {
         "Number of worker processes; on a cluster, of shards at a time.",
         RUN, "N", shown="usable cores", least=1, most=_MAX_WORKERS),
     "engine": Option(
-        "Engine of the build: local (the cores of this machine) or ray (a running cluster; pip "
-        "install 'shardprep[ray]').",
+        "Engine of the build: local (the cores of this machine) or ray (a running cluster; needs "
+        "the extra ray).",
         RUN, "NAME", shown="local"),
     "ray_address": Option(
         "Address of the cluster's head, or auto for the cluster of this machine.",
