@@ -5,6 +5,8 @@
 # TFRecord shards, a Keras model trained on it, and its predictions for the test images. The data is drawn on
 # your machine, so nothing is downloaded.
 #
+# [Install shardprep](../docs/platforms.md), then:
+#
 # ```console
 # $ pip install 'shardprep[reader]' keras
 # ```

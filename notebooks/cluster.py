@@ -4,6 +4,8 @@
 # This page shows how several machines build one dataset in object storage and read it. At the end you will
 # have a dataset that was built in two parts, and batches that two hosts share. Both machines of this notebook are processes on yours: the commands are the same elsewhere.
 #
+# [Install shardprep](../docs/platforms.md), then:
+#
 # ```console
 # $ pip install 'shardprep[cloud]'
 # ```

@@ -4,8 +4,10 @@
 # This page shows how to train a detector on your boxes. At the end you will have a dataset of images with
 # boxes, and a PyTorch model that finds the objects.
 #
+# [Install shardprep](../docs/platforms.md), then:
+#
 # ```console
-# $ pip install shardprep torch
+# $ pip install torch
 # ```
 
 # %% [markdown]

@@ -25,8 +25,10 @@
 # The outputs on this page come from a small copy of the competition `dogs-vs-cats`, in which drawn circles
 # are the cats and drawn triangles the dogs.
 #
+# [Make a wheel](../docs/platforms.md) and add it as a dataset, here `shardprep`. TensorFlow is preinstalled.
+#
 # ```console
-# $ pip install shardprep    # TensorFlow is preinstalled; without internet, add a wheel as a dataset
+# $ pip install /kaggle/input/shardprep/*.whl
 # ```
 #
 # ## Look before you build

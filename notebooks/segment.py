@@ -4,6 +4,8 @@
 # This page shows how to train a U-Net on your masks. At the end you will have a dataset of images with class
 # masks, and a small model in Keras that finds the class of each pixel.
 #
+# [Install shardprep](../docs/platforms.md), then:
+#
 # ```console
 # $ pip install 'shardprep[reader]' keras
 # ```

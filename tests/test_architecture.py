@@ -42,7 +42,7 @@ MAY_IMPORT = {
     " errors",
     "verifier": "writer dataset storage processes progress errors",
     "exporter": "dataset storage progress errors",
-    "benchmark": "reader dataset machine errors",
+    "benchmark": "reader dataset processes machine errors",
     "reporter": "reader dataset image storage machine progress errors",
     "api": "reporter benchmark exporter verifier writer catalog reader recipe source dataset"
     " storage processes machine profiling progress errors",

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from shardprep import reader
-from shardprep.benchmark import run
 from shardprep.catalog import regex_process
 from shardprep.exporter.export import LAYOUTS
 from shardprep.source.kaggle import client
@@ -57,8 +56,7 @@ def test_each_layout_of_export_is_in_a_module(layout: str, module: str) -> None:
 
 
 def test_launched_and_preloaded_modules_exist() -> None:
-    for launched in (client, run):
-        assert importlib.util.find_spec(launched.__name__)
+    assert importlib.util.find_spec(client.__name__)
     assert Path(regex_process.__file__).is_file()
     for name in (*PRELOADED, *ray_engine._MODULES):
         assert importlib.util.find_spec(name), name

@@ -37,10 +37,11 @@ import json, sys
 from pathlib import Path
 import shardprep, shardprep.cli.app
 from shardprep import reader
-from shardprep.benchmark.pipelines import PIPELINES, Source
+from shardprep.benchmark.pipelines import Source
 from shardprep.benchmark.run import measure
 one, other, source = sys.argv[1:]
-few = Source(Path(one), "train", 12, 4)
+shards = tuple(sorted(path.name for path in Path(one).glob("*.tfrecord-*")))
+few = Source(Path(one), "train", shards, 4)
 with reader.Dataset(one, "train").batches(4, shuffle=True, seed=1, epochs=1) as batches:
     labels = [int(label) for _, labels in batches for label in labels]
 if "tensorflow" in sys.modules:
@@ -64,7 +65,7 @@ print(json.dumps({
     "same": shardprep.diff(one, other).num_same,
     "shape": reader.Dataset(one, "train", as_supervised=False)[0]["image"].shape,
     "labels": sorted(labels),
-    "is_measured": measure(PIPELINES["dataset"].make, few, 0.001).num_images > 0,
+    "is_measured": measure("dataset", few, 0.001)[0].num_images > 0,
     "loaded": sorted(int(label) for _, labels in loaded for label in labels),
     "shards": {name: shard.sha256 for name, shard in again.manifest.shards.items()},
     "near": near.manifest.totals.num_written + near.manifest.totals.num_skipped,

@@ -94,7 +94,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
     },
     "bench": {
         "dataset": DATASET,
-        "split": Option("Split or slice to read, such as train[:10%].", metavar="SPLIT"),
+        "split": Option("Split to read.", metavar="SPLIT"),
         "batch_size": Option("Images in a batch.", metavar="N", least=1, most=10**6),
         "seconds": Option(
             "Duration of each measurement in each round.", metavar="SECONDS", least=0.1, most=3_600
@@ -380,14 +380,14 @@ def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watc
 def bench(
     dataset: str | Path | None = None,
     *,
-    split: AnySplit = "train",
+    split: str = "train",
     batch_size: int = 64,
     seconds: float = 2.0,
     rounds: int = 3,
     plot: str | Path | None = None,
     progress: Show | bool = False,
 ) -> Benchmark:
-    """Measure and return the reading speed of plain tf.data, tfds and this package's readers.
+    """Measure and return the reading speed of plain tf.data and this package's readers.
 
     Raises:
         DatasetError: the dataset or the split does not exist.

@@ -13,9 +13,9 @@ from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.dataset.card import Card
 from shardprep.errors import OptionName, RecipeError, counted
 
-_OURS, _OTHERS, _INK, _FAINT = "#0b6e99", "#b9c4cc", "#22303a", "#8a979f"
+_OURS, _OTHERS, _FAINT = "#0b6e99", "#b9c4cc", "#8a979f"
 _ROWS = {"Read": "#d08a1d", "Decode": "#5b8c3e", "Train": "#0b6e99"}
-_WIDTH, _BARS_HEIGHT, _TIMELINE_HEIGHT, _DPI = 9.0, 3.7, 1.65, 150
+_WIDTH, _BARS_HEIGHT, _TIMELINE_HEIGHT, _DPI = 9.0, 3.2, 1.65, 150
 _GAP_S = 2e-4
 """Longest pause between two spans that is not drawn, in seconds."""
 
@@ -37,7 +37,7 @@ class Way:
     """One pipeline, and its measurements."""
 
     name: str
-    """Name of the pipeline: naive, tuned, tfds, load or dataset."""
+    """Name of the pipeline: naive, tuned, load or dataset."""
     problem: str = ""
     """Reason why it cannot run here; `rounds` is then empty."""
     yields: str = ""
@@ -50,28 +50,22 @@ class Way:
     """Images per second after the first batch, median of the rounds."""
     images_s_core: float = 0.0
     """Images per processor second, median of the rounds."""
-    bytes_s: float = 0.0
-    """Bytes of shards per second, median of the rounds."""
     first_batch_s: float = 0.0
     """Seconds to the first batch, median of the rounds."""
 
     @classmethod
-    def measured(
-        cls, name: str, rounds: Sequence[Round], yields: str, peak_bytes: int, image_bytes: float
-    ) -> Self:
-        """Return a pipeline with medians of its rounds; `image_bytes` is a record's mean size."""
-        images_s = statistics.median(turn.num_images / turn.elapsed_s for turn in rounds)
+    def measured(cls, name: str, rounds: Sequence[Round], yields: str, peak_bytes: int) -> Self:
+        """Return a pipeline with the medians of its rounds."""
         return cls(
             name,
             yields=yields,
             peak_bytes=peak_bytes,
             rounds=tuple(rounds),
-            images_s=images_s,
+            images_s=statistics.median(one.num_images / one.elapsed_s for one in rounds),
             images_s_core=statistics.median(
-                turn.num_images / max(turn.cpu_s, 1e-9) for turn in rounds
+                one.num_images / max(one.cpu_s, 1e-9) for one in rounds
             ),
-            bytes_s=images_s * image_bytes,
-            first_batch_s=statistics.median(turn.first_batch_s for turn in rounds),
+            first_batch_s=statistics.median(one.first_batch_s for one in rounds),
         )
 
     @property
@@ -96,13 +90,12 @@ def union(spans: Iterable[Span], gap_s: float = 0.0) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Times of reading, decoding and training. The host sleeps while an accelerator would train."""
+    """Seconds of reading, decoding and training, from the start of the first step.
+
+    The host sleeps while an accelerator would train.
+    """
 
     way: str
-    num_images: int
-    """Number of images between the start of the first step and the start of the last."""
-    elapsed_s: float
-    """Seconds from the start of the first step to the start of the last."""
     read: tuple[Span, ...]
     decode: tuple[Span, ...]
     train: tuple[Span, ...]
@@ -130,7 +123,7 @@ class Benchmark(Card):
     num_records: int
     """Number of records that were read."""
     num_bytes: int
-    """Size of the records that were read; for a slice or a Selection, an estimate."""
+    """Size of the records that were read."""
     settings: Settings
     """Settings of the measurement."""
     num_cores: int
@@ -171,22 +164,22 @@ def write_plot(result: Benchmark, path: Path) -> None:
     """Write bars of the rates, and the timelines below them, as a PNG."""
     from matplotlib.figure import Figure
 
-    rows = [_BARS_HEIGHT, *(_TIMELINE_HEIGHT for _ in result.timelines)]
-    figure = Figure(figsize=(_WIDTH, sum(rows)), dpi=_DPI, facecolor="white")
-    figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.12)
-    axes = figure.subplots(len(rows), 1, height_ratios=rows, squeeze=False)[:, 0]
+    heights = [_BARS_HEIGHT, *(_TIMELINE_HEIGHT for _ in result.timelines)]
+    figure = Figure(figsize=(_WIDTH, sum(heights)), dpi=_DPI, layout="constrained")
+    axes = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     _draw_bars(axes[0], result)
-    longest = max((timeline.train[-1][1] for timeline in result.timelines), default=0.0)
     for ax, timeline in zip(axes[1:], result.timelines, strict=True):
-        _draw_timeline(ax, timeline, longest)
+        _draw_timeline(ax, timeline, result.settings.batch_size)
+        ax.set_xlim(0, max(one.train[-1][1] for one in result.timelines) * 1e3)
     if result.timelines:
-        axes[1].annotate(
-            f"{result.step_s * 1e3:.0f} ms a batch represent training on an accelerator, "
-            "which leaves the cores free",
-            (0, 1), (0, 22), xycoords="axes fraction", textcoords="offset points",
-            color=_INK, fontsize=11, fontweight="bold",
-        )  # fmt: skip
-        axes[-1].set_xlabel("milliseconds", color=_FAINT)
+        ax.set_xlabel(
+            f"milliseconds; {result.step_s * 1e3:.0f} ms a batch represent training on an "
+            "accelerator, which leaves the cores free"
+        )
+    for ax in axes:
+        ax.set_frame_on(False)
+        ax.tick_params(axis="y", length=0)
+        ax.tick_params(axis="x", colors=_FAINT)
     figure.savefig(path, format="png")
 
 
@@ -194,40 +187,27 @@ def _draw_bars(ax: Any, result: Benchmark) -> None:
     ways = [way for way in result.ways if way.rounds][::-1]
     names = [way.title for way in ways]
     colours = [_OURS if name.startswith("reader.") else _OTHERS for name in names]
-    bars = ax.barh(names, [way.images_s for way in ways], color=colours, height=0.62)
+    bars = ax.barh(names, [way.images_s for way in ways], color=colours)
     labels = [f"{way.images_s:,.0f}   first batch {way.first_batch_s:.2f} s" for way in ways]
-    ax.bar_label(bars, labels, padding=5, color=_INK, fontsize=9)
-    ax.set_xlim(0, max((way.images_s for way in ways), default=1.0) * 1.3)
+    ax.bar_label(bars, labels, padding=5)
+    ax.margins(x=0.3)
     cores = counted(result.num_cores, "core")
     title = f"Images a second, {Path(result.path).parent.name} {result.split}, {cores}"
-    ax.set_title(title, loc="left", color=_INK, fontsize=11, fontweight="bold")
-    ax.tick_params(axis="x", labelbottom=False, length=0)
-    _hide_frame(ax)
+    ax.set_title(title, loc="left", fontweight="bold")
+    ax.set_xticks([])
 
 
-def _draw_timeline(ax: Any, timeline: Timeline, longest: float) -> None:
-    spans: list[Sequence[Span]] = [timeline.read, timeline.decode, timeline.train]
-    for position, (name, row) in enumerate(zip(_ROWS, spans, strict=True)):
-        colour = _ROWS[name]
-        # Steps are not joined. An edge makes spans visible that are shorter than a pixel.
-        parts = row if name == "Train" else union(row, _GAP_S)
-        bars = [(start * 1e3, (end - start) * 1e3) for start, end in parts]
-        edge = ("white", 0.8) if name == "Train" else (colour, 0.4)
-        ax.broken_barh(
-            bars, (-position - 0.36, 0.72), facecolors=colour, edgecolor=edge[0], linewidth=edge[1]
-        )
+def _draw_timeline(ax: Any, timeline: Timeline, batch_size: int) -> None:
+    # Steps are not joined. An edge makes spans visible that are shorter than a pixel.
+    rows = (union(timeline.read, _GAP_S), union(timeline.decode, _GAP_S), timeline.train)
+    for position, (row, colour) in enumerate(zip(rows, _ROWS.values(), strict=True)):
+        bars = [(start * 1e3, (end - start) * 1e3) for start, end in row]
+        edge = "white" if row is timeline.train else colour
+        ax.broken_barh(bars, (-position - 0.36, 0.72), color=colour, edgecolor=edge, linewidth=0.4)
     ax.set_yticks([0, -1, -2], list(_ROWS))
-    ax.set_xlim(0, longest * 1e3)
     busy = sum(end - start for start, end in timeline.train) / timeline.train[-1][1]
-    rate = timeline.num_images / timeline.elapsed_s
-    ax.set_title(
-        f"{PIPELINES[timeline.way].title}: {rate:,.0f} images/s, training {busy:.0%} of the time",
-        loc="left", color=_INK, fontsize=10,
-    )  # fmt: skip
-    _hide_frame(ax)
-
-
-def _hide_frame(ax: Any) -> None:
-    ax.set_frame_on(False)
-    ax.tick_params(axis="y", length=0, labelcolor=_INK)
-    ax.tick_params(axis="x", colors=_FAINT)
+    rate = batch_size * (len(timeline.train) - 1) / timeline.train[-1][0]
+    title = (
+        f"{PIPELINES[timeline.way].title}: {rate:,.0f} images/s, training {busy:.0%} of the time"
+    )
+    ax.set_title(title, loc="left", fontsize="medium")

@@ -203,7 +203,7 @@ def recipe_text(survey: Survey) -> str:
     ratios, how = _proposed_cut(survey.splits)
     lines = [
         "# What `shardprep build` makes. A flag on the command line wins over this file;",
-        "# `shardprep build --help` lists them; all that are not of one run alone are keys here.",
+        "# `shardprep build --help-all` lists them. All except those of This run are keys here.",
         "",
         f"# {counted(survey.num_images, 'image')}, {survey.num_bytes / 1e6:,.1f} MB.",
         f"source = {toml_value(survey.source)}",

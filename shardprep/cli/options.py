@@ -12,6 +12,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -31,6 +32,11 @@ from shardprep.recipe.options import (
     Option,
 )
 
+_FIRST = {
+    *("source", "out", "name", "shards", "size", "labels", "boxes", "masks", "split", "group"),
+    *("exclude", "workers", "dry_run", "help", "help_all"),
+}
+"""Options that most builds need first: the help of `build` has no others."""
 _EXAMPLES = re.compile(r"\n\n(Examples?:)\n")
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 """Opening brackets that rich would parse as the start of a tag."""
@@ -118,8 +124,9 @@ def command(name: str) -> Callable[..., None]:
     ]
     last = [one for one in mine if one.name == "store_timeout"]
     mine = [one for one in mine if one.name != "store_timeout"]
+    every = [_HELP_ALL] if name == "build" else []
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [*mine, *others, *last, *OUTPUT]
+        [*mine, *others, *last, *OUTPUT, *every]
     )
     run.__doc__ = show.__doc__
     return run
@@ -166,6 +173,15 @@ class _Plain:
 class Command(_Plain, TyperCommand):
     """A command whose switches may be followed by a word, see `_WORDS`."""
 
+    def format_help(self, context: Any, formatter: Any) -> None:
+        """Print the help, of `build` only with the options in `_FIRST`, below one heading."""
+        short = copy(self)
+        if any(one.name == "help_all" for one in self.params):
+            short.params = [copy(one) for one in self.params if one.name in _FIRST]
+            for one in short.params:
+                one.rich_help_panel = None  # type: ignore[attr-defined]
+        super(Command, short).format_help(context, formatter)
+
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
         """Set the parameters in `context`, and return the arguments left over."""
         end = args.index("--") if "--" in args else len(args)
@@ -186,6 +202,13 @@ class Command(_Plain, TyperCommand):
         return rest
 
 
+def _help_all(context: typer.Context, wanted: bool | None) -> None:  # noqa: FBT001 - typer's signature
+    if wanted:
+        command: Any = context.command
+        TyperCommand.format_help(command, context, context.make_formatter())
+        raise typer.Exit
+
+
 class Group(_Plain, TyperGroup):
     """The program: the group of all commands."""
 
@@ -195,4 +218,15 @@ OUTPUT = [
     _parameter("quiet", RUN_OPTIONS["quiet"], default=False),
     _parameter("log_level", RUN_OPTIONS["log_level"], default=None),
 ]
+_HELP_ALL = Parameter(
+    "help_all",
+    Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        bool | None,
+        typer.Option(
+            "--help-all", callback=_help_all, is_eager=True, help="Show all options, also limits."
+        ),
+    ],
+)
 QUIET, LOG_LEVEL = (get_args(one.annotation)[1] for one in OUTPUT[1:])

@@ -214,7 +214,7 @@ def _opened(url: str) -> Iterator[None]:
 
 
 def bench(call: Call, *, as_json: bool) -> None:
-    """Compare the reading speed of plain tf.data, tfds and this package's readers.
+    """Compare the reading speed of plain tf.data and this package's readers.
 
     Examples:
         shardprep bench
@@ -236,13 +236,12 @@ def print_benchmark(terminal: Terminal, found: Benchmark) -> None:
 
     what = f"{found.split}: {found.num_records:,} images, {megabytes(found.num_bytes)}"
     terminal.heading(found.path, f"  {what}")
-    columns = ("way", "images/s", "a core", "MB/s", "first batch", "memory", "yields")
+    columns = ("way", "images/s", "a core", "first batch", "memory", "yields")
     table = plain_table(*columns, left=("yields",))
     for way in found.ways:
         cells = (
             f"{way.images_s:,.0f}",
             f"{way.images_s_core:,.0f}",
-            f"{way.bytes_s / 1e6:,.1f}",
             f"{way.first_batch_s:.2f} s",
             megabytes(way.peak_bytes) if way.peak_bytes else "-",
             way.yields,

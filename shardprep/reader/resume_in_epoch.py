@@ -218,7 +218,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         try:
             seed = self._batches.seed
             if seed is not None and seed != saved.place["seed"]:
-                what = f"the state is of seed={saved.place['seed']}, the batches of seed={seed}"
+                what = f"saved with seed={saved.place['seed']}; these batches have seed={seed}"
                 raise self._refused(what, "give the same seed")
             self._batches.load_state_dict(saved.place)
         except DatasetError as error:

@@ -9,23 +9,10 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from shardprep.errors import OptionError, OptionName, shown
+from shardprep.recipe.options import BOX_FORMATS, OUTLINE_FORMATS
 from shardprep.recipe.rules import SLICE, checked_expression, letters_of, wildcard_pattern
 from shardprep.source.names import composed
 
-BOX_FORMATS = {
-    "coco": "coco[:FILE,…]",
-    "voc": "voc",
-    "yolo": "yolo[:NAMES]",
-    "csv": "csv:FILE:ID:BOX[:LABEL]",
-    "column": "column:BOX[:LABEL]",
-    "labelme": "labelme",
-    "via": "via[:FILE,…]",
-    "cvat": "cvat[:FILE,…]",
-    "jsonl": "jsonl[:FILE,…]",
-}
-"""Name of a box format → syntax of its `--boxes` value, in the order of detection."""
-OUTLINE_FORMATS = ("coco", "yolo", "labelme", "via", "cvat", "jsonl")
-"""Box formats that can also contain outlines."""
 BoxForm = Literal["xyxy", "xywh", "center", "yxyx"]
 """Numbers of a box: two corners, with x or y first; first corner and size; or center and size."""
 _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {

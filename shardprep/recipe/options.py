@@ -40,6 +40,22 @@ MAX_SEED = 2**63 - 1
 _MAX_WORKERS = 10_000
 
 
+BOX_FORMATS = {
+    "coco": "coco[:FILE,…]",
+    "voc": "voc",
+    "yolo": "yolo[:NAMES]",
+    "csv": "csv:FILE:ID:BOX[:LABEL]",
+    "column": "column:BOX[:LABEL]",
+    "labelme": "labelme",
+    "via": "via[:FILE,…]",
+    "cvat": "cvat[:FILE,…]",
+    "jsonl": "jsonl[:FILE,…]",
+}
+"""Name of a box format → syntax of its `--boxes` value, in the order of detection."""
+OUTLINE_FORMATS = [name for name in BOX_FORMATS if name not in ("voc", "csv", "column")]
+"""Box formats that can also contain outlines."""
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """Declaration of an option: everything except its name, type and default."""
@@ -174,16 +190,15 @@ class BuildOptions:
     null: tuple[str, ...] = _option(("nan", "NaN", "<NA>"),
         "Cells that count as empty.", _LABELS, "A,B,…", read=read_names)
     boxes: str = _option("",
-        "Boxes of objects: coco[:FILE,…], voc, yolo[:NAMES], csv:FILE:ID:BOX[:LABEL], "
-        "column:BOX[:LABEL], labelme, via, cvat, jsonl[:FILE,…] (polygons), auto or none. BOX is "
+        f"Boxes of objects: {', '.join(BOX_FORMATS.values())} (polygons), auto or none. BOX is "
         "a column, or four columns as in x,y,w,h; xywh(…), xyxy(…), yxyx(…) or center(…) sets how "
         "to read them.", _OBJECTS, "FORMAT",
         shown="detected, if labels, boxes and masks are not given")
     masks: str = _option("",
         "Masks: a pattern of their names, such as masks/{stem}_mask.png, {dir}annot/{name}, "
         "{id}/masks/*.png or masks/{class}/{name}, with parts of names as in {stem[:-4]} or "
-        "{stem:(.+)_rgb}; rle:FILE:ID:RLE[:LABEL]; coco[:FILE,…], yolo, labelme, via, cvat "
-        "or jsonl, whose outlines are drawn; auto or none.", _OBJECTS, "PATTERN",
+        "{stem:(.+)_rgb}; rle:FILE:ID:RLE[:LABEL]; outlines to draw: "
+        f"{', '.join(OUTLINE_FORMATS)}, as in --boxes; auto or none.", _OBJECTS, "PATTERN",
         shown="as for boxes")
     points: str = _option("",
         "Keypoints: coco[:FILE,…] or yolo[:NAMES], of the objects of --boxes; labelme, of the "
@@ -193,7 +208,7 @@ class BuildOptions:
         is_newer=True)
     target_image: str = _option("",
         "Target image of each image, resized like it: a pattern as for --masks, such as GT/{name}; "
-        "of the rows of arrays such as model{folder:data(.+)}/{name}.",
+        "for rows of arrays, model{folder:data(.+)}/{name}.",
         _OBJECTS, "PATTERN", is_newer=True)
     instances: bool = _option(False,
         "Store a mask for each object instead of one class mask for each image.", _OBJECTS)
@@ -342,8 +357,8 @@ RUN_OPTIONS = {
         "Number of worker processes; on a cluster, of shards at a time.",
         RUN, "N", shown="usable cores", least=1, most=_MAX_WORKERS),
     "engine": Option(
-        "Engine of the build: local (the cores of this machine) or ray (a running cluster; pip "
-        "install 'shardprep[ray]').",
+        "Engine of the build: local (the cores of this machine) or ray (a running cluster; needs "
+        "the extra ray).",
         RUN, "NAME", shown="local"),
     "ray_address": Option(
         "Address of the cluster's head, or auto for the cluster of this machine.",

@@ -493,7 +493,7 @@ def _unknown_key(key: str) -> tuple[str, str]:
     if key in RUN_OPTIONS:
         return name, f"is for one run: give {_option(key)} on the command line"
     near = difflib.get_close_matches(key[:_MAX_KEY], sorted(BUILD_OPTIONS), 1)
-    hint = f"is {near[0]} meant?" if near else "shardprep build --help lists the options"
+    hint = f"is {near[0]} meant?" if near else "shardprep build --help-all lists the options"
     return name, f"unknown key; {hint}"
 
 

@@ -31,7 +31,8 @@ from tests.support.json_page import RESULTS
 from tests.support.paths import ROOT
 
 COMMANDS: dict[str, Any] = vars(typer.main.get_command(program()))["commands"]
-OF_A_TERMINAL = {"as_json", "quiet", "log_level", "list_", "open_"}
+OUTPUT = {"as_json", "quiet", "log_level", "help_all"}
+OF_A_TERMINAL = {*OUTPUT, "list_", "open_"}
 """Options of the command line only."""
 NOT_WATCHED = {"inspect", "diff", "sample"}
 VALUES: dict[str, tuple[type, ...]] = {
@@ -68,7 +69,7 @@ def test_each_command_is_a_function_with_its_options(name: str) -> None:
             assert one.required is is_required, one.name
     functions = importlib.import_module(f"shardprep.api.{MODULES[name]}")
     own = reports.OPTIONS.get(name, {})
-    named = {one.name for one in COMMANDS[name].params} - {"as_json", "quiet", "log_level"}
+    named = {one.name for one in COMMANDS[name].params} - OUTPUT
     assert {*functions.OPTIONS[name]} | {*own} == named
 
 

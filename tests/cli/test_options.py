@@ -112,3 +112,27 @@ def test_help_has_an_example_of_80_columns_and_no_type_of_python(
     assert shown.stdout == run("--quiet", command, "--help", cwd=tmp_path).stdout
     wrong = error_of(run(command, "--nonsense", cwd=tmp_path), 2)
     assert wrong == error_of(run("--quiet", command, "--nonsense", cwd=tmp_path), 2)
+
+
+def test_the_help_of_build_has_only_what_most_builds_need_first(tmp_path: Path) -> None:
+    shown = run("build", "--help", cwd=tmp_path).stdout
+    assert re.findall(r"^│ (--[a-z-]+)", shown, re.MULTILINE) == [
+        "--out", "--name", "--shards", "--size", "--labels", "--boxes", "--masks", "--split",
+        "--group", "--exclude", "--workers", "--dry-run", "--help-all", "--help",
+    ]  # fmt: skip
+    assert "SOURCE" in shown
+
+
+def test_all_help_of_build_has_every_option_under_its_heading(tmp_path: Path) -> None:
+    done = run("build", "--help-all", "pets.zip", cwd=tmp_path)
+    assert done.returncode == 0
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    boxes = re.split(r"^╭─ (.+?) ─+╮$", done.stdout, flags=re.MULTILINE)
+    found = dict(zip(boxes[1::2], boxes[2::2], strict=True))
+    panels = cli_page.panels(COMMANDS["build"])
+    assert found.keys() == panels.keys()
+    for heading, parameters in panels.items():
+        for name, _ in parameters:
+            flag = name.split(",")[0].split()[0].strip("[]")
+            assert re.search(rf"^│ +{flag}\b", found[heading], re.MULTILINE), flag
+    assert "--max-ratio" in found["Limits"]

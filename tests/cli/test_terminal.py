@@ -232,7 +232,7 @@ def test_a_benchmark_interprets_no_markup(
     from shardprep.cli.reports import print_benchmark
     from tests.support.benchmark import example
 
-    found: Any = example(tfds=Way("tfds", HOSTILE), load=Way("load", yields=HOSTILE))
+    found: Any = example(naive=Way("naive", HOSTILE), load=Way("load", yields=HOSTILE))
     print_benchmark(Terminal(), replace(found, split=HOSTILE, path=HOSTILE))
     shown = capsys.readouterr().out
     assert "\x1b" not in shown

@@ -50,8 +50,8 @@ def skill_text() -> str:
         f"{head}## Tasks\n\nDATASET is a folder such as `tfrecords/pets`.\n\n{sheet}\n"
         f"## Exit codes\n\n{codes[0]}"
         f"## More\n\nThe commands are {', '.join(names[:8])},\n{', '.join(names[8:])}.\n"
-        "`shardprep COMMAND --help` and [cli.md](cli.md) list every option,\n"
-        "[llms.txt](llms.txt) the pages.\n"
+        "`shardprep COMMAND --help` (for `build`, `--help-all`) and [cli.md](cli.md) list\n"
+        "every option, [llms.txt](llms.txt) the pages.\n"
     )
 
 

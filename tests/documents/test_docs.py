@@ -131,6 +131,24 @@ def test_every_option_of_the_documents_exists() -> None:
         assert set(re.findall(r"`?(--[a-z][a-z-]+)", path.read_text())) <= known, path
 
 
+def test_only_the_page_on_installing_says_how_and_no_page_uses_an_index() -> None:
+    """No index has the package, but pip adds extras to it once it is installed."""
+    sentence = "shardprep is not on a package index: install it with `pip install .` in a clone"
+    root_pages = (ROOT / "README.md", ROOT / "CONTRIBUTING.md")
+    said = []
+    for path in (*root_pages, *(ROOT / "docs").rglob("*.md"), *(ROOT / "notebooks").glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        commands = re.findall(r"pip install ([^`#\n]+)", text)
+        packages = [package.strip("'\"") for line in commands for package in line.split()]
+        assert "shardprep" not in packages, path
+        if any(package.startswith("shardprep[") for package in packages):
+            assert re.search(r"\]\((\.\./docs/|docs/)?platforms\.md\)", text) or (
+                path.name == "platforms.md"
+            ), path
+        said += [path.name] * (sentence in " ".join(text.split()))
+    assert said == ["platforms.md"]
+
+
 def test_man_pages_and_completions_are_those_of_the_commands() -> None:
     again = "run python -m tests.documents.manual_pages"
     assert {path.name: path.read_text() for path in MAN.iterdir()} == pages(), again

@@ -16,7 +16,7 @@ import pytest
 
 from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.benchmark.result import Benchmark, Round, Settings, Way
-from tests.support.benchmark import IMAGE_BYTES, example
+from tests.support.benchmark import example
 from tests.support.command import run
 from tests.support.processes import Program
 
@@ -70,7 +70,7 @@ def test_bench_prints_the_table_of_the_document(
     def measured(folder: Path, _split: str, settings: Settings, _say: object) -> Benchmark:
         asked.append(folder)
         rounds = [Round(0.06, 9986, 1.0, 1.0)]
-        naive = Way.measured("naive", rounds, "float32", 677 << 20, IMAGE_BYTES)
+        naive = Way.measured("naive", rounds, "float32", 677 << 20)
         return replace(example(naive=naive), path=str(folder), settings=settings)
 
     monkeypatch.setattr("shardprep.benchmark.run.run_benchmark", measured)

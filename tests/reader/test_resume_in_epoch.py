@@ -375,7 +375,7 @@ def _saved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({"batch_size": 9}, "the state is of other batches: global batch=8, num_batches=12; "),
         ({"split": "train[:80]"}, "the state is of other batches: records="),
-        ({"seed": 2}, "the state is of seed=1, the batches of seed=2; give the same seed, or"),
+        ({"seed": 2}, "saved with seed=1; these batches have seed=2; give the same seed, or"),
         ({"units": 5}, "the state is of another model: variable 2 was float32[48, 4] and is fl"),
         ({"optimizer": "sgd"}, "the state is of Adam, the model's is SGD; compile it with that"),
     ],

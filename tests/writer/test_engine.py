@@ -202,7 +202,7 @@ class AlwaysDies(Encode):
 
 
 def test_workers_that_die_at_every_image_end_the_build() -> None:
-    with pytest.raises(BuildError, match="one image after the other"):
+    with pytest.raises(BuildError, match="images in a row each ended their worker"):
         encoded(AlwaysDies(), [task(0, 20)], num_workers=1)
 
 

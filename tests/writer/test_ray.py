@@ -226,8 +226,8 @@ def test_the_death_of_the_command_s_own_node_is_one_line(monkeypatch: pytest.Mon
     with pytest.raises(BuildError) as error:
         ray_engine._result(None, shard)
     assert str(error.value) == (
-        "the Ray node of this machine: has died, and with it the way to the cluster (its raylet "
-        "was ended); finished shards are kept: ray start it again, and run the same command again"
+        "the Ray node of this machine: has lost the cluster: its raylet was ended; finished shards "
+        "are kept: ray start it again, and run the same command again"
     )
 
 

@@ -17,7 +17,7 @@ from shardprep.dataset.tfrecord import (
     payload_bytes,
     unframe,
 )
-from shardprep.errors import RecordError, SourceError
+from shardprep.errors import OptionName, RecordError, SourceError
 from shardprep.image.signatures import is_image
 from shardprep.source.byte_range import PlainExtent
 from shardprep.source.string_column import Texts
@@ -96,7 +96,8 @@ def _payloads(place: PlainExtent, name: str, most_bytes: int) -> Iterator[tuple[
                 raise SourceError(name, f"is truncated inside the record at offset {at:,}", _AGAIN)
             if length > most_bytes:
                 what = f"has a record of {length:,} bytes at offset {at:,}"
-                raise SourceError(name, what, f"records of {most_bytes:,} bytes are read")
+                hint = f"raise {OptionName('max_member_size')} above {most_bytes:,} bytes"
+                raise SourceError(name, what, hint)
             try:
                 payload = unframe(header + stream.read(length + FOOTER_BYTES), name, at)
             except RecordError as error:

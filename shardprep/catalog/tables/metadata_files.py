@@ -273,7 +273,7 @@ def read_table(file: str, most_bytes: int) -> bytes:
         raise FileNotFoundError
     if Path(file).stat().st_size > most_bytes:
         what = f"is larger than {OptionName('max_member_size')}"
-        raise SourceError(file, what, f"tables of {most_bytes:,} bytes are read")
+        raise SourceError(file, what, f"raise it above {most_bytes:,} bytes")
     try:
         return read_named(file, most_bytes)
     except OSError as error:

@@ -337,7 +337,7 @@ class Mosaic(Move):
             raise DatasetError(
                 "augment.Mosaic",
                 "labels of whole images cannot be joined",
-                "leave it out of the recipe, or read a dataset that has only boxes or masks",
+                "leave it out of Compose, or read a dataset that has only boxes or masks",
             )
         if tf.convert_to_tensor(images).shape.rank == 3:
             raise DatasetError(

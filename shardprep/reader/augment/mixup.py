@@ -31,7 +31,7 @@ class _Mix:
         if images.shape.rank == 3:
             raise DatasetError(where, "a single image has no neighbour", "give load a batch_size")
         if labels is None:
-            raise DatasetError(where, "there are no labels to mix", "leave it out of the recipe")
+            raise DatasetError(where, "there are no labels to mix", "leave it out of Compose")
         if spatial_labels(labels):
             raise DatasetError(
                 where, "targets such as boxes and masks cannot be mixed", "use augment.Mosaic"

@@ -23,7 +23,7 @@ from multiprocessing.process import BaseProcess
 from typing import NamedTuple, TypeAlias
 
 from shardprep import profiling
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, OptionName
 from shardprep.image.process import RejectionKind
 from shardprep.processes import worker_process
 from shardprep.processes.worker_process import WorkerLimits
@@ -425,7 +425,7 @@ class Worker:
                 raise BuildError(
                     "shardprep build",
                     f"a worker could not be started, {_MOST_FAILED_STARTS} times ({how})",
-                    "is there memory left for another process?",
+                    f"free some memory, or use fewer {OptionName('workers')}",
                 )
         self._start()
 
@@ -442,7 +442,7 @@ class Worker:
         if self._num_lost > _MOST_LOST_IN_A_ROW:
             raise BuildError(
                 str(task),
-                f"workers die at one image after the other ({how})",
+                f"{self._num_lost} images in a row each ended their worker ({how})",
                 "finished shards are kept: free some memory and run the same command again",
             )
         kind: RejectionKind = "crashed"

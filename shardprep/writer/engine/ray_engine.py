@@ -165,7 +165,7 @@ def _result(ready: Any, shard: ShardPlan) -> Done:
     except exceptions.LocalRayletDiedError as error:
         raise BuildError(
             "the Ray node of this machine",
-            "has died, and with it the way to the cluster (its raylet was ended)",
+            "has lost the cluster: its raylet was ended",
             "finished shards are kept: ray start it again, and run the same command again",
         ) from error
     except exceptions.RayError as error:

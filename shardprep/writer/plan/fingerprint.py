@@ -143,7 +143,7 @@ def _codecs_of_workers() -> dict[str, str]:
             codecs: dict[str, str] = here.recv()
         except EOFError as error:
             how = f"a worker could not be started (exit code {worker.exitcode})"
-            raise BuildError("shardprep build", how, "is there memory left for it?") from error
+            raise BuildError("shardprep build", how, "free some memory") from error
     worker.join()
     return codecs
 

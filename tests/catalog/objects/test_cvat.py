@@ -18,6 +18,7 @@ from shardprep.reader import Dataset
 from tests.catalog.builders import survey
 from tests.support.annotated import PIXELS, source
 from tests.support.builders import Quiet, build, write, zip_bytes
+from tests.support.command import run
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -145,6 +146,21 @@ def test_boxes_and_masks_of_cvat_are_stored(tmp_path: Path) -> None:
     np.testing.assert_allclose(item["objects/bbox"], [sides], atol=1e-6)
     unasked = build(path, tmp_path / "auto", size="none", format="png")
     assert unasked.manifest.annotations is not None
+
+
+@pytest.mark.parametrize(("shape", "is_said"), [(polygon("4,4;30,4;30,22"), True), (box(), False)])
+def test_masks_are_proposed_if_the_document_has_outlines(
+    tmp_path: Path, shape: str, *, is_said: bool
+) -> None:
+    names = [f"photos/{i}.png" for i in range(4)]
+    text = document(*(image(name, shape) for name in names))
+    members = {**dict.fromkeys(names, PIXELS), "annotations.xml": text.encode()}
+    path = write(tmp_path / "x.zip", zip_bytes(members))
+    said = run("build", path, "--dry-run", cwd=tmp_path)
+    assert said.returncode == 0
+    words = " ".join((said.stdout + said.stderr).split())
+    assert "cvat is decided: annotations.xml: CVAT for images" in words
+    assert ("--masks cvat --instances stores the outlines as well" in words) == is_said
 
 
 def test_objects_of_several_documents_are_joined_and_a_large_one_is_read_in_pieces(

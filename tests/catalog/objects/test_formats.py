@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from shardprep.catalog.objects.known_formats import FORMATS
 from shardprep.errors import RecipeError, SourceError
-from shardprep.recipe.object_rules import BOX_FORMATS, parse_box_rule
+from shardprep.recipe.object_rules import parse_box_rule
+from shardprep.recipe.options import BOX_FORMATS
 from tests.catalog.builders import thing, xml
 from tests.catalog.objects.written import HEIGHT, WIDTH, WRITERS
 from tests.support.annotated import PIXELS, opened, source

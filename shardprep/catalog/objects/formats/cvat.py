@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -37,6 +38,7 @@ from shardprep.image.annotation_types import Outline, Polygons
 from shardprep.recipe.object_rules import FormatRule
 
 _SHAPES = ("box", "polygon", "ellipse", "mask")
+_OUTLINED = re.compile(rb"<(polygon|ellipse|mask)\s")
 _NO_AREAS = ("polyline", "points", "cuboid", "skeleton")
 _HEAD_BYTES = 1 << 20
 """Number of bytes to search for the first image, which follows the labels."""
@@ -195,7 +197,8 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
     found = [text for text in shared_texts(source, ".xml") if is_cvat(text.data)]
     named = coverage(source.index, [name for text in found for name in _stated_names(text.data)])
     how = f"{some_of([text.key for text in found], 2)}: CVAT for images, names {named}"
-    return [Sign("boxes", "cvat", how)] if named.is_enough else []
+    has_outlines = any(_OUTLINED.search(text.data) for text in found)
+    return [Sign("boxes", "cvat", how, has_outlines=has_outlines)] if named.is_enough else []
 
 
 def _size(facts: Mapping[str, str]) -> tuple[int, int] | None:
