@@ -18,8 +18,8 @@ from tests.support.paths import ROOT, WHEEL_SOURCES
 
 PROGRAM = """
 import json, sys
-from shardprep.image import _boxes, _pixels, _resample, resample
-kernels = [one.__file__ for one in (_boxes, _pixels, _resample)]
+from shardprep.image import _pixels, _resample, resample
+kernels = [one.__file__ for one in (_pixels, _resample)]
 print(json.dumps([resample.BACKEND, *kernels]))
 """
 

@@ -27,7 +27,7 @@ from shardprep.image.annotation_types import (
     Polygons,
     Segment,
 )
-from shardprep.image.boxes import Boxes, annotated_size, plain_boxes, size_of_boxes
+from shardprep.image.boxes import Boxes, annotated_size, size_of_boxes
 from shardprep.image.keypoints import PlacedPoints, place_points
 from shardprep.image.masks import (
     MaskError,
@@ -98,7 +98,7 @@ def place_objects(
     scene = Scene.of(annotation, mask_files, placement, spec)
     if isinstance(scene, Rejection):
         return scene
-    return attempted(lambda: scene.place_plain() or scene.place())
+    return attempted(scene.place)
 
 
 def attempted(make: Callable[[], _Made]) -> _Made | Rejection:
@@ -150,15 +150,6 @@ class Scene:
         return cls(
             annotation, MaskFiles(mask_files, labels, placement, spec), placement, spec, frame
         )
-
-    def place_plain(self) -> PlacedObjects | None:
-        annotation, spec = self.annotation, self.spec
-        boxes = plain_boxes(annotation, self.frame, self.placement, spec)
-        if boxes is None:
-            return None
-        crowds = _crowds(annotation, len(boxes)) if spec.crowds else ()
-        dropped = annotation.dropped
-        return PlacedObjects(boxes=boxes, labels=annotation.labels, crowds=crowds, dropped=dropped)
 
     def place(self) -> PlacedObjects:
         spec = self.spec

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.image.annotation_types import Annotation, AnnotationSpec, Floats, Frame
+from shardprep.image.annotation_types import Annotation, Floats, Frame
 from shardprep.image.placement import Placement
 
 Flags = NDArray[np.bool_]
-
-_boxes: Any
-try:
-    from shardprep.image import _boxes
-except ImportError:  # no compiler at installation, or its result does not load here
-    _boxes = None
 
 Reason = Literal[
     "", "not finite", "reversed", "zero size", "outside", "unknown class", "repeated", "cut away",
@@ -36,8 +30,6 @@ _MIN_SIDE = 1.0
 _Y_FIRST = np.array((1, 0, 3, 2))
 _FEW = 1000
 """Up to this number of boxes, a set shows faster than a sort that no box repeats."""
-_MOST_PLAIN = 256
-"""Maximum number of boxes for the fast path, which compares every two boxes."""
 _CUT = 1 - 1e-6
 """A box counts as cut if less than this share of its area is left."""
 
@@ -51,31 +43,6 @@ def annotated_size(annotation: Annotation, placement: Placement, frame: Frame) -
 def size_of_boxes(annotation: Annotation, placement: Placement, frame: Frame) -> tuple[int, int]:
     """Return the height and width of the annotated image in units of its boxes; 1, 1 for shares."""
     return (1, 1) if annotation.is_relative else annotated_size(annotation, placement, frame)
-
-
-def plain_boxes(
-    annotation: Annotation, frame: Frame, placement: Placement, spec: AnnotationSpec
-) -> NDArray[np.float32] | None:
-    """Return the stored boxes, float32[n, 4], or None if `Boxes` has to place them.
-
-    Takes a fifth of the time, with the same result. None if a box is clipped, dropped or possibly
-    repeated; if the image is cropped, turned or has masks; if there are many boxes; and without the
-    extension `_boxes`.
-    """
-    boxes, labels = np.ascontiguousarray(annotation.boxes, np.float64), annotation.labels
-    has_more = annotation.outlines or spec.masks != "none" or not spec.boxes or spec.has_points
-    if _boxes is None or has_more or len(boxes) > _MOST_PLAIN or len(boxes) != len(labels):
-        return None
-    if placement.is_cropped or placement.is_turned(frame):
-        return None
-    if labels and not (min(labels) >= 0 and max(labels) < spec.num_classes):
-        return None
-    size = size_of_boxes(annotation, placement, frame)
-    x, y = placement.axes(size, frame)
-    height, width = placement.size
-    found = np.empty((len(boxes), 4), np.float32)
-    is_stored = _boxes.place(boxes, found, size, (*x, width), (*y, height))
-    return found if is_stored else None
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from shardprep.image import boxes as boxes_module
 from shardprep.image.annotation_types import (
     Annotation,
     AnnotationSpec,
@@ -198,48 +196,6 @@ SIDES = st.one_of(st.integers(0, 8).map(lambda n: n / 8), st.floats(-0.125, 1.12
 """Corners as shares of a side: edges and repeated places often, some beyond the image."""
 LABELS = st.sampled_from((0, 1, 2, 0, 1, 2, 0, 3, -1))
 """Mostly classes of three."""
-
-
-@given(
-    boxes=st.lists(st.tuples(SIDES, SIDES, SIDES, SIDES, LABELS), max_size=6),
-    is_sorted=st.booleans(), fit=st.sampled_from(get_args(Fit)), orientation=st.integers(1, 8),
-    scale=st.sampled_from([None, (70, 40), (40, 70), (35, 20), (700, 400)]), crowds=st.booleans(),
-)  # fmt: skip
-def test_c_and_numpy_place_boxes_with_equal_bytes(
-    boxes: list[tuple[Any, ...]],
-    is_sorted: bool,  # noqa: FBT001
-    fit: Fit,
-    orientation: int,
-    scale: tuple[int, int] | None,
-    crowds: bool,  # noqa: FBT001
-) -> None:
-    spec = ImageSpec(size=None if fit == "none" else (33, 51), fit=fit)
-    placement = Placement.fit((70, 40), spec, orientation)
-    height, width = scale or (1, 1)
-    corners = np.array([box[:4] for box in boxes]).reshape(-1, 2, 2)
-    annotation = Annotation(
-        boxes=((np.sort(corners, 1) if is_sorted else corners) * (width, height)).reshape(-1, 4),
-        labels=tuple(box[4] for box in boxes),
-        size=scale,
-        is_relative=scale is None,
-        dropped={"malformed": 1},
-    )
-    found = []
-    for extension in (boxes_module._boxes, None):  # None: no compiler at installation
-        with mock.patch.object(boxes_module, "_boxes", extension):
-            form = AnnotationSpec(boxes=True, crowds=crowds, num_classes=3)
-            placed = place_objects(annotation, (), placement, form)
-        stored_boxes = placed.boxes.tobytes() if isinstance(placed, PlacedObjects) else b""
-        found.append((stored_boxes, repr(placed)))
-    assert found[0] == found[1]
-
-
-def test_boxes_that_are_not_changed_skip_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("shardprep.image._boxes")
-    monkeypatch.delattr(boxes_module.Boxes, "shares")
-    found = stored(annotated([(0, 0, 200, 100), (50, 20, 100, 40)]))
-    expected = np.array([(0, 0, 1, 1), (0.2, 0.25, 0.4, 0.5)], np.float32)
-    np.testing.assert_array_equal(found.boxes, expected)
 
 
 def test_repeated_boxes_are_found_among_few_and_among_many() -> None:
