@@ -191,7 +191,7 @@ class Plan(Card):
 
     @property
     def num_masks(self) -> int:
-        return sum(len(masks) for shard in self.plan.shards for masks in shard.columns.masks)
+        return sum(len(masks) for shard in self.plan.shards for masks in shard.columns.companions)
 
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"name": self.name, "images": self.images, "shards": self.splits}

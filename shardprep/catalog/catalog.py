@@ -153,7 +153,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
         annotated = settled(annotated, splits, recipe)
         pairs = zip(lacks, annotated.lacks, strict=True)
         lacks = Coded.of(first or more for first, more in pairs)
-    masks, lacks = _pairs(wanted, lacks)
+    files, lacks = _pairs(wanted, lacks)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
     rows = _rows(wanted)
     columns, values = columns + rows.columns, values + rows.values
@@ -164,7 +164,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     strata = _strata(targets, wanted, given, naming)
     annotation: Coded[Annotation | None] = Coded.constant(None, len(members))
     if annotated is not None:
-        annotation, masks = Coded.apart(annotated.annotations), Coded.apart(annotated.masks)
+        annotation, files = Coded.apart(annotated.annotations), Coded.apart(annotated.masks)
         strata = Coded.of(annotated.strata) if targets.kind == "none" else strata
     every = Items(
         members=members,
@@ -174,7 +174,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
         group=groups,
         columns=values,
         annotation=annotation,
-        masks=masks,
+        companions=files,
     )
     items, unlabelled = _without(every, lacks, recipe.source)
     facts = None if annotated is None else annotated.facts
@@ -182,7 +182,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     others = [skipped(one, "not an image") for one in listing.others if one.key not in read]
     others += [one for one in beside.skipped if one.key not in read]
     if beside.files is not None or beside.segments:
-        used = {mask.key for several in items.masks.firsts().values() for mask in several}
+        used = {one.key for several in items.companions.firsts().values() for one in several}
         others += beside.unused(set(index.keys), used)
     findings = _findings(wanted, targets, annotated, (items, unlabelled))
     lost, more = _without_left_out((*labelling.rows_without_image, *rows.without_image), wanted)

@@ -37,7 +37,8 @@ class Item(NamedTuple):
     """Values of the features in `Catalog.columns`, in that order."""
     annotation: Annotation | None = None
     """Objects of the image; None if no annotation lists the image."""
-    masks: tuple[Member, ...] = ()
+    companions: tuple[Member, ...] = ()
+    """Files of its masks, or its target image."""
 
     @property
     def is_labelled(self) -> bool:
@@ -61,7 +62,7 @@ class Items(Sequence[Item]):
     group: Coded[str]
     columns: tuple[Coded[Value], ...] = ()
     annotation: Coded[Annotation | None]
-    masks: Coded[tuple[Member, ...]]
+    companions: Coded[tuple[Member, ...]]
 
     @classmethod
     def of(cls, items: Iterable[Item]) -> Items:
@@ -77,7 +78,7 @@ class Items(Sequence[Item]):
             group=Coded.of(one.group for one in listed),
             columns=tuple(Coded.apart(one.columns[i] for one in listed) for i in range(width)),
             annotation=Coded.apart(one.annotation for one in listed),
-            masks=Coded.apart(one.masks for one in listed),
+            companions=Coded.apart(one.companions for one in listed),
         )
 
     def __len__(self) -> int:
@@ -110,7 +111,7 @@ class Items(Sequence[Item]):
         cells = zip(*some.columns, strict=True) if some.columns else iter([()] * len(rows))
         columns = some.split, some.target, some.strata, some.group, cells, some.annotation
         members = some.members.listed()
-        made = zip(members, *columns, some.masks, strict=True)
+        made = zip(members, *columns, some.companions, strict=True)
         return tuple(Item(*member, *facts) for member, *facts in made)
 
     def take(self, rows: NDArray[Any]) -> Items:

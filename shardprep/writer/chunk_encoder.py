@@ -154,12 +154,12 @@ def _stack_masks(
     is_each = encoder.schema.features[names.MASK].repeated
     placed: list[PlacedObjects] = []
     num_bytes = sum(map(len, stack.images))
-    if is_each and item.masks and (fault := order_fault(item)):
+    if is_each and item.companions and (fault := order_fault(item)):
         return Rejection("bad_mask", fault)
     for number, placement in stack.files if is_each else stack.files[:1]:
         before_item()
-        masks = item.masks[number : number + 1] if is_each else item.masks
-        one = _objects(item._replace(masks=masks), placement, spec)
+        masks = item.companions[number : number + 1] if is_each else item.companions
+        one = _objects(item._replace(companions=masks), placement, spec)
         if isinstance(one, Rejection):
             name = PurePosixPath(masks[0].key).name if masks else ""
             return replace(one, reason=f"{name}: {one.reason}".removeprefix(": "))
@@ -204,9 +204,9 @@ def _target_image(item: Item, image: ProcessedImage, spec: ImageSpec) -> bytes |
 def read_files(item: Item, noun: str) -> list[bytes] | Rejection:
     """Return the bytes of an item's masks or target image; a rejection if one cannot be read."""
     try:
-        return [_read(member) for member in item.masks]
+        return [_read(member) for member in item.companions]
     except MemberError as error:
-        is_bad = any(getattr(one.extent, "kind", "") == "bad_mask" for one in item.masks)
+        is_bad = any(getattr(one.extent, "kind", "") == "bad_mask" for one in item.companions)
         return Rejection("bad_mask" if is_bad else UNREADABLE, f"its {noun}: {error}")
     except MemoryError:
         return Rejection("crashed", f"its {noun} is larger than the memory a worker may use")

@@ -216,7 +216,7 @@ def _items(rows: pa.Table, keys: Texts) -> Items:
         strata=Coded.constant((), number),
         group=Coded.constant("", number),
         annotation=Coded.constant(None, number),
-        masks=Coded.constant((), number),
+        companions=Coded.constant((), number),
     )
 
 

@@ -208,7 +208,7 @@ def _unreadable_items(folders: Folders, shard: ShardPlan) -> list[Item]:
 
 def _is_readable(item: Item) -> bool:
     try:
-        for extent in (item.extent, *(mask.extent for mask in item.masks)):
+        for extent in (item.extent, *(mask.extent for mask in item.companions)):
             extent.read()
     except (MemberError, MemoryError):
         return False

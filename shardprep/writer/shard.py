@@ -197,7 +197,7 @@ def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, 
         "num_clipped": of_written(count.num_clipped for count in counts),
         "dropped": of_written(list(count.dropped.items()) for count in counts),
         "object_labels": [count.labels for count in counts],
-        "mask_key": of_written(masks[0].key if masks else None for masks in items.masks),
+        "mask_key": of_written(files[0].key if files else None for files in items.companions),
         "mask_pixels": [
             None if count.pixels is None else [*count.pixels.items()] for count in counts
         ],

@@ -94,10 +94,11 @@ def order_fault(item: Item) -> str:
     There must be as many, and numbers in their names may only differ by a constant.
     """
     files = item.extent.members if isinstance(item.extent, StackExtent) else ()
-    if len(item.masks) != len(files):
-        return f"it has {counted(len(item.masks), 'mask')}, and {counted(len(files), 'image')}"
+    if len(item.companions) != len(files):
+        return f"it has {counted(len(item.companions), 'mask')}, and {counted(len(files), 'image')}"
     pairs = [
-        [_DIGITS.findall(PurePosixPath(one.key).stem) for one in s] for s in (files, item.masks)
+        [_DIGITS.findall(PurePosixPath(one.key).stem) for one in s]
+        for s in (files, item.companions)
     ]
     steps = [int(two[-1]) - int(one[-1]) for one, two in zip(*pairs, strict=True) if one and two]
     what = "the numbers in the names of its masks are not those of its images"

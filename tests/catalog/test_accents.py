@@ -105,7 +105,7 @@ SOURCES |= {option: (partial(boxes, option), {"boxes": option}) for option in WR
 
 def matched(made: Catalog) -> int:
     return sum(
-        item.annotation is not None or item.target is not None or bool(item.masks)
+        item.annotation is not None or item.target is not None or bool(item.companions)
         for item in made.items
     )
 

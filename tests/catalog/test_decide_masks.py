@@ -33,7 +33,7 @@ def numbered(pattern: str, number: int = 6) -> tuple[str, ...]:
 
 
 def masks_of(made: Catalog) -> dict[str, list[str]]:
-    return {item.key: [mask.key for mask in item.masks] for item in made.items}
+    return {item.key: [mask.key for mask in item.companions] for item in made.items}
 
 
 def flags(folder: Path, members: dict[str, bytes]) -> list[dict[str, object]]:
@@ -153,10 +153,10 @@ def test_class_folders_with_masks_keep_their_classes_and_folders_of_patients_do_
 
     made = catalog(tmp_path / "1", scans("benign", "malignant"))
     assert made.label_names == ("benign", "malignant")
-    assert all(len(item.masks) == 1 for item in made.items)
+    assert all(len(item.companions) == 1 for item in made.items)
     made = catalog(tmp_path / "2", scans("patient001", "patient002"))
     assert made.label_names == ()
-    assert all(len(item.masks) == 1 for item in made.items)
+    assert all(len(item.companions) == 1 for item in made.items)
 
 
 def test_folders_of_frames_with_masks_may_be_clips(tmp_path: Path) -> None:

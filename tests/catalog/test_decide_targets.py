@@ -46,7 +46,7 @@ def test_several_images_share_a_target_and_other_maps_are_left_out(tmp_path: Pat
     made = catalog(tmp_path, pictures({**kinds, "trans/#_1.png": "depth"}))
     assert made.recipe.exclude == ("trans/*",)
     assert len(made.items) == 8
-    assert {one.masks[0].key for one in made.items} == {f"clear/{i}.png" for i in range(4)}
+    assert {one.companions[0].key for one in made.items} == {f"clear/{i}.png" for i in range(4)}
 
 
 def test_a_depth_map_is_the_target_of_its_photo(tmp_path: Path) -> None:

@@ -77,14 +77,18 @@ def _fact(plan: BuildPlan, item: Item, *, is_target: bool) -> Fact:
                      if (values := getattr(item.target, one))}  # fmt: skip
         case float() | str():
             fact["text" if isinstance(item.target, str) else "number"] = str(item.target)
-    if item.masks:
-        masks = ",".join(sorted(mask.key for mask in item.masks))
+    if item.companions:
+        masks = ",".join(sorted(mask.key for mask in item.companions))
         fact["target" if is_target else "mask"] = masks
     if item.annotation is not None and plan.annotations is not None:
         labels = sorted(plan.annotations.names[one] for one in item.annotation.labels)
         spec = plan.annotations.spec
         fact |= {"boxes": ",".join(labels)} if spec.boxes else {}
-        fact |= {"shapes": ",".join(labels)} if spec.masks != "none" and not item.masks else {}
+        fact |= (
+            {"shapes": ",".join(labels)}
+            if spec.masks != "none" and not item.companions
+            else {}
+        )
         fact |= {"points": ""} if spec.has_points else {}
     return fact
 

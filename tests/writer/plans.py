@@ -244,7 +244,7 @@ def _add_shard(found: Any, shard: ShardPlan, *, has_sizes: bool) -> None:
 
 def _facts(item: Item, *, has_sizes: bool) -> tuple[object, ...]:
     beside = item.target, item.strata, item.group, item.columns, _plain(item.annotation)
-    masks = [(mask.key, *_place(mask.extent, has_sizes=has_sizes)) for mask in item.masks]
+    masks = [(mask.key, *_place(mask.extent, has_sizes=has_sizes)) for mask in item.companions]
     place = _place(item.extent, has_sizes=has_sizes)
     return item.key, *place, item.split, type(item.target).__name__, *beside, masks
 

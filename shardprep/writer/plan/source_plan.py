@@ -224,7 +224,7 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
         has_layers = (
             bool(rule.channels and is_named) or "class" in recipe.rules.masks.pattern.fields
         )
-        most = max(map(len, catalog.items.masks.firsts().values()), default=0)
+        most = max(map(len, catalog.items.companions.firsts().values()), default=0)
         channels, repeat = rule.channels if is_named else (), most > 1 and not has_layers
         return filled.with_stacks(channels, is_deep=spec.depth == 16, masks_repeat=repeat)
     return filled.with_keypoints(_skeletons(catalog.annotations))

@@ -259,7 +259,7 @@ def cut_tiles(
         group=Coded.of(group or key for group, key in names),  # for folds of a reader
         members=builder.members(),
         annotation=Coded.apart(tile.annotation for tile in made),
-        masks=Coded.apart(masks),
+        companions=Coded.apart(masks),
         columns=(*every.columns, *places),
     )
     return cut, findings

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def masks_of(made: Catalog) -> dict[str, list[str]]:
     """Return the paths of the masks of each image."""
-    return {item.key: [mask.key for mask in item.masks] for item in made.items}
+    return {item.key: [mask.key for mask in item.companions] for item in made.items}
 
 
 # Names
@@ -362,6 +362,6 @@ def test_camvid_has_twelve_classes_in_the_splits_of_its_folders(tmp_path: Path) 
     assert facts_of(made).names == tuple(map(str, range(12)))
     assert len(made.items) == 60
     for item in made.items:
-        with Image.open(io.BytesIO(item.masks[0].extent.read())) as mask:
+        with Image.open(io.BytesIO(item.companions[0].extent.read())) as mask:
             present = set(np.unique(np.asarray(mask)).tolist())
         assert set(item.strata) == present

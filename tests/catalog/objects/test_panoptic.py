@@ -78,7 +78,7 @@ def test_classes_are_things_and_stuff_and_pixels_of_none_are_ignored(tmp_path: P
     assert facts.num_objects == {"person": 3, "cat": 3}
     assert [item.key for item in made.items] == [f"images/{i}.jpg" for i in range(3)]
     assert not made.skipped
-    assert [mask.key for mask in first(made).masks] == [f"{FOLDER}0.png"]
+    assert [mask.key for mask in first(made).companions] == [f"{FOLDER}0.png"]
     one = objects_of(first(made))
     assert one.outlines == (Segment(300), Segment(9))
     assert one.labels == (1, 0)
@@ -108,7 +108,7 @@ def test_boxes_and_classes_of_one_document(tmp_path: Path) -> None:
 def test_masks_are_not_images_if_only_boxes_are_stored(tmp_path: Path) -> None:
     made = catalog(tmp_path, members(), boxes=f"coco:{DOCUMENT}")
     assert len(made.items) == 3
-    assert first(made).masks == ()
+    assert first(made).companions == ()
     assert [one.reason for one in made.skipped] == ["a mask that is not stored"] * 3
     assert facts_of(made).names == ("person", "cat")
 
@@ -175,7 +175,7 @@ def test_masks_in_an_archive_of_their_own(tmp_path: Path) -> None:
     whole["annotations/panoptic_train2017.zip"] = zip_bytes(masks)
     made = catalog(tmp_path, whole, masks=f"coco:{DOCUMENT}")
     assert len(made.items) == 3
-    assert all(item.masks for item in made.items)
+    assert all(item.companions for item in made.items)
 
 
 def test_a_folder_called_as_a_plain_document_holds_images(tmp_path: Path) -> None:
@@ -211,8 +211,8 @@ def test_masks_without_a_file_are_panoptic_if_nothing_else_fits(tmp_path: Path, 
     assert one is not None
     assert two is not None
     assert (one.outlines, one.areas, one.labels) == (two.outlines, two.areas, two.labels)
-    assert [[mask.key for mask in item.masks] for item in made.items] == [
-        [mask.key for mask in item.masks] for item in again.items
+    assert [[mask.key for mask in item.companions] for item in made.items] == [
+        [mask.key for mask in item.companions] for item in again.items
     ]
 
 

@@ -34,7 +34,7 @@ def test_boxes_are_detected_if_images_have_no_labels(tmp_path: Path) -> None:
 def test_masks_are_detected(tmp_path: Path, folder: str, name: str) -> None:
     made = catalog(tmp_path, segmentation(folder=folder, name=name))
     assert facts_of(made).spec.masks == "classes"
-    assert [len(item.masks) for item in made.items] == [1] * 6
+    assert [len(item.companions) for item in made.items] == [1] * 6
 
 
 def test_masks_that_are_excluded_are_not_taken(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_several_masks_of_an_image_are_detected(tmp_path: Path) -> None:
     members |= {f"s/{i}{i}/masks/{j}abc.png": grey(0, 255) for i in range(5) for j in range(3)}
     made = catalog(tmp_path, members)
     assert "{id}/masks/*.png" in facts_of(made).how
-    assert [len(item.masks) for item in made.items] == [3] * 5
+    assert [len(item.companions) for item in made.items] == [3] * 5
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_cityscapes_is_recognised(tmp_path: Path, tops: tuple[str, str]) -> None
     assert len(made.items) == 6
     assert Counter(item.split for item in made.items) == {"train": 4, "validation": 2}
     for item in made.items:
-        (mask,) = item.masks
+        (mask,) = item.companions
         assert mask.key.endswith("_labelIds.png")
         assert mask.key.split("_")[-4] == item.key.split("_")[-3]
     assert {one.reason for one in made.skipped} == {"looks like a mask", "not an image"}
@@ -284,7 +284,7 @@ def test_masks_of_images_whose_names_have_an_end_of_their_own_are_recognised(
     members = {image.format(i): jpeg(8, 8, seed=i) for i in range(100, 104)}
     members |= {mask.format(i): grey(0, 255) for i in range(100, 104)}
     made = catalog(tmp_path, members)
-    assert {item.key: item.masks[0].key for item in made.items} == {
+    assert {item.key: item.companions[0].key for item in made.items} == {
         image.format(i): mask.format(i) for i in range(100, 104)
     }
 
