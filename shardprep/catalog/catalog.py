@@ -5,7 +5,6 @@ The other members become `Skipped` with a reason, except the annotations and mas
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -246,7 +245,7 @@ def _relabelled(wanted: SourceImages, naming: Naming) -> Labelling:
     there = {whole[one] for one in (*known, *mapped, *naming.classes)}
     if added := [c for c in whole if c in names.counts() and whole[c] not in there]:
         what = f"{table.name} has {some_of(added)}, which is not a class of the images"
-        flag = f"{OptionName('classes')} {shlex.quote(','.join((*classes, *added)))}"
+        flag = OptionName("classes", ",".join((*classes, *added)))
         raise SourceError(option, what, f"correct it, or state all classes: {flag}")
     lost = labelling.rows_without_image + fixes.rows_without_image
     how = f"{labelling.how}; then {fixes.how}"
@@ -424,9 +423,8 @@ def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, index: KeyIn
         lost = [key for key in lost if "test" not in words_of_split(key.rpartition("/")[0])[0]]
     num_images = len(index.keys)
     if num_images - len(lost) < ENOUGH * num_images:
-        rule = shlex.quote(labelling.rule)
         such = f"such as {shown(lost[0], MOST_SHOWN)} (labels by {labelling.how})"
         what = f"finds no label for {len(lost):,} of {num_images:,} images, {such}"
-        option = OptionName("labels")
-        hint = f"{option} {rule} leaves them out, {option} none takes all without labels"
+        rule = OptionName("labels", labelling.rule)
+        hint = f"{rule} leaves them out, {OptionName('labels', 'none')} takes all without labels"
         raise SourceError(OptionName("labels", "auto"), what, hint)

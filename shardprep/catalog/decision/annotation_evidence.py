@@ -120,10 +120,10 @@ def _read(sign: Sign) -> list[Reading]:
     """Return the readings of a sign: several if it is unclear what one of its parts means."""
     plain = Reading({sign.key: sign.option}, sign.how)
     if sign.has_outlines and sign.option in _OUTLINES:
-        why = f"{sign.how}, with outlines; {OptionName('boxes')} {sign.option} stores boxes alone"
+        why = f"{sign.how}, with outlines; {OptionName('boxes', sign.option)} stores boxes alone"
         return [Reading({"masks": sign.option, "instances": True}, why)]
     if sign.has_outlines:
-        more = f"{OptionName('masks')} {sign.option} {OptionName('instances')}"
+        more = f"{OptionName('masks', sign.option)} {OptionName('instances')}"
         return [replace(plain, why=f"{sign.how}; {more} stores the outlines as well")]
     if sign.instances:
         apart = Reading({**plain.options, "instances": True}, f"{sign.how}; objects apart")
