@@ -10,7 +10,9 @@ import pytest
 
 from shardprep.errors import ShardprepError
 from shardprep.recipe.options import BUILD_DEFAULTS
-from tests.catalog.advice_rows import LEFT_OUT, ROWS, SAID, Own, Row
+from tests.catalog.advice_rows import LEFT_OUT, SAID, Own, Row
+from tests.catalog.advice_rows import ROWS as OF_LABELS
+from tests.catalog.advice_rows_objects import ROWS as OF_OBJECTS
 from tests.catalog.builders import catalog
 from tests.support.advice_sites import Site
 
@@ -34,9 +36,11 @@ def options(row: Row, text: str) -> dict[str, Any]:
         flag = f"--{name.replace('_', '-')}"
         given = re.findall(rf"{flag}(?![\w-])(?: ('[^']*'|[^\s;,]+))?", text)
         assert given, f"{flag} is not in {text!r}"
-        words = ["".join(shlex.split(one)) for one in given]
+        words = [word for one in given if (word := "".join(shlex.split(one)))]
         if value == LEFT_OUT:
             del keys[name]
+        elif value is True:
+            keys[name] = True
         elif isinstance(value, Own):
             keys[name] = value.value
         else:
@@ -45,6 +49,9 @@ def options(row: Row, text: str) -> dict[str, Any]:
             several = isinstance(BUILD_DEFAULTS[name], tuple) and name != "classes"
             keys[name] = (word,) if several else word
     return keys
+
+
+ROWS = [*OF_LABELS, *OF_OBJECTS]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.says[:60])

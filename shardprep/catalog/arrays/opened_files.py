@@ -252,8 +252,9 @@ class ArrayFiles:
                 return
             if not is_named and len(opened) <= len(refused):
                 if opened:
-                    names = some_of([one.key for one in opened], 2)
-                    how = f"{_OPTION} FILE stores all as a stack"
+                    names = some_of(keys := [one.key for one in opened], 2)
+                    own = [OptionName(name, keys[0]) for name in ("images", "include")]
+                    how = f"{own[0]} {own[1]} stores all of {keys[0]} as a stack"
                     self.notes.append(f"{names}: only the first image is used; {how}")
                 return
         self.files += opened

@@ -168,10 +168,7 @@ class Documents:
         """
         key, data = self._find(file)
         if data.startswith(_PARQUET):
-            hint = (
-                f"{OptionName('labels')} column:NAME uses the columns of a source; or write a CSV"
-            )
-            raise SourceError(file, "is a Parquet file, not a table of text", hint)
+            raise SourceError(file, "is a Parquet file, not a table of text", "write a CSV")
         return key, data
 
     def _find(self, file: str) -> tuple[str, bytes]:

@@ -138,6 +138,7 @@ def _depths(table: Table, pairs: Mapping[str, tuple[str, str]]) -> list[str]:
     return [
         (
             f"{shown(', '.join(depths), _MOST_SHOWN)} of {table.name}: z is not stored with the "
-            f"keypoints; {OptionName('columns')} stores it as a number"
+            f"keypoints; {OptionName('join', table.name)} {OptionName('columns', ','.join(depths))} "
+            "stores it as a number"
         )
     ]
