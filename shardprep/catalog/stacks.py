@@ -140,8 +140,8 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
         ends = {f"*{PurePosixPath(name).suffix}" for name in names}
         stacks = (members.keys[i] for i in np.flatnonzero(members.are_stacks).tolist())
         are_apart = ends.isdisjoint(f"*{PurePosixPath(name).suffix}" for name in stacks)
-        globs = [OptionName("exclude", glob) for glob in (sorted(ends) if are_apart else names)]
-        hint = f"leave one kind out, as by {' '.join(map(str, globs[:3]))}"
+        globs = [str(OptionName("exclude", one)) for one in (sorted(ends) if are_apart else names)]
+        hint = f"leave one kind out, as by {' '.join(globs[:3])}"
         raise SourceError(recipe.source, what, hint)
     for key in ("boxes", "points", "target_image", "tile"):
         if getattr(recipe, key) not in ("", "none", None):

@@ -55,12 +55,15 @@ _NAMED = {"data.yaml": b"names: [cat]\nkpt_shape: [1, 3]\n"}
 _TEXTS = {f"{n[0]}.txt": b"0 .5 .5 .25 .25\n" for n in ABC}
 _LIKELY = b"0 .5 .5 .5 .6 .25 .5 .5 .6 .6 .7\n0 .4 .5 .2 .2 .35 .5 .45 .45 .4 .4\n"
 _GT = {f"{d}/x{i}y.png": grey(0, 255) for d in ("img", "GT") for i in range(4)}
+_NUMBERED = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)} | {
+    f"masks/{i}.png": grey(*range(8 + i * 20, 0, -1)) for i in range(4)
+}
 _WIDE = {f"masks/{i}.png": grey(0, 300, 4000, 4000, mode="I;16") for i in range(4)}
 _TALL = {"a.jpg": jpeg(6, 8), "t.csv": table("id,rle", "a,1 3 9 3")}
 
 ROWS = [
     Row(
-        "… … stores all of … as a stack",
+        "--images … --include … stores all of … as a stack",
         images("a.jpg", "b.jpg", "c.jpg") | {"my v.tif": pages(3)},
         {"labels": "none"},
         {"images": SAID, "include": SAID},
@@ -68,7 +71,7 @@ ROWS = [
         [3],
     ),
     Row(
-        "leave one kind out, as by …",
+        "--exclude …",
         images("a.jpg", "b.jpg", "c.jpg") | {"v.tif": pages(3)},
         {"labels": "none", "images": ("v.tif",)},
         {"exclude": SAID},
@@ -121,7 +124,7 @@ ROWS = [
         dict.fromkeys(ABC, CORNERS),
     ),
     Row(
-        "… of LabelMe: not stored without --points …",
+        "… of LabelMe: not stored without --points ……",
         pics(*ABC) | _POINT,
         {"boxes": "labelme", "unlisted": "background"},
         {"points": "labelme", "boxes": LEFT_OUT},
@@ -157,7 +160,7 @@ ROWS = [
         [True],
     ),
     Row(
-        "… of …: z is not stored with the keypoints; --join … --columns … stores it as a number",
+        "--join … --columns …",
         pics("a.jpg", "b.jpg") | {"t.csv": table("id,x,y,z", "a,11,12,7", "b,9,8,6")},
         {"points": "csv:t.csv:id", "labels": "none"},
         {"columns": SAID, "join": SAID},
@@ -224,7 +227,7 @@ ROWS = [
     ),
     Row(
         "masks: …? --instances keeps each apart",
-        masked(6, 0, 1, 2, 3),
+        _NUMBERED,
         {"masks": "masks/{stem}.png"},
         {"instances": True},
         lambda made: made.annotations and made.annotations.spec.masks,

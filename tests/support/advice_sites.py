@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _OPTION = re.compile(r"--(?:[a-z]|…)")
 _SUBJECT = re.compile(r"^--[a-z-]+(?: [a-z]+)?: ")
@@ -46,17 +46,20 @@ def _names_option(text: str) -> bool:
 
 
 def _texts(tree: ast.Module) -> Iterator[str]:
-    names = _options_by_name(tree)
-    yield from _texts_in(tree, names)
+    yield from _texts_in(tree, _options_by_name(tree.body))
 
 
 def _texts_in(node: ast.AST, names: dict[str, str]) -> Iterator[str]:
     if isinstance(node, ast.FunctionDef):
-        names = names | _options_by_name(node)
+        names = names | _options_by_name(ast.walk(node))
     for child in ast.iter_child_nodes(node):
         is_docstring = isinstance(node, ast.Expr)
         if isinstance(child, ast.JoinedStr):
             yield "".join(_part(value, names) for value in child.values)
+        elif (
+            isinstance(node, ast.Call) and getattr(node.func, "id", "") == "str" and _spelled(child)
+        ):
+            yield _spelled(child)
         elif isinstance(child, ast.Constant) and isinstance(child.value, str):
             if not is_docstring:
                 yield child.value
@@ -73,7 +76,7 @@ def _part(value: ast.expr, names: dict[str, str]) -> str:
     return _spelled(inner) or _GAP
 
 
-def _spelled(node: ast.expr) -> str:
+def _spelled(node: ast.AST) -> str:
     """Return the option as the command line spells it, or "" for another expression."""
     if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "OptionName"):
         return ""
@@ -82,10 +85,10 @@ def _spelled(node: ast.expr) -> str:
     return " ".join([f"--{str(name).replace('_', '-')}", *words])
 
 
-def _options_by_name(tree: ast.AST) -> dict[str, str]:
+def _options_by_name(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """Return the variables of a module or a function that hold the name of an option."""
     found: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 is_tuple = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)

@@ -253,8 +253,8 @@ class ArrayFiles:
             if not is_named and len(opened) <= len(refused):
                 if opened:
                     names = some_of(keys := [one.key for one in opened], 2)
-                    own = [OptionName(name, keys[0]) for name in ("images", "include")]
-                    how = f"{own[0]} {own[1]} stores all of {keys[0]} as a stack"
+                    one, alone = OptionName("images", keys[0]), OptionName("include", keys[0])
+                    how = f"{one} {alone} stores all of {keys[0]} as a stack"
                     self.notes.append(f"{names}: only the first image is used; {how}")
                 return
         self.files += opened
