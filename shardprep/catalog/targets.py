@@ -319,7 +319,7 @@ def _with_lists(cells: Sequence[Cell | None], kind: str) -> Sequence[Cell | None
     return Coded.of(cells).map(_listed) if kind in ("auto", "multilabel", "texts") else cells
 
 
-def _listed(cell: Cell) -> Cell:
+def _listed(cell: Cell | None) -> Cell | None:
     """Return the texts of a JSON list, as a table of an export has, otherwise the cell."""
     text = cell[0] if isinstance(cell, tuple) and len(cell) == 1 else cell
     if isinstance(text, str) and text.startswith('["'):

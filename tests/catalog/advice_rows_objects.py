@@ -26,6 +26,7 @@ from tests.catalog.advice_rows import (
     points,
     table,
 )
+from tests.catalog.advice_rows import ROWS as OF_LABELS
 from tests.catalog.builders import grey, images, masked
 from tests.support.builders import encoded, jpeg, zip_bytes
 
@@ -61,13 +62,13 @@ _NUMBERED = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)} | {
 _WIDE = {f"masks/{i}.png": grey(0, 300, 4000, 4000, mode="I;16") for i in range(4)}
 _TALL = {"a.jpg": jpeg(6, 8), "t.csv": table("id,rle", "a,1 3 9 3")}
 
-ROWS = [
+OF_OBJECTS = [
     Row(
         "--images … --include … stores all of … as a stack",
         images("a.jpg", "b.jpg", "c.jpg") | {"my v.tif": pages(3)},
         {"labels": "none"},
         {"images": SAID, "include": SAID},
-        lambda made: [len(item.extent.members) for item in made.items],
+        lambda made: made.items.members.num_files.tolist(),
         [3],
     ),
     Row(
@@ -172,7 +173,10 @@ ROWS = [
         {"a.jpg": jpeg(8, 8), "t.csv": table("id,rle", "a,1 3 9 3")},
         {"masks": "rle:t.csv:id:rle"},
         {"rle": "row"},
-        lambda made: [item.annotation and item.annotation.outlines[0].order for item in made.items],
+        lambda made: [
+            item.annotation and getattr(item.annotation.outlines[0], "order", "")
+            for item in made.items
+        ],
         ["row"],
     ),
     Row(
@@ -284,3 +288,5 @@ ROWS = [
         6,
     ),
 ]
+
+ROWS = [*OF_LABELS, *OF_OBJECTS]

@@ -11,8 +11,7 @@ import pytest
 from shardprep.errors import ShardprepError
 from shardprep.recipe.options import BUILD_DEFAULTS
 from tests.catalog.advice_rows import LEFT_OUT, SAID, Own, Row
-from tests.catalog.advice_rows import ROWS as OF_LABELS
-from tests.catalog.advice_rows_objects import ROWS as OF_OBJECTS
+from tests.catalog.advice_rows_objects import ROWS
 from tests.catalog.builders import catalog
 from tests.support.advice_sites import Site
 
@@ -49,9 +48,6 @@ def options(row: Row, text: str) -> dict[str, Any]:
             several = isinstance(BUILD_DEFAULTS[name], tuple) and name != "classes"
             keys[name] = (word,) if several else word
     return keys
-
-
-ROWS = [*OF_LABELS, *OF_OBJECTS]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.says[:60])

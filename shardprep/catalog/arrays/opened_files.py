@@ -252,9 +252,9 @@ class ArrayFiles:
                 return
             if not is_named and len(opened) <= len(refused):
                 if opened:
-                    names = some_of(keys := [one.key for one in opened], 2)
-                    one, alone = OptionName("images", keys[0]), OptionName("include", keys[0])
-                    how = f"{one} {alone} stores all of {keys[0]} as a stack"
+                    first, names = opened[0].key, some_of([one.key for one in opened], 2)
+                    one, alone = OptionName("images", first), OptionName("include", first)
+                    how = f"{one} {alone} stores all of {first} as a stack"
                     self.notes.append(f"{names}: only the first image is used; {how}")
                 return
         self.files += opened
