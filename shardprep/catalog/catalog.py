@@ -63,11 +63,17 @@ from shardprep.dataset.schema import IMAGES, Feature, TargetKind
 from shardprep.errors import OptionName, SourceError, concise, counted, shown, some_of
 from shardprep.image.annotation_types import Annotation
 from shardprep.image.tiles import tile_spec
+from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded, Texts
 
+_OF_OBJECTS = (
+    "mask_values", "instances", "crowds", "rle", "annotated", "annotated_size", "min_visible",
+    "max_clipped", "max_dropped",
+)  # fmt: skip
+"""Options for objects and masks."""
 _NO_LABEL, _NO_TARGET = "no label", "no target image"
 TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
 """First row and first column of a tile in its upright image."""
@@ -400,8 +406,12 @@ def _findings(
 def _without_effect(
     recipe: Recipe, labelling: Labelling, targets: Targets, annotated: Annotated | None
 ) -> list[str]:
-    """Return remarks on `--separator` and `--classes` that name nothing in the source."""
-    findings = []
+    """Return remarks on options that name nothing in the source, or for which it has nothing."""
+    findings = [
+        f"{OptionName(one)} has no effect: nothing that it is for is stored"
+        for one in (_OF_OBJECTS if annotated is None else ())
+        if getattr(recipe, one) != BUILD_DEFAULTS[one]
+    ]
     cells = [*labelling.names.counts(), *chain(*labelling.cells.values())]
     if recipe.separator and not any(recipe.separator in str(cell) for cell in cells):
         findings.append(f"{OptionName('separator')}: no label has {recipe.separator!r}")

@@ -26,10 +26,7 @@ _TAKEN = ("file_name", "split", "key", "width", "height")
 """Columns of `labels.csv` in all exports."""
 _NO_MARK = frozenset(",:;{}[]|\n")
 """Characters that a rule of options cannot have in a name."""
-_ROWS_OF = {
-    "parquet": "column:",
-    "webdataset": "csv:{folder}/{id}.json:{folder}/{id}:",
-}
+_ROWS_OF = {"parquet": "column:", "webdataset": "csv:{folder}/{id}.json:{folder}/{id}:"}
 _TABLE = "csv:labels.csv:file_name:"
 _MASKS = {
     "folder": "{folder}-masks/{stem}.png",
@@ -59,7 +56,7 @@ def options_of(layout: str, schema: Schema) -> dict[str, Any]:
     own = [*_TAKEN, *titles] if start == _TABLE else []
     if layout == "webdataset" or any(one in own or one.startswith("rows/") for one in columns):
         columns = []
-    names = [*schema.labels, *columns, *titles]
+    names = [*columns, *titles]
     mask = schema.features.get(MASK)
     names += mask.labels if mask else ()
     if any(_NO_MARK & set(name) or not name for name in names):

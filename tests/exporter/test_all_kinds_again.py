@@ -57,8 +57,8 @@ def coco(*, keypoints: bool = False, outlines: bool = False) -> bytes:
     return json.dumps(document).encode()
 
 
-CLASSES = {"l.csv": rows("file,label", lambda i: ("night", "day")[i % 2])}
-LABELLED = {"labels": "csv:l.csv:file:label", "classes": ("night", "day", "dusk")}
+CLASSES = {"l.csv": rows("file,label", lambda i: ("night", '"day, bright"')[i % 2])}
+LABELLED = {"labels": "csv:l.csv:file:label", "classes": ("night", "day, bright", "dusk")}
 MASKED = {f"masks/{key}": mask(i) for i, key in enumerate(KEYS)}
 OF_MASKS = {"masks": "masks/{dir}{stem}.png", "mask_values": "0=background,1=cat,2=dog"}
 OUTLINED = {"boxes": "coco", "masks": "coco", "instances": True}

@@ -69,16 +69,11 @@ def annotation_readings(view: View) -> Sequence[Reading]:
 
 
 def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> Sequence[Reading]:
-    """Return the readings of objects, and those of labels; an export of ours may have both."""
+    """Return the readings of objects, and those of labels."""
     options = "".join(one.option for one in signs)
     others = [one for one in view.tables if one.files not in options]
     rule = auto_labels(view.index, others).rule
     of_table = rule.startswith(("csv", "column"))
-    if view.documents.export_layout:
-        is_open = not (of_table or rule == "folder")
-        labels = _labels_of_files(view) if is_open else [Reading({"labels": rule}, "")]
-        more = {key: value for one in labels for key, value in one.options.items()}
-        return [replace(one, options={**one.options, **more}) for one in readings]
     if rule == "folder":
         return _against_folders(view, signs[0], readings)
     if rule == "prefix" and _are_listed(view, signs[0]):
