@@ -23,6 +23,7 @@ from __future__ import annotations
 import copyreg
 import errno
 import re
+import shlex
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -117,7 +118,7 @@ class OptionName:
             name = f"{self.file}: {name}"
         elif _spelling["as flags"]:
             name = self.name if self.name.isupper() else f"--{name.replace('_', '-')}"
-        return f"{name} {self.value}" if self.value else name
+        return f"{name} {shlex.quote(self.value)}" if self.value else name
 
 
 class ShardprepError(Exception):

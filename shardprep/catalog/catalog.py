@@ -5,7 +5,6 @@ The other members become `Skipped` with a reason, except the annotations and mas
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -64,11 +63,17 @@ from shardprep.dataset.schema import IMAGES, Feature, TargetKind
 from shardprep.errors import OptionName, SourceError, concise, counted, shown, some_of
 from shardprep.image.annotation_types import Annotation
 from shardprep.image.tiles import tile_spec
+from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded, Texts
 
+_OF_OBJECTS = (
+    "mask_values", "instances", "crowds", "rle", "annotated", "annotated_size", "min_visible",
+    "max_clipped", "max_dropped",
+)  # fmt: skip
+"""Options for objects and masks."""
 _NO_LABEL, _NO_TARGET = "no label", "no target image"
 TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
 """First row and first column of a tile in its upright image."""
@@ -246,7 +251,7 @@ def _relabelled(wanted: SourceImages, naming: Naming) -> Labelling:
     there = {whole[one] for one in (*known, *mapped, *naming.classes)}
     if added := [c for c in whole if c in names.counts() and whole[c] not in there]:
         what = f"{table.name} has {some_of(added)}, which is not a class of the images"
-        flag = f"{OptionName('classes')} {shlex.quote(','.join((*classes, *added)))}"
+        flag = OptionName("classes", ",".join((*classes, *added)))
         raise SourceError(option, what, f"correct it, or state all classes: {flag}")
     lost = labelling.rows_without_image + fixes.rows_without_image
     how = f"{labelling.how}; then {fixes.how}"
@@ -401,8 +406,12 @@ def _findings(
 def _without_effect(
     recipe: Recipe, labelling: Labelling, targets: Targets, annotated: Annotated | None
 ) -> list[str]:
-    """Return remarks on `--separator` and `--classes` that name nothing in the source."""
-    findings = []
+    """Return remarks on options that name nothing in the source, or for which it has nothing."""
+    findings = [
+        f"{OptionName(one)} has no effect: nothing that it is for is stored"
+        for one in (_OF_OBJECTS if annotated is None else ())
+        if getattr(recipe, one) != BUILD_DEFAULTS[one]
+    ]
     cells = [*labelling.names.counts(), *chain(*labelling.cells.values())]
     if recipe.separator and not any(recipe.separator in str(cell) for cell in cells):
         findings.append(f"{OptionName('separator')}: no label has {recipe.separator!r}")
@@ -424,9 +433,8 @@ def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, index: KeyIn
         lost = [key for key in lost if "test" not in words_of_split(key.rpartition("/")[0])[0]]
     num_images = len(index.keys)
     if num_images - len(lost) < ENOUGH * num_images:
-        rule = shlex.quote(labelling.rule)
         such = f"such as {shown(lost[0], MOST_SHOWN)} (labels by {labelling.how})"
         what = f"finds no label for {len(lost):,} of {num_images:,} images, {such}"
-        option = OptionName("labels")
-        hint = f"{option} {rule} leaves them out, {option} none takes all without labels"
+        rule = OptionName("labels", labelling.rule)
+        hint = f"{rule} leaves them out, {OptionName('labels', 'none')} takes all without labels"
         raise SourceError(OptionName("labels", "auto"), what, hint)

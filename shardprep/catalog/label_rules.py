@@ -27,7 +27,7 @@ from shardprep.catalog.names import (
 )
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
-from shardprep.catalog.tables.row_matching import united
+from shardprep.catalog.tables.row_matching import match_table, united
 from shardprep.catalog.tables.table import OpenQuoteError, Table
 from shardprep.catalog.targets import Cell
 from shardprep.errors import OptionName, SourceError, counted
@@ -152,11 +152,17 @@ def unused_tables(
     """Return a remark on each table that labels images which stay unlabelled."""
     remarks = []
     for table in tables:
-        if SUBMISSION.search(table.name):
+        if SUBMISSION.search(table.name) or labelling.names.are_there.all():
             continue
         with contextlib.suppress(SourceError):
-            found = label_by_table(index, table, CsvRule((table.name,)))
-            number = int((found.names.are_there & ~labelling.names.are_there).sum())
+            try:
+                are_named = label_by_table(index, table, CsvRule((table.name,))).names.are_there
+            except TwoLabelsError:
+                are_named = match_table(index, table).row_of >= 0
+            except AmbiguousIdError as error:
+                remarks.append(f"{table.name} is not used: {error.what}")
+                continue
+            number = int((are_named & ~labelling.names.are_there).sum())
             if number:
                 named = counted(number, "image", "stays", "stay")
                 remarks.append(f"{table.name} is not used; {named} unlabelled that it labels")
@@ -222,7 +228,7 @@ def _without_test_names(
     shown = ", ".join(strange[:3]) + (", …" if strange[3:] else "")
     finding = (
         f"{counted(int(is_other.sum()), 'image')} of test unlabelled: the classes by {rule} "
-        f"({shown}) are not in the other splits; {OptionName('labels')} {rule} uses them"
+        f"({shown}) are not in the other splits; {OptionName('labels', rule)} uses them"
     )
     return Coded(np.where(is_other, -1, names.codes), names.values), (finding,)
 

@@ -287,5 +287,5 @@ def find_label_column(table: Table, id_title: str = "") -> str:
     if len(others) == 1:
         return others[0]
     what = f"it is not clear which column is the label: {', '.join(table.header)}"
-    hint = f"name the columns: {OptionName('labels')} {table.label_rule(id_title, ['LABEL'])}"
+    hint = f"name the columns: {OptionName('labels', table.label_rule(id_title, ['LABEL']))}"
     raise SourceError(table.name, what, hint)

@@ -136,8 +136,12 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
     single = np.flatnonzero(~members.are_stacks & ~members.are_refused)
     if len(single):
         what = f"has stacks, and {counted(len(single), 'single image')}"
-        example = shown(members.keys[int(single[0])], _MOST_SHOWN)
-        hint = f"leave one kind out, as by {OptionName('exclude')} {example}"
+        names = [members.keys[i] for i in single.tolist()]
+        ends = {f"*{PurePosixPath(name).suffix}" for name in names}
+        stacks = (members.keys[i] for i in np.flatnonzero(members.are_stacks).tolist())
+        are_apart = ends.isdisjoint(f"*{PurePosixPath(name).suffix}" for name in stacks)
+        globs = [str(OptionName("exclude", one)) for one in (sorted(ends) if are_apart else names)]
+        hint = f"leave one kind out, as by {' '.join(globs[:3])}"
         raise SourceError(recipe.source, what, hint)
     for key in ("boxes", "points", "target_image", "tile"):
         if getattr(recipe, key) not in ("", "none", None):
@@ -247,7 +251,7 @@ def stack_findings(members: Members, patterns: Sequence[str]) -> list[str]:
             lengths = counted(median, "image")
         return [f"{counted(len(members), 'stack')} of {lengths}"]
     what = "would store the images of a sample as one example"
-    return [f"{_OPTION} '{one}' {what}" for one in patterns]
+    return [f"{OptionName('stack', one)} {what}" for one in patterns]
 
 
 def _channels(paths: Sequence[PurePosixPath]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.labels import ENOUGH, are_classes
+from shardprep.catalog.labels import ENOUGH, are_classes, have_several
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import as_number
@@ -33,7 +33,7 @@ def target_proposals(
     rows = np.flatnonzero(match.key_of >= 0)
     num_images = int((match.row_of >= 0).sum())
     if _LONG * num_images < len(rows):
-        yield from _of_long_table(match, rows) if num_images > 1 else ()
+        yield from _of_long_table(match, rows, titles) if num_images > 1 else ()
         return
     titles = [one for one in match.table.header if one in titles and not is_id(match, one)]
     table = match.table
@@ -117,17 +117,24 @@ def _groups(numbers: dict[str, set[float]]) -> list[tuple[str, ...]]:
     return [*groups, tuple(measured)]
 
 
-def _of_long_table(match: TableMatch, rows: NDArray[np.int64]) -> Iterator[CsvRule]:
-    """Yield rules for a table with several rows for an image: by a pivot."""
+def _of_long_table(
+    match: TableMatch, rows: NDArray[np.int64], titles: Collection[str]
+) -> Iterator[CsvRule]:
+    """Yield rules for a table with several rows for an image: by a pivot.
+
+    A column with one cell for all rows of an image, such as its site, has no values of targets.
+    """
     table, images = match.table, match.key_of[rows]
-    others = [title for title in table.header if title != match.id_column]
+    others = [one for one in table.header if one in titles and one != match.id_column]
     most_rows = min(_MOST_NAMES, int(np.bincount(images).max()))
     values = sorted(others, key=lambda title: not _VALUES.fullmatch(title))
+    cells = {one: table.cells(table.column(one)).coded().take(rows) for one in others}
+    is_of_row = {one: have_several(images, cells[one]) for one in others}
     for pivot in [one for one in others if not counts_rows(match, one)]:
-        names = table.cells(table.column(pivot)).coded().take(rows)
+        names = cells[pivot]
         number = len(np.unique(names.codes))
         pairs = images.astype(np.int64) * len(names.values) + names.codes
         if 1 < number <= 2 * most_rows and _LONG * len(np.unique(pairs)) > len(pairs):
-            value = next((title for title in values if title != pivot), None)
+            value = next((one for one in values if one != pivot and is_of_row[one]), None)
             if value is not None:
                 yield CsvRule((), "", (value,), pivot=pivot)

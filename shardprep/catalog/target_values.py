@@ -152,7 +152,8 @@ def column_targets(
         )  # fmt: skip
     indices: dict[str, Ints] = {}
     for title, cells in words.items():
-        name, known = CLASS_PREFIX + title, class_names({*filter(None, cells.values)})
+        name = CLASS_PREFIX + title.removeprefix(CLASS_PREFIX)
+        known = class_names({*filter(None, cells.values)})
         place = {one: i for i, one in enumerate(dict.fromkeys(known.values()))}
         places = [place[known[cell]] if cell else UNLABELLED for cell in cells.values]
         indices[name] = np.array([*places, UNLABELLED], np.int64)[cells.codes]

@@ -6,6 +6,7 @@ number or a text. The target of an unlabelled image is None.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from bisect import bisect_right
@@ -117,6 +118,7 @@ def make_targets(
 
     `columns` are the cells of each column if the targets have several values.
     """
+    cells = _with_lists(cells, spec.kind)
     if columns or spec.kind in (*OF_COLUMNS, "texts"):
         return _several_targets(keys, cells, spec, columns)
     column: Coded[Cell] = Coded.of(cells)  # type: ignore[arg-type] # None is not among its values
@@ -311,6 +313,21 @@ def _commonest_separator(texts: Mapping[str, int]) -> str:
 
 def _text(cell: Cell) -> str:
     return cell if isinstance(cell, str) else " ".join(cell)
+
+
+def _with_lists(cells: Sequence[Cell | None], kind: str) -> Sequence[Cell | None]:
+    return Coded.of(cells).map(_listed) if kind in ("auto", "multilabel", "texts") else cells
+
+
+def _listed(cell: Cell | None) -> Cell | None:
+    """Return the texts of a JSON list, as a table of an export has, otherwise the cell."""
+    text = cell[0] if isinstance(cell, tuple) and len(cell) == 1 else cell
+    if isinstance(text, str) and text.startswith('["'):
+        with contextlib.suppress(ValueError, RecursionError):
+            texts = json.loads(text)
+            if all(isinstance(one, str) for one in texts):
+                return tuple(texts)
+    return cell
 
 
 def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[str, ...]:

@@ -35,7 +35,8 @@ from shardprep.dataset.item_table import (
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, MASK, TARGET_IMAGE, Schema
-from shardprep.errors import BuildError, OptionError, OptionName, RecipeError
+from shardprep.errors import BuildError, OptionError, OptionName, RecipeError, some_of
+from shardprep.exporter.built_again import lost_in, options_of
 from shardprep.exporter.file_names import file_names
 from shardprep.exporter.samples import PARTS, Export, Layout, read_samples
 from shardprep.progress import Watcher
@@ -122,7 +123,7 @@ def export_dataset(
     source, own = _Source(dataset), manifest
     if chosen is not None:
         source, own = _excerpt(dataset, chosen)
-    facts = {"shardprep_export": writer.version, "layout": layout, **_facts(own, schema, chosen)}
+    facts = {"shardprep_export": writer.version, **_facts(layout, own, schema, chosen)}
     if _facts_in(out / _EXPORT_FILE) == facts:
         _tidy(out)
         return _exported(out, facts, num_new_shards=None)
@@ -131,6 +132,8 @@ def export_dataset(
     with resumable_writes(work), locked(work, who="export"):
         _prepare(work, out, facts)
         num_new = 0
+        if lost := facts.get("not_built_again"):
+            watcher.notice(f"a build of this export has no {some_of(lost)}")
         if _facts_in(work / _EXPORT_FILE) != facts:
             num_new = _write(source, Export(work, own, schema), writer, watcher)
             write_durably(work / _EXPORT_FILE, _text(facts))
@@ -159,14 +162,20 @@ def _written(dataset: OpenDataset, columns: Sequence[str] = ()) -> pa.Table:
     return with_status(table, WRITTEN)
 
 
-def _facts(manifest: Manifest, schema: Schema, chosen: Chosen | None) -> dict[str, Any]:
+def _facts(
+    layout: str, manifest: Manifest, schema: Schema, chosen: Chosen | None
+) -> dict[str, Any]:
     facts: dict[str, Any] = {
+        "layout": layout,
         "name": manifest.name,
         "version": manifest.version,
         "manifest_sha256": manifest.sha256,
         "splits": {name: split.num_records for name, split in manifest.splits.items()},
         "labels": list(schema.labels),
     }
+    facts["build"] = options_of(layout, schema)
+    if lost := lost_in(layout, schema):
+        facts["not_built_again"] = lost
     if manifest.leaks is not None:
         facts["leaks"] = manifest.leaks.model_dump(mode="json")
     if chosen is not None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardprep.errors import QuestionError
-from tests.catalog.builders import catalog
+from tests.catalog.builders import VOC, catalog
+from tests.support.builders import jpeg
 from tests.support.scenes import picture
 
 if TYPE_CHECKING:
@@ -117,3 +118,21 @@ def test_a_folder_called_evaluation_is_test_beside_one_for_validation(tmp_path: 
         [f"{one}/{key}.jpg" for one in ("training", "evaluation") for key in classes],
     )
     assert splits(plan) == {"train": 8, "validation": 8}
+
+
+def test_a_list_of_trainval_is_of_train_and_the_rest_is_a_question(tmp_path: Path) -> None:
+    """Images in no list would be trained on, if only the list of test were read."""
+    members = {f"JPEGImages/{i}.jpg": jpeg(48, 64, seed=i) for i in range(4)}
+    members |= {f"Annotations/{i}.xml": VOC for i in range(4)}
+    members |= {"ImageSets/Main/trainval.txt": b"0\n1\n", "ImageSets/Main/test.txt": b"2\n"}
+    with pytest.raises(QuestionError) as caught:
+        catalog(tmp_path / "asked", members)
+    options = dict(caught.value.choices[-1].options)
+    assert "rest is left out" in caught.value.choices[-1].why
+    made = catalog(tmp_path / "made", members, **options)
+    splits = {item.key[-5]: item.split for item in made.items}
+    assert splits == {"0": "train", "1": "train", "2": "test"}
+    members["ImageSets/Main/train.txt"], members["ImageSets/Main/val.txt"] = b"0\n", b"1\n3\n"
+    both = catalog(tmp_path / "both", members)  # the list of trainval is their sum
+    splits = {item.key[-5]: item.split for item in both.items}
+    assert splits == {"0": "train", "1": "validation", "2": "test", "3": "validation"}

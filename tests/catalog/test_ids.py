@@ -282,6 +282,26 @@ def test_a_class_or_separator_without_an_image_is_said(tmp_path: Path) -> None:
     assert made.findings == ["--separator: no label has '|'", "--classes: no image is of class dgo"]
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("mask_values", "0=background,1=x"),
+        ("instances", True),
+        ("crowds", "objects"),
+        ("rle", "row"),
+        ("annotated", "stored"),
+        ("min_visible", 0.5),
+        ("max_clipped", 1),
+    ],
+)
+def test_an_option_for_objects_without_objects_is_said(
+    tmp_path: Path, option: str, value: Any
+) -> None:
+    made = catalog(tmp_path, images("cat/1.jpg", "dog/2.jpg"), "folder", **{option: value})
+    said = f"--{option.replace('_', '-')} has no effect: nothing that it is for is stored"
+    assert made.findings == [said]
+
+
 def test_a_glob_that_fits_nothing_is_said(tmp_path: Path) -> None:
     notes, _ = notes_of(tmp_path, exclude=("a/1.jpg", "b/*"))
     assert notes == ["--exclude: b/* fits nothing"]
@@ -312,3 +332,27 @@ def test_a_table_is_matched_once_for_a_column_that_is_named_or_detected() -> Non
     index = KeyIndex(["a/1.jpg", "a/2.jpg"])
     table = Table("labels.csv", ("id", "label"), [["1", "x"], ["2", "y"]])
     assert match_table(index, table) is match_table(index, table, "id")
+
+
+@pytest.mark.parametrize("title", ["split", "site"])
+def test_a_column_with_one_cell_for_an_image_has_no_values_of_a_pivot(
+    tmp_path: Path, title: str
+) -> None:
+    keys = [f"{folder}/{i}" for folder in ("train", "val") for i in range(3)]
+    rows = [f"{key},{name},{key[0]}" for key in keys for name in ("ab" if key[-1] > "0" else "a")]
+    members = images(*(f"{key}.jpg" for key in keys))
+    members["t.csv"] = "\n".join([f"id,label,{title}", *rows]).encode()
+    with pytest.raises(QuestionError) as caught:
+        catalog(tmp_path, members)
+    assert {str(one.options["labels"]) for one in caught.value.choices} == {"csv:t.csv:id:label"}
+    assert not any("pivot" in one.options for one in caught.value.choices)
+
+
+def test_a_table_that_gives_an_image_two_labels_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    members = images(*(f"val/{i}.png" for i in "012"), *(f"test/{i}.png" for i in "234"))
+    members["val.csv"] = b"id,label\n1.png,b\n2.png,c\n0.png,a\n"
+    rows = "2.png,a 0.png,d 9.png,d 3.png,b 0.png,a 4.png,c 2.png,c"
+    members["more.csv"] = "\n".join(["id,label", *rows.split()]).encode()
+    made = catalog(tmp_path, members)
+    assert all(label is None for split, label in found(made).values() if split == "test")
+    assert any(line.startswith("more.csv is not used") for line in made.findings)

@@ -147,10 +147,8 @@ def _within_limits(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> Iterator
             yield one
     loose = [one for one in taken if one.layout.axes == "NHW" and one.opened.key.endswith(".npy")]
     if len(loose) >= _MANY:
-        option = OptionName("images")
-        files.notes.append(
-            f"{option} '*.npy::THW' would store each of {len(loose)} arrays as a stack"
-        )
+        option = OptionName("images", "*.npy::THW")
+        files.notes.append(f"{option} would store each of {len(loose)} arrays as a stack")
 
 
 def _check_size(files: ArrayFiles, one: ChosenColumn) -> None:
@@ -169,7 +167,7 @@ def _check_size(files: ArrayFiles, one: ChosenColumn) -> None:
 def _unread(others: Sequence[Member]) -> tuple[str, ...]:
     """Return a remark about HDF5 files that are not opened, because there are other images."""
     keys = [one.key for one in others if one.key.lower().endswith((".h5", ".hdf5"))]
-    hint = f"{OptionName('images')} {min(keys, default='')} adds its images"
+    hint = f"{OptionName('images', min(keys, default=''))} adds its images"
     return (f"{some_of(keys, 2)} not read; {hint}",) if keys else ()
 
 

@@ -273,7 +273,10 @@ class _Rows:
             column = column.dictionary_decode()
         names = self.class_names.get(title)
         if _is_list(column.type):
-            column = pc.binary_join(column.cast(pa.list_(pa.string())), " ")
+            parts = column.cast(pa.list_(pa.string()))
+            if names or pc.any(pc.match_substring(pc.list_flatten(parts), " ")).as_py():
+                return self._lists(column, title, "")
+            column = pc.binary_join(parts, " ")
         texts = column.cast(pa.large_string()).fill_null("")
         if pa.types.is_floating(column.type):
             texts = pc.if_else(pc.is_nan(column).fill_null(False), "", texts)  # noqa: FBT003

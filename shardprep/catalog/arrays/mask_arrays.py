@@ -14,7 +14,7 @@ from shardprep.catalog.arrays.layout import Layout, given_layout, possible_layou
 from shardprep.catalog.arrays.opened_files import PAGED, ArrayFiles, ChosenColumn, OpenedFile
 from shardprep.catalog.names import masks_by_folder
 from shardprep.catalog.objects.mask_files import fits_all, matching
-from shardprep.errors import OptionName, SourceError
+from shardprep.errors import SourceError
 from shardprep.machine import limited_memory
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Listing, in_order
@@ -99,8 +99,9 @@ def _layout(one: ChosenColumn, files: ArrayFiles) -> Layout:
     elif not found and 0 not in shape:
         found = [Layout("HW")] if len(shape) == 2 else possible_layouts(shape, has_rows=False)
     if not found:
-        hint = f"state its axes: {OptionName('images')} 'FILE::THW'"
-        raise SourceError(key, f"is a mask of the shape {shape}", hint)
+        what = f"is a mask of the shape {shape}" + (f", not {axes}" if axes else "")
+        hint = "save it as an array of height and width, or of slices, height and width"
+        raise SourceError(key, what, hint)
     return Layout(found[-1].axes.replace("N", "T"))
 
 

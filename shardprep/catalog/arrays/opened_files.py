@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -253,8 +252,9 @@ class ArrayFiles:
                 return
             if not is_named and len(opened) <= len(refused):
                 if opened:
-                    names = some_of([one.key for one in opened], 2)
-                    how = f"{_OPTION} FILE stores all as a stack"
+                    first, names = opened[0].key, some_of([one.key for one in opened], 2)
+                    one, alone = OptionName("images", first), OptionName("include", first)
+                    how = f"{one} {alone} stores all of {first} as a stack"
                     self.notes.append(f"{names}: only the first image is used; {how}")
                 return
         self.files += opened
@@ -375,7 +375,7 @@ class ArrayFiles:
                 flags = [self._flag(one) for one in several]
                 if not self.proposes:
                     what = f"several columns may have the images: {some_of(flags, _MOST_SHOWN)}"
-                    hint = f"give {_OPTION} {shlex.quote(flags[0])}"
+                    hint = f"give {OptionName('images', flags[0])}"
                     dtype = several[0].column.dtype
                     is_float = dtype is not None and dtype.kind == "f"
                     if is_float and self.recipe.depth_range == "full":
@@ -403,14 +403,15 @@ class ArrayFiles:
         shape, flag = one.column.shape, self._flag(one)
         flag = flag if ":" in flag else f"{flag}:{one.name}"
         if not axes:
-            hint = f"state its size or its axes: {_OPTION} {flag}:WIDTHxHEIGHT, or {flag}:NCHW"
+            size = OptionName("images", f"{flag}:WIDTHxHEIGHT")
+            hint = f"state its size or its axes: {size}, or in place of the size NCHW"
             raise OptionError(_OPTION, f"{one.flag} has the shape {shape}", hint)
         if self.proposes:
             others = [f for f in self.proposals.get("images", ()) if not f.startswith(flag)]
             self.proposals["images"] = (*(f"{flag}:{one}" for one in axes), *others)
             return one._replace(layouts=one.layouts[:1])
         what = f"{one.flag} has the shape {shape}, which may be {' or '.join(axes)}"
-        raise OptionError(_OPTION, what, f"give {_OPTION} {shlex.quote(f'{flag}:{axes[0]}')}")
+        raise OptionError(_OPTION, what, f"give {OptionName('images', f'{flag}:{axes[0]}')}")
 
     def with_refused(self, images: Members) -> Members:
         """Return images and the files that are rejected; raise an error if all of them are."""

@@ -69,16 +69,11 @@ def annotation_readings(view: View) -> Sequence[Reading]:
 
 
 def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> Sequence[Reading]:
-    """Return the readings of objects, and those of labels; an export of ours may have both."""
+    """Return the readings of objects, and those of labels."""
     options = "".join(one.option for one in signs)
     others = [one for one in view.tables if one.files not in options]
     rule = auto_labels(view.index, others).rule
     of_table = rule.startswith(("csv", "column"))
-    if view.documents.export_layout:
-        is_open = not (of_table or rule == "folder")
-        labels = _labels_of_files(view) if is_open else [Reading({"labels": rule}, "")]
-        more = {key: value for one in labels for key, value in one.options.items()}
-        return [replace(one, options={**one.options, **more}) for one in readings]
     if rule == "folder":
         return _against_folders(view, signs[0], readings)
     if rule == "prefix" and _are_listed(view, signs[0]):
@@ -120,10 +115,10 @@ def _read(sign: Sign) -> list[Reading]:
     """Return the readings of a sign: several if it is unclear what one of its parts means."""
     plain = Reading({sign.key: sign.option}, sign.how)
     if sign.has_outlines and sign.option in _OUTLINES:
-        why = f"{sign.how}, with outlines; {OptionName('boxes')} {sign.option} stores boxes alone"
+        why = f"{sign.how}, with outlines; {OptionName('boxes', sign.option)} stores boxes alone"
         return [Reading({"masks": sign.option, "instances": True}, why)]
     if sign.has_outlines:
-        more = f"{OptionName('masks')} {sign.option} {OptionName('instances')}"
+        more = f"{OptionName('masks', sign.option)} {OptionName('instances')}"
         return [replace(plain, why=f"{sign.how}; {more} stores the outlines as well")]
     if sign.instances:
         apart = Reading({**plain.options, "instances": True}, f"{sign.how}; objects apart")

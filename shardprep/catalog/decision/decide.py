@@ -21,7 +21,7 @@ from shardprep.catalog.decision.table_evidence import by_tables
 from shardprep.catalog.decision.target_images import target_images
 from shardprep.catalog.decision.unread_documents import unread_documents
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
-from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError
+from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError, some_of
 
 STAGES: tuple[Stage, ...] = (
     copies, class_pictures, mask_files, target_images, variants, annotation_readings, samples,
@@ -45,9 +45,18 @@ def decide(view: View) -> View:
     """
     if not view.recipe.may_be_annotated:
         return view
+    if options := view.documents.export_options():
+        own = {k: one for k, one in options.items() if k == "exclude" or view.is_open(k)}
+        return view.read_as(Reading(own, _of_export(view)))
     if readings := array_readings(view):  # only their flags open these files: no stage can follow
         raise _question(view, [_choice(one.options, one.why) for one in readings])
     return view if view.listing.images.are_stacks.any() else _decided(view, STAGES)
+
+
+def _of_export(view: View) -> str:
+    lost = view.documents.export_facts.get("not_built_again")
+    more = f"; not read: {some_of([*map(str, lost)])}" if isinstance(lost, list) else ""
+    return f"export.json says how to read the export{more}"
 
 
 def _decided(view: View, stages: Sequence[Stage]) -> View:

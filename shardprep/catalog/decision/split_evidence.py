@@ -103,14 +103,23 @@ def _class_or_split(view: View) -> Sequence[Reading]:
 def _lists(view: View) -> list[dict[str, str]]:
     """Return lists whose names differ only in the split: split → file, most lists first."""
     groups: dict[tuple[str, str], dict[str, str]] = {}
+    of_both: dict[tuple[str, str], str] = {}
     for member in view.documents.members(*_LISTS):
         folder, _, name = member.key.rpartition("/")
-        named, rest = words_of_split(name.rpartition(".")[0])
-        split = "train" if named == {"train", "validation"} else "".join(named)
+        named, rest = words_of_split(name.rpartition(".")[0].replace("trainval", "train_val"))
+        split = "".join(named)
         is_small = member.extent.num_bytes <= _MOST_BYTES
-        if split in _ORDER and is_small and _ODD_SIGNS.isdisjoint(member.key):
+        if not is_small or not _ODD_SIGNS.isdisjoint(member.key):
+            continue
+        if named == {"train", "validation"}:
+            of_both[folder, rest] = member.key
+        elif split in _ORDER:
             group = groups.setdefault((folder, rest), {})
             group[split] = "" if split in group else member.key  # two lists of a split: which?
+    for place, key in of_both.items():
+        group = groups.setdefault(place, {})
+        if not {"train", "validation"} <= group.keys():  # otherwise it is the sum of two lists
+            group["train"] = "" if {"train", "validation"} & group.keys() else key
     several = [
         {s: one[s] for s in _ORDER if s in one} for one in groups.values() if all(one.values())
     ]

@@ -23,7 +23,7 @@ from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import united
 from shardprep.catalog.tables.table import Table
-from shardprep.recipe.options import BUILD_DEFAULTS
+from shardprep.recipe.options import BUILD_DEFAULTS, BUILD_OPTIONS
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member, Members
@@ -65,6 +65,8 @@ class Reading:
                 words.append(flag if value else f"--no-{flag[2:]}")
                 continue
             several = value if isinstance(value, tuple) else (value,)
+            if len(several) > 1 and not BUILD_OPTIONS[key].is_repeated:
+                several = (",".join(several),)
             words += [f"{flag} {shlex.quote(str(one))}" for one in several]
         return " ".join(words)
 

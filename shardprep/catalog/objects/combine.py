@@ -354,8 +354,9 @@ def _check_boxes(
 
 
 def _other_objects(recipe: Recipe) -> RecipeError:
-    what = f"{recipe.masks!r} lists other objects than {_BOXES} {recipe.boxes}"
-    hint = f"take both from one document: {_BOXES} {recipe.masks}, or leave one of them out"
+    what = f"{recipe.masks!r} lists other objects than {OptionName('boxes', recipe.boxes)}"
+    boxes = OptionName("boxes", recipe.masks)
+    hint = f"take both from one document: {boxes}, or leave one of them out"
     return RecipeError(_MASKS, what, hint)
 
 
@@ -372,7 +373,7 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
         what = "it is unknown which mask file belongs to which box"
         raise RecipeError(_INSTANCES, what, f"leave {_BOXES} out: boxes come from the masks")
     if recipe.rules.points.needs_boxes and recipe.points != recipe.boxes:
-        what = f"{recipe.points!r} lists other objects than {_BOXES} {recipe.boxes}"
+        what = f"{recipe.points!r} lists other objects than {OptionName('boxes', recipe.boxes)}"
         hint = f"take both from one document: leave {_BOXES} out"
         raise RecipeError(_POINTS, what, hint)
     if recipe.instances and not rule.is_given:

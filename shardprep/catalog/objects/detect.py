@@ -88,7 +88,7 @@ def mask_findings(keys: Sequence[str]) -> list[str]:
     """Return a remark if folders of the images are named like folders of masks."""
     if not (masks := find_masks(keys).num_masks):
         return []
-    globs = " ".join(f"{OptionName('exclude')} '{name}/*'" for name in masks)
+    globs = " ".join(str(OptionName("exclude", f"{name}/*")) for name in masks)
     number = counted(sum(masks.values()), "image")
     hint = f"{OptionName('masks')} PATTERN stores them, {globs} leaves them out"
     return [f"{number} in folders {', '.join(masks)} may be masks; {hint}"]

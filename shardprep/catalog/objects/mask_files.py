@@ -83,7 +83,8 @@ def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
     of_image = {image: [k for k in keys if k not in out] for image, keys in files.of_image.items()}
     rest = [key for key in files.without_image if key not in out]
     of_image = {image: keys for image, keys in of_image.items() if keys}
-    return replace(files, of_image=of_image, without_image=rest)
+    class_of = {key: name for key, name in files.class_of.items() if key not in out}
+    return replace(files, of_image=of_image, without_image=rest, class_of=class_of)
 
 
 def masks_beside(

@@ -7,7 +7,6 @@ is its position, from 1, in the XML of the image. Without XML, the mask of the s
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -139,7 +138,7 @@ def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
         hint = f"masks: {NUMBERED}? {OptionName('instances')} keeps each apart"
         is_numbered = are_numbers(values.present)
         return replace(values, findings=(*values.findings, hint)) if is_numbered else values
-    flags = " or ".join(f"{OptionName('mask_values')} {shlex.quote(file)}" for file in files[:2])
+    flags = " or ".join(str(OptionName("mask_values", file)) for file in files[:2])
     hint = f"classes of masks are called by their values; {flags} names them"
     return replace(values, findings=(*values.findings, hint))
 

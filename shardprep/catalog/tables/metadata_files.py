@@ -31,10 +31,10 @@ from shardprep.catalog.tables.table import (
     table_of,
 )
 from shardprep.dataset.card import from_cell
-from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.errors import OptionName, RecipeError, SourceError, some_of
 from shardprep.image.near_candidates import NORM, Vectors
 from shardprep.recipe.object_rules import FormatRule
-from shardprep.recipe.recipe import Recipe
+from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES, TEXT, WHOLE_NAME, JoinRule, parse_stack_rule
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
@@ -47,6 +47,11 @@ _AT_ONCE = 1 << 12
 _JSON = (".json", ".jsonl")
 _OF_IMAGE = partial(json_rows, is_of_image=True)
 _PARQUET = b"PAR1"
+_OF_EXPORT = frozenset((
+    "labels", "target", "classes", "columns", "boxes", "masks", "mask_values", "instances",
+    "points", "unlisted", "exclude",
+))  # fmt: skip
+"""Options that the facts of an export may set; a stranger may have written them."""
 _NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")
 """Line of a list in the style of ImageNet: a path, then labels as numbers."""
 
@@ -108,13 +113,28 @@ class Documents:
         return found
 
     @cached_property
-    def export_layout(self) -> str:
-        """The layout if the source is an export of shardprep, or ""."""
+    def export_facts(self) -> dict[str, Any]:
+        """The facts about an export of shardprep if the source is one, or {}."""
         for member in self.members("export.json"):
             with contextlib.suppress(MemberError, ValueError, RecursionError, TypeError, KeyError):
                 facts = json.loads(member.extent.read())
-                return str(facts["shardprep_export"] and facts["layout"])
-        return ""
+                return dict(facts) if facts["shardprep_export"] and facts["layout"] else {}
+        return {}
+
+    @property
+    def export_layout(self) -> str:
+        """The layout if the source is an export of shardprep, or ""."""
+        return str(self.export_facts.get("layout", ""))
+
+    def export_options(self) -> dict[str, Any]:
+        """Return the options that build the export again; {} if one of its files is elsewhere."""
+        with contextlib.suppress(RecipeError, LookupError, TypeError, AttributeError):
+            stated = self.export_facts["build"].items()
+            given = {key: value for key, value in stated if key in _OF_EXPORT}
+            made = make_recipe({"source": self._recipe.source, **given}, "export.json")
+            if self._has([one for one in made.named_files if "{" not in one]):
+                return {key: getattr(made, key) for key in given}
+        return {}
 
     def joined_table(self) -> Table | None:
         """Return the table for options other than labels: array columns, or the joined tables."""
@@ -168,10 +188,7 @@ class Documents:
         """
         key, data = self._find(file)
         if data.startswith(_PARQUET):
-            hint = (
-                f"{OptionName('labels')} column:NAME uses the columns of a source; or write a CSV"
-            )
-            raise SourceError(file, "is a Parquet file, not a table of text", hint)
+            raise SourceError(file, "is a Parquet file, not a table of text", "write a CSV")
         return key, data
 
     def _find(self, file: str) -> tuple[str, bytes]:

@@ -102,7 +102,7 @@ def joined(table: Table, other: Table, key: str) -> Table:
     if not key:
         shared = [title for title in table.header if title in other.header]
         if len(shared) != 1:
-            hint = f"say which one joins them: {OptionName('join')} {other.name}:COLUMN"
+            hint = f"say which one joins them: {OptionName('join', f'{other.name}:COLUMN')}"
             raise SourceError(other.name, f"shares {len(shared)} columns with {table.name}", hint)
         key = shared[0]
     ours, theirs = (one.checked_cells(one.column(key)) for one in (table, other))

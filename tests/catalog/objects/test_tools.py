@@ -39,7 +39,9 @@ def test_shapes_of_labelme(tmp_path: Path) -> None:
     wanted = [[1, 2, 9, 8], [0, 0, 4, 4], [0, 0, 9, 9], [5, 5, 15, 15]]
     np.testing.assert_allclose(one.boxes, wanted, atol=0.02)
     assert one.dropped == {"malformed": 2, "shape 'line'": 1}
-    assert found.findings == ["1 point of LabelMe: not stored without --points labelme"]
+    assert found.findings == [
+        "1 point of LabelMe: not stored without --points labelme instead of --boxes"
+    ]
     assert one.size == (30, 40)
     assert isinstance(one.outlines[2], Polygons)
     assert len(one.outlines[2].rings) == 2

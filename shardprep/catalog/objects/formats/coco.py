@@ -338,7 +338,7 @@ class _Reader:
         if not self._may_repeat and (both := np.flatnonzero(has & self._has_objects)).size:
             name = self._source.index.keys[int(both[0])]
             what = f"has objects of {name}, which another document has too ({self._keys[0]})"
-            raise SourceError(key, what, f"say which to read: {OptionName('boxes')} coco:{key}")
+            raise SourceError(key, what, f"say which to read: {OptionName('boxes', f'coco:{key}')}")
         self._has_objects |= has
 
     def found(self) -> Found:

@@ -70,8 +70,10 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     keys = _claimed(pairing, OptionName("boxes", rule.kind))
     findings = []
     if poses.num_points and not source.keypoints:
+        how = "" if poses.are_of_objects else f" instead of {OptionName('boxes')}"
+        flag = OptionName("points", rule.kind)
         points = counted(poses.num_points, "point")
-        findings.append(f"{points} of LabelMe: not stored without {OptionName('points')} labelme")
+        findings.append(f"{points} of LabelMe: not stored without {flag}{how}")
     if source.keypoints:
         poses.add_to(table)
     names = dict.fromkeys(table.classes, Skeleton(tuple(poses.names)))
@@ -171,6 +173,10 @@ class _Poses:
         self.names: dict[str, int] = {}
         self.num_points = 0
         self._rows: list[tuple[int, dict[int, tuple[float, float]]]] = []
+
+    @property
+    def are_of_objects(self) -> bool:
+        return bool(self._rows)
 
     def take(self, table: ObjectTable, image: int, points: Sequence[_Point], rows: Rows) -> None:
         """Take the points of an image; `rows` are the rows of its objects by `group_id`."""

@@ -135,9 +135,6 @@ def _depths(table: Table, pairs: Mapping[str, tuple[str, str]]) -> list[str]:
     depths = [one for x, _ in pairs.values() if (one := _other(x, "z")) in table.header]
     if not depths:
         return []
-    return [
-        (
-            f"{shown(', '.join(depths), _MOST_SHOWN)} of {table.name}: z is not stored with the "
-            f"keypoints; {OptionName('columns')} stores it as a number"
-        )
-    ]
+    flags = f"{OptionName('join', table.name)} {OptionName('columns', ','.join(depths))}"
+    what = f"{shown(', '.join(depths), _MOST_SHOWN)} of {table.name}: z is not stored with the"
+    return [f"{what} keypoints; {flags} stores it as a number"]

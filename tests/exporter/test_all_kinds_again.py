@@ -1,0 +1,213 @@
+"""Each kind of target, object and mask is exported in each layout, and built again from it.
+
+What the layout cannot give back is named: by the export, and in the note of the next build.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.dataset.open_dataset import open_dataset
+from shardprep.dataset.schema import CROWD
+from shardprep.exporter.export import LAYOUTS, export_dataset
+from tests.support.annotated import grey_png
+from tests.support.builders import Told, build, png, write, write_folder
+from tests.writer.records import records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+HEIGHT, WIDTH = 48, 64
+KEYS = [f"{split}/{i}.png" for split in ("train", "validation") for i in range(4)]
+"""Images of two splits with equal names."""
+
+
+def rows(head: str, cells: Callable[[int], str]) -> bytes:
+    return "\n".join([head, *(f"{key},{cells(i)}" for i, key in enumerate(KEYS))]).encode()
+
+
+def mask(i: int) -> bytes:
+    values = np.zeros((HEIGHT, WIDTH), np.uint8)
+    values[4 : 12 + i, 5:20] = 1
+    values[20:30, 10:30] = 2
+    return grey_png(values)
+
+
+def coco(*, keypoints: bool = False, outlines: bool = False) -> bytes:
+    kinds: list[dict[str, Any]] = [{"id": 1, "name": "cat"}, {"id": 2, "name": "traffic light"}]
+    if keypoints:
+        kinds = [{"id": 1, "name": "cat", "keypoints": ["nose", "tail"], "skeleton": [[1, 2]]}]
+    things = []
+    for i in range(len(KEYS)):
+        for k in range(1 + i % 2):
+            one = {"image_id": i, "category_id": k % len(kinds) + 1, "bbox": [4 + k, 3, 20, 15]}
+            one |= {"keypoints": [6 + k, 8, 2, 12, 9, 1]} if keypoints else {}
+            ring = [4 + k, 3, 24 + k, 3, 24 + k, 18, 14 + k, 17.5, 4 + k, 18]
+            things.append(one | ({"segmentation": [ring]} if outlines else {}))
+    size = {"height": HEIGHT, "width": WIDTH}
+    images = [{"id": i, "file_name": key, **size} for i, key in enumerate(KEYS)]
+    document = {"images": images, "annotations": things, "categories": kinds}
+    return json.dumps(document).encode()
+
+
+CLASSES = {"l.csv": rows("file,label", lambda i: ("night", '"day, bright"')[i % 2])}
+LABELLED = {"labels": "csv:l.csv:file:label", "classes": ("night", "day, bright", "dusk")}
+MASKED = {f"masks/{key}": mask(i) for i, key in enumerate(KEYS)}
+OF_MASKS = {"masks": "masks/{dir}{stem}.png", "mask_values": "0=background,1=cat,2=dog"}
+OUTLINED = {"boxes": "coco", "masks": "coco", "instances": True}
+
+KINDS: dict[str, tuple[Mapping[str, bytes], dict[str, Any]]] = {
+    "class": (CLASSES, LABELLED),
+    "classes": (
+        {"t.csv": rows("file,x,y", lambda i: f"{'ab'[i % 2]},{'pqr'[i % 3]}")},
+        {"labels": "csv:t.csv:file:x,y", "target": "classes"},
+    ),
+    "multilabel": (
+        {"t.csv": rows("file,x", lambda i: ("a", "a|b c", "b c", "")[i % 4])},
+        {"labels": "csv:t.csv:file:x", "target": "multilabel", "separator": "|"},
+    ),
+    "regression": (
+        {"t.csv": rows("file,x", lambda i: str(i * 1.5))},
+        {"labels": "csv:t.csv:file:x", "target": "regression"},
+    ),
+    "vector": (
+        {"t.csv": rows("file,x,y", lambda i: f"{i * 1.5},{i}")},
+        {"labels": "csv:t.csv:file:x,y", "target": "vector"},
+    ),
+    "soft": (
+        {"t.csv": rows("file,x,y", lambda i: f"{i / 8},{1 - i / 8}")},
+        {"labels": "csv:t.csv:file:x,y", "target": "soft"},
+    ),
+    "text": (
+        {"t.csv": rows("file,x", lambda i: f"a text {i}")},
+        {"labels": "csv:t.csv:file:x", "target": "text"},
+    ),
+    "texts": (
+        {"t.csv": rows("file,x", lambda i: f"one {i}\n{KEYS[i]},another")},
+        {"labels": "csv:t.csv:file:x", "target": "texts"},
+    ),
+    "columns": (
+        {"l.csv": rows("file,label,age,who", lambda i: f"{'ab'[i % 2]},{i},p{i}")},
+        {"labels": "csv:l.csv:file:label", "columns": ("age", "who")},
+    ),
+    "points": (
+        {"t.csv": rows("file,nose_x,nose_y,tail_x,tail_y", lambda i: f"{4 + i},5,{9 + i},11")},
+        {"points": "csv:t.csv:file"},
+    ),
+    "masks": (MASKED, OF_MASKS),
+    "masks of classes": (MASKED | CLASSES, OF_MASKS | {"labels": LABELLED["labels"]}),
+    "masks and boxes": (MASKED | {"a.json": coco()}, {"boxes": "coco", **OF_MASKS}),
+    "instances": ({"a.json": coco(outlines=True)}, OUTLINED),
+    "instances of classes": (CLASSES | {"a.json": coco(outlines=True)}, OUTLINED | LABELLED),
+    "keypoints": ({"a.json": coco(keypoints=True)}, {"boxes": "coco", "points": "coco"}),
+}
+KINDS["instances of classes"][1].pop("classes")  # they would name the objects
+OF_BOXES = {"masks and boxes", "instances", "instances of classes", "keypoints"}
+LOST: dict[str, dict[str, set[str]]] = {
+    "parquet": {
+        "masks": {"segmentation_mask"},
+        "masks of classes": {"segmentation_mask"},
+        "masks and boxes": {"segmentation_mask"},
+        "instances": {"objects/mask"},
+        "instances of classes": {"objects/mask"},
+        "keypoints": {"objects/keypoints"},
+        "points": {"points"},
+    },
+    "webdataset": {
+        "instances": {"objects/mask"},
+        "instances of classes": {"objects/mask"},
+        "keypoints": {"objects/keypoints"},
+        "points": {"points"},
+        "columns": {"age", "who"},
+    },
+    "folder": {"masks of classes": {"segmentation_mask"}},
+    "yolo": {"instances": {"objects/mask"}, "instances of classes": {"objects/mask"}},
+}
+"""Layout → kind → features that only the export has; docs/export.md names them."""
+
+
+def contents(dataset: Path, lost: set[str]) -> dict[bytes, dict[str, list[Any]]]:
+    """Return the features of each image by its bytes, with names for classes."""
+    features = open_dataset(dataset).schema.features
+    found: dict[bytes, dict[str, list[Any]]] = {}
+    for values in records(dataset).values():
+        own = found[bytes(values["image"][0])] = {}
+        for name, several in values.items():
+            is_lost = any(name == one or name.startswith(f"{one}/") for one in lost)
+            is_zero = name == CROWD and not any(several)
+            if name.startswith("image") or name in ("key", "filename") or is_lost or is_zero:
+                continue
+            names = features[name].labels if name in features else ()
+            plain = (bytes(one) if isinstance(one, memoryview) else one for one in several)
+            rounded = (round(one, 3) if isinstance(one, float) else one for one in plain)
+            own[name.replace("classes.", "")] = [
+                names[one] if names and isinstance(one, int) and one >= 0 else one
+                for one in rounded
+            ]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_that_a_layout_expresses_is_built_again(tmp_path: Path, layout: str, kind: str) -> None:
+    if layout in ("coco", "yolo") and kind not in OF_BOXES:
+        pytest.skip("a layout of boxes")
+    members, options = KINDS[kind]
+    pictures = {key: png(HEIGHT, WIDTH, seed=i) for i, key in enumerate(KEYS)}
+    source = write_folder(tmp_path / "pets", pictures | dict(members))
+    dataset = build(source, tmp_path / "out", size="none", format="keep", **options).path
+    watcher = Told()
+    path = export_dataset(open_dataset(dataset), layout, tmp_path / layout, watcher=watcher).path
+    survey = survey_source(path, tmp_path, lambda _: None)
+    recipe = tomllib.loads(recipe_text(survey))
+    made = build(Path(recipe.pop("source")), tmp_path / "again", **recipe).path
+    lost = LOST.get(layout, {}).get(kind, set())
+    assert contents(made, lost) == contents(dataset, lost)
+    said = [line for line in survey.findings if "export.json says" in line]
+    assert [name for name in lost if not any(name in line for line in said)] == []
+    assert any("a build of this export has no" in line for line in watcher.lines) == bool(lost)
+    if kind in ("class", "columns"):
+        classes = open_dataset(dataset).schema.labels
+        assert open_dataset(made).schema.labels == classes
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"labels": "csv:/etc/passwd:1:2"},
+        {"labels": "csv:none.csv:a:b"},
+        {"labels": "odd"},
+        {"labels": 7},
+        {"classes": [1, {}]},
+        {"masks": ["{stem}"]},
+        ["labels"],
+        "labels",
+        7,
+    ],
+    ids=str,
+)
+def test_what_a_stranger_states_in_export_json_is_not_used(tmp_path: Path, stated: Any) -> None:
+    facts = {"shardprep_export": 1, "layout": "folder", "build": stated, "not_built_again": 7}
+    members = {f"{name}/{i}.png": png(8, 8, seed=i) for name in ("cat", "dog") for i in range(3)}
+    source = write_folder(tmp_path / "pets", members)
+    write(source / "export.json", json.dumps(facts).encode())
+    survey = survey_source(source, tmp_path / "work", lambda _: None)
+    assert survey.classes == {"cat": 3, "dog": 3}
+
+
+def test_options_of_the_user_win_and_others_of_a_stranger_are_not_used(tmp_path: Path) -> None:
+    stated = {"labels": "folder", "exclude_list": "/etc/passwd", "classes": ["cat", "dog"]}
+    facts = {"shardprep_export": 1, "layout": "folder", "build": stated}
+    members = {f"{name}/{i}.png": png(8, 8, seed=i) for name in ("cat", "dog") for i in range(3)}
+    source = write_folder(tmp_path / "pets", members)
+    write(source / "export.json", json.dumps(facts).encode())
+    made = build(source, tmp_path / "out", size="none", format="keep", classes=("dog", "cat"))
+    assert made.manifest.labels.names == ("dog", "cat")
+    assert made.manifest.totals.num_written == 6
