@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from shardprep.catalog.candidates import match_ids
 from shardprep.catalog.decision.column_evidence import LIKELY, LabelColumns, found_columns
 from shardprep.catalog.decision.mask_sets import (
@@ -39,6 +41,7 @@ from shardprep.catalog.objects.mask_files import matching, pair_masks
 from shardprep.catalog.objects.mask_values import (
     NUMBERED,
     Colour,
+    are_masks,
     colour_files,
     hold_numbers,
     look,
@@ -68,9 +71,16 @@ _NO_CLASS = re.compile(r"\b(images?|imgs?|inputs?|data|originals?|raw|rgb|photos
 
 
 def mask_files(view: View) -> Sequence[Reading]:
-    """Return how to read a source with masks: which masks, and which files to leave out."""
+    """Return how to read a source with masks: which masks, and which files to leave out.
+
+    Folders named like masks, whose files look so and pair with no images, are asked for.
+    """
     if not view.is_open("masks", "boxes", "points", "stack", "target_image"):
         return []
+    return _of_sets(view) or _unpaired(view)
+
+
+def _of_sets(view: View) -> Sequence[Reading]:
     members = view.candidates
     every = find_kinds(members)
     kinds = named_alike(every)
@@ -86,6 +96,22 @@ def mask_files(view: View) -> Sequence[Reading]:
     for one in usable:
         pair_set(one, pictures, (members, keys), [other for other in sets if other is not one])
     return _readings(view, sets)
+
+
+def _unpaired(view: View) -> list[Reading]:
+    folders = view.members.keys.folders
+    masks = find_masks(view.members.keys).num_masks
+    of_masks = folders.fit(lambda path: not masks.keys().isdisjoint(path.split("/")))
+    if not masks or of_masks.all() or not of_masks.any():
+        return []
+    parts = (np.flatnonzero(fits) for fits in (of_masks, ~of_masks))
+    some = [view.members.take(rows[:: len(rows) // NUM_PROBES + 1]) for rows in parts]
+    seen = [[are_masks([one], MOST_PIXELS) for one in several] for several in some]
+    if not all(seen[0]) or 2 * sum(seen[1]) > len(seen[1]):
+        return []
+    globs = tuple(f"{glob.escape(name)}/*" for name in masks)
+    why = f"{counted(int(of_masks.sum()), 'mask')} in {', '.join(masks)} that no images pair with"
+    return [Reading({"exclude": globs}, f"{why} are left out"), Reading({}, f"{why} are images")]
 
 
 def asked_masks(view: View) -> View:
@@ -113,7 +139,7 @@ def asked_masks(view: View) -> View:
 def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
     """Return a reading for each set of masks that fits, and those with labels or boxes."""
     members, found = view.candidates, list[Reading]()
-    sets = _joined(sets, list(members.keys))
+    sets = _joined(sets, members)
     usable = [one for one in sets if one.pattern]
     for one in usable:
         rows = [row for kind in one.kinds for row in kind.rows.values()]
@@ -131,6 +157,12 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
         classes = {*class_files(one.files.keys, members.keys).values()} if is_named else set()
         rest = [other for other in sets if classes.isdisjoint(other.files.keys)]
         globs = tuple(dict.fromkeys(other.glob for other in rest if other.glob != one.glob))
+        globs += tuple(
+            f"*{glob.escape(other.ending)}.*"
+            for other in rest
+            if other.glob == one.glob and one.ending and other.ending.endswith(one.ending)
+            if other is not one
+        )
         out = matched(list(members.keys), [*globs, one.glob], "exclude")
         images = [key for key, is_out in zip(members.keys, out, strict=True) if not is_out]
         found += _of_set(view, one, images, {"exclude": globs} if globs else {})
@@ -147,8 +179,9 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
     return found
 
 
-def _joined(sets: Sequence[MaskSet], keys: Sequence[str]) -> Sequence[MaskSet]:
-    """Return the sets; sets of one folder whose names end differently are joined as classes."""
+def _joined(sets: Sequence[MaskSet], members: Members) -> Sequence[MaskSet]:
+    """Return the sets; binary masks of one folder whose names end differently are classes."""
+    keys = list(members.keys)
     of_text: defaultdict[tuple[str, str], list[MaskSet]] = defaultdict(list)
     for one in sets:
         start, end, rest = one.pattern.rpartition(one.ending or "{stem}")
@@ -156,6 +189,8 @@ def _joined(sets: Sequence[MaskSet], keys: Sequence[str]) -> Sequence[MaskSet]:
             of_text[one.folder, f"{start}{end[:1]}{{class}}{rest}"].append(one)
     for (folder, text), several in of_text.items():
         shown = {key for one in several for key in one.files.keys}
+        if any(_has_classes(one, members) for one in several):
+            continue
         if len(several) > 1 and matching(keys, parse_mask_pattern(text)).keys() == shown:
             kinds = [kind for one in several for kind in one.kinds]
             files = pair_masks(keys, parse_mask_pattern(text))

@@ -45,6 +45,10 @@ NUM_PROBES = 8
 _MOST_ENDINGS = 6
 _USUAL = 0.1
 """Minimum share of the files of a folder for an ending of their names."""
+_KIND = re.compile(
+    r"[-_. ](inst(ance)?s?|sem(antic)?|panoptic|binary|colou?rs?|train)$", re.IGNORECASE
+)
+"""A word before the ending of a mask: `_inst_label` is not `_label`."""
 _ENDING = re.compile(r"([-_. ](rgb|gt|images?|imgs?|masks?))?[-_. ](?=\d*[^\W\d_])[^\W_]+$")
 _TWO_WORDS = re.compile(r"[-_. ][^\W_]+[-_. ]")
 _OF_MASKS = re.compile(
@@ -146,7 +150,8 @@ def find_kinds(members: Members) -> list[Kind]:
 
 def _ending(name: str) -> str:
     if (match := MASK_ENDING.search(name)) and match.start() and match[1].lower() != "l":
-        return match[1]
+        kind = _KIND.search(name[: match.start()])
+        return name[kind.start() :] if kind and kind.start() else match[1]
     match = _ENDING.search(name)
     return match[0] if match and match.start() else ""
 
@@ -265,6 +270,7 @@ def pair_set(
 ) -> None:
     """Set the pattern of a set and its pairs, if a pattern fits its masks and no picture."""
     members, keys = source
+    ends = tuple(other.ending for other in others if other.ending not in ("", one.ending))
     shown = [key for kind in one.kinds for key in _keys(kind, members)]
     is_out = matched(keys, [other.glob for other in others], "exclude")
     no_images = {key for key, out in zip(keys, is_out, strict=True) if out}
@@ -285,7 +291,11 @@ def pair_set(
         except SourceError:
             continue
         num_paired = len(files.keys) - len(files.without_image)
-        if num_paired >= ENOUGH * len(files.keys) and _are_alike(files, members, one):
+        longer = files.without_image if one.ending else ()  # `_inst_label` fits `_label`
+        num_others = sum(key.rpartition(".")[0].endswith(ends) for key in longer)
+        if num_paired >= ENOUGH * (len(files.keys) - num_others) and _are_alike(
+            files, members, one
+        ):
             one.pattern, one.files = text, files
             return
 

@@ -196,6 +196,19 @@ class Relation(NamedTuple):
     """What names of inputs have after the id of their target, without their own end."""
     pairs: tuple[tuple[int, int], ...]
     """Rows of a target and of an input."""
+    ends: tuple[str, ...] = ()
+    """What names of targets have after the whole name of their input, if that is why they pair."""
+
+
+def either_way(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
+    """Return the relation of two kinds of pictures, also if names of targets begin with inputs."""
+    if relation := related(members, targets, inputs):
+        return relation
+    other = related(members, inputs, targets)
+    if other is None or any([*other.target, *other.input]) or not all(other.rests):
+        return None
+    pairs = tuple((target, own) for own, target in other.pairs)
+    return Relation(other.input, other.target, (), pairs, other.rests)
 
 
 def related(members: Members, targets: Rows, inputs: Rows) -> Relation | None:

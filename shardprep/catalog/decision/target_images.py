@@ -16,8 +16,8 @@ from shardprep.catalog.decision.pairs import (
     Pictures,
     Relation,
     common_start,
+    either_way,
     likeness,
-    related,
 )
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.names import folder_splits, stem, words_of
@@ -51,6 +51,8 @@ _MOST_DEPTH = 6
 _MOST_NAMES = 64
 _MOST_KINDS = 6
 _FEWEST = 3
+_A_PAIR = 2
+"""Two folders of images may be kinds of pictures, whatever their names are."""
 _MOST_ROWS = 4096
 _OPTION = OptionName("target_image")
 Rows = NDArray[np.int64]
@@ -107,7 +109,10 @@ def _sets_of_kinds(members: Members, places: Mapping[int, str]) -> Iterator[list
         words = {name: _words(name) for name in set(names)}
         numbers = {one: i for i, one in enumerate(dict.fromkeys(words[name] for name in names))}
         division = tuple(numbers[words[name]] for name in names)
-        if not 2 <= len(numbers) <= _MOST_KINDS or division in seen or not _are_kinds(numbers):
+        if not 2 <= len(numbers) <= _MOST_KINDS or division in seen:
+            continue
+        is_pair = len(numbers) == _A_PAIR and all(depth in (len(one) - 1, -1) for one in parts)
+        if not (is_pair or _are_kinds(numbers)):
             continue
         seen.add(division)
         kinds = []
@@ -185,8 +190,12 @@ def _are_sensors(kinds: Iterable[Sequence[str]]) -> bool:
 
 def _are_kinds(kinds: Collection[Sequence[str]]) -> bool:
     """Return whether words may name kinds of pictures: A, B and C may, cat and dog may not."""
+    return any(_sides(kinds)) or _are_named(kinds)
+
+
+def _are_named(kinds: Iterable[Sequence[str]]) -> bool:
     are_letters = all(len(word) == 1 for words in kinds for word in words)
-    return any(_sides(kinds)) or are_letters or _are_sensors(kinds)
+    return are_letters or _are_sensors(kinds)
 
 
 def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Reading]:
@@ -212,7 +221,12 @@ def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Re
             and (one.likeness.is_same or (one.likeness.num_pairs and not needs_likeness))
         ]
         out = [one.kind for one in pairs if one not in inputs and one.kind.folders]
-        if inputs and (reading := _reading(view, target, inputs, out)):
+        reading = _reading(view, target, inputs, out) if inputs else None
+        if inputs and not reading and target.folders and len(kinds) == _A_PAIR:
+            alone = {"exclude": (f"{target.glob}/*",), "labels": "none"}
+            why = f"{target.glob} has the scenes and names of the others; no pattern pairs them"
+            return [Reading(alone, why), Reading({"labels": "folder"}, "the folders are classes")]
+        if reading:
             found.append(reading)
             others = [one.kind for one in pairs if one.kind.folders]
             by_class = [_by_class(others)] if _has_classes(view, target) else []
@@ -222,6 +236,8 @@ def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Re
             found += by_class
             if all(one.likeness.has_hues and not one.likeness.is_same for one in inputs):
                 found.append(Reading({"labels": "folder"}, "the scenes of their pictures differ"))
+            elif len(found) == len(kinds) and not (any(sides) or _are_named(words)):
+                found.append(Reading({"labels": "folder"}, "the two folders are classes"))
     return found
 
 
@@ -250,7 +266,7 @@ def _has_documents(view: View) -> bool:
 
 
 def _pair(members: Members, target: _Kind, kind: _Kind, pictures: Pictures) -> _Pair | None:
-    relation = related(members, target.rows, kind.rows)
+    relation = either_way(members, target.rows, kind.rows)
     if relation is None:
         return None
     pairs = [(members[one], members[other]) for one, other in relation.pairs]
@@ -275,6 +291,9 @@ def _patterns(members: Members, target: _Kind, inputs: Sequence[_Pair]) -> Itera
     ends = {key[key.rfind(".") :] for key in keys}
     end = ends.pop() if len(ends) == 1 else ".*"
     own = relation.target
+    if relation.ends:
+        yield f"{target.glob}/{{stem}}{common_start(relation.ends)}*{end}"
+        return
     names = [f"{{dir}}/{own.start}{end}"] if own.start == stem(keys[0]) else []
     if all(one.relation.input == own and set(one.relation.rests) == {""} for one in inputs):
         of_inputs = [members.keys[row] for one in inputs for _, row in one.relation.pairs]
