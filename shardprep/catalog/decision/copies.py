@@ -71,7 +71,7 @@ def copies(view: View) -> Sequence[Reading]:
     for path, number in _thumbnails(members).items():
         globs.append(f"{glob.escape(path)}/*")
         reasons.append(f"{counted(number, 'thumbnail')} in {path} of images beside it")
-    for path, number in _conversions(members).items():
+    for path, number in _conversions(members, view.pictures).items():
         globs.append(f"{glob.escape(path)}/*")
         reasons.append(f"{counted(number, 'image')} in {path} again in another format")
     options: dict[str, Any] = {"exclude": tuple(globs)} if globs else {}
@@ -92,7 +92,7 @@ def _thumbnails(members: Members) -> dict[str, int]:
     return {path: counts[path] for path in small} if are_paired else {}
 
 
-def _conversions(members: Members) -> dict[str, int]:
+def _conversions(members: Members, pictures: Pictures) -> dict[str, int]:
     """Return folders of pictures that are lossless in another folder → number of images.
 
     Only the format differs in the names of both folders: `png_images/` and `jpeg_images/`.
@@ -103,7 +103,7 @@ def _conversions(members: Members) -> dict[str, int]:
         if kept in found or _FORMAT.sub("*", kept) != _FORMAT.sub("*", top):
             continue
         others, own = (_stems_below(members, one) for one in (kept, top))
-        both, pictures = [one for one in own if one in others], Pictures()
+        both = [one for one in own if one in others]
         pairs = [(members[own[one]], members[others[one]]) for one in both[:_MOST_READ]]
         is_whole = len(both) >= _NEARLY_ALL * len(own) and pairs[0][1].key.lower().endswith(
             _LOSSLESS
@@ -125,9 +125,8 @@ def variants(view: View) -> Sequence[Reading]:
     """Return a reading for each of several folders that show the same scenes in other pixels."""
     if not view.is_open("labels", "root", "masks", "target_image", "stack", "boxes"):
         return []
-    members = view.members
     for folder, others in _compared(view.folders, has_parent=False):
-        if any(_are_variants(members, folder, one) for one in others):
+        if any(_are_variants(view, folder, one) for one in others):
             roots = sorted([folder.path, *others], key=natural_order)
             why = printable(f"{', '.join(roots)} show the same scenes: one of them")
             every = Reading({"labels": "folder"}, "all of them")
@@ -244,11 +243,12 @@ def _head(member: Member) -> bytes | None:
         return None
 
 
-def _are_variants(members: Members, folder: _Folder, other: str) -> bool:
+def _are_variants(view: View, folder: _Folder, other: str) -> bool:
+    members = view.members
     rows, found = _pairs(members, folder, other, _MOST_NAMES)
     rows, found = rows[found >= 0], found[found >= 0]
     if len(rows) < 2:
         return False
     some = np.unique(np.linspace(0, len(rows) - 1, _MOST_READ).astype(int))
     pairs = zip(members.take(rows[some]), members.take(found[some]), strict=True)
-    return likeness([*pairs], Pictures()).is_same
+    return likeness([*pairs], view.pictures).is_same

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.decision.pairs import (
     Likeness,
-    Pictures,
     Relation,
     common_start,
     either_way,
@@ -88,9 +87,9 @@ def target_images(view: View) -> Sequence[Reading]:
     options = ("labels", "target_image", "masks", "boxes", "points", "stack", "images")
     if not view.is_open(*options):
         return []
-    pictures, folders = Pictures(), view.members.keys.folders.firsts()
+    folders = view.members.keys.folders.firsts()
     for kinds in _sets_of_kinds(view.members, folders):
-        if readings := _readings(view, kinds, pictures):
+        if readings := _readings(view, kinds):
             return readings
     return _by_suffix(view.members) or _unlabelled(view, [*folders.values()])
 
@@ -198,7 +197,7 @@ def _are_named(kinds: Iterable[Sequence[str]]) -> bool:
     return are_letters or _are_sensors(kinds)
 
 
-def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Reading]:
+def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
     words = [kind.words for kind in kinds]
     sides = _sides(words)
     if not any(sides) and _has_documents(view):
@@ -209,7 +208,7 @@ def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Re
         if side < (1 in sides) or len(target.rows) < _FEWEST:
             continue
         rest = [kind for kind in kinds if kind is not target and len(kind.rows) >= _FEWEST]
-        pairs = [pair for kind in rest if (pair := _pair(view.members, target, kind, pictures))]
+        pairs = [pair for kind in rest if (pair := _pair(view, target, kind))]
         if side == 0 and any(one.likeness.are_masks for one in pairs):
             continue
         named = [one for one in pairs if id(one.kind) in are_inputs and one.is_picture]
@@ -265,12 +264,13 @@ def _has_documents(view: View) -> bool:
     return len(view.documents.members(".xml", ".txt", ".json")) >= _FEWEST
 
 
-def _pair(members: Members, target: _Kind, kind: _Kind, pictures: Pictures) -> _Pair | None:
+def _pair(view: View, target: _Kind, kind: _Kind) -> _Pair | None:
+    members = view.members
     relation = either_way(members, target.rows, kind.rows)
     if relation is None:
         return None
     pairs = [(members[one], members[other]) for one, other in relation.pairs]
-    return _Pair(kind, relation, likeness(pairs, pictures))
+    return _Pair(kind, relation, likeness(pairs, view.pictures))
 
 
 def _reading(
