@@ -205,3 +205,10 @@ def test_folders_are_the_labels_if_a_table_numbers_them(
     others = [*rows[:-1], rows[-1].replace(",", ",9")]  # one number is of no folder
     found = _outcome(tmp_path / "2", [*names], {"train.csv": ["id,grade", *others]})
     assert "train.csv, column 'grade'" in found.labels_from
+
+
+def test_facts_about_a_patient_are_no_labels_beside_a_column_of_labels(tmp_path: Path) -> None:
+    facts = _rows("True False", "False True", "True True False", "NEV MEL")
+    tables = {"metadata.csv": ["id,smoke,itch,biopsed,diagnostic", *facts]}
+    found = _outcome(tmp_path, _NAMES, tables)
+    assert found.facts["train/100.jpg"] == {"split": "train", "label": "NEV"}

@@ -10,8 +10,9 @@ import glob
 import itertools
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from posixpath import commonpath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ _MOST_DEPTH = 4
 _MOST_NAMES, _MOST_READ, _MOST_FORMATS, _HEAD = 1_000, 8, 32, 1 << 16
 _FORMAT = re.compile(r"(?<![^\W\d_])(png|jpe?g|bmp|tiff?|webp)s?(?![^\W\d_])", re.IGNORECASE)
 _OF_FORMAT = re.compile(rf"(.*/)?[^/]*{_FORMAT.pattern}[^/]*", re.IGNORECASE)
+_A_PAIR = 2
 _LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
 _THUMBNAIL = re.compile("[-_]?thumbnails?$", re.IGNORECASE)
 
@@ -131,7 +133,32 @@ def variants(view: View) -> Sequence[Reading]:
             why = printable(f"{', '.join(roots)} show the same scenes: one of them")
             every = Reading({"labels": "folder"}, "all of them")
             return [*(Reading({"root": one}, why) for one in roots), every]
-    return []
+    roots = _partitions(view)
+    why = f"{', '.join(roots)} have the same files in other splits or classes: one of them"
+    return [Reading({"root": one}, printable(why)) for one in roots]
+
+
+def _partitions(view: View) -> list[str]:
+    """Return folders beside each other whose classes and files are equal, though not the paths."""
+    start = commonpath(view.folders) if "" not in view.folders else ""
+    below = defaultdict[str, set[str]](set)
+    for path in view.folders:
+        rest = path[len(start) :].strip("/")
+        below[_joined(start, f"/{rest.partition('/')[0]}")].add(rest.rpartition("/")[2])
+        if len(below) > _A_PAIR:
+            return []
+    roots, members, index = sorted(below), view.members, view.index
+    classes = {*map(frozenset, below.values())}
+    if len(roots) != _A_PAIR or len(classes) > 1 or split_folders(roots):
+        return []
+    sizes = members.num_bytes
+    some = members.keys[:: len(members) // _MOST_READ + 1]
+    for key in some:
+        found = index.find(key.rpartition("/")[2])
+        own = [one for at in found for one in roots if index.keys[at].startswith(f"{one}/")]
+        if sorted(own) != roots or len({int(sizes[at]) for at in found}) > 1:
+            return []
+    return roots
 
 
 def _compared(

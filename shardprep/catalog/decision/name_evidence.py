@@ -139,6 +139,15 @@ def _of_test_names(
     stems = [*view.members.keys.take(rows[:_BLOCK]).stems(0)]
     end = common_start([one[::-1] for one in stems])[::-1]
     end = re.sub("^[^-_. ]+", "", end)
+    short = {path.rpartition("/")[2] for path in lost}
+    starts = {name: [one for one in classes if one.startswith(name)] for name in short}
+    if short - {""} and all(len(several) == 1 for several in starts.values()):
+        own = {*starts, *classes}.difference(*starts.values()) | {*short}
+        names = "|".join(map(re.escape, sorted(own)))
+        why = f"{counted(len(short), 'folder')} of test with the start of a class as name"
+        yield Reading({"labels": f"regex:/(?P<label>{names})[^/]*/[^/]+$"}, why)
+        yield Reading({"labels": "folder"}, "the test images of these folders without labels")
+        return
     own = {one.removesuffix(end) for one in stems}
     if len(own) > 1 and end and len(own & {*classes}) >= ENOUGH * len(own):
         after = rf"({re.escape(end)}\.[^./]+|/[^/]*(?<!{re.escape(end)})\.[^./]+)$"

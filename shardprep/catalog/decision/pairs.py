@@ -225,7 +225,9 @@ def either_way(members: Members, targets: Rows, inputs: Rows) -> Relation | None
     if relation := related(members, targets, inputs):
         return relation
     other = related(members, inputs, targets)
-    if other is None or any([*other.target, *other.input]) or not all(other.rests):
+    if other is None or any(other.target.end + other.input.end) or not all(other.rests):
+        return None
+    if other.target.start != other.input.start:
         return None
     pairs = tuple((target, own) for own, target in other.pairs)
     return Relation(other.input, other.target, (), pairs, other.rests)
