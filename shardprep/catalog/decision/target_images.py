@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardprep.catalog.decision.pairs import (
@@ -17,6 +18,7 @@ from shardprep.catalog.decision.pairs import (
     common_start,
     either_way,
     likeness,
+    spread,
 )
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.names import folder_splits, stem, words_of
@@ -24,8 +26,9 @@ from shardprep.catalog.objects.formats.annotated_source import ENOUGH
 from shardprep.catalog.objects.mask_files import MaskFiles, pair_masks
 from shardprep.errors import OptionError, OptionName, SourceError, counted
 from shardprep.recipe.object_rules import parse_mask_pattern
-from shardprep.source.members import Members
+from shardprep.source.members import Member, Members
 from shardprep.source.names import without_archive_suffix
+from shardprep.source.string_column import booleans
 
 _SPLITS = re.compile(
     "train(ing)?|tr|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval(uation)?|set|data(set)?|images?|imgs?"
@@ -200,7 +203,7 @@ def _are_named(kinds: Iterable[Sequence[str]]) -> bool:
 def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
     words = [kind.words for kind in kinds]
     sides = _sides(words)
-    if not any(sides) and _has_documents(view):
+    if not any(sides) and not _may_be_kinds(view, kinds):
         return []
     are_inputs = {id(kind) for kind, side in zip(kinds, sides, strict=True) if side < 0}
     found: list[Reading] = []
@@ -257,6 +260,29 @@ def _by_class(others: Sequence[_Kind]) -> Reading:
     out = tuple(f"{kind.glob}/*" for kind in others)
     options = {"labels": "folder", **({"exclude": out} if out else {})}
     return Reading(options, "the folders of the images may be classes")
+
+
+def _may_be_kinds(view: View, kinds: Sequence[_Kind]) -> bool:
+    if _has_documents(view):
+        return False
+    return _are_named([kind.words for kind in kinds]) or _are_same(view, *kinds)
+
+
+def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
+    """Return whether a few pictures of a kind have the scene of one of the other with their name.
+
+    Names of either kind may go on. It costs less than their whole relation does.
+    """
+    members = view.members
+    for rows, others in ((one.rows, other.rows), (other.rows, one.rows)):
+        keys, pairs = members.keys.take(others), list[tuple[Member, Member]]()
+        for row in spread(rows, _FEWEST):
+            fits = booleans(pc.match_substring(keys.array, f"/{stem(members.keys[row])}"))
+            found = others[fits][:1].tolist()
+            pairs += [(members[row], members[at]) for at in found]
+        if len(pairs) == _FEWEST and likeness(pairs, view.pictures).is_same:
+            return True
+    return False
 
 
 def _has_documents(view: View) -> bool:
