@@ -6,6 +6,7 @@ import pytest
 
 from shardprep.errors import QuestionError
 from tests.catalog.builders import catalog
+from tests.support.builders import jpeg
 from tests.support.scenes import picture
 
 if TYPE_CHECKING:
@@ -98,3 +99,18 @@ def test_pictures_that_are_there_again_in_another_format_are_left_out(tmp_path: 
 
 def test_other_scenes_in_folders_named_by_formats_stay(tmp_path: Path) -> None:
     assert len(keys(planned(tmp_path, converted(("png", "jpg"), "other ")))) == 24
+
+
+def test_two_partitions_of_the_same_files_are_asked_for(tmp_path: Path) -> None:
+    same = {f"{name}{i}": jpeg(16 + i, 16, i) for name in ("cup", "rim") for i in range(4)}
+    members = {
+        f"set/{way}/{'test' if name[-1] in odd else 'train'}/{name[:3]}/{name}.jpg": data
+        for way, odd in (("by_place", "0"), ("by_chance", "23"))
+        for name, data in same.items()
+    }
+    with pytest.raises(QuestionError) as error:
+        catalog(tmp_path / "1", members)
+    flags = [one.flags for one in error.value.choices]
+    assert flags == ["--root set/by_chance", "--root set/by_place"]
+    others = {key: data + b"0" * key.count("by_place") for key, data in members.items()}
+    assert len(catalog(tmp_path / "2", others).items) == 16

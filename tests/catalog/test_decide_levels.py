@@ -79,3 +79,13 @@ def test_pairs_of_files_that_differ_in_the_suffix_are_asked_for(tmp_path: Path) 
     found = flags(tmp_path, members | {f"{key[:-3]}png": png(16, 16) for key in members})
     assert found[0] == "--target-image '{dir}/{stem}.png'"
     assert "--labels folder" in found
+
+
+def test_folders_of_test_with_the_start_of_a_class_as_name_are_asked_for(tmp_path: Path) -> None:
+    keys = [f"train/{name}/{i}.jpg" for name in ("oak_left_T2", "ash_hilum_T1") for i in range(4)]
+    members = pictures(*keys, *(f"test/{name}/{i}.jpg" for name in ("oak", "ash") for i in (7, 8)))
+    found = flags(tmp_path / "1", members)
+    assert found == [r"--labels 'regex:/(?P<label>ash|oak)[^/]*/[^/]+$'", "--labels folder"]
+    made = catalog(tmp_path / "2", members, labels=r"regex:/(?P<label>ash|oak)[^/]*/[^/]+$")
+    assert made.label_names == ("ash", "oak")
+    assert len(made.items) == 12

@@ -245,3 +245,24 @@ def test_two_words_may_end_the_names_of_masks_in_folders_of_clips(tmp_path: Path
     assert masks_of(catalog(tmp_path, photos | masks | drawn)) == {
         key: [mask] for key, mask in zip(photos, masks, strict=True)
     }
+
+
+def test_masks_of_objects_are_told_from_masks_of_classes_by_the_word_before(
+    tmp_path: Path,
+) -> None:
+    members = files("scene", *numbered("images/train/a{}_image.jpg"))
+    members |= files("ids", *numbered("gt/train/a{}_label.png"))
+    members |= files("numbers", *numbered("gt/train/a{}_inst_label.png"))
+    made = catalog(tmp_path, members)
+    assert made.recipe.masks == "gt/{folder}/{stem[:-6]}_label.png"
+    assert {len(one.masks) for one in made.items} == {1}
+    assert len(made.items) == 6
+
+
+def test_masks_that_no_image_pairs_with_are_left_out_or_asked_for(tmp_path: Path) -> None:
+    members = files("scene", *numbered("set/images/cell{}.jpg"))
+    members |= files("mask", *numbered("set/masks/tumour-{}x.png"))
+    found = flags(tmp_path, members)
+    assert found[0]["exclude"] == ("masks/*",)
+    made = catalog(tmp_path / "2", members, exclude="masks/*")
+    assert {item.key for item in made.items} == {*numbered("set/images/cell{}.jpg")}

@@ -190,3 +190,25 @@ def test_several_images_of_an_id_are_asked_for_with_their_tags(tmp_path: Path) -
     lines = [f"{100 + i},{tags[i % 4]}" for i in range(8)]
     found = _outcome(tmp_path, names, {"train.csv": ["image,tags", *lines]})
     assert "--include '*.jpg' --labels csv:train.csv:image:tags --separator ' ' (" in found.error
+
+
+@pytest.mark.parametrize(
+    ("numbers", "label"), [({"mild": 1, "no": 0}, "mild"), ({"00001": 1, "00007": 7}, "00001")]
+)
+def test_folders_are_the_labels_if_a_table_numbers_them(
+    tmp_path: Path, numbers: Mapping[str, int], label: str
+) -> None:
+    names = {f"{folder}/a{i}f{n}.jpg": n for folder, n in numbers.items() for i in range(4)}
+    rows = [f"{name.rpartition('/')[2]},{n}" for name, n in names.items()]
+    found = _outcome(tmp_path / "1", [*names], {"train.csv": ["id,grade", *rows]})
+    assert found.facts[next(iter(names))]["label"] == label
+    others = [*rows[:-1], rows[-1].replace(",", ",9")]  # one number is of no folder
+    found = _outcome(tmp_path / "2", [*names], {"train.csv": ["id,grade", *others]})
+    assert "train.csv, column 'grade'" in found.labels_from
+
+
+def test_facts_about_a_patient_are_no_labels_beside_a_column_of_labels(tmp_path: Path) -> None:
+    facts = _rows("True False", "False True", "True True False", "NEV MEL")
+    tables = {"metadata.csv": ["id,smoke,itch,biopsed,diagnostic", *facts]}
+    found = _outcome(tmp_path, _NAMES, tables)
+    assert found.facts["train/100.jpg"] == {"split": "train", "label": "NEV"}

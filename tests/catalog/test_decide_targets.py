@@ -118,3 +118,27 @@ def test_folders_of_splits_of_one_kind_are_no_classes(tmp_path: Path) -> None:
     made = catalog(tmp_path, pictures({"S_train_HR/#.png": "scene", "S_valid_HR/1#.png": "scene"}))
     assert made.recipe.labels == "none"
     assert made.label_names == ()
+
+
+def test_two_folders_with_the_same_scenes_are_asked_for_whatever_they_are_called(
+    tmp_path: Path,
+) -> None:
+    members = pictures({"portraits/#.jpg": "scene", "cartoons/#.jpg": "dark"})
+    with pytest.raises(QuestionError) as error:
+        catalog(tmp_path, members)
+    assert [one.flags for one in error.value.choices] == [
+        "--target-image 'cartoons/{name}'",
+        "--target-image 'portraits/{name}'",
+        "--labels folder",
+    ]
+
+
+def test_pairs_whose_names_end_differently_in_each_split_are_no_classes(tmp_path: Path) -> None:
+    members = pictures(
+        {"train/shadow/a#.jpg": "dark", "train/shadow_free/a#_no_shadow.jpg": "scene"}
+    )
+    members |= pictures({"test/shadow/b#.jpg": "dark", "test/shadow_free/b#_free.jpg": "scene"})
+    with pytest.raises(QuestionError) as error:
+        catalog(tmp_path, members)
+    flags = [one.flags for one in error.value.choices]
+    assert flags == ["--exclude 'shadow_free/*' --labels none", "--labels folder"]

@@ -145,3 +145,24 @@ def test_a_long_document_that_names_images_is_not_passed_over(tmp_path: Path) ->
     members = pictures(*(f"images/{name}" for name in names))
     members["weather.ndjson"] = "\n".join(map(json.dumps, frames)).encode()
     assert "weather.ndjson" in choices(tmp_path, members)[0].why
+
+
+@pytest.mark.parametrize("place", ["truth/{}/{}.jpg.txt", "truth/{1}.txt"])
+def test_documents_of_single_images_are_not_passed_over_for_folders_of_classes(
+    tmp_path: Path, place: str
+) -> None:
+    pairs = [(name, f"{name}{i}") for name in ("cat", "dog", "elk") for i in range(4)]
+    members = pictures(*(f"images/{name}/{file}.jpg" for name, file in pairs))
+    members |= {place.format(*pair): b"% form 3\n(4,3),(16,12),person" for pair in pairs}
+    flags = [one.flags for one in choices(tmp_path, members)]
+    assert flags == ["--labels none", "--labels folder"]
+
+
+def test_numbers_that_divide_folders_of_images_are_not_passed_over(tmp_path: Path) -> None:
+    keys = [f"{name}/{name}{i}.jpg" for name in ("chair", "mug") for i in range(6)]
+    members = pictures(*keys)
+    finer = [f"{key} {10 * ('mug' in key) + i % 6 // 2}" for i, key in enumerate(keys)]
+    members["items.txt"] = "\n".join(["path class super", *finer]).encode()
+    assert "items.txt" in choices(tmp_path / "1", members)[0].why
+    members["items.txt"] = "\n".join(f"{key} {int('mug' in key)}" for key in keys).encode()
+    assert catalog(tmp_path / "2", members).label_names == ("chair", "mug")

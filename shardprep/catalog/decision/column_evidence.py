@@ -29,8 +29,8 @@ SHARED, CERTAIN, STRONG, LIKELY, WEAK = 5, 4, 3, 2, 1
 word of the title, or columns of flags; cells like classes; cells of ids, measures and the like."""
 _LABELS = frozenset((
     "label", "labels", "class", "classes", "category", "categories", "target", "targets", "genre",
-    "genres", "tag", "tags", "diagnosis", "disease", "diseases", "species", "breed", "finding",
-    "findings", "attribute", "attributes", "emotion", "grade",
+    "genres", "tag", "tags", "diagnosis", "diagnostic", "disease", "diseases", "species", "breed",
+    "finding", "findings", "attribute", "attributes", "emotion", "grade",
 ))  # fmt: skip
 _SETS = frozenset(("tags", "labels", "classes", "genres", "findings", "attributes", "categories"))
 _ABOUT = frozenset((
@@ -166,7 +166,10 @@ def _groups(
     flags = tuple(one for one in flag_columns(match) if one in titles)
     if len(flags) > 1:
         is_all = len(flags) == len([one for one in titles if not is_about(one)])
-        strength = STRONG if is_all or len(flags) > 2 else LIKELY
+        rest = [one for one in titles if one not in flags and not _LABELS.isdisjoint(words_of(one))]
+        texts = {x for one in rest for x in match.table.cells(match.table.column(one))[:_SAMPLE]}
+        rest = [] if len(texts) < 2 or any(x in text for x in flags for text in texts) else rest
+        strength = STRONG if is_all or (len(flags) > 2 and not rest) else LIKELY
         strength = SHARED if {*flags} == {*shown} else strength
         yield _columns(match, flags, strength, _flag_kinds(match, flags, tables))
     for rule in target_proposals(match, tables, titles):

@@ -10,8 +10,9 @@ import glob
 import itertools
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from posixpath import commonpath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ _MOST_DEPTH = 4
 _MOST_NAMES, _MOST_READ, _MOST_FORMATS, _HEAD = 1_000, 8, 32, 1 << 16
 _FORMAT = re.compile(r"(?<![^\W\d_])(png|jpe?g|bmp|tiff?|webp)s?(?![^\W\d_])", re.IGNORECASE)
 _OF_FORMAT = re.compile(rf"(.*/)?[^/]*{_FORMAT.pattern}[^/]*", re.IGNORECASE)
+_A_PAIR = 2
 _LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
 _THUMBNAIL = re.compile("[-_]?thumbnails?$", re.IGNORECASE)
 
@@ -71,7 +73,7 @@ def copies(view: View) -> Sequence[Reading]:
     for path, number in _thumbnails(members).items():
         globs.append(f"{glob.escape(path)}/*")
         reasons.append(f"{counted(number, 'thumbnail')} in {path} of images beside it")
-    for path, number in _conversions(members).items():
+    for path, number in _conversions(members, view.pictures).items():
         globs.append(f"{glob.escape(path)}/*")
         reasons.append(f"{counted(number, 'image')} in {path} again in another format")
     options: dict[str, Any] = {"exclude": tuple(globs)} if globs else {}
@@ -92,7 +94,7 @@ def _thumbnails(members: Members) -> dict[str, int]:
     return {path: counts[path] for path in small} if are_paired else {}
 
 
-def _conversions(members: Members) -> dict[str, int]:
+def _conversions(members: Members, pictures: Pictures) -> dict[str, int]:
     """Return folders of pictures that are lossless in another folder → number of images.
 
     Only the format differs in the names of both folders: `png_images/` and `jpeg_images/`.
@@ -103,7 +105,7 @@ def _conversions(members: Members) -> dict[str, int]:
         if kept in found or _FORMAT.sub("*", kept) != _FORMAT.sub("*", top):
             continue
         others, own = (_stems_below(members, one) for one in (kept, top))
-        both, pictures = [one for one in own if one in others], Pictures()
+        both = [one for one in own if one in others]
         pairs = [(members[own[one]], members[others[one]]) for one in both[:_MOST_READ]]
         is_whole = len(both) >= _NEARLY_ALL * len(own) and pairs[0][1].key.lower().endswith(
             _LOSSLESS
@@ -125,14 +127,38 @@ def variants(view: View) -> Sequence[Reading]:
     """Return a reading for each of several folders that show the same scenes in other pixels."""
     if not view.is_open("labels", "root", "masks", "target_image", "stack", "boxes"):
         return []
-    members = view.members
     for folder, others in _compared(view.folders, has_parent=False):
-        if any(_are_variants(members, folder, one) for one in others):
+        if any(_are_variants(view, folder, one) for one in others):
             roots = sorted([folder.path, *others], key=natural_order)
             why = printable(f"{', '.join(roots)} show the same scenes: one of them")
             every = Reading({"labels": "folder"}, "all of them")
             return [*(Reading({"root": one}, why) for one in roots), every]
-    return []
+    roots = _partitions(view)
+    why = f"{', '.join(roots)} have the same files in other splits or classes: one of them"
+    return [Reading({"root": one}, printable(why)) for one in roots]
+
+
+def _partitions(view: View) -> list[str]:
+    """Return folders beside each other whose classes and files are equal, though not the paths."""
+    start = commonpath(view.folders) if "" not in view.folders else ""
+    below = defaultdict[str, set[str]](set)
+    for path in view.folders:
+        rest = path[len(start) :].strip("/")
+        below[_joined(start, f"/{rest.partition('/')[0]}")].add(rest.rpartition("/")[2])
+        if len(below) > _A_PAIR:
+            return []
+    roots, members, index = sorted(below), view.members, view.index
+    classes = {*map(frozenset, below.values())}
+    if len(roots) != _A_PAIR or len(classes) > 1 or split_folders(roots):
+        return []
+    sizes = members.num_bytes
+    some = members.keys[:: len(members) // _MOST_READ + 1]
+    for key in some:
+        found = index.find(key.rpartition("/")[2])
+        own = [one for at in found for one in roots if index.keys[at].startswith(f"{one}/")]
+        if sorted(own) != roots or len({int(sizes[at]) for at in found}) > 1:
+            return []
+    return roots
 
 
 def _compared(
@@ -244,11 +270,12 @@ def _head(member: Member) -> bytes | None:
         return None
 
 
-def _are_variants(members: Members, folder: _Folder, other: str) -> bool:
+def _are_variants(view: View, folder: _Folder, other: str) -> bool:
+    members = view.members
     rows, found = _pairs(members, folder, other, _MOST_NAMES)
     rows, found = rows[found >= 0], found[found >= 0]
     if len(rows) < 2:
         return False
     some = np.unique(np.linspace(0, len(rows) - 1, _MOST_READ).astype(int))
     pairs = zip(members.take(rows[some]), members.take(found[some]), strict=True)
-    return likeness([*pairs], Pictures()).is_same
+    return likeness([*pairs], view.pictures).is_same

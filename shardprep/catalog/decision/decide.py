@@ -80,7 +80,8 @@ def _followed(view: View, readings: Sequence[Reading], stages: Sequence[Stage]) 
     """
     several: list[list[Choice]] = []
     for reading in readings:
-        further = stages if reading.options.keys() <= _SELECTION else stages[1:]
+        is_selection = bool(reading.options) and reading.options.keys() <= _SELECTION
+        further = stages if is_selection else stages[1:]
         try:
             own = _decided(view.read_as(reading), further)
             several.append([_choice(_options(own), reading.why)])

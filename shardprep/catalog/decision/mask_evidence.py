@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from shardprep.catalog.candidates import match_ids
 from shardprep.catalog.decision.column_evidence import LIKELY, LabelColumns, found_columns
 from shardprep.catalog.decision.mask_sets import (
-    MOST_PIXELS,
     NUM_PROBES,
     SPLIT_WORD,
     MaskSet,
@@ -22,7 +23,6 @@ from shardprep.catalog.decision.mask_sets import (
     named_alike,
     pair_set,
 )
-from shardprep.catalog.decision.pairs import Pictures
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ENOUGH, are_classes
 from shardprep.catalog.names import (
@@ -41,17 +41,17 @@ from shardprep.catalog.objects.mask_values import (
     Colour,
     colour_files,
     hold_numbers,
-    look,
 )
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.row_matching import united
 from shardprep.errors import Choice, OptionName, QuestionError, SourceError, counted
 from shardprep.recipe.object_rules import parse_mask_pattern
-from shardprep.source.members import Members
 from shardprep.source.string_column import Texts
 
 _MOST_TABLES = 2
+_NUM_SAMPLES = 16
+"""Masks of a set that are looked at to tell numbers of objects from classes."""
 _MOST = 0.75
 """Minimum share of the training images that have a mask, so that masks are what a source has."""
 _EQUAL = 0.95
@@ -68,15 +68,24 @@ _NO_CLASS = re.compile(r"\b(images?|imgs?|inputs?|data|originals?|raw|rgb|photos
 
 
 def mask_files(view: View) -> Sequence[Reading]:
-    """Return how to read a source with masks: which masks, and which files to leave out."""
+    """Return how to read a source with masks: which masks, and which files to leave out.
+
+    Folders named like masks, whose files look so and pair with no images, are asked for.
+    """
     if not view.is_open("masks", "boxes", "points", "stack", "target_image"):
         return []
+    return _of_sets(view) or _unpaired(view)
+
+
+def _of_sets(view: View) -> Sequence[Reading]:
     members = view.candidates
     every = find_kinds(members)
     kinds = named_alike(every)
-    sets, pictures = mask_sets(kinds, members) if len(kinds) > 1 else ([], [])
+    sets, pictures = mask_sets(kinds, members, view.pictures) if len(kinds) > 1 else ([], [])
     if not (sets and pictures) and find_masks(members.keys).num_masks:
-        sets, pictures = mask_sets(every, members)  # a folder for each image, with any names
+        sets, pictures = mask_sets(
+            every, members, view.pictures
+        )  # a folder for each image, with any names
     usable = [one for one in sets if not one.is_drawn]
     if not usable or not pictures:
         return []
@@ -86,6 +95,22 @@ def mask_files(view: View) -> Sequence[Reading]:
     for one in usable:
         pair_set(one, pictures, (members, keys), [other for other in sets if other is not one])
     return _readings(view, sets)
+
+
+def _unpaired(view: View) -> list[Reading]:
+    folders = view.members.keys.folders
+    masks = find_masks(view.members.keys).num_masks
+    of_masks = folders.fit(lambda path: not masks.keys().isdisjoint(path.split("/")))
+    if not masks or of_masks.all() or not of_masks.any():
+        return []
+    parts = (np.flatnonzero(fits) for fits in (of_masks, ~of_masks))
+    some = [view.members.take(rows[:: len(rows) // NUM_PROBES + 1]) for rows in parts]
+    seen = [[view.pictures.are_masks([one]) for one in several] for several in some]
+    if not all(seen[0]) or 2 * sum(seen[1]) > len(seen[1]):
+        return []
+    globs = tuple(f"{glob.escape(name)}/*" for name in masks)
+    why = f"{counted(int(of_masks.sum()), 'mask')} in {', '.join(masks)} that no images pair with"
+    return [Reading({"exclude": globs}, f"{why} are left out"), Reading({}, f"{why} are images")]
 
 
 def asked_masks(view: View) -> View:
@@ -113,24 +138,31 @@ def asked_masks(view: View) -> View:
 def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
     """Return a reading for each set of masks that fits, and those with labels or boxes."""
     members, found = view.candidates, list[Reading]()
-    sets = _joined(sets, list(members.keys))
+    sets = _joined(sets, view)
     usable = [one for one in sets if one.pattern]
     for one in usable:
         rows = [row for kind in one.kinds for row in kind.rows.values()]
-        kept = [] if one.colours else [members[row] for row in rows]
+        rows = [] if one.colours else rows[:: len(rows) // _NUM_SAMPLES + 1]
+        kept = [members[row] for row in rows]
         is_named = OF_OBJECTS.search(f"{one.folder}/") is not None
-        one.num_numbers = is_named or hold_numbers(kept, MOST_PIXELS, view.documents)
+        one.num_numbers = is_named or hold_numbers(map(view.pictures.values, kept), view.documents)
     if view.recipe.instances and any(one.num_numbers for one in usable):
         usable = [one for one in usable if one.num_numbers]
-    elif any(not one.num_numbers and _has_classes(one, members) for one in usable):
+    elif any(not one.num_numbers and _has_classes(one, view) for one in usable):
         usable = [one for one in usable if not one.num_numbers]
     if len(usable) > 1:
-        usable = [one for one in usable if not _are_equal(one, members)] or usable
+        usable = [one for one in usable if not _are_equal(one, view)] or usable
     for one in usable:
         is_named = OF_OBJECTS.search(f"{one.folder}/") is not None
         classes = {*class_files(one.files.keys, members.keys).values()} if is_named else set()
         rest = [other for other in sets if classes.isdisjoint(other.files.keys)]
         globs = tuple(dict.fromkeys(other.glob for other in rest if other.glob != one.glob))
+        globs += tuple(
+            f"*{glob.escape(other.ending)}.*"
+            for other in rest
+            if other.glob == one.glob and one.ending and other.ending.endswith(one.ending)
+            if other is not one
+        )
         out = matched(list(members.keys), [*globs, one.glob], "exclude")
         images = [key for key, is_out in zip(members.keys, out, strict=True) if not is_out]
         found += _of_set(view, one, images, {"exclude": globs} if globs else {})
@@ -147,8 +179,9 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
     return found
 
 
-def _joined(sets: Sequence[MaskSet], keys: Sequence[str]) -> Sequence[MaskSet]:
-    """Return the sets; sets of one folder whose names end differently are joined as classes."""
+def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
+    """Return the sets; binary masks of one folder whose names end differently are classes."""
+    keys = list(view.candidates.keys)
     of_text: defaultdict[tuple[str, str], list[MaskSet]] = defaultdict(list)
     for one in sets:
         start, end, rest = one.pattern.rpartition(one.ending or "{stem}")
@@ -156,6 +189,8 @@ def _joined(sets: Sequence[MaskSet], keys: Sequence[str]) -> Sequence[MaskSet]:
             of_text[one.folder, f"{start}{end[:1]}{{class}}{rest}"].append(one)
     for (folder, text), several in of_text.items():
         shown = {key for one in several for key in one.files.keys}
+        if any(_has_classes(one, view) for one in several):
+            continue
         if len(several) > 1 and matching(keys, parse_mask_pattern(text)).keys() == shown:
             kinds = [kind for one in several for kind in one.kinds]
             files = pair_masks(keys, parse_mask_pattern(text))
@@ -223,16 +258,16 @@ def _are_objects(of_image: Mapping[str, Sequence[str]]) -> bool:
     return are_several and own.isdisjoint(names) and all(map(_CODE.fullmatch, names))
 
 
-def _has_classes(one: MaskSet, members: Members) -> bool:
+def _has_classes(one: MaskSet, view: View) -> bool:
     row = next(iter(one.kinds[0].rows.values()))
-    seen = look(members[row], MOST_PIXELS)
+    seen = view.pictures.values(view.candidates[row])
     return seen is not None and max(len(seen.values), len(seen.colours)) > _BINARY
 
 
-def _are_equal(one: MaskSet, members: Members) -> bool:
+def _are_equal(one: MaskSet, view: View) -> bool:
     """Return whether the masks of all images are nearly equal: they are fields of view."""
-    pictures, rows = Pictures(), [row for kind in one.kinds for row in kind.rows.values()]
-    some = [members[row] for row in rows[:: len(rows) // NUM_PROBES + 1]]
+    pictures, rows = view.pictures, [row for kind in one.kinds for row in kind.rows.values()]
+    some = [view.candidates[row] for row in rows[:: len(rows) // NUM_PROBES + 1]]
     seen = [found.grey for member in some if (found := pictures.of(member)) is not None]
     return len(seen) > 2 and all(float((seen[0] * each).mean()) >= _EQUAL for each in seen)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardprep.catalog.decision.pairs import affixes
+from shardprep.catalog.decision.pairs import Pictures, affixes
 from shardprep.catalog.labels import ENOUGH
 from shardprep.catalog.names import (
     MASK_ENDING,
@@ -28,23 +28,23 @@ from shardprep.catalog.names import (
 )
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.mask_files import MaskFiles, SeveralImagesError, pair_masks
-from shardprep.catalog.objects.mask_values import (
-    Colour,
-    look,
-)
+from shardprep.catalog.objects.mask_values import Colour
 from shardprep.catalog.patterns import matched
 from shardprep.errors import SourceError
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.members import Members
 
 _MOST_NAMES, _MOST_FOLDERS = 4_096, 512
-MOST_PIXELS = 1 << 26
-_AT_EACH_END = 8
+_AT_EACH_END = 4
 """Kinds that are decoded, from the start and from the end of their list."""
 NUM_PROBES = 8
 _MOST_ENDINGS = 6
 _USUAL = 0.1
 """Minimum share of the files of a folder for an ending of their names."""
+_KIND = re.compile(
+    r"[-_. ](inst(ance)?s?|sem(antic)?|panoptic|binary|colou?rs?|train)$", re.IGNORECASE
+)
+"""A word before the ending of a mask: `_inst_label` is not `_label`."""
 _ENDING = re.compile(r"([-_. ](rgb|gt|images?|imgs?|masks?))?[-_. ](?=\d*[^\W\d_])[^\W_]+$")
 _TWO_WORDS = re.compile(r"[-_. ][^\W_]+[-_. ]")
 _OF_MASKS = re.compile(
@@ -146,7 +146,8 @@ def find_kinds(members: Members) -> list[Kind]:
 
 def _ending(name: str) -> str:
     if (match := MASK_ENDING.search(name)) and match.start() and match[1].lower() != "l":
-        return match[1]
+        kind = _KIND.search(name[: match.start()])
+        return name[kind.start() :] if kind and kind.start() else match[1]
     match = _ENDING.search(name)
     return match[0] if match and match.start() else ""
 
@@ -181,7 +182,9 @@ def _may_be_masks(kind: Kind) -> bool:
     return is_named_as_masks(f"{kind.folder} {kind.ending}")
 
 
-def mask_sets(kinds: Sequence[Kind], members: Members) -> tuple[list[MaskSet], list[Kind]]:
+def mask_sets(
+    kinds: Sequence[Kind], members: Members, pictures_of: Pictures
+) -> tuple[list[MaskSet], list[Kind]]:
     """Return the sets of masks among kinds, and the kinds of pictures; a sample is decoded."""
     named = [one for one in kinds if _may_be_masks(one)]
     others = [one for one in kinds if not _may_be_masks(one)]
@@ -190,7 +193,7 @@ def mask_sets(kinds: Sequence[Kind], members: Members) -> tuple[list[MaskSet], l
     for several in (named, others):
         middle = max(_AT_EACH_END, len(several) - _AT_EACH_END)
         for kind in several[:_AT_EACH_END] + several[middle:]:
-            colours = _colours(kind, members)
+            colours = _colours(kind, members, pictures_of)
             if colours is None:
                 pictures.append(kind)
             else:
@@ -245,12 +248,12 @@ def _of_every_split(part: str, in_use: Collection[str]) -> str:
     return SPLIT_WORD.sub("*", part)
 
 
-def _colours(kind: Kind, members: Members) -> set[Colour] | None:
+def _colours(kind: Kind, members: Members, pictures: Pictures) -> set[Colour] | None:
     """Return the colours of a kind of masks, {} if they have values; None for other pictures."""
     rows = list(kind.rows.values())
     colours: set[Colour] = set()
     for row in {rows[0], rows[len(rows) // 2]}:
-        seen = look(members[row], MOST_PIXELS)
+        seen = pictures.values(members[row])
         if seen is None or not (seen.is_mask or seen.has_few_colours):
             return None
         colours |= seen.colours
@@ -265,6 +268,7 @@ def pair_set(
 ) -> None:
     """Set the pattern of a set and its pairs, if a pattern fits its masks and no picture."""
     members, keys = source
+    ends = tuple(other.ending for other in others if other.ending not in ("", one.ending))
     shown = [key for kind in one.kinds for key in _keys(kind, members)]
     is_out = matched(keys, [other.glob for other in others], "exclude")
     no_images = {key for key, out in zip(keys, is_out, strict=True) if out}
@@ -285,7 +289,11 @@ def pair_set(
         except SourceError:
             continue
         num_paired = len(files.keys) - len(files.without_image)
-        if num_paired >= ENOUGH * len(files.keys) and _are_alike(files, members, one):
+        longer = files.without_image if one.ending else ()  # `_inst_label` fits `_label`
+        num_others = sum(key.rpartition(".")[0].endswith(ends) for key in longer)
+        if num_paired >= ENOUGH * (len(files.keys) - num_others) and _are_alike(
+            files, members, one
+        ):
             one.pattern, one.files = text, files
             return
 

@@ -32,7 +32,6 @@ from shardprep.catalog.names import (
 )
 from shardprep.catalog.objects.detect import document_signs
 from shardprep.catalog.objects.formats.box_format import image_size
-from shardprep.catalog.objects.mask_values import are_masks
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.row_matching import find_ids
 from shardprep.errors import SourceError, counted
@@ -42,7 +41,6 @@ from shardprep.source.string_column import Texts
 
 _OTHERS = ("labels", "boxes", "masks", "points", "rows", "target_image", "target", "stack")
 _NUM_SAMPLES = 8
-_MOST_PIXELS = 1 << 24
 _NUM_BLOCKS, _BLOCK = 8, 250
 """Names are read in blocks of neighbours, because a label has several images there."""
 _WIDE = 2
@@ -141,6 +139,15 @@ def _of_test_names(
     stems = [*view.members.keys.take(rows[:_BLOCK]).stems(0)]
     end = common_start([one[::-1] for one in stems])[::-1]
     end = re.sub("^[^-_. ]+", "", end)
+    short = {path.rpartition("/")[2] for path in lost}
+    starts = {name: [one for one in classes if one.startswith(name)] for name in short}
+    if short - {""} and all(len(several) == 1 for several in starts.values()):
+        own = {*starts, *classes}.difference(*starts.values()) | {*short}
+        names = "|".join(map(re.escape, sorted(own)))
+        why = f"{counted(len(short), 'folder')} of test with the start of a class as name"
+        yield Reading({"labels": f"regex:/(?P<label>{names})[^/]*/[^/]+$"}, why)
+        yield Reading({"labels": "folder"}, "the test images of these folders without labels")
+        return
     own = {one.removesuffix(end) for one in stems}
     if len(own) > 1 and end and len(own & {*classes}) >= ENOUGH * len(own):
         after = rf"({re.escape(end)}\.[^./]+|/[^/]*(?<!{re.escape(end)})\.[^./]+)$"
@@ -231,7 +238,7 @@ def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
     of_masks = [path for path, parts in masks.items() if parts]
     rest = [path for path, parts in masks.items() if not parts]
     if of_masks and rest:
-        seen = [[are_masks([one], _MOST_PIXELS) for one in _some(view, several)]
+        seen = [[view.pictures.are_masks([one]) for one in _some(view, several)]
                 for several in (of_masks, rest)]  # fmt: skip
         if all(seen[0]) and not any(seen[1]):
             globs = tuple(sorted({f"{glob.escape(masks[path][0])}/*" for path in of_masks}))
@@ -276,7 +283,7 @@ def _are_photos(view: View, kinds: Collection[str]) -> bool:
     """Return whether the pictures in folders named like masks are photos."""
     folders = view.members.keys.folders
     paths = [path for path in folders.values if path.rpartition("/")[2] in kinds]
-    return not any(are_masks([one], _MOST_PIXELS) for one in _some(view, paths))
+    return not any(view.pictures.are_masks([one]) for one in _some(view, paths))
 
 
 def _some(view: View, paths: Collection[str]) -> Members:

@@ -6,9 +6,9 @@ import itertools
 import re
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow.compute as pc
@@ -16,16 +16,18 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shardprep.catalog.names import stem
+from shardprep.catalog.objects.mask_values import Seen, look
 from shardprep.image.decode import open_image
 from shardprep.source.members import Member, Members
 from shardprep.source.string_column import Texts, booleans
 
 Rows = NDArray[np.int64]
 """Positions in the members of a source."""
+_T = TypeVar("_T")
 MOST_PAIRS = 8
 _MOST_PICTURES = 64
 _MOST_BYTES = 1 << 26
-_MOST_PIXELS = 1 << 25
+MOST_PIXELS = 1 << 26
 _MOST_NAMES = 64
 _MOST_FOUND = 1 << 18
 _SIDE = 24
@@ -57,27 +59,45 @@ class Small(NamedTuple):
 
 @dataclass(slots=True)
 class Pictures:
-    """Reads pictures, and remembers them; a limited number."""
+    """Reads pictures, and remembers them: a limited number in a whole decision."""
 
-    _seen: dict[str, Small | None] = field(default_factory=dict)
+    _small: dict[str, Small | None] = field(default_factory=dict)
+    _values: dict[str, Seen | None] = field(default_factory=dict)
 
     def of(self, member: Member) -> Small | None:
         """Return a picture in small; None if it is damaged, too large or one too many."""
-        if member.key not in self._seen and len(self._seen) < _MOST_PICTURES:
+        return self._once(self._small, member, _small)
+
+    def values(self, member: Member) -> Seen | None:
+        """Return the values of a mask, or the colours of a picture; None as `of` does."""
+        return self._once(self._values, member, _values)
+
+    def are_masks(self, members: Iterable[Member]) -> bool:
+        """Return True if images look like masks: one channel, and few values."""
+        seen = [self.values(one) for one in members]
+        return bool(seen) and all(one is not None and one.is_mask for one in seen)
+
+    def _once(
+        self, known: dict[str, _T | None], member: Member, read: Callable[[Member], _T | None]
+    ) -> _T | None:
+        key, every = member.key, self._small.keys() | self._values.keys()
+        if key not in known and (key in every or len(every) < _MOST_PICTURES):
             try:
-                self._seen[member.key] = _small(member)
+                known[key] = read(member) if member.extent.num_bytes <= _MOST_BYTES else None
             except Exception:  # decoders raise anything
-                self._seen[member.key] = None
-        return self._seen.get(member.key)
+                known[key] = None
+        return known.get(key)
+
+
+def _values(member: Member) -> Seen | None:
+    return look(member, MOST_PIXELS)
 
 
 def _small(member: Member) -> Small | None:
-    if member.extent.num_bytes > _MOST_BYTES:
-        return None
     data = member.extent.read()
     image = open_image(data)
     size = image.size
-    if size[0] * size[1] > _MOST_PIXELS:
+    if size[0] * size[1] > MOST_PIXELS:
         return None
     image.draft(None, (4 * _SIDE, 4 * _SIDE))
     is_deep = image.mode.startswith(("I", "F"))
@@ -196,6 +216,21 @@ class Relation(NamedTuple):
     """What names of inputs have after the id of their target, without their own end."""
     pairs: tuple[tuple[int, int], ...]
     """Rows of a target and of an input."""
+    ends: tuple[str, ...] = ()
+    """What names of targets have after the whole name of their input, if that is why they pair."""
+
+
+def either_way(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
+    """Return the relation of two kinds of pictures, also if names of targets begin with inputs."""
+    if relation := related(members, targets, inputs):
+        return relation
+    other = related(members, inputs, targets)
+    if other is None or any(other.target.end + other.input.end) or not all(other.rests):
+        return None
+    if other.target.start != other.input.start:
+        return None
+    pairs = tuple((target, own) for own, target in other.pairs)
+    return Relation(other.input, other.target, (), pairs, other.rests)
 
 
 def related(members: Members, targets: Rows, inputs: Rows) -> Relation | None:

@@ -22,7 +22,6 @@ from shardprep.catalog.candidates import stack_candidates
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.label_rules import ids_of_samples
 from shardprep.catalog.names import MASK_ENDING, given_split, natural_order, stated_split
-from shardprep.catalog.objects.mask_values import look
 from shardprep.catalog.stacks import id_column, series_pattern, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.table import Table
@@ -32,7 +31,7 @@ _MOST = 0.9
 """Share of folders, names or files that must agree."""
 _MOST_FOLDERS, _MOST_FILES = 1_000, 4_000
 _MOST_TABLES, _MOST_KINDS, _MOST_PROPOSED = 8, 8, 3
-_NUM_LOOKED_AT, _MOST_PIXELS = 4, 1 << 24
+_NUM_LOOKED_AT = 4
 _DIGIT = re.compile(r"\d")
 _SAMPLE = re.compile(
     r"(patient|subject|case|study|series|scan|slide|tomo(gram)?|clip|video|seq(uence)?|scene"
@@ -139,7 +138,9 @@ def _are_channels(view: View, folders: Sequence[str], mask: str) -> bool:
     """Return whether pictures of some folders are grey, and those called `mask` are masks."""
     members, some = view.candidates, {*folders[:: len(folders) // _NUM_LOOKED_AT + 1]}
     rows = np.flatnonzero(members.keys.folders.fit(some.__contains__))
-    seen = [(look(one, _MOST_PIXELS), fnmatch(one.key, f"*/{mask}")) for one in members.take(rows)]
+    seen = [
+        (view.pictures.values(one), fnmatch(one.key, f"*/{mask}")) for one in members.take(rows)
+    ]
     if any(one is None or one.colours or (is_mask and not one.is_mask) for one, is_mask in seen):
         return False
     grey = [one is not None and not one.is_mask for one, is_mask in seen if not is_mask]

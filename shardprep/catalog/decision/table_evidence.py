@@ -20,6 +20,7 @@ from shardprep.catalog.decision.column_evidence import (
 )
 from shardprep.catalog.decision.name_evidence import are_wide
 from shardprep.catalog.decision.view import Options, Reading, View
+from shardprep.catalog.label_rules import label_keys
 from shardprep.catalog.labels import ENOUGH, Labelling
 from shardprep.catalog.names import document_split, find_masks, given_split, words_of_split
 from shardprep.catalog.objects.detect import document_signs, text_files, usual
@@ -29,7 +30,9 @@ from shardprep.catalog.stacks import sample_keys, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch, united
 from shardprep.catalog.tables.table import Table
+from shardprep.catalog.target_values import as_number
 from shardprep.errors import SourceError, counted
+from shardprep.recipe.rules import LabelRule
 from shardprep.source.string_column import Lookup, Texts
 
 _OPTIONS = (
@@ -158,6 +161,11 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     """Return the readings of the strongest columns, or of all if the images' folders fit, too."""
     best = max(one.strength for one in found)
     rule = automatic.rule
+    folders = label_keys(view.index, LabelRule("folder"), ())
+    if best < SHARED and folders.names.are_there.all():
+        for one in found:
+            if one.strength == best and _are_numbers(one) and _are_same(one, folders):
+                return [Reading({"labels": "folder"}, f"{one.why} has the numbers of the folders")]
     is_by_path = rule in ("folder", "prefix", "auto")
     if is_by_path and best < SHARED and any(_are_same(one, automatic) for one in found):
         return []
@@ -208,18 +216,21 @@ def _num_empty(one: LabelColumns) -> int:
     return int(have_row.sum()) if one.titles else 0
 
 
+def _are_numbers(one: LabelColumns) -> bool:
+    """Return whether a column has a number of a class for each image."""
+    is_single = len(one.titles) == 1 and "target" not in one.options[0]
+    return is_single and None not in map(as_number, one.match.cells(one.titles[0]).counts())
+
+
 def _are_same(one: LabelColumns, automatic: Labelling) -> bool:
     """Return whether a column has the names of the folders."""
     if len(one.titles) != 1:
         return False
-    cells = one.match.cells(one.titles[0])
-    there = np.flatnonzero(automatic.names.are_there & (one.match.row_of >= 0))
-    pairs = {
-        (cells[row], automatic.names[row])
-        for row in there[np.unique(automatic.names.codes[there], return_index=True)[1]].tolist()
-    }
-    names, folders = {name for name, _ in pairs}, {folder for _, folder in pairs}
-    return len(pairs) == len(names) == len(folders) > 1
+    cells, names = one.match.cells(one.titles[0]), automatic.names
+    there = names.are_there & (one.match.row_of >= 0)
+    number = len(names.values) + 1
+    pairs = np.unique(cells.codes[there].astype(np.int64) * number + names.codes[there])
+    return len(pairs) == len({*pairs // number}) == len({*pairs % number}) > 1
 
 
 def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:

@@ -9,15 +9,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardprep.catalog.decision.pairs import (
     Likeness,
-    Pictures,
     Relation,
     common_start,
+    either_way,
     likeness,
-    related,
+    spread,
 )
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.names import folder_splits, stem, words_of
@@ -25,8 +26,9 @@ from shardprep.catalog.objects.formats.annotated_source import ENOUGH
 from shardprep.catalog.objects.mask_files import MaskFiles, pair_masks
 from shardprep.errors import OptionError, OptionName, SourceError, counted
 from shardprep.recipe.object_rules import parse_mask_pattern
-from shardprep.source.members import Members
+from shardprep.source.members import Member, Members
 from shardprep.source.names import without_archive_suffix
+from shardprep.source.string_column import booleans
 
 _SPLITS = re.compile(
     "train(ing)?|tr|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval(uation)?|set|data(set)?|images?|imgs?"
@@ -51,6 +53,8 @@ _MOST_DEPTH = 6
 _MOST_NAMES = 64
 _MOST_KINDS = 6
 _FEWEST = 3
+_A_PAIR = 2
+"""Two folders of images may be kinds of pictures, whatever their names are."""
 _MOST_ROWS = 4096
 _OPTION = OptionName("target_image")
 Rows = NDArray[np.int64]
@@ -86,9 +90,9 @@ def target_images(view: View) -> Sequence[Reading]:
     options = ("labels", "target_image", "masks", "boxes", "points", "stack", "images")
     if not view.is_open(*options):
         return []
-    pictures, folders = Pictures(), view.members.keys.folders.firsts()
+    folders = view.members.keys.folders.firsts()
     for kinds in _sets_of_kinds(view.members, folders):
-        if readings := _readings(view, kinds, pictures):
+        if readings := _readings(view, kinds):
             return readings
     return _by_suffix(view.members) or _unlabelled(view, [*folders.values()])
 
@@ -107,7 +111,10 @@ def _sets_of_kinds(members: Members, places: Mapping[int, str]) -> Iterator[list
         words = {name: _words(name) for name in set(names)}
         numbers = {one: i for i, one in enumerate(dict.fromkeys(words[name] for name in names))}
         division = tuple(numbers[words[name]] for name in names)
-        if not 2 <= len(numbers) <= _MOST_KINDS or division in seen or not _are_kinds(numbers):
+        if not 2 <= len(numbers) <= _MOST_KINDS or division in seen:
+            continue
+        is_pair = len(numbers) == _A_PAIR and all(depth in (len(one) - 1, -1) for one in parts)
+        if not (is_pair or _are_kinds(numbers)):
             continue
         seen.add(division)
         kinds = []
@@ -185,14 +192,18 @@ def _are_sensors(kinds: Iterable[Sequence[str]]) -> bool:
 
 def _are_kinds(kinds: Collection[Sequence[str]]) -> bool:
     """Return whether words may name kinds of pictures: A, B and C may, cat and dog may not."""
+    return any(_sides(kinds)) or _are_named(kinds)
+
+
+def _are_named(kinds: Iterable[Sequence[str]]) -> bool:
     are_letters = all(len(word) == 1 for words in kinds for word in words)
-    return any(_sides(kinds)) or are_letters or _are_sensors(kinds)
+    return are_letters or _are_sensors(kinds)
 
 
-def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Reading]:
+def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
     words = [kind.words for kind in kinds]
     sides = _sides(words)
-    if not any(sides) and _has_documents(view):
+    if not any(sides) and not _may_be_kinds(view, kinds):
         return []
     are_inputs = {id(kind) for kind, side in zip(kinds, sides, strict=True) if side < 0}
     found: list[Reading] = []
@@ -200,7 +211,7 @@ def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Re
         if side < (1 in sides) or len(target.rows) < _FEWEST:
             continue
         rest = [kind for kind in kinds if kind is not target and len(kind.rows) >= _FEWEST]
-        pairs = [pair for kind in rest if (pair := _pair(view.members, target, kind, pictures))]
+        pairs = [pair for kind in rest if (pair := _pair(view, target, kind))]
         if side == 0 and any(one.likeness.are_masks for one in pairs):
             continue
         named = [one for one in pairs if id(one.kind) in are_inputs and one.is_picture]
@@ -212,7 +223,12 @@ def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Re
             and (one.likeness.is_same or (one.likeness.num_pairs and not needs_likeness))
         ]
         out = [one.kind for one in pairs if one not in inputs and one.kind.folders]
-        if inputs and (reading := _reading(view, target, inputs, out)):
+        reading = _reading(view, target, inputs, out) if inputs else None
+        if inputs and not reading and target.folders and len(kinds) == _A_PAIR:
+            alone = {"exclude": (f"{target.glob}/*",), "labels": "none"}
+            why = f"{target.glob} has the scenes and names of the others; no pattern pairs them"
+            return [Reading(alone, why), Reading({"labels": "folder"}, "the folders are classes")]
+        if reading:
             found.append(reading)
             others = [one.kind for one in pairs if one.kind.folders]
             by_class = [_by_class(others)] if _has_classes(view, target) else []
@@ -222,6 +238,8 @@ def _readings(view: View, kinds: Sequence[_Kind], pictures: Pictures) -> list[Re
             found += by_class
             if all(one.likeness.has_hues and not one.likeness.is_same for one in inputs):
                 found.append(Reading({"labels": "folder"}, "the scenes of their pictures differ"))
+            elif len(found) == len(kinds) and not (any(sides) or _are_named(words)):
+                found.append(Reading({"labels": "folder"}, "the two folders are classes"))
     return found
 
 
@@ -244,17 +262,41 @@ def _by_class(others: Sequence[_Kind]) -> Reading:
     return Reading(options, "the folders of the images may be classes")
 
 
+def _may_be_kinds(view: View, kinds: Sequence[_Kind]) -> bool:
+    if _has_documents(view):
+        return False
+    return _are_named([kind.words for kind in kinds]) or _are_same(view, *kinds)
+
+
+def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
+    """Return whether a few pictures of a kind have the scene of one of the other with their name.
+
+    Names of either kind may go on. It costs less than their whole relation does.
+    """
+    members = view.members
+    for rows, others in ((one.rows, other.rows), (other.rows, one.rows)):
+        keys, pairs = members.keys.take(others), list[tuple[Member, Member]]()
+        for row in spread(rows, _FEWEST):
+            fits = booleans(pc.match_substring(keys.array, f"/{stem(members.keys[row])}"))
+            found = others[fits][:1].tolist()
+            pairs += [(members[row], members[at]) for at in found]
+        if len(pairs) == _FEWEST and likeness(pairs, view.pictures).is_same:
+            return True
+    return False
+
+
 def _has_documents(view: View) -> bool:
     """Return whether documents next to the images may be their annotations."""
     return len(view.documents.members(".xml", ".txt", ".json")) >= _FEWEST
 
 
-def _pair(members: Members, target: _Kind, kind: _Kind, pictures: Pictures) -> _Pair | None:
-    relation = related(members, target.rows, kind.rows)
+def _pair(view: View, target: _Kind, kind: _Kind) -> _Pair | None:
+    members = view.members
+    relation = either_way(members, target.rows, kind.rows)
     if relation is None:
         return None
     pairs = [(members[one], members[other]) for one, other in relation.pairs]
-    return _Pair(kind, relation, likeness(pairs, pictures))
+    return _Pair(kind, relation, likeness(pairs, view.pictures))
 
 
 def _reading(
@@ -275,6 +317,9 @@ def _patterns(members: Members, target: _Kind, inputs: Sequence[_Pair]) -> Itera
     ends = {key[key.rfind(".") :] for key in keys}
     end = ends.pop() if len(ends) == 1 else ".*"
     own = relation.target
+    if relation.ends:
+        yield f"{target.glob}/{{stem}}{common_start(relation.ends)}*{end}"
+        return
     names = [f"{{dir}}/{own.start}{end}"] if own.start == stem(keys[0]) else []
     if all(one.relation.input == own and set(one.relation.rests) == {""} for one in inputs):
         of_inputs = [members.keys[row] for one in inputs for _, row in one.relation.pairs]

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from shardprep.catalog.candidates import path_candidates, table_candidates
 from shardprep.catalog.decision.column_evidence import is_about
@@ -18,7 +18,7 @@ from shardprep.catalog.decision.view import HEAD, Reading, View, head_of
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import folder_splits, stem, words_of_split
 from shardprep.catalog.objects.detect import document_signs, text_pattern
-from shardprep.catalog.tables.key_index import origin_of
+from shardprep.catalog.tables.key_index import KeyIndex, origin_of
 from shardprep.errors import SourceError, printable
 from shardprep.source.members import Member
 from shardprep.source.string_column import Texts
@@ -40,16 +40,17 @@ _NAME = re.compile(r"[^\s\"',;:#<>|=\[\](){}]+")
 _FIRST = re.compile(r"^[\"']?0*(\d{1,18})[\"']?(?=[,;\s])", re.MULTILINE)
 _LAST = re.compile(r"0*(\d{1,18})(?!\d)")
 _PARTITION = re.compile("split|partition")
+_FIELDS = re.compile(r"[\s,;]+")
 _BOX = re.compile(r"(-?\d[\d.]*[\s,]+){3,30}-?\d[\d.]*")
 _ENOUGH, _MOSTLY, _MOST_IMAGES, _MOST_SHOWN, _SHORT = 0.5, 0.9, 64, 40, 4
-_MOST_DOCUMENTS, _MOST_KEYS, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_000, 3, 4
+_MOST_DOCUMENTS, _MOST_KEYS, _MOST_LINES, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_000, 1_000, 3, 4
 
 
 def unread_documents(view: View) -> Sequence[Reading]:
     """Return the question whether images alone are wanted, if there are documents of them.
 
-    Folders of classes are compared only with documents of boxes, and with lists of splits; a note
-    names any other document that is not read.
+    Folders of classes are compared only with documents that say more than the folders, and with
+    lists of splits; a note names any other document that is not read.
     """
     if not view.is_open(*_OPTIONS) or view.members.are_stacks.any():
         return []
@@ -72,18 +73,39 @@ def unread_documents(view: View) -> Sequence[Reading]:
 
 
 def _compared(view: View, document: Member, automatic: Labelling) -> list[Reading]:
-    rule, lines = automatic.rule, head_of(document).splitlines()
+    rule = automatic.rule
     is_open = rule in ("none", "prefix", "folder")
     is_explained = automatic.unclear or not is_open
     if is_explained or document_signs(view.index, view.documents, view.candidates):
         return []
-    if rule == "folder" and not any(map(_BOX.fullmatch, lines)):
+    if rule == "folder" and not _has_more(view.index, document):
         return [Reading({}, _unread(document))]
     alone = Reading({"labels": "none"}, f"images alone; {_unread(document)}", is_certain=False)
     others = [Reading({"labels": rule}, automatic.how)] if rule != "none" else []
     if rule != "folder":
         others += _proposals(view, document)
     return [alone, *others]
+
+
+def _has_more(index: KeyIndex, document: Member) -> bool:
+    """Return whether a document says more than the folders: on one image, boxes, finer classes."""
+    lines = head_of(document).splitlines()
+    if index.find(stem(document.key)) or any(map(_BOX.fullmatch, lines)):
+        return True
+    folders = defaultdict[int, defaultdict[str, list[str]]](lambda: defaultdict(list))
+    for fields in map(_FIELDS.split, lines[:_MOST_LINES]):
+        named = [found[0] for one in fields if len(found := index.find(one)) == 1]
+        for at, cell in enumerate(fields) if named else ():
+            folders[at][cell].append(index.keys[named[0]].rpartition("/")[0])
+    return any(map(_are_finer, folders.values()))
+
+
+def _are_finer(folders: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether each value has several images of one folder, and folders several values."""
+    own = {value: {*several} for value, several in folders.items()}
+    every = set[str]().union(*own.values())
+    is_repeated = sum(map(len, folders.values())) >= 2 * len(folders)
+    return is_repeated and len(folders) > len(every) and all(len(one) == 1 for one in own.values())
 
 
 def _unread(document: Member) -> str:
@@ -115,7 +137,8 @@ def _of_images(view: View, documents: Sequence[Member]) -> Iterator[Member]:
     groups: defaultdict[tuple[str, str], list[Member]] = defaultdict(list)
     for one in documents:
         *_, folder, name = ["", *one.key.split("/")]
-        groups[folder, name.rpartition(".")[2].lower()].append(one)
+        for place in {folder, ""}:
+            groups[place, name.rpartition(".")[2].lower()].append(one)
     for group in sorted(groups.values(), key=len):
         if len(group) >= max(2, _ENOUGH * len(keys)):
             stems = {stem(one.key) for one in group}

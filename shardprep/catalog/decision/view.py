@@ -13,6 +13,7 @@ import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
+from shardprep.catalog.decision.pairs import Pictures
 from shardprep.catalog.label_rules import auto_labels
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.objects.mask_files import MaskFiles, MasksBeside, masks_beside
@@ -90,6 +91,8 @@ class View:
     """Options that a decision has set."""
     paired: MaskFiles | None = None
     """The masks or target images that the stage of the decision paired."""
+    pictures: Pictures = field(default_factory=Pictures)
+    """The pictures that the decision has looked at."""
 
     @cached_property
     def documents(self) -> Documents:
@@ -169,7 +172,7 @@ class View:
         has_tables = self._is_equal(recipe, _OF_TABLES)
         has_images = self._is_equal(recipe, _OF_IMAGES)
         paired = self.paired if has_images else None
-        own = View(recipe, listing, self.notes, self.decided, paired)
+        own = View(recipe, listing, self.notes, self.decided, paired, self.pictures)
         if has_tables and "tables" in vars(self.documents):
             own.documents.tables = self.documents.tables
         shared = {"beside", "selected", "folders", "index"} if has_images else set[str]()

@@ -168,11 +168,10 @@ def _highest_number(mask: Collection[int]) -> int | None:
     return len(values)
 
 
-def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents) -> int:
+def hold_numbers(masks: Iterable[Seen | None], documents: Documents) -> int:
     """Return how many n differ if a sample of masks has object numbers that no document names."""
     seen = []
-    for mask in masks[:: max(1, -(-len(masks) // _SAMPLE))]:
-        one = look(mask, max_pixels)
+    for one in masks:
         if one is None:
             continue
         if one.colours or one.is_lossy or _highest_number(one.values) is None:
@@ -329,9 +328,3 @@ def look(mask: Member, max_pixels: int) -> Seen | None:
     return Seen(
         frozenset(np.flatnonzero(counts).tolist()), is_blurred=is_blurred, is_lossy=is_lossy
     )
-
-
-def are_masks(masks: Iterable[Member], max_pixels: int) -> bool:
-    """Return True if images look like masks: one channel, and few values."""
-    seen = [look(mask, max_pixels) for mask in masks]
-    return bool(seen) and all(one is not None and one.is_mask for one in seen)
