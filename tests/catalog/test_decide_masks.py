@@ -255,7 +255,7 @@ def test_masks_of_objects_are_told_from_masks_of_classes_by_the_word_before(
     members |= files("numbers", *numbered("gt/train/a{}_inst_label.png"))
     made = catalog(tmp_path, members)
     assert made.recipe.masks == "gt/{folder}/{stem[:-6]}_label.png"
-    assert {len(one.masks) for one in made.items} == {1}
+    assert {len(one.companions) for one in made.items} == {1}
     assert len(made.items) == 6
 
 
