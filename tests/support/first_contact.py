@@ -84,11 +84,7 @@ def _fact(plan: BuildPlan, item: Item, *, is_target: bool) -> Fact:
         labels = sorted(plan.annotations.names[one] for one in item.annotation.labels)
         spec = plan.annotations.spec
         fact |= {"boxes": ",".join(labels)} if spec.boxes else {}
-        fact |= (
-            {"shapes": ",".join(labels)}
-            if spec.masks != "none" and not item.companions
-            else {}
-        )
+        fact |= {"shapes": ",".join(labels)} if spec.masks != "none" and not item.companions else {}
         fact |= {"points": ""} if spec.has_points else {}
     return fact
 
