@@ -96,7 +96,9 @@ def list_images(
         check=check,
     )
     rest, masks = masks_apart(_without_arrays(listing, recipe), recipe)
-    found = stacked(recipe, with_arrays(rest, recipe, proposes=proposes))
+    stated = Documents(listing.others, recipe).export_options().get("images", ())
+    opened = recipe if recipe.images else recipe.with_rules(images=stated)
+    found = stacked(recipe, with_arrays(rest, opened, proposes=proposes))
     found = with_masks(found, masks, recipe)
     unopened = [
         f"{one.key} is {one.reason} and not opened ({shown(one.detail, MOST_SHOWN)})"

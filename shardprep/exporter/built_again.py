@@ -33,10 +33,11 @@ _MASKS = {
     "coco": "masks/{folder}/{stem}.png",
     "yolo": "masks/{folder}/{stem}.png",
     "webdataset": "{folder}/{stem}.segmentation_mask.png",
+    "parquet": f"{{folder:(.+):image}}:{MASK}/{{name}}",
 }
 _OBJECTS = {"folder": "coco", "coco": "coco", "yolo": "yolo"}
 _LOST = {
-    "parquet": {MASK, OBJECT_MASK, KEYPOINTS, POINTS},
+    "parquet": {OBJECT_MASK, KEYPOINTS, POINTS},
     "webdataset": {OBJECT_MASK, KEYPOINTS, POINTS},
     "yolo": {OBJECT_MASK},
 }
@@ -72,6 +73,8 @@ def options_of(layout: str, schema: Schema) -> dict[str, Any]:
     if mask is not None and MASK not in lost:
         values = dict(enumerate(mask.labels)) | {255: "ignore"}
         made["masks"] = _MASKS[layout]
+        if layout == "parquet":
+            made["images"] = ["*.parquet:image", f"*.parquet:{MASK}"]
         made["mask_values"] = ",".join(f"{value}={name}" for value, name in values.items())
     if POINTS in schema.features and start == _TABLE:
         made["points"] = "csv:labels.csv:file_name"

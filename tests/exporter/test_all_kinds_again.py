@@ -112,9 +112,6 @@ KINDS["instances of classes"][1].pop("classes")  # they would name the objects
 OF_BOXES = {"masks and boxes", "instances", "instances of classes", "keypoints"}
 LOST: dict[str, dict[str, set[str]]] = {
     "parquet": {
-        "masks": {"segmentation_mask"},
-        "masks of classes": {"segmentation_mask"},
-        "masks and boxes": {"segmentation_mask"},
         "instances": {"objects/mask"},
         "instances of classes": {"objects/mask"},
         "keypoints": {"objects/keypoints"},

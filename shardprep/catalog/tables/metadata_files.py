@@ -49,7 +49,7 @@ _OF_IMAGE = partial(json_rows, is_of_image=True)
 _PARQUET = b"PAR1"
 _OF_EXPORT = frozenset((
     "labels", "target", "classes", "columns", "boxes", "masks", "mask_values", "instances",
-    "points", "unlisted", "exclude",
+    "points", "unlisted", "exclude", "images",
 ))  # fmt: skip
 """Options that the facts of an export may set; a stranger may have written them."""
 _NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")

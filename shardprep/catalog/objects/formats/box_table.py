@@ -117,7 +117,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     for row, image in enumerate(match.key_of.tolist()):
         if image >= 0:
             objects.list_image(image, _side(table.rows[row], sides) if sides else None)
-    objects.missing.update(_without_image(boxes, match))
+    if rule.kind != "column":  # such a row is of a mask, or of an image that is left out
+        objects.missing.update(_without_image(boxes, match))
     unit = "shares of the sides" if is_relative else "pixels"
     meaning = f"{box_format.WORDS[form]}{told}, in {unit}"
     return objects.found(
