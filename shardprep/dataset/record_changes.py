@@ -48,6 +48,8 @@ MASK_PIXELS, FEATURE, RECORD = "mask", "feature", "record"
 
 _IMAGE_FEATURES = (IMAGE, IMAGES, HEIGHT, WIDTH)
 _IN_THE_TABLE = {FILENAME, *TARGET_FEATURES.values()}
+_IN_WORDS = {BOX, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
+"""Features of objects that words describe in a way of their own."""
 _BATCH_RECORDS = 256
 _BATCH_BYTES = 16 << 20
 _READS_AT_ONCE = 16
@@ -256,7 +258,7 @@ class _ComparedObject(NamedTuple):
         if KEYPOINTS in values:
             labelled = sum(value > 0 for value in values.get(KEYPOINTS_VISIBLE, ()))
             details.append(f"{labelled:,} keypoints at {_text(values[KEYPOINTS])}")
-        for name in values.keys() - {BOX, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}:
+        for name in sorted(values.keys() - _IN_WORDS):
             details.append(f"{name.removeprefix(f'{OBJECTS}/')} {_text(values[name])}")
         return f"{self.words} with {' with '.join(details)}" if details else self.words
 
@@ -264,7 +266,7 @@ class _ComparedObject(NamedTuple):
 def _objects(values: Values, schema: Schema, common: frozenset[str]) -> list[_ComparedObject]:
     """Return the objects of a record with the features that both datasets have, `common`."""
     names = [name for name in OF_OBJECTS if name in common]
-    number = max(len(values[name]) // schema.features[name].num_values for name in names)
+    number = max(len(values[name]) // max(schema.features[name].num_values, 1) for name in names)
     labels, crowds = (
         values[name] if name in common else [0] * number for name in (BOX_LABEL, CROWD)
     )
