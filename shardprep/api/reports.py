@@ -234,7 +234,7 @@ def report(
 
 
 def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> ReportOptions:
-    """Return options with the predictions in a table, and a sentence on those that are not used."""
+    """Return options with the predictions in a table, and a sentence on unused ones."""
     import numpy as np
 
     from shardprep.catalog.tables.key_index import WholeKeyIndex

@@ -44,12 +44,12 @@ _SAMPLES = re.compile(
     r"(patient|subject|study|series|case|tomo|scan|slide|clip|video)(_?(instance)?_?u?id)?",
     re.IGNORECASE,
 )
-"""Titles of columns whose cells are ids of samples, and not classes."""
+"""Titles of columns whose cells are ids of samples, not classes."""
 _CAMERAS = re.compile(
     "(IMG|DSC[NF]?|DSC_|PXL|DJI|GOPR|GX|P|VID|WP|MVI|SAM|CIMG|Screenshot|image|photo)[-_ ]*",
     re.IGNORECASE,
 )
-"""Starts of file names that cameras, phones and drones give."""
+"""Prefixes of file names from cameras, phones and drones."""
 _SIGNS = re.compile(r"[\W_]+")
 _MOST_LOOKED_AT = 500
 
@@ -164,7 +164,7 @@ def unused_tables(
 
 
 def _nearly_fitting(index: KeyIndex, table: Table) -> list[SourceError]:
-    """Return an error if a table has a column of labels, and ids that are nearly names of images.
+    """Return an error if a table has a column of labels, and ids that nearly match image names.
 
     Names are nearly equal if they differ in case, in zeros before numbers or in signs.
     """
@@ -190,7 +190,7 @@ def _plain(name: str) -> str:
 
 
 def may_be_class(prefix: str) -> bool:
-    """Return whether the start of file names may be a class: a word, and not that of a camera."""
+    """Return whether a prefix of file names can be a class: a word that no camera uses."""
     return bool(_WORDS.match(prefix)) and not (given_split([prefix]) or _CAMERAS.fullmatch(prefix))
 
 
@@ -251,7 +251,7 @@ def _folder_names(
 
 
 def _prefix(key: str) -> str | None:
-    """Return the start of a file name, before the number at its end; None if one is missing."""
+    """Return the text before the number at the end of a file name; None if either is missing."""
     name = key.rpartition("/")[2]
     at = name.rfind(".")
     stem = name[:at] if 0 < at < len(name) - 1 else name

@@ -63,7 +63,7 @@ class Labelling:
     findings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     unclear: SourceError | None = None
-    """The error of a table that has labels, if `auto` finds no image of its ids."""
+    """The error for a table with labels whose ids match no image, for `auto`."""
     cells: Mapping[str, Coded[str | None]] = field(default_factory=dict)
     """Column → its cell for each image, for targets of several values; {} for a single one."""
 
@@ -270,7 +270,7 @@ def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict
 def find_label_column(table: Table, id_title: str = "") -> str:
     """Return the title of the only column of labels; SourceError if it is unclear.
 
-    Of a column of numbers and a column of a name for each number, the names are the labels.
+    If one column has numbers and another a name for each number, the names are the labels.
     """
     lowered = {title.lower(): title for title in table.header if title != id_title}
     named = [lowered[name] for name in LABEL_COLUMNS if name in lowered]

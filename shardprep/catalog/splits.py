@@ -24,7 +24,7 @@ from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts
 
 REST = "*"
-"""In place of a list: all images that no list of a split names."""
+"""Written instead of a list: all images that no list of a split names."""
 _MOST_SHOWN = 8
 _MOST_CHARACTERS = 160
 
@@ -86,7 +86,7 @@ def _splits_by_table(
 def _filled(
     given: Iterable[str | None], match: TableMatch, by_folder: Iterable[str | None]
 ) -> Iterator[str | None]:
-    """Yield the given splits; without one, the folder's, but no train for images without a row."""
+    """Yield each given split, or else the folder's, except train for images without a row."""
     rows = match.row_of.tolist()
     for own, row, folder in zip(given, rows, by_folder, strict=True):
         yield own or (None if row < 0 and folder == "train" else folder)

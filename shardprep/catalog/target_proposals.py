@@ -23,7 +23,7 @@ _MOST_TOGETHER = 8
 """Maximum number of columns of classes to propose together."""
 _MANY_VALUES = 20
 _LONG = 1.5
-"""Rows for an image from which a table has a row for each target; fewer are rows given twice."""
+"""Minimum rows per image of a table with a row for each target; fewer are repeated rows."""
 
 
 def target_proposals(

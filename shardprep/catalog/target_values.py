@@ -35,7 +35,7 @@ _SEPARATORS = (";", ",", "|", " ")
 _SLACK = 1e-3
 """Largest difference from 1 of the sum of probabilities."""
 _MOSTLY = 0.5
-"""Share of numbers among the values of a column from which other values are faults."""
+"""If a larger share of a column is numbers, its other values are faults."""
 _MOST_TEXTS = 1_000
 
 
@@ -116,7 +116,7 @@ def column_targets(
     separator: str,
     class_names: Callable[[Collection[str]], dict[str, str]],
 ) -> SeveralTargets:
-    """Return the targets in the columns of a label table; a cell is None if it is empty.
+    """Return the targets in the columns of a label table; None means an empty cell.
 
     With kind "auto", a column is numbers if all its cells are, otherwise classes; rows of numbers
     that are probabilities are soft labels. If each cell of a column has the same number of numbers,

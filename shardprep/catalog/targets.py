@@ -1,7 +1,7 @@
 """Targets of images from the labels that `labels` finds, and the class names of a recipe.
 
 A target is the value that a model learns to predict: a class index, a tuple of class indices, a
-number or a text. The target of an unlabelled image is None.
+number or a text. Unlabelled images have the target None.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class LeakCheck(SparseDocument):
 
     sparse_keys = frozenset({"embeddings"})
     method: str
-    """The search with its version and thresholds; others find other copies."""
+    """The search with its version and thresholds; other values find other copies."""
     kept_together: tuple[str, ...]
     """What ratios of `--split` do not divide: near copies, and the rule of `--group`."""
     num_images: Count

@@ -153,7 +153,7 @@ def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
 
 
 def _written(dataset: OpenDataset, columns: Sequence[str] = ()) -> pa.Table:
-    """Return the item rows of all records, with `columns` and those that `_rows` needs."""
+    """Return the item rows of all records, with `columns` and the columns that `_rows` needs."""
     table = dataset.item_rows([*dict.fromkeys((*_COLUMNS, *columns))])
     check_items(dataset, table)
     return with_status(table, WRITTEN)

@@ -173,7 +173,7 @@ class Layout:
     done: Callable[[Export, ShardPlace], str]
     """Returns the path in `work` of a file that exists only if the whole shard is on the disk."""
     write_documents: Callable[[Export], None] | None
-    """Writes files about the whole export after the last shard; None if there are none."""
+    """Writes files about the whole export after the last shard; None without such files."""
     record_bytes: int
     """Maximum bytes that a record takes in addition to its stored bytes."""
     dots: bool = True
@@ -185,7 +185,7 @@ class Layout:
 
 
 def further_objects(schema: Schema) -> dict[str, Feature]:
-    """Return the features of objects for which layouts have no form of their own."""
+    """Return the features of objects that layouts do not define a form for."""
     known = {BOX, BOX_LABEL, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
     return {
         name: schema.features[name] for name in OF_OBJECTS if name in schema.features.keys() - known
@@ -321,7 +321,7 @@ def _rows(values: Sequence[Any], feature: Feature) -> list[Any]:
 def _keypoints(
     values: dict[str, Any], schema: Schema, places: str, visible: str
 ) -> list[Keypoints]:
-    """Return the keypoints of each object, or a list with those of the image."""
+    """Return the keypoints of each object, or a list with the keypoints of the image."""
     if places not in schema.features or visible not in schema.features:
         return []
     number = len(schema.features[places].points)
@@ -373,7 +373,7 @@ def read_samples(
 
     `names` are the file names without suffix of all records; None leaves a record out. `moved` is
     called with the size of each block. After a damaged record, the others are only checked; then
-    RecordError is raised. DatasetError if `rows` are not those of the shard.
+    RecordError is raised. DatasetError if `rows` do not match the shard.
     """
     where, hint = f"{dataset}/{shard.name}", f"run `shardprep verify {dataset}`"
     ends = list(itertools.accumulate(rows.lengths, initial=0))

@@ -32,7 +32,7 @@ KerasData = Annotated[
     like("the result of reader.iterate or Dataset.keras", "is_begun", "state_dict", "seed"),
 ]
 _SECONDS_A_SAVE = 60.0
-"""Seconds between two saves if `save_every` is None."""
+"""Default seconds between two saves, without `save_every`."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _END_OF_EPOCH = object()
 """Value of `Model.stop_training` that ends only the epoch."""

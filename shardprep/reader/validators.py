@@ -40,7 +40,7 @@ _SYNONYMS = dict.fromkeys(("ram", "mem", "in_memory", "in-memory", "in memory"),
 _NOT_FOLDERS = {
     "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *_SYNONYMS,
 }  # fmt: skip
-"""Words that a user means as a value of an option, not as the name of a folder."""
+"""Words that users write as the value of an option, not as the name of a folder."""
 _MISSPELLED = 0.8
 """Minimum `difflib` ratio from which a word counts as a misspelled "memory"."""
 _SIMILAR = 0.7

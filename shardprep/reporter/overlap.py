@@ -158,7 +158,7 @@ def compare_images(first: ComparedImages, second: ComparedImages) -> Overlap:
 
 
 def _near(first: ComparedImages, second: ComparedImages) -> dict[int, tuple[int, str]]:
-    """Return position in the first → position of its first copy in the second, and the change."""
+    """Return position in `first` → position of its first copy in `second`, and how that differs."""
     if first.thumbnails is None or second.thumbnails is None:
         pairs = near_hashes(first.hashes, second.hashes)[::-1].tolist()
         return {one: (other, "") for one, other in pairs}

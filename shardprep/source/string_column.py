@@ -286,7 +286,7 @@ class Texts(Sequence[str]):
 
 
 class Lookup:
-    """Finds texts in `part(among)`, of which it keeps 12 bytes for each."""
+    """Finds texts in `part(among)`, and keeps 12 bytes for each of these."""
 
     def __init__(self, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> None:
         hashes = _hashes(among, part)

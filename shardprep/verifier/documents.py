@@ -65,7 +65,7 @@ class CheckedDocuments:
 
     @property
     def most_shard_bytes(self) -> int | None:
-        """Maximum size in bytes of a file to read as a shard; None if there is no manifest."""
+        """Maximum size in bytes of a file to read as a shard; None without a manifest."""
         sizes = [shard.num_bytes for shard in self.shards.values()]
         return 2 * max(sizes) + _SPARE_BYTES if sizes else None
 

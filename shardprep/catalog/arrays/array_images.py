@@ -183,7 +183,7 @@ def _are_targets(recipe: Recipe, keys: Sequence[str]) -> list[bool]:
 
 
 def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool) -> DepthRange:
-    """Return black and white of all numbers that are scaled, of all files together.
+    """Return the levels of black and white of all scaled numbers, common to all files.
 
     If it is unclear, black and white of target images are their smallest and largest number.
     """
@@ -215,7 +215,7 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool
 def _sample_ranges(
     files: ArrayFiles, taken: Sequence[ChosenColumn], keys: Sequence[str]
 ) -> dict[str, DepthRange]:
-    """Return by key of a file the range of its sample, which `--stack` may join of several files.
+    """Return key of a file → value range of its sample; `--stack` may join files to one sample.
 
     A sample of uint16 alone has none: its range is found when it is stored.
     """

@@ -28,7 +28,7 @@ class Layout(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Axis of the samples, or of the images of a single stack; −1 if the array is one image."""
+        """Axis of the samples, or of the images of a single stack; −1 for a single image."""
         return self.axes.find("N" if self.has_samples else "T")
 
     @property

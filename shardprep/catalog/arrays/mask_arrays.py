@@ -49,7 +49,7 @@ def masks_apart(listing: Rest, recipe: Recipe) -> tuple[Rest, list[Member]]:
 def with_masks(listing: ImageListing, masks: Sequence[Member], recipe: Recipe) -> ImageListing:
     """Return the listing of stacks or images with their masks.
 
-    A mask in an array is one image, or a stack of images if the array has more than two axes. A
+    A mask in an array is an image, or a stack of images if the array has more than two axes. A
     layout of `--images` also applies to masks whose names fit its FILE.
     """
     if listing.unpacker is None or not masks:

@@ -82,7 +82,7 @@ class Annotated:
     """Class indices in each image, as far as known without decoding masks."""
     splits: list[str | None] | None = None
     are_listed: bool = False
-    """Whether `splits` are of lists, so that an image in none of them is in no split."""
+    """Whether `splits` come from lists, so that an image on no list is in no split."""
     unmapped: tuple[str, ...] = ()
     findings: list[str] = field(default_factory=list)
 

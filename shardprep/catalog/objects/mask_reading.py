@@ -108,7 +108,7 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
 def _planes(members: Sequence[Member], image: Member, times: int) -> list[Member]:
     """Return the masks of an image or stack in its files, each of them several `times`.
 
-    Masks are refused if their axes have other directions than those of the stack.
+    Masks are refused if their axes have other directions than the axes of the stack.
     """
     directions: tuple[str, ...] = ()
     if isinstance(image.extent, StackExtent):

@@ -147,7 +147,7 @@ _MOST_CLASSES_IN_TURN = 2
 
 
 def are_numbers(masks: Iterable[Collection[int]]) -> int:
-    """Return how many n differ if values of masks look like object numbers, 1 to n; or 0."""
+    """Return the number of different n if masks seem to have object numbers 1 to n, else 0."""
     highest: set[int] = set()
     for mask in masks:
         number = _highest_number(mask)
@@ -169,7 +169,7 @@ def _highest_number(mask: Collection[int]) -> int | None:
 
 
 def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents) -> int:
-    """Return how many n differ if a sample of masks has object numbers that no document names."""
+    """Return `are_numbers` of a sample of masks; 0 if a document names their values."""
     seen = []
     for mask in masks[:: max(1, -(-len(masks) // _SAMPLE))]:
         one = look(mask, max_pixels)
@@ -235,7 +235,7 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
             found.append((_value(colour), texts[0]))
         elif len(numbers) == 1 and texts:
             found.append((_value(row[numbers[0]]), texts[0]))
-        elif found:  # the first line may be a header
+        elif found:  # before that, a line is a header
             hint = "lines are name,r,g,b or value,name or name:r,g,b"
             raise SourceError(file, f"has a line {','.join(row)!r}", hint)
     if not found:
@@ -244,7 +244,7 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
 
 
 class Seen(NamedTuple):
-    """The values or colours in a file that may be a mask."""
+    """The values or colours in a possible mask file."""
 
     values: frozenset[int]
     colours: frozenset[Colour] = frozenset()

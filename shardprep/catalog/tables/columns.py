@@ -43,7 +43,7 @@ _PRESENT = "/present"
 """Suffix of the feature that is 0 for empty cells of a whole-number column, otherwise 1."""
 _COLUMNS = OptionName("columns")
 _RESERVED = {name.partition("/")[0] for name in (*PROVIDED, ROWS)} - {IMAGES}
-"""First parts of the names of other features, without those of stacks."""
+"""First parts of the names of other features, except features of stacks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from shardprep.storage.text_file import decoded
 
 _MOST_NAMES = 100
 _MOSTLY = 0.5
-"""Share of the rows in which a list must have a value for each object."""
+"""Minimum share of rows whose list has a value for each object."""
 
 
 def unfolded(table: Table, sides: Sequence[str]) -> tuple[Table, list[str]]:

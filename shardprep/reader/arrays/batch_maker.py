@@ -1,4 +1,4 @@
-"""From the name of a batch to its values: the same in this process and in a worker process."""
+"""Make the values of a batch from its name: the same in this process and in a worker process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FORMATS = ((BOX, boxes_as), (KEYPOINTS, points_as), (POINTS, points_as))
 
 @dataclass(frozen=True, slots=True)
 class BatchSource:
-    """All that decides the batches of a host. It can be pickled."""
+    """All values that decide the batches of a host. It can be pickled."""
 
     records: Records
     """The rows of the host (see `Order`)."""
@@ -79,7 +79,7 @@ class BatchSource:
         return growth * size * self.num_rows + ALIGNMENT * len(decoder.names)
 
     def for_workers(self, num_threads: int) -> BatchSource:
-        """Return the source without what only the order needs, which it already has."""
+        """Return the source without the options that only created the order."""
         options = replace(
             self.options, sharding=None, weights=None, buckets=None, num_threads=num_threads
         )
@@ -119,7 +119,7 @@ class BatchMaker:
         )
 
     def begin(self, name: BatchName, new_images: NewArray | None = None) -> Filling:
-        """Start to fill a batch, which is not empty."""
+        """Start to fill a batch. It must not be empty."""
         order = self._source.order
         tags, image_size = self._source.tags(name)
         if isinstance(name, tuple):
@@ -146,7 +146,7 @@ class BatchMaker:
         return self._finished(filling.columns)
 
     def transformed(self, filling: Filling, values: dict[str, Any]) -> Any:
-        """Return the values of a finished batch, or what the user's transform makes of them."""
+        """Return the values of a finished batch, or the result of the user's transform."""
         transform = self._source.transform
         return values if transform is None else transform(values, filling.keys)
 

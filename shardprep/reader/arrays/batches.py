@@ -196,7 +196,7 @@ class AheadBatches(ArrayBatches):
     """
 
     _ahead: tuple[Any, Any] | None = None
-    """What the next batch was made of, and its moved element."""
+    """Values of the next batch, and the element on the device that they became."""
 
     def __next__(self) -> Any:
         element = super().__next__()

@@ -80,7 +80,7 @@ class Flip(Move):
         horizontal: probability of exchanging left and right.
         vertical: probability of exchanging top and bottom.
         mirrored: for each keypoint of objects, the index of the keypoint in its place if the image
-            is mirrored; () if there are no pairs.
+            is mirrored; () without pairs.
         mirrored_points: the same for the keypoints of images.
     """
 

@@ -143,7 +143,7 @@ class Order:
     def batch(self, epoch: int, number: int) -> tuple[Ints, Size | None]:
         """Return the tags of the host's part of global batch `number`, and their image size.
 
-        The size is None except with buckets.
+        The size is set only with buckets.
         """
         within, batches = self.within_epoch, self.batches
         if isinstance(within, BucketBatches):

@@ -33,7 +33,7 @@ from shardprep.reader.selection.split_argument import AnySplit
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """The opened records of one host, and the order in which the host reads them."""
+    """The opened records of one host, and their reading order."""
 
     datasets: Datasets
     schema: Schema

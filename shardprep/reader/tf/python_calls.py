@@ -44,10 +44,10 @@ _first: ContextVar[_First | None] = ContextVar("first", default=None)
 
 @contextlib.contextmanager
 def one_pipeline() -> Iterator[None]:
-    """Hold the functions that the pipeline created in this block calls, until it is released.
+    """Keep the Python functions that this block's pipeline calls, until the pipeline is released.
 
-    The pipeline must begin with `first_element`. Inside a graph, functions are not released,
-    because that tensor would become a part of the graph.
+    The pipeline must begin with `first_element`. Inside a graph, functions are never released,
+    because the tensor would become a part of it.
     """
     first = None
     if tf.executing_eagerly():

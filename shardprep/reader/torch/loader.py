@@ -27,7 +27,7 @@ class TensorBatches(ArrayBatches):
     """Batches of tensors that use the memory of the arrays; images have their channels first."""
 
     device: torch.device | None = None
-    """A device to copy them to, which is not of CUDA."""
+    """A device other than CUDA to copy batches to."""
 
     def _element(self, values: Any) -> Any:
         source, element = self._source, values

@@ -94,7 +94,7 @@ def last_words() -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
-    """Return the live nodes with at least one CPU for tasks; BuildError if there are none."""
+    """Return the live nodes with at least one CPU for tasks; BuildError without such a node."""
     alive = [
         Node(
             node["NodeID"],

@@ -50,7 +50,7 @@ class BuildPlan:
     near_copies: str = ""
     leaks: LeakCheck | None = None
     target: ImageSpec | None = None
-    """Specification of the stored target images; None if there are none."""
+    """Specification of the stored target images; None without target images."""
 
     @property
     def num_items(self) -> int:

@@ -220,7 +220,7 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
         )
     filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
     if has_stacks:
-        is_named = (members.num_files <= len(rule.channels)).all()  # a channel may be a volume
+        is_named = (members.num_files <= len(rule.channels)).all()  # a channel can be a volume
         has_layers = (
             bool(rule.channels and is_named) or "class" in recipe.rules.masks.pattern.fields
         )

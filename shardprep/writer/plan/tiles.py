@@ -62,7 +62,7 @@ class _Tile(NamedTuple):
     window: Window
     annotation: Annotation | None = None
     pixels: PlainExtent | None = None
-    """None if the original is stored."""
+    """Pixels of the tile; None to store the original."""
     mask: PlainExtent | None = None
     damage: str = ""
 
@@ -268,7 +268,7 @@ def cut_tiles(
 def without_listed(
     items: Items, entries: Sequence[str], recipe: Recipe
 ) -> tuple[Items, list[Skipped], list[str]]:
-    """Return the items without tiles on the exclude list, these, and entries that fit no tile."""
+    """Return the items not on the exclude list, the listed tiles, and entries that fit no tile."""
     if not entries:
         return items, [], []
     found = WholeKeyIndex(items.members.keys).find_keys(entries, recipe.exclude_list)

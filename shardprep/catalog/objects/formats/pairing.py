@@ -107,7 +107,7 @@ class Pairing:
                 return found[0]
             if found and not several:
                 several, is_near = found, bool(place)
-        # By name alone, the image is missing if those of other documents are near by.
+        # By name alone, the image is missing if other documents have their images nearby.
         if several and (is_near or not self._has_near):
             one, two = self._index.keys[several[0]], self._index.keys[several[1]]
             hint = f"leave out one of them, with {OptionName('exclude')} or {OptionName('root')}"

@@ -278,12 +278,12 @@ class _Pose(NamedTuple):
     """The keypoints of a line."""
 
     number: int = 0
-    """0 if unknown."""
+    """Number of keypoints; 0 if unknown."""
     size: int = 3
     """Values of a keypoint: 2 for x and y, 3 with a flag."""
     skeleton: Skeleton = Skeleton()
     is_wanted: bool = True
-    """Whether a line that may be a pose or a polygon is a pose, if `number` is unknown."""
+    """Whether a line that fits both a pose and a polygon is a pose, if `number` is unknown."""
 
     def fits(self, numbers: Sequence[float]) -> bool:
         """Return whether the numbers of a line are a box and keypoints."""
@@ -329,7 +329,7 @@ class _Object(NamedTuple):
     outline: Outline = None
     keypoints: Sequence[float] = ()
     may_be_pose: bool = False
-    """Whether a polygon may be a box and keypoints without flags."""
+    """Whether a polygon can also be read as a box and keypoints without flags."""
 
 
 class _Lines(NamedTuple):
@@ -342,7 +342,7 @@ class _Lines(NamedTuple):
     def number(self) -> int:
         """Number of objects and malformed lines; 0 if no line is an object.
 
-        A file without an object may be a text of another kind.
+        A file without an object can be another kind of text.
         """
         return len(self.objects) + self.num_bad if self.objects else 0
 
