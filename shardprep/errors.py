@@ -220,7 +220,7 @@ class Choice(NamedTuple):
     why: str
     """Evidence for this reading."""
     examples: tuple[str, ...] = ()
-    """Images with what they would get."""
+    """Images with the label or annotations that they would get."""
 
 
 class QuestionError(RecipeError):
@@ -230,9 +230,9 @@ class QuestionError(RecipeError):
 
     @classmethod
     def of(cls, where: str | OptionName, choices: Sequence[Choice]) -> QuestionError:
-        what = f"{len(choices)} readings of the source fit, and one must be chosen"
+        what = f"{len(choices)} readings of the source fit: choose one"
         if len(choices) == 1:
-            what = "a part of the source is not read, and what to do without it must be said"
+            what = "a part of the source cannot be read: choose how to go on without it"
         error = cls(where, what)
         error.hint = ", or ".join(f"{one.flags} ({one.why})" for one in choices)  # flags stay whole
         error.choices = choices

@@ -311,7 +311,7 @@ def check_listed(name: str, options: dict[str, Any]) -> None:
         raise RecipeError(OptionName("list"), f"{name!r} needs {OptionName('predictions')}")
     if name in OF_PIXELS and options.get("no_pixels"):
         hint = f"leave out {OptionName('no_pixels')}"
-        raise RecipeError(OptionName("list"), f"{name!r} needs the pixels", hint)
+        raise RecipeError(OptionName("list"), f"{name!r} needs measured pixels", hint)
 
 
 def view(

@@ -129,7 +129,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
 
 
 def _named(keys: Sequence[str], match: TableMatch) -> str:
-    """Return the name of the table; of several tables, with the images that each names by split."""
+    """Return the name of the table, or of several with their numbers of images by split."""
     if not match.table.parts:
         return match.table.name
     splits = folder_splits(keys).filled("train")
@@ -209,7 +209,7 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
     """Yield the rows of each target in a table with a row for each image and target."""
     table, option = match.table, OptionName("pivot")
     if len(columns) != 1:
-        what = f"needs one column of values, and the labels are {len(columns)} columns"
+        what = f"needs one column of values, but the labels are {len(columns)} columns"
         raise SourceError(option, what, f"name it: {OptionName('labels')} csv:FILE:ID:VALUE")
     ((title, key_of, values),) = columns
     names = table.checked_cells(table.column(pivot)).coded()

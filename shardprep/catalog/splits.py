@@ -65,7 +65,7 @@ def _splits_by_table(
     rule: SplitRule, match: TableMatch | None, by_folder: Coded[str | None]
 ) -> Iterator[str | None]:
     if match is None:
-        what = "needs a label table, and the source has none"
+        what = "needs a label table, but the source has none"
         hint = f"use {OptionName('labels')} csv:FILE or {OptionName('join')} FILE"
         raise SourceError(OptionName("split", rule.kind), what, hint)
     if rule.kind == "tables":
@@ -166,14 +166,14 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
             lambda folder: "/".join(folder.split("/")[: -above or None])
         )
     elif match is None:
-        what = "needs a label table with this column, and the source has no label table"
+        what = "needs a label table with this column, but the source has no label table"
         hint = f"use {OptionName('labels')} csv:FILE, {OptionName('join')} FILE, or "
         hint += f"{OptionName('group')} 'regex:PATTERN'"
         raise SourceError(option, what, hint)
     else:
         groups = match.cells(rule.text)
     if not any(groups.firsts().values()):
-        raise SourceError(option, f"finds no group for any image, such as {keys[0]}")
+        raise SourceError(option, f"gives no image a group; a key looks like {keys[0]}")
     return groups
 
 

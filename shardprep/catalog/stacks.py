@@ -109,8 +109,8 @@ def _turns(images: Members, rows: Sequence[int]) -> set[tuple[str, ...]]:
 def _single(members: Members, channels: Sequence[str], turns: Collection[object]) -> Members:
     """Return the members, with the images of each stack instead of the stack.
 
-    Of channels, the first images precede all second ones; empty if they differ in length, or if
-    volumes differ in the directions of their axes, `turns`.
+    With channels, all first images precede all second ones. Empty if channels differ in length, or
+    if volumes differ in the directions of their axes, `turns`.
     """
     if not members.are_stacks.any():
         return members

@@ -98,7 +98,7 @@ def text_targets(keys: Sequence[str], cells: Coded[str | tuple[str, ...] | None]
     for row, cell in cells.firsts().items():
         number = len(cell) if isinstance(cell, tuple) else 1
         if number > _MOST_TEXTS:
-            what = f"has {number:,} texts, and an image may have {_MOST_TEXTS:,}"
+            what = f"has {number:,} texts, but an image may have {_MOST_TEXTS:,}"
             raise SourceError(keys[row], what, "name another column of ids")
         most = max(most, number)
     texts = cells.map(
@@ -223,7 +223,7 @@ def _soften(
     remarks = []
     if (wrong := np.argwhere(matrix < 0)).size:
         row, column = wrong[0].tolist()
-        what = f"its {names[column]} is {matrix[row, column]:g}, and votes are not negative"
+        what = f"its {names[column]} is {matrix[row, column]:g}, but votes are not negative"
         raise SourceError(keys[row], what, f"use {_TARGET} vector")
     sums = matrix.sum(axis=1)
     is_sum = sums > 0

@@ -175,7 +175,7 @@ def _several_targets(
 ) -> Targets:
     if spec.classes or (spec.class_map and spec.kind not in ("auto", "classes")):
         option = _CLASSES if spec.classes else _CLASS_MAP
-        raise SourceError(option, "is for a single label of an image", "leave it out")
+        raise SourceError(option, "needs images with a single label", "leave it out")
     unmapped = dict(spec.class_map)
 
     def names(raw: Collection[str]) -> dict[str, str]:

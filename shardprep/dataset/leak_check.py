@@ -61,7 +61,7 @@ class LeakCheck(SparseDocument):
     def contradictions(self, method: str, records: str, num_across: int) -> Iterator[str]:
         """Yield what differs from the method and records of today, and from a new search."""
         if self.method != method:
-            yield f"was made by another search ({self.method}), and this version has {method}"
+            yield f"was made by another search ({self.method}); this version has {method}"
         if self.records != records:
             yield "is about other records: some were added, removed, moved or changed"
         if num_across and not self.num_across:

@@ -149,7 +149,7 @@ class Feature(SparseDocument):
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
-    """Shape of an image or mask: height, width (pixels), channels; null if images differ. Of
+    """Shape of an image or mask: height, width (pixels), channels; null if images differ. For
     `texts`: the largest number of texts of an image. Empty for other kinds."""
     encoding: Encoding | None = None
     """Encoding of an image or mask; null for other kinds."""

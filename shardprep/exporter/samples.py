@@ -69,7 +69,7 @@ Keypoints = Sequence[tuple[float, float, int]]
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The objects of an image: lists of equal length, except () for what the dataset lacks."""
+    """The objects of an image: lists of equal length, except () for values it does not have."""
 
     boxes: Sequence[tuple[float, float, float, float]] = ()
     """ymin, xmin, ymax, xmax as shares of the stored image, 0 to 1."""
@@ -246,7 +246,7 @@ def _image(
         size = values[HEIGHT][0], values[WIDTH][0]
     if is_raw:
         if size is None:
-            raise ValueError("raw pixels without a height and width")
+            raise ValueError("its image is raw pixels without a height and width")
         from PIL import Image
 
         out = io.BytesIO()
@@ -327,9 +327,9 @@ def _keypoints(
     number = len(schema.features[places].points)
     flat, seen = values[places], values[visible]
     if not number or len(flat) != 2 * len(seen) or len(seen) % number:
-        raise ValueError(f"{places} has {len(flat)} values, which are not {2 * number} for each")
+        raise ValueError(f"{places} has {len(flat)} values, not {2 * number} for each object")
     if not all(map(math.isfinite, flat)):
-        raise ValueError("a keypoint of it has no place")
+        raise ValueError("a coordinate of a keypoint is not a finite number")
     points = [*zip(flat[::2], flat[1::2], seen, strict=True)]
     return [points[i : i + number] for i in range(0, len(points), number)]
 

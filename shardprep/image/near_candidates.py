@@ -320,7 +320,7 @@ def _alike_in(wholes: _Views, windows: _Views, asked: Ints, there: Ints) -> Ints
 
 
 def _drawn(windows: Descriptors, number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return some windows, the same in any order of the images."""
+    """Return a sample of the windows, which does not depend on the order of the images."""
     words, mixed = windows.view("<u8"), np.zeros(len(windows), np.uint64)
     for i in range(words.shape[1]):
         mixed = (mixed ^ words[:, i]) * np.uint64(0x9E3779B97F4A7C15)

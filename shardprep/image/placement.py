@@ -125,7 +125,7 @@ class Placement:
         """Return the frame of annotations made on an image of this size, or None if no frame fits.
 
         A frame of equal size is preferred, then one with the same aspect ratio within 1% (a resized
-        copy). Of several such frames, and without a size, the first one in `frames`.
+        copy). If several frames fit, or without a size, the first one in `frames`.
         """
         if size is None or min(size) < 1:
             return frames[0]

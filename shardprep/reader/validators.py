@@ -428,7 +428,7 @@ def check_position(where: str, **given: int) -> None:
     """Raise DatasetError unless 0 ≤ index < number, given as two keywords in this order."""
     (name, index), (of, number) = given.items()
     if not 0 <= index < number:
-        raise DatasetError(where, f"{name}={index} of {of}={number}", f"count from 0 to {of} - 1")
+        raise DatasetError(where, f"{name}={index} of {of}={number}", f"use 0 to {of} - 1")
 
 
 def _hints(call: Callable[..., Any], *, include_extras: bool = False) -> dict[str, Any]:

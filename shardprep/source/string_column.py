@@ -234,7 +234,7 @@ class Texts(Sequence[str]):
         return found
 
     def coded(self) -> Coded[str]:
-        """Return the column with a code for each different text; few are remembered."""
+        """Return the column with a code for each different text; cached if there are few."""
         if self._codes is not None:
             return self._codes
         found = _coded(self)

@@ -192,7 +192,7 @@ def _sum_problems(table: pa.Table) -> Iterator[Problem]:
         sums["num_dropped"] = (dropped, reasons and sum(count or 0 for _, count in reasons))
         for name, (said, there) in sums.items():
             if (said or 0) != (there or 0):
-                what = f"says that {name} is {said}, and names {there or 0:,}"
+                what = f"says that {name} is {said}, but names {there or 0:,}"
                 yield Problem("items", ITEMS_FILE, what, key=key or "")
 
 

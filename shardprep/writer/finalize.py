@@ -329,7 +329,7 @@ def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
             again = f"part{'' if numbers.isdecimal() else 's'} {numbers} of {outline.num_parts}"
         raise DisturbedError(
             str(folders.state),
-            f"{len(lost):,} of {len(names):,} shards are not there, or not whole: "
+            f"{len(lost):,} of {len(names):,} shards are missing or incomplete: "
             f"{some_of([names[i] for i in lost])}",
             f"run {again} again: finished shards are not written again",
         )

@@ -132,7 +132,7 @@ class OldDataset:
         num_known = int((places >= 0).sum())
         line = f"{num_known:,} of {counted(len(places), 'image')} can be copied from {self.where}"
         gone = sorted(dict(self.dtypes).keys() - schema.dtypes.keys())
-        line += f"; it stores {some_of(gone)}, and this build does not" if gone else ""
+        line += f"; it stores {some_of(gone)}, but this build does not" if gone else ""
         return line + moves
 
     def _moves(self, places: Rows, shards: Sequence[ShardPlan]) -> str:

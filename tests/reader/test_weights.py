@@ -165,7 +165,7 @@ def test_wrong_weights_are_errors(folder: Path) -> None:
         assert "below 0, infinite, NaN or all 0" in line([wrong_number] * 40)
     assert "an array of numbers" in line(["a"] * 40)
     too_many = reader.Weights("balanced", replacement=False, num_samples=41)
-    assert "num_samples=41 of 40" in line(too_many)
+    assert "num_samples=41, but 40 records" in line(too_many)
     assert "num_samples=0" in refused(lambda: reader.Weights("balanced", num_samples=0))
     assert "shuffle=False is an order" in line("balanced", shuffle=False)
     window = refused(lambda: reader.load(folder, batch_size=4, weights="balanced", shuffle=1))

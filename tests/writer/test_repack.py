@@ -224,7 +224,7 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "twice the same": (lambda _: {"datasets": [None]}, "is named twice"),
     "no such split": (lambda _: {"split": "dev"}, "has no split 'dev'"),
     "no record": (lambda _: {"split": "train[5:5]"}, "selects no record"),
-    "too many shards": (lambda _: {"shards": 43}, "asks for 43, and the largest split has"),
+    "too many shards": (lambda _: {"shards": 43}, "asks for 43, but the largest split has"),
     "a bad name": (lambda _: {"name": "A B"}, "name"),
 }
 

@@ -306,7 +306,7 @@ class _CellColumns:
             found.update(zip(titles, opened.arrays.read_cells(names), strict=True))
         for title, texts in found.items():
             if len(texts) != num_rows:
-                what = f"has {len(texts):,} rows in {title!r}, and {num_rows:,} images"
+                what = f"has {len(texts):,} rows in {title!r}, but {num_rows:,} images"
                 raise SourceError(own.key, what, "download or write it again")
         return found
 

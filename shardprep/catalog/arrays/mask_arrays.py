@@ -72,7 +72,7 @@ def _exact(opened: OpenedFile, files: ArrayFiles) -> ChosenColumn:
     """Return the column of a mask file with whole numbers and its layout."""
     key, columns = opened.key, opened.columns
     if len(columns) != 1:
-        what = f"has {len(columns)} arrays of pixels, and a mask is one"
+        what = f"has {len(columns)} arrays of pixels, but a mask is one"
         raise SourceError(key, what, "save each in a file of its own")
     column = columns[0].column
     if column.dtype is None:

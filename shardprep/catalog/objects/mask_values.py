@@ -137,7 +137,7 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
             findings.append(f"{how}: {value} means two classes; {name} is left out")
         values.setdefault(value, place.get(name, NONE))
     if len({isinstance(value, tuple) for value in values}) > 1:
-        raise SourceError(how, "has values and colours", "masks have one or the other")
+        raise SourceError(how, "mixes values and colours", "use only one of the two")
     return MaskValues(names=names, values=values, how=how, findings=tuple(findings))
 
 

@@ -273,7 +273,7 @@ def read_table(file: str, most_bytes: int) -> bytes:
         raise FileNotFoundError
     if Path(file).stat().st_size > most_bytes:
         what = f"is larger than {OptionName('max_member_size')}"
-        raise SourceError(file, what, f"tables of {most_bytes:,} bytes are read")
+        raise SourceError(file, what, f"tables may have {most_bytes:,} bytes")
     try:
         return read_named(file, most_bytes)
     except OSError as error:
@@ -351,7 +351,7 @@ def _whole(ids: Sequence[str], values: Any) -> Vectors:
         most = np.abs(some).max(axis=1, keepdims=True, initial=0)
         for place in np.flatnonzero(~((most > 0) & (most < np.inf))).tolist():
             key = ids[start + place]
-            raise ValueError(f"the vector of {key} is all 0, or has a value that is no number")
+            raise ValueError(f"the vector of {key} is all 0, or has a value that is not a number")
         some = np.rint(some / most * (1 << 15))
         norms = np.sqrt(np.square(some).sum(axis=1, keepdims=True))
         whole[start : start + _AT_ONCE] = np.rint(some * (NORM / norms))

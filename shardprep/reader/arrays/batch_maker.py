@@ -29,7 +29,7 @@ BatchName = tuple[int, int] | Ints
 _DECODED = 24
 """Largest usual size of decoded images, divided by the size of their record."""
 _VARYING = 16
-"""Likewise for the length of a dimension that varies, such as the number of objects."""
+"""Usual maximum factor for a dimension that varies, such as the number of objects."""
 _CHANGED = 4
 """Usual growth of a batch by a transform, from uint8 to float32."""
 _FORMATS = ((BOX, boxes_as), (KEYPOINTS, points_as), (POINTS, points_as))
@@ -79,7 +79,7 @@ class BatchSource:
         return growth * size * self.num_rows + ALIGNMENT * len(decoder.names)
 
     def for_workers(self, num_threads: int) -> BatchSource:
-        """Return the source without the options that only created the order."""
+        """Return the source without options that only the making of the order needs."""
         options = replace(
             self.options, sharding=None, weights=None, buckets=None, num_threads=num_threads
         )

@@ -171,5 +171,5 @@ def _num_workers(given: int | None, *, is_remote: bool, has_transform: bool = Fa
             return cores if cores > 1 else 0
         return 0 if cores <= _MOST_THREADS else cores // _WORKER_THREADS
     if given and cannot:
-        raise DatasetError(_WHERE, f"num_workers={given}, and {cannot}", "give num_workers=0")
+        raise DatasetError(_WHERE, f"num_workers={given}, but {cannot}", "give num_workers=0")
     return given

@@ -116,7 +116,7 @@ class Flip(Move):
             if key not in labels:
                 continue
             if pairs is None:
-                what = f"{key!r} change their sides, and the pairs are not known"
+                what = f"{key!r} change their sides, but the pairs are not known"
                 hint = f"give Flip({field}=…), the `mirrored` of the schema's feature, or ()"
                 raise DatasetError("augment.Flip", what, hint)
             for name, axis in ((key, -2), (visible, -1)):

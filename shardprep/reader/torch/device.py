@@ -104,7 +104,7 @@ class PinnedMemory(HostMemory):
         if code := self._cuda.register(address, size):
             del self._registered[address]
             self._can_register = False
-            warn(f"batches cannot be pinned (CUDA error {code}), and copies of them take longer")
+            warn(f"batches cannot be pinned (CUDA error {code}), so copies of them take longer")
 
     def fence(self) -> Callable[[], bool]:
         if not self._by_user:  # `Transfers` holds the arrays

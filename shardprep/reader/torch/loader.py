@@ -93,7 +93,7 @@ def _device(options: LoaderOptions) -> torch.device | None:
 
 def _pins(options: LoaderOptions) -> bool:
     if options.pin_memory and not torch.cuda.is_available():
-        what = "pin_memory=True, and torch sees no CUDA device"
+        what = "pin_memory=True, but torch sees no CUDA device"
         raise DatasetError(_WHERE, what, "leave it out")
     return torch.cuda.is_available() if options.pin_memory is None else options.pin_memory
 

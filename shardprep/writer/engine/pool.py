@@ -425,7 +425,7 @@ class Worker:
                 raise BuildError(
                     "shardprep build",
                     f"a worker could not be started, {_MOST_FAILED_STARTS} times ({how})",
-                    "is there memory left for another process?",
+                    "free some memory, and run the same command again",
                 )
         self._start()
 

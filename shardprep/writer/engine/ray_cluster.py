@@ -148,7 +148,7 @@ def _knock(address: str) -> None:
         raise BuildError(
             address,
             f"no Ray cluster answers ({str(why).lower()})",
-            "is it up, and is this the port of its head (ray start prints both)?",
+            "check that it runs, and the port of its head (ray start prints the address)",
         ) from error
 
 

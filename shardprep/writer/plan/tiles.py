@@ -133,7 +133,7 @@ class TileCutter:
         return made
 
     def _opened(self, item: Item, ending: ExitStack) -> _Whole | list[_Tile] | Rejection:
-        """Return the image, or its only tile if the image needs not be decoded for it."""
+        """Return the image, or its only tile if that does not need a decoded image."""
         extent = item.extent
         if extent.read_head(4) in TIFF_STARTS:
             stream = ending.enter_context(_stream(extent))

@@ -64,7 +64,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         else:
             table.missing[key] = len(content.names)
     if not pairing.documents:
-        what = "none is named as an image" if keys else "none has the root 'annotation'"
+        what = "none is named like an image" if keys else "none has the root 'annotation'"
         where = OptionName("boxes", rule.kind)
         raise SourceError(where, f"of the XML files of the source {what}")
     if unreadable:

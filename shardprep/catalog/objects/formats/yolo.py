@@ -81,7 +81,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.fault(image, f"{key} {reason}")
     keys = pairing.documents.values()
     if not keys:
-        raise SourceError(_YOLO, "no text file of the source is named as an image")
+        raise SourceError(_YOLO, "no text file of the source is named like an image")
     folders = {key.rpartition("/")[0] for key in keys}
     strays = [
         one
@@ -230,7 +230,7 @@ class NameFile:
                 what = f"has no list of 'names' but {shown(str(number), _MOST_SHOWN)!r} in it"
                 raise SourceError(self.key, what, "write names: [cat, dog]")
             if found.setdefault(int(number), name.strip()) != name.strip():
-                raise SourceError(self.key, f"has two names of class {int(number)}")
+                raise SourceError(self.key, f"has two names for class {int(number)}")
         if parts.get("kpt_shape") not in _NO_SHAPE:
             try:
                 self.pose = self._pose(parts)
@@ -389,7 +389,7 @@ def _object(words: Sequence[str], shape: _Pose) -> _Object:
     numbers = [float(word) for word in words]
     class_id = int(numbers[0])
     if class_id != numbers[0] or class_id < 0:
-        raise ValueError("the class is no index")
+        raise ValueError("the class is not a whole number from 0")
     num_more = len(numbers) - 5
     has_keypoints = num_more > 1 and shape.fits(numbers)
     if num_more == 0 or has_keypoints or (num_more == 1 and 0 <= numbers[5] <= 1):
@@ -433,7 +433,7 @@ def _yaml_splits(names: NameFile, source: AnnotatedSource, findings: list[str]) 
             listed = [key for key in lists if f"/{key}".endswith(f"/{name}")]
             listed = [key for key in listed if key == beside] or listed
             if len(listed) > 1:
-                what = f"names the list {path!r}, and the source has {some_of(listed)}"
+                what = f"names the list {path!r}, but the source has {some_of(listed)}"
                 raise SourceError(names.key, what, "leave one out, or write its whole path")
             if path.lower().endswith(".txt") and not listed:
                 findings.append(f"{names.key} names the list {path!r}, which the source lacks")
