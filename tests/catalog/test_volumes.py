@@ -687,7 +687,7 @@ def test_nifti_files_of_two_axes_are_images(tmp_path: Path) -> None:
         stored = np.asarray(Image.open(io.BytesIO(features["image"][0])))
         assert np.abs(stored[..., 0].astype(int) - PLANES[key[0]][0]).max() <= 1
     mixed = write_folder(tmp_path / "mixed", {**files, "v.nii": nifti(PLANES["0"].T)})
-    with pytest.raises(SourceError, match="has stacks, but 3 single images"):
+    with pytest.raises(SourceError, match="has stacks, and 3 single images"):
         built(mixed, tmp_path / "both")
 
 

@@ -216,7 +216,7 @@ def test_options_that_stacks_do_not_allow_are_errors(
             "buckets resize single images",
         ),
         (lambda: reader.load(plain, every=2), "every=2, but the dataset has no stacks"),
-        (lambda: reader.Dataset(plain).batches(2, max_length=2), "max_length=2, and the"),
+        (lambda: reader.Dataset(plain).batches(2, max_length=2), "max_length=2, but the"),
         (lambda: reader.mean_std(deep_stacks), "images of 8 bits"),
         (lambda: data.keras(2), "Keras takes arrays of one shape; give max_length"),
     ):

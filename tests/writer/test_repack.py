@@ -157,7 +157,7 @@ def test_some_of_the_records_are_taken(tmp_path: Path) -> None:
     two = shardprep.repack(whole, tmp_path / "two", split=selection)
     assert {*features(two.path)} == {order["train"][1], order["train"][3]}
     assert not shardprep.verify(two.path).problems
-    with pytest.raises(shardprep.DatasetError, match="of another dataset or version"):
+    with pytest.raises(shardprep.DatasetError, match="from another dataset or version"):
         shardprep.repack(two.path, tmp_path / "three", split=selection)
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import LABEL
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
 from shardprep.reader.array_types import Ints
 from shardprep.reader.order.permutation import key_of, random_numbers
 from shardprep.reader.selection.query import (
@@ -93,7 +93,7 @@ def folds(
     groups = _groups(rows, split, group)
     num_groups = len(sorted_unique(groups))
     if num_groups < k:
-        what = f"k={k}, but there are {num_groups:,} groups ({num_records:,} records)"
+        what = f"k={k}, but only {counted(num_groups, 'group')} ({counted(num_records, 'record')})"
         raise DatasetError(_WHERE, what, "use fewer folds")
     key = key_of(seed)
     several = column.name if by == LABEL and column is not None and column.is_list else None
