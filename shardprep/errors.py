@@ -40,7 +40,7 @@ _MAX_VALUE = 200
 _MAX_PART = 1000
 """Maximum number of characters of `where`, of a quoted value, and of `what` or `hint`."""
 _NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
-"""Ends of error texts that mean "out of memory", from CPython and from the dynamic loader."""
+"""Endings of error texts that mean "out of memory", from CPython and the dynamic loader."""
 _NO_EXCEPTION = ("without exception set", "without setting an exception")
 """Ends of the texts of a SystemError: CPython failed and had no memory for an exception."""
 
@@ -124,7 +124,7 @@ class OptionName:
 class ShardprepError(Exception):
     """Base class of all errors of this package.
 
-    `str(error)` is one line: where, what is wrong, and what to do.
+    `str(error)` has one line: where, the problem, and what to do.
     """
 
     def __init__(self, where: str | OptionName, what: str = "", hint: str = "") -> None:
@@ -219,9 +219,9 @@ class Choice(NamedTuple):
     flags: str
     """The options, as a user types them."""
     why: str
-    """What speaks for it."""
+    """Evidence for this reading."""
     examples: tuple[str, ...] = ()
-    """Images with what they would get."""
+    """Images with the label or annotations that they would get."""
 
 
 class QuestionError(RecipeError):
@@ -231,9 +231,9 @@ class QuestionError(RecipeError):
 
     @classmethod
     def of(cls, where: str | OptionName, choices: Sequence[Choice]) -> QuestionError:
-        what = f"{len(choices)} readings of the source fit, and one must be chosen"
+        what = f"{len(choices)} readings of the source fit: choose one"
         if len(choices) == 1:
-            what = "a part of the source is not read, and what to do without it must be said"
+            what = "a part of the source cannot be read: choose how to go on without it"
         error = cls(where, what)
         error.hint = ", or ".join(f"{one.flags} ({one.why})" for one in choices)  # flags stay whole
         error.choices = choices

@@ -1,6 +1,6 @@
 """Cores and memory that this process may use, from CPU affinity, the kernel and cgroup limits.
 
-Docker, Kubernetes, systemd and Slurm use cgroups. A cgroup limits its processes and those of all
+Docker, Kubernetes, systemd and Slurm use cgroups. A cgroup limits the processes in it and in all
 cgroups below it, so the tightest limit from the process's own cgroup up to the root applies.
 """
 

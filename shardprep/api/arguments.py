@@ -204,7 +204,7 @@ def part_of(text: str) -> Part:
 
 
 def unfinished(dataset: str | Path | None) -> Workspace:
-    """Return the workspace of a dataset, finished or not; DatasetError if there is none or several.
+    """Return the workspace of a dataset, finished or not; DatasetError unless exactly one exists.
 
     None means the dataset of ./shardprep.toml; without that file, the only unfinished build in
     `tfrecords`, or the only dataset if no build is unfinished.
@@ -274,7 +274,7 @@ def dataset_at(dataset: str | Path | None) -> OpenDataset:
 
 
 def selected(dataset: OpenDataset, split: AnySplit | None) -> Selection | None:
-    """Return the selection of the records of a split, or None if `split` is None."""
+    """Return the selection of the records of a split; without a split, None."""
     if split is None:
         return None
     from shardprep.reader.selection.split_argument import as_selection

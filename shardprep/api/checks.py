@@ -128,7 +128,7 @@ def repair(
 def _checked(
     place: DatasetFiles, source: str | None, watch: Watch, *, decode: bool, num_workers: int
 ) -> Verification:
-    """Return the problems of a dataset; with `source`, repair it and return those that remain."""
+    """Return the problems of a dataset; with `source`, repair it and return the remaining ones."""
     from shardprep.dataset.locate import locate
     from shardprep.dataset.remote_files import RemoteFiles
     from shardprep.verifier.dataset import verify_dataset

@@ -136,7 +136,7 @@ class VerifyJson(TypedDict):
     """With `--repair`: the problems before the repair, if any. `problems` are the problems after
     it."""
     leaks: NotRequired[LeakSearch]
-    """With `--leaks`, if there is no problem: copies of images in different splits."""
+    """With `--leaks`, if the dataset has no problem: copies of images in different splits."""
 
 
 class RecordJson(TypedDict):

@@ -234,7 +234,7 @@ def report(
 
 
 def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> ReportOptions:
-    """Return options with the predictions in a table, and a sentence on those that are not used."""
+    """Return options with the predictions in a table, and a sentence on unused ones."""
     import numpy as np
 
     from shardprep.catalog.tables.key_index import WholeKeyIndex
@@ -311,7 +311,7 @@ def check_listed(name: str, options: dict[str, Any]) -> None:
         raise RecipeError(OptionName("list"), f"{name!r} needs {OptionName('predictions')}")
     if name in OF_PIXELS and options.get("no_pixels"):
         hint = f"leave out {OptionName('no_pixels')}"
-        raise RecipeError(OptionName("list"), f"{name!r} needs the pixels", hint)
+        raise RecipeError(OptionName("list"), f"{name!r} needs measured pixels", hint)
 
 
 def view(

@@ -38,7 +38,7 @@ def candidates(view: View) -> list[Reading]:
 
 
 def path_candidates(view: View) -> Iterator[Reading]:
-    """Yield the candidates by names of folders, and by what labels one of a few folders alone."""
+    """Yield labels by folder names, and the rule that labels each of a few folders alone."""
     masks = find_masks(view.index.keys).no_classes
     for depth in (1, 2):
         labelling = label_keys(view.index, LabelRule("folder", depth=depth), ())
@@ -95,7 +95,7 @@ def _readings(found: Sequence[LabelColumns], **join: tuple[str, ...]) -> list[Re
 
 
 def _is_usable(one: LabelColumns) -> bool:
-    """Return whether an image has one label of each column, and a single column has classes."""
+    """Return whether an image has one cell in each column; a single column must have classes."""
     cells, options = [one.match.cells(title) for title in one.titles], one.options[0]
     if "pivot" in options:
         return True
@@ -129,7 +129,7 @@ def _paths_of_columns(index: KeyIndex, table: Table) -> Iterator[str]:
 
 
 def _titles_of_rows(match: TableMatch) -> list[str]:
-    """Return the columns in which the rows of an image differ."""
+    """Return the columns whose cells differ between the rows of an image."""
     cells = {title: match.table.cells(i).coded() for i, title in enumerate(match.table.header)}
     return [title for title, column in cells.items() if have_several(match.key_of, column)]
 

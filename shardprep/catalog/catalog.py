@@ -97,7 +97,7 @@ class Catalog:
     target_features: Mapping[str, Feature] = field(default_factory=dict)
     """The features of targets of several values."""
     excluded_tiles: tuple[str, ...] = ()
-    """Entries of the exclude list that are no images, if the images are cut into tiles."""
+    """Entries of the exclude list that match no image, if they may name tiles."""
 
     def in_tiles(self) -> Catalog:
         """Return the catalog without items, with the features and annotations of tiles."""
@@ -209,7 +209,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
 
 
 def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[str], list[str]]:
-    """Return the ids of rows without those of images that options leave out, and a remark."""
+    """Return the ids of rows, except ids of images that options leave out, and a remark."""
     if not (rows and wanted.skipped):
         return [*rows], []
     out = KeyIndex([one.key for one in wanted.skipped]).are_found(Texts.of(rows))
@@ -222,7 +222,7 @@ def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[s
 
 
 def _relabelled(wanted: SourceImages, naming: Naming) -> Labelling:
-    """Return the labels; those that `--relabel` names are replaced, and get no new images."""
+    """Return the labels after `--relabel`, which replaces labels but adds none."""
     labelling, rule, option = wanted.labelling, wanted.recipe.rules.relabel, OptionName("relabel")
     if not rule.files:
         return labelling
@@ -429,7 +429,7 @@ def _without_effect(
 
 def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, index: KeyIndex) -> None:
     lost = [one.key for one in unlabelled if one.reason == _NO_LABEL]
-    if labelling.rule == "folder":  # a folder such as `test-several`, beside classes of test
+    if labelling.rule == "folder":  # a folder such as `test-several`, next to classes of test
         lost = [key for key in lost if "test" not in words_of_split(key.rpartition("/")[0])[0]]
     num_images = len(index.keys)
     if num_images - len(lost) < ENOUGH * num_images:

@@ -44,12 +44,12 @@ _SAMPLES = re.compile(
     r"(patient|subject|study|series|case|tomo|scan|slide|clip|video)(_?(instance)?_?u?id)?",
     re.IGNORECASE,
 )
-"""Titles of columns whose cells are ids of samples, and not classes."""
+"""Titles of columns whose cells are ids of samples, not classes."""
 _CAMERAS = re.compile(
     "(IMG|DSC[NF]?|DSC_|PXL|DJI|GOPR|GX|P|VID|WP|MVI|SAM|CIMG|Screenshot|image|photo)[-_ ]*",
     re.IGNORECASE,
 )
-"""Starts of file names that cameras, phones and drones give."""
+"""Prefixes of file names from cameras, phones and drones."""
 _SIGNS = re.compile(r"[\W_]+")
 _MOST_LOOKED_AT = 500
 
@@ -170,7 +170,7 @@ def unused_tables(
 
 
 def _nearly_fitting(index: KeyIndex, table: Table) -> list[SourceError]:
-    """Return an error if a table has a column of labels, and ids that are nearly names of images.
+    """Return an error if a table has a column of labels, and ids that nearly match image names.
 
     Names are nearly equal if they differ in case, in zeros before numbers or in signs.
     """
@@ -184,7 +184,7 @@ def _nearly_fitting(index: KeyIndex, table: Table) -> list[SourceError]:
         if index.num_found(cells) >= len(cells) / 2:
             return []  # the ids fit, but the labels are not clear
         if near and len(near) >= len(cells) / 2:
-            what = f"column {title!r} has ids such as {near[0]!r}, and keys are like "
+            what = f"column {title!r} has ids such as {near[0]!r}, but keys are like "
             hint = f"write ids as the keys are, or name a rule with {OptionName('labels')}"
             return [SourceError(table.name, what + repr(names[_plain(near[0])]), hint)]
     return []
@@ -196,7 +196,7 @@ def _plain(name: str) -> str:
 
 
 def may_be_class(prefix: str) -> bool:
-    """Return whether the start of file names may be a class: a word, and not that of a camera."""
+    """Return whether a prefix of file names can be a class: a word that no camera uses."""
     return bool(_WORDS.match(prefix)) and not (given_split([prefix]) or _CAMERAS.fullmatch(prefix))
 
 
@@ -257,7 +257,7 @@ def _folder_names(
 
 
 def _prefix(key: str) -> str | None:
-    """Return the start of a file name, before the number at its end; None if one is missing."""
+    """Return the text before the number at the end of a file name; None if either is missing."""
     name = key.rpartition("/")[2]
     at = name.rfind(".")
     stem = name[:at] if 0 < at < len(name) - 1 else name

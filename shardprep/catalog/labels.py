@@ -63,7 +63,7 @@ class Labelling:
     findings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     unclear: SourceError | None = None
-    """The error of a table that has labels, if `auto` finds no image of its ids."""
+    """The error for a table with labels whose ids match no image, for `auto`."""
     cells: Mapping[str, Coded[str | None]] = field(default_factory=dict)
     """Column → its cell for each image, for targets of several values; {} for a single one."""
 
@@ -129,7 +129,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
 
 
 def _named(keys: Sequence[str], match: TableMatch) -> str:
-    """Return the name of the table; of several tables, with the images that each names by split."""
+    """Return the name of the table, or of several with their numbers of images by split."""
     if not match.table.parts:
         return match.table.name
     splits = folder_splits(keys).filled("train")
@@ -209,7 +209,7 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
     """Yield the rows of each target in a table with a row for each image and target."""
     table, option = match.table, OptionName("pivot")
     if len(columns) != 1:
-        what = f"needs one column of values, and the labels are {len(columns)} columns"
+        what = f"needs one column of values, but the labels are {len(columns)} columns"
         raise SourceError(option, what, f"name it: {OptionName('labels')} csv:FILE:ID:VALUE")
     ((title, key_of, values),) = columns
     names = table.checked_cells(table.column(pivot)).coded()
@@ -270,7 +270,7 @@ def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict
 def find_label_column(table: Table, id_title: str = "") -> str:
     """Return the title of the only column of labels; SourceError if it is unclear.
 
-    Of a column of numbers and a column of a name for each number, the names are the labels.
+    If one column has numbers and another a name for each number, the names are the labels.
     """
     lowered = {title.lower(): title for title in table.header if title != id_title}
     named = [lowered[name] for name in LABEL_COLUMNS if name in lowered]

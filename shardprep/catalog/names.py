@@ -29,7 +29,7 @@ _SPLIT_WORDS = {
         "pred": "pred|prediction",
     }.items()
 }
-"""Words that say a split in a name with other words, if the folders beside it agree."""
+"""Words that name a split within a longer name, if the sibling folders agree."""
 UNTRAINED = frozenset(("test", "query", "gallery", "pred"))
 """Splits that may be without labels."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
@@ -106,8 +106,8 @@ def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
 def split_folders(folders: Iterable[str]) -> dict[str, str]:
     """Return the path of each folder that is a split → its split; `folders` hold the images.
 
-    A whole name says it (`train`, `test_images`), or words of the names of all folders beside each
-    other (`seg_train`, `seg_test`). Others have a word of a split by chance: they are classes.
+    Either the whole name means a split (`train`, `test_images`), or all sibling folders have words
+    for splits (`seg_train`, `seg_test`). Other such words occur by chance, in classes.
     """
     with_images = {*folders} - {""}
     words = {name for one in with_images for name in one.split("/")}
@@ -133,7 +133,7 @@ def split_folders(folders: Iterable[str]) -> dict[str, str]:
         three = sorted(one.split for one in own.values()) == ["train", *2 * ["validation"]]
         evals = [name for name in own if three and name.casefold().startswith("eval")]
         for name in evals if len(evals) == 1 else ():
-            own[name] = own[name]._replace(split="test")  # `evaluation` beside `validation`
+            own[name] = own[name]._replace(split="test")  # `evaluation` next to `validation`
         above = next(filter(None, map(found.get, [*_paths_to(parent)][::-1])), None)
         classes = _classes_named_as_splits(below, own, above)
         kept = {name for name in own if own[name].is_whole or _is_split(name, own, below)}
@@ -149,7 +149,7 @@ def _classes_named_as_splits(
 ) -> set[str]:
     """Return the names of classes that are the whole name of a split.
 
-    They have folders of other classes beside them, and are in a folder of a split: `train` in
+    Their siblings are folders of other classes, and they are in a folder of a split: `train` in
     `test/bus`, `test/train`. Without a split, only `train` among folders of images is a class:
     `test` may have unlabelled images.
     """
@@ -164,7 +164,7 @@ def _classes_named_as_splits(
 def _is_split(
     name: str, own: Mapping[str, _NamedSplit], below: Mapping[str, Collection[str]]
 ) -> bool:
-    """Return whether a folder is a split by a word of its name, and by the folders beside it."""
+    """Return whether a folder is a split, judged by a word of its name and by its siblings."""
     one, others = own[name], [other for other in below if other not in own]
     splits = {other.split for other in own.values()}
     if len(splits) > 1 and not others and (one.rest or not one.is_short):
@@ -189,11 +189,11 @@ class _NamedSplit(NamedTuple):
     is_short: bool
     """Whether the name has two letters, which may mean something else."""
     is_whole: bool
-    """Whether the whole name is that of a split, whatever is beside it."""
+    """Whether the whole name means a split, whatever its siblings are."""
 
 
 def _named_split(name: str) -> _NamedSplit | None:
-    """Return the split that a word of a folder's name says; None without one, or with several."""
+    """Return the split that a word of a folder's name means; None without one, or with several."""
     if (split := given_split([name])) is not None:
         return _NamedSplit(split, "", is_short=False, is_whole=True)
     name = without_archive_suffix(name)
@@ -210,7 +210,7 @@ def words_of(name: str) -> list[str]:
 
 
 def words_of_split(name: str) -> tuple[set[str], str]:
-    """Return the splits that words of a name say, and its other words in lower case."""
+    """Return the splits that words of a name mean, and its other words in lower case."""
     words = [(word, _split_of(word)) for word in _WORD.findall(name)]
     rest = (word.casefold() for word, split in words if not (split or _NOISE.fullmatch(word)))
     return {split for _, split in words if split}, " ".join(rest)
@@ -270,7 +270,7 @@ def stated_split(folder: str) -> str | None:
 _NUMBER = re.compile(
     r"((?:(?:^|(?<=[_/=(\[,]))-)?(?:(?<![0-9]\.)[0-9]+\.[0-9]+(?!\.?[0-9])|[0-9]+))"
 )
-"""A number: a sign begins a word, and a dot of several, as in 1.10.2, is no decimal point."""
+"""A number: a sign only begins a word, and the dots of 1.10.2 are not decimal points."""
 _NINES = str.maketrans("0123456789", "9876543210")
 
 

@@ -29,7 +29,7 @@ NOT_INCLUDED, NOT_EXCLUDED = "not matched by --include", "matched by --exclude"
 
 
 class Selected(NamedTuple):
-    """The wanted images, and what is left out."""
+    """The wanted images, and the members that are left out."""
 
     members: Members
     left_out: list[Skipped]

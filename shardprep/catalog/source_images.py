@@ -223,7 +223,7 @@ def _labelled(view: View) -> SourceImages:
     rule = LabelRule("none") if is_alone else recipe.label_rule
     if recipe.pivot and rule.kind != "csv":
         hint = f"use {OptionName('labels')} csv:FILE:ID:VALUE"
-        raise SourceError(OptionName("pivot"), "is for a table of labels that is named", hint)
+        raise SourceError(OptionName("pivot"), "needs a table of labels that is named", hint)
     is_auto = rule.kind == "auto"
     labelling = view.automatic if is_auto else label_keys(index, rule, tables)
     if recipe.may_be_annotated and labelling.rule == "none" and not view.members.are_stacks.any():

@@ -24,7 +24,7 @@ from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts
 
 REST = "*"
-"""In place of a list: all images that no list of a split names."""
+"""Written instead of a list: all images that no list of a split names."""
 _MOST_SHOWN = 8
 _MOST_CHARACTERS = 160
 
@@ -65,7 +65,7 @@ def _splits_by_table(
     rule: SplitRule, match: TableMatch | None, by_folder: Coded[str | None]
 ) -> Iterator[str | None]:
     if match is None:
-        what = "needs a label table, and the source has none"
+        what = "needs a label table, but the source has none"
         hint = f"use {OptionName('labels')} csv:FILE or {OptionName('join')} FILE"
         raise SourceError(OptionName("split", rule.kind), what, hint)
     if rule.kind == "tables":
@@ -86,7 +86,7 @@ def _splits_by_table(
 def _filled(
     given: Iterable[str | None], match: TableMatch, by_folder: Iterable[str | None]
 ) -> Iterator[str | None]:
-    """Yield the given splits; without one, the folder's, but no train for images without a row."""
+    """Yield each given split, or else the folder's, except train for images without a row."""
     rows = match.row_of.tolist()
     for own, row, folder in zip(given, rows, by_folder, strict=True):
         yield own or (None if row < 0 and folder == "train" else folder)
@@ -166,14 +166,14 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
             lambda folder: "/".join(folder.split("/")[: -above or None])
         )
     elif match is None:
-        what = "needs a label table with this column, and the source has no label table"
+        what = "needs a label table with this column, but the source has no label table"
         hint = f"use {OptionName('labels')} csv:FILE, {OptionName('join')} FILE, or "
         hint += f"{OptionName('group')} 'regex:PATTERN'"
         raise SourceError(option, what, hint)
     else:
         groups = match.cells(rule.text)
     if not any(groups.firsts().values()):
-        raise SourceError(option, f"finds no group for any image, such as {keys[0]}")
+        raise SourceError(option, f"gives no image a group; a key looks like {keys[0]}")
     return groups
 
 

@@ -109,8 +109,8 @@ def _turns(images: Members, rows: Sequence[int]) -> set[tuple[str, ...]]:
 def _single(members: Members, channels: Sequence[str], turns: Collection[object]) -> Members:
     """Return the members, with the images of each stack instead of the stack.
 
-    Of channels, the first images precede all second ones; empty if they differ in length, or if
-    volumes differ in the directions of their axes, `turns`.
+    With channels, all first images precede all second ones. Empty if channels differ in length, or
+    if volumes differ in the directions of their axes, `turns`.
     """
     if not members.are_stacks.any():
         return members
@@ -153,7 +153,7 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
 
 
 def stack_columns(members: Members) -> dict[Column, Coded[Value]]:
-    """Return the features of stacks besides their images, with the values of all members.
+    """Return the features of stacks except their images, with the values of all members.
 
     These are the number of images and, if any file states it, the spacing.
     """
@@ -176,7 +176,7 @@ def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
 
     Channels are files whose names differ in the same few endings. Series are DICOM files in several
     folders, or other files in folders whose names are ids in a table, or numbered files in a folder
-    beside a folder of masks.
+    next to a folder of masks.
     """
     keys = keys[:_MOST_LOOKED_AT]
     masks = set[str]().union(*masks_by_folder(keys).values())
@@ -255,7 +255,7 @@ def stack_findings(members: Members, patterns: Sequence[str]) -> list[str]:
 
 
 def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
-    """Return the common endings of names such as `a_red`, in the order in which they occur."""
+    """Return the common endings of names such as `a_red`, in order of occurrence."""
     parts = [path.stem.rpartition("_") for path in paths]
     counts = Counter(ending for stem, _, ending in parts if stem and not ending.isdigit())
     most = max(counts.values(), default=0)
@@ -273,7 +273,7 @@ def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
 def id_column(table: Table, names: Collection[str]) -> str:
     """Return the column that has most of the names, half of them once; "" without one.
 
-    Names without digits are those of classes. Cells may be paths, with or without extension.
+    Names without digits are names of classes. Cells may be paths, with or without extension.
     """
     if sum(any(map(str.isdigit, name)) for name in names) < max(1, _MOST_OF_THEM * len(names)):
         return ""

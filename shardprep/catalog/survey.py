@@ -36,7 +36,7 @@ from shardprep.storage.space import megabytes
 _MOST_COLUMNS = 12
 _ANNOTATIONS = {"boxes", "masks", "points"}
 _PARTS = _ANNOTATIONS | {"labels", "stack", "target_image", "rows"}
-"""Options that say what an image gets."""
+"""Options that decide the target or the annotations of images."""
 _LOOKED_AT, _LARGE = 8, 50_000_000
 """Number of images whose size is read, and pixels of images to cut into tiles."""
 
@@ -98,7 +98,7 @@ class Survey(Card):
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is decided what an image gets, or the user must choose."""
+        """Whether targets or annotations are decided, or the user is asked."""
         return bool(self.choices) or not _PARTS.isdisjoint(self.decided)
 
     def facts(self) -> dict[str, Any]:

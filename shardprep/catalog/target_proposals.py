@@ -23,7 +23,7 @@ _MOST_TOGETHER = 8
 """Maximum number of columns of classes to propose together."""
 _MANY_VALUES = 20
 _LONG = 1.5
-"""Rows for an image from which a table has a row for each target; fewer are rows given twice."""
+"""Minimum rows per image of a table with a row for each target; fewer are repeated rows."""
 
 
 def target_proposals(
@@ -71,7 +71,7 @@ def is_id(match: TableMatch, title: str) -> bool:
 
 
 def counts_rows(match: TableMatch, title: str) -> bool:
-    """Return whether a column numbers the rows of each image from 0 or 1, as of captions."""
+    """Return whether a column numbers the rows of each image from 0 or 1, such as captions."""
     rows = np.flatnonzero(match.key_of >= 0)
     if not len(rows) or len(rows) < _LONG * (match.row_of >= 0).sum():
         return False

@@ -35,7 +35,7 @@ _SEPARATORS = (";", ",", "|", " ")
 _SLACK = 1e-3
 """Largest difference from 1 of the sum of probabilities."""
 _MOSTLY = 0.5
-"""Share of numbers among the values of a column from which other values are faults."""
+"""If a larger share of a column is numbers, its other values are faults."""
 _MOST_TEXTS = 1_000
 
 
@@ -98,7 +98,7 @@ def text_targets(keys: Sequence[str], cells: Coded[str | tuple[str, ...] | None]
     for row, cell in cells.firsts().items():
         number = len(cell) if isinstance(cell, tuple) else 1
         if number > _MOST_TEXTS:
-            what = f"has {number:,} texts, and an image may have {_MOST_TEXTS:,}"
+            what = f"has {number:,} texts, but an image may have {_MOST_TEXTS:,}"
             raise SourceError(keys[row], what, "name another column of ids")
         most = max(most, number)
     texts = cells.map(
@@ -116,7 +116,7 @@ def column_targets(
     separator: str,
     class_names: Callable[[Collection[str]], dict[str, str]],
 ) -> SeveralTargets:
-    """Return the targets in the columns of a label table; a cell is None if it is empty.
+    """Return the targets in the columns of a label table; None means an empty cell.
 
     With kind "auto", a column is numbers if all its cells are, otherwise classes; rows of numbers
     that are probabilities are soft labels. If each cell of a column has the same number of numbers,
@@ -224,7 +224,7 @@ def _soften(
     remarks = []
     if (wrong := np.argwhere(matrix < 0)).size:
         row, column = wrong[0].tolist()
-        what = f"its {names[column]} is {matrix[row, column]:g}, and votes are not negative"
+        what = f"its {names[column]} is {matrix[row, column]:g}, but votes are not negative"
         raise SourceError(keys[row], what, f"use {_TARGET} vector")
     sums = matrix.sum(axis=1)
     is_sum = sums > 0

@@ -1,7 +1,7 @@
 """Targets of images from the labels that `labels` finds, and the class names of a recipe.
 
 A target is the value that a model learns to predict: a class index, a tuple of class indices, a
-number or a text. The target of an unlabelled image is None.
+number or a text. Unlabelled images have the target None.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _several_targets(
 ) -> Targets:
     if spec.classes or (spec.class_map and spec.kind not in ("auto", "classes")):
         option = _CLASSES if spec.classes else _CLASS_MAP
-        raise SourceError(option, "is for a single label of an image", "leave it out")
+        raise SourceError(option, "needs images with a single label", "leave it out")
     unmapped = dict(spec.class_map)
 
     def names(raw: Collection[str]) -> dict[str, str]:

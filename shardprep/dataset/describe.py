@@ -79,7 +79,7 @@ class ObjectFacts:
     boxes_per_image: Range
     """Number of boxes in an image, images without a box included."""
     shorter_side: Range | None
-    """Shorter side of a box in pixels of the stored image; null if there is no box."""
+    """Shorter side of a box in pixels of the stored image; null without a box."""
     num_below_8: int
     """Number of boxes with an area of less than 8 x 8 pixels of the stored image."""
     num_below_32: int
@@ -136,7 +136,7 @@ class Facts(Card):
     skipped: tuple[Example, ...]
     """Examples of images that were skipped because the source has no label or no split for them."""
     findings: tuple[str, ...] = ()
-    """The worst findings of `report`, without those that need pixels or repeat other facts."""
+    """The worst findings of `report`, except findings that need pixels or repeat other facts."""
 
     def facts(self) -> dict[str, Any]:
         lines: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
@@ -148,7 +148,7 @@ class Facts(Card):
 
 
 def size_text(width: Range, height: Range) -> str:
-    """Return sizes as text. Widths and heights are apart: the extremes may be of other images."""
+    """Return the ranges of width and of height as text; different images may have the extremes."""
     if width.smallest == width.largest and height.smallest == height.largest:
         return f"{width.smallest}x{height.smallest} pixels"
     wide, high = (

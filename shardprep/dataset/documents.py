@@ -84,7 +84,7 @@ _Document = TypeVar("_Document", bound=Document)
 
 
 class DocumentError(ValueError):
-    """A document cannot be parsed; the message is one line with the reason."""
+    """A document cannot be parsed; the message gives the reason in one line."""
 
     hint = ""
 

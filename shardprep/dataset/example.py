@@ -92,8 +92,8 @@ def is_beyond_float32(value: float) -> bool:
 def decode(data: bytes) -> Features:
     """Return the features of a serialized Example by name, in the order of their first entries.
 
-    It accepts any order, unpacked numbers, unknown fields except groups, and repeated names, of
-    which the last counts. RecordError if the bytes are not an Example.
+    It accepts any order, unpacked numbers, unknown fields except groups, and repeated names (the
+    last one counts). RecordError if the bytes are not an Example.
     """
     features: Features = {}
     try:
@@ -388,7 +388,7 @@ def _several(data: memoryview, at: int, end: int) -> list[memoryview]:
     while at < end:
         size, start = read_varint(data, at + 1)
         if data[at] != _ENTRY or start + size > end:
-            raise ValueError("no value of a list")
+            raise ValueError("a value of a list is damaged")
         at = start + size
         values.append(data[start:at])
     return values

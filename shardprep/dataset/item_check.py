@@ -90,7 +90,7 @@ def _outside(table: pa.Table, name: str, first: int, number: int | None) -> Iter
     if number is None and (pc.sum(pc.cast(values, "float64", safe=False)).as_py() or 0) >= _MOST:
         yield f"has numbers in {name!r} whose sum is beyond 62 bits"
     if number is not None and high is not None and high >= number:
-        yield f"has {high:,} in {name!r}, and there are {number:,} classes"
+        yield f"has {high:,} in {name!r}, but there are {number:,} classes"
 
 
 def _other_kinds(table: pa.Table) -> Iterator[str]:

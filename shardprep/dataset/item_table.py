@@ -122,7 +122,7 @@ def index_text(table: pa.Table) -> str:
 def columns_of(schema: pa.Schema) -> pa.Schema:
     """Return `COLUMNS`, with the groups of further columns that `schema` has completely.
 
-    A table has columns of keypoints only in addition to those of annotations.
+    A table has columns of keypoints only if it has columns of annotations.
     """
     names = {*schema.names}
     further = [one for one in _FURTHER if {*one.names} <= names]

@@ -1,4 +1,4 @@
-"""What the values of a feature are, said once: a row for each kind.
+"""Table of the kinds of features: dtype, shape, padding and bounds of their values.
 
 Schema, readers, augmentation, `verify`, exports and the files for TensorFlow Datasets read this
 table, so that a further kind costs a row here, a way to move it if an image is cropped or mirrored,
@@ -17,20 +17,20 @@ visibility of places, or as pixels."""
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the values of a feature are."""
+    """Properties of the values of a feature."""
 
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the stored values, unless a column of a table decides it."""
     shape: tuple[int | Literal["points", "labels", "texts"], ...] = ()
-    """Shape of one value; a name is the number of these of the feature."""
+    """Shape of one value; a name means the number of the feature's points, labels or texts."""
     is_list: bool = False
     """Whether a record has any number of values."""
     decoded: str = ""
-    """dtype in arrays and tensors; "" if it is that of the stored values."""
+    """dtype in arrays and tensors; "" for the dtype of the stored values."""
     padding: int = 0
     """Value in the rows that follow the objects of an image in a batch."""
     bounds: tuple[int, int] | None = None
-    """Smallest and largest number; None if there is no limit or the classes are the limit."""
+    """Smallest and largest number; None without a limit, or if the classes are the limit."""
     moves: Moves = ""
 
 

@@ -28,7 +28,7 @@ class LeakCheck(SparseDocument):
 
     sparse_keys = frozenset({"embeddings"})
     method: str
-    """The search with its version and thresholds; others find other copies."""
+    """The search with its version and thresholds; other values find other copies."""
     kept_together: tuple[str, ...]
     """What ratios of `--split` do not divide: near copies, and the rule of `--group`."""
     num_images: Count
@@ -61,7 +61,7 @@ class LeakCheck(SparseDocument):
     def contradictions(self, method: str, records: str, num_across: int) -> Iterator[str]:
         """Yield what differs from the method and records of today, and from a new search."""
         if self.method != method:
-            yield f"was made by another search ({self.method}), and this version has {method}"
+            yield f"was made by another search ({self.method}); this version has {method}"
         if self.records != records:
             yield "is about other records: some were added, removed, moved or changed"
         if num_across and not self.num_across:

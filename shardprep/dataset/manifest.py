@@ -333,7 +333,7 @@ def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
                 what = f"{shard.num_records:,} records in {shard.num_bytes:,} bytes"
                 yield f"splits.{name}.shards.{i} has {what}"
         if tuple(split.label_counts) != manifest.labels.names:
-            yield f"splits.{name}.label_counts are not of the classes"
+            yield f"splits.{name}.label_counts do not match the classes"
     num_records = {name: split.num_records for name, split in manifest.splits.items()}
     yield from _annotation_contradictions(manifest, num_records)
     totals = manifest.totals

@@ -37,7 +37,7 @@ from shardprep.storage.shard_cache import RemoteShard
 from shardprep.storage.url import ObjectUrl
 
 _SPARE_ITEM_BYTES = 4 << 30
-"""Bytes by which an item table may exceed the shards: it also has rows for skipped inputs."""
+"""Maximum bytes of an item table beyond the size of the shards: it also lists skipped inputs."""
 _DOCUMENT = re.compile(r"index/[^/]+\.idx|[^/]+\.(json|parquet|txt)")
 _AT_A_TIME = 16
 _UNUSED_S = 30 * 24 * 3600.0

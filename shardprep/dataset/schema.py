@@ -37,9 +37,9 @@ IMAGES, NUM_IMAGES = "images", "num_images"
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
 TARGETS, TEXTS = "targets", "texts"
 CLASS_PREFIX = "label/"
-"""Start of the names of features of kind `label` in a dataset with several of them."""
+"""Prefix of the names of features of kind `label` in a dataset with several of them."""
 ROWS = "rows/"
-"""Start of the names of features of kind `rows`, each of a column of a table."""
+"""Prefix of the names of features of kind `rows`; each feature has a column of a table."""
 UNLABELLED = -1
 OBJECTS = "objects"
 """TFDS's name for the objects of an example; names of their features start with `objects/`."""
@@ -74,7 +74,7 @@ class Provided(NamedTuple):
     key: str = ""
     """Its key in the dict of a target; "" for a feature that is not part of the target."""
     dtype: str = ""
-    """Type of the stored values; "" if it is that of the kind."""
+    """Type of the stored values; "" for the type of the kind."""
 
     @property
     def form(self) -> tuple[str, str]:
@@ -149,7 +149,7 @@ class Feature(SparseDocument):
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
-    """Shape of an image or mask: height, width (pixels), channels; null if images differ. Of
+    """Shape of an image or mask: height, width (pixels), channels; null if images differ. For
     `texts`: the largest number of texts of an image. Empty for other kinds."""
     encoding: Encoding | None = None
     """Encoding of an image or mask; null for other kinds."""

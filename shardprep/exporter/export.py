@@ -111,11 +111,11 @@ def export_dataset(
     manifest, schema = dataset.manifest, dataset.schema
     writer: Layout = import_module(f"shardprep.exporter.{LAYOUTS[layout]}").WRITERS[layout]
     if writer.needs_boxes and BOX_LABEL not in schema.features:
-        what = f"{layout!r} is a layout of boxes, and {manifest.name} has none"
+        what = f"{layout!r} is a layout of boxes, but {manifest.name} has none"
         raise RecipeError(OptionName("to"), f"{what}; use folder, webdataset or parquet")
     noun = "target images" if TARGET_IMAGE in schema.features else "stacks"
     if (schema.is_stack or TARGET_IMAGE in schema.features) and not writer.takes_stacks:
-        what = f"{layout!r} is a layout of single images, and {manifest.name} has {noun}"
+        what = f"{layout!r} is a layout of single images, but {manifest.name} has {noun}"
         raise RecipeError(OptionName("to"), f"{what}; use folder")
     out = out or Path("exports") / f"{manifest.name}-{manifest.version}-{layout}"
     if out.name in ("", ".."):
@@ -156,7 +156,7 @@ def _excerpt(dataset: OpenDataset, chosen: Chosen) -> tuple[_Source, Manifest]:
 
 
 def _written(dataset: OpenDataset, columns: Sequence[str] = ()) -> pa.Table:
-    """Return the item rows of all records, with `columns` and those that `_rows` needs."""
+    """Return the item rows of all records, with `columns` and the columns that `_rows` needs."""
     table = dataset.item_rows([*dict.fromkeys((*_COLUMNS, *columns))])
     check_items(dataset, table)
     return with_status(table, WRITTEN)
@@ -269,7 +269,7 @@ def _is_export(facts: Any) -> bool:
 
 
 def _taken(folder: Path) -> BuildError:
-    what = "is there already, and is not an export"
+    what = "already exists, and is not an export"
     return BuildError(str(folder), what, f"choose another {OptionName('out')}")
 
 

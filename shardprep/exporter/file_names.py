@@ -61,7 +61,7 @@ def _repeated(names: Iterable[str], scopes: Sequence[str]) -> set[int]:
 
 
 def _distinct(names: Sequence[str], texts: Sequence[str], scopes: Sequence[str]) -> list[str]:
-    """Return the names, with a hash of the text added to those that are repeated or too long."""
+    """Return the names; repeated and too long ones end in a hash of their text."""
     repeated = _repeated(names, scopes)
     distinct = []
     for name, text, scope in zip(names, texts, scopes, strict=True):

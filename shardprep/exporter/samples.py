@@ -69,7 +69,7 @@ Keypoints = Sequence[tuple[float, float, int]]
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The objects of an image: lists of equal length, except () for what the dataset lacks."""
+    """The objects of an image: lists of equal length, except () for values it does not have."""
 
     boxes: Sequence[tuple[float, float, float, float]] = ()
     """ymin, xmin, ymax, xmax as shares of the stored image, 0 to 1."""
@@ -173,7 +173,7 @@ class Layout:
     done: Callable[[Export, ShardPlace], str]
     """Returns the path in `work` of a file that exists only if the whole shard is on the disk."""
     write_documents: Callable[[Export], None] | None
-    """Writes files about the whole export after the last shard; None if there are none."""
+    """Writes files about the whole export after the last shard; None without such files."""
     record_bytes: int
     """Maximum bytes that a record takes in addition to its stored bytes."""
     dots: bool = True
@@ -185,7 +185,7 @@ class Layout:
 
 
 def further_objects(schema: Schema) -> dict[str, Feature]:
-    """Return the features of objects for which layouts have no form of their own."""
+    """Return the features of objects that layouts do not define a form for."""
     known = {BOX, BOX_LABEL, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
     return {
         name: schema.features[name] for name in OF_OBJECTS if name in schema.features.keys() - known
@@ -246,7 +246,7 @@ def _image(
         size = values[HEIGHT][0], values[WIDTH][0]
     if is_raw:
         if size is None:
-            raise ValueError("raw pixels without a height and width")
+            raise ValueError("its image is raw pixels without a height and width")
         from PIL import Image
 
         out = io.BytesIO()
@@ -321,15 +321,15 @@ def _rows(values: Sequence[Any], feature: Feature) -> list[Any]:
 def _keypoints(
     values: dict[str, Any], schema: Schema, places: str, visible: str
 ) -> list[Keypoints]:
-    """Return the keypoints of each object, or a list with those of the image."""
+    """Return the keypoints of each object, or a list with the keypoints of the image."""
     if places not in schema.features or visible not in schema.features:
         return []
     number = len(schema.features[places].points)
     flat, seen = values[places], values[visible]
     if not number or len(flat) != 2 * len(seen) or len(seen) % number:
-        raise ValueError(f"{places} has {len(flat)} values, which are not {2 * number} for each")
+        raise ValueError(f"{places} has {len(flat)} values, not {2 * number} for each object")
     if not all(map(math.isfinite, flat)):
-        raise ValueError("a keypoint of it has no place")
+        raise ValueError("a coordinate of a keypoint is not a finite number")
     points = [*zip(flat[::2], flat[1::2], seen, strict=True)]
     return [points[i : i + number] for i in range(0, len(points), number)]
 
@@ -373,7 +373,7 @@ def read_samples(
 
     `names` are the file names without suffix of all records; None leaves a record out. `moved` is
     called with the size of each block. After a damaged record, the others are only checked; then
-    RecordError is raised. DatasetError if `rows` are not those of the shard.
+    RecordError is raised. DatasetError if `rows` do not match the shard.
     """
     where, hint = f"{dataset}/{shard.name}", f"run `shardprep verify {dataset}`"
     ends = list(itertools.accumulate(rows.lengths, initial=0))

@@ -20,7 +20,7 @@ RunOrder = Literal["column", "row", "relative"]
 """Pixel order of run lengths: down the columns or along the rows, with pixels counted from 1; or
 down the columns with each start counted from the end of the previous run (0 for the first)."""
 Frame = Literal["upright", "stored"]
-"""Orientation in which the image was annotated: turned upright by its EXIF tag, or as stored."""
+"""Orientation of the annotated image: turned upright by its EXIF tag, or as stored."""
 FRAMES: Final[tuple[Frame, ...]] = ("upright", "stored")
 IGNORE = 255
 """Value of 8-bit mask pixels without a class; training ignores them."""

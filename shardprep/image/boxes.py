@@ -156,7 +156,7 @@ def are_cut_away(
 ) -> Flags:
     """Return which boxes have less than `min_side` of a side or `min_visible` of their area left.
 
-    `left_over` has width and height of what is left, or height and width; `corners` are the boxes.
+    `left_over` has the two sides of each remaining part, in any order; `corners` are the boxes.
     """
     area = left_over.prod(axis=1)
     whole = (corners[:, 2:] - corners[:, :2]).prod(axis=1)

@@ -45,7 +45,7 @@ class Levels(NamedTuple):
     black: float
     white: float
     dtype: str = ""
-    """numpy type in which to view Pillow's values; "" to keep their type."""
+    """numpy type to view Pillow's values as; "" to keep their type."""
     is_own: bool = False
     """Whether the values or the header of this image decided, and not its type or an option."""
     curve: str = ""

@@ -219,7 +219,7 @@ def stored_pixels(data: bytes, raw_size: tuple[int, int] | None, least_side: int
 
 
 def rgb_pixels(image: Image.Image) -> Pixels:
-    """Return a stored image as RGB; of 16-bit grey, the high bytes."""
+    """Return a stored image as RGB; for 16-bit grey, its high bytes."""
     if image.mode.startswith("I;16"):
         grey = (np.asarray(image) >> 8).astype(np.uint8)
         return np.repeat(grey[..., None], 3, axis=2)

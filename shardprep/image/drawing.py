@@ -104,7 +104,7 @@ class AnnotatedPicture:
     keypoints: Array = field(default_factory=lambda: np.empty((0, 0, 3)))
     """y and x, 0 to 1, and visibility of the keypoints of each object, [n, K, 3]."""
     points: Array = field(default_factory=lambda: np.empty((0, 3)))
-    """The same of the image, [K, 3]."""
+    """y and x, 0 to 1, and visibility of the keypoints of the image, [K, 3]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +329,7 @@ def _name(label: int, names: Sequence[str]) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return at most 200 characters of a text, with "?" for those that the font may lack."""
+    """Return at most 200 characters of a text, with "?" for characters that the font may lack."""
     return "".join(c if c.isprintable() and ord(c) < 0x250 else "?" for c in text)[:200]
 
 

@@ -22,7 +22,7 @@ JPEGS = ("jpeg", "mpo")
 def encode(pixels: Pixels, original_format: str, spec: ImageSpec) -> bytes:
     """Return pixels, uint8[height, width, 3] or [height, width, 1], encoded by `spec.format`.
 
-    "keep" means JPEG if the original is one, else PNG. Grey gives the bytes of equal RGB channels.
+    "keep" means JPEG for a JPEG original, else PNG. Grey gives the bytes of equal RGB channels.
     """
     is_jpeg = spec.format == "jpeg" or (spec.format == "keep" and original_format in JPEGS)
     if is_jpeg and pixels.shape[2] == 1:

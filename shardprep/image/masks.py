@@ -307,8 +307,8 @@ class MaskFiles:
     def shapes(self) -> Iterator[tuple[int, Labels, Frame]]:
         """Yield the label, the mask of 0 and 1, and the frame of each object.
 
-        A binary file is one object. With `spec.values`, a file has one object for each class in it;
-        any other file has one for each value except 0 and `IGNORE` (`IGNORE_16` for 16 bits).
+        A binary file has one object. With `spec.values`, a file has one object for each class in
+        it; any other file has one for each value except 0 and `IGNORE` (`IGNORE_16` for 16 bits).
         """
         for number in range(len(self.data)):
             label = self._label(number, 0)

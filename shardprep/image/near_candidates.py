@@ -72,7 +72,7 @@ PLACES = np.concatenate(
 )
 """`WINDOWS`, and smaller square ones down to 28% of the area, for pairs that are named."""
 _LOW = 8
-"""Number of frequencies along each side; the constant is not used."""
+"""Number of frequencies along each side; the constant frequency is not used."""
 _SCALE = 127
 """Norm of a descriptor; one frequency can be all of it."""
 _ORDER = np.arange(_LOW)
@@ -149,7 +149,7 @@ def _oriented(low: Floats, turn: int) -> Floats:
 def _standing(low: Floats) -> tuple[Floats, Ints]:
     """Return the frequencies of thumbnails turned to one orientation, and the turns.
 
-    That is brighter left and above, and with more contrast across.
+    In this orientation, the left and upper parts are brighter, with more contrast across.
     """
     is_turned = (np.square(low) * _ACROSS).sum(axis=(1, 2)) < 0
     low = np.where(is_turned[:, None, None], low.transpose(0, 2, 1), low)
@@ -181,7 +181,7 @@ def turned_back(turn: int) -> int:
 
 
 def _relative() -> Ints:
-    """Return for turns of `inner` and `outer` that look alike the turn of `inner` alone."""
+    """Return the turn of `inner` alone that is equivalent to turns of `inner` and `outer`."""
     views = [turned(np.arange(4).reshape(2, 2), turn) for turn in range(8)]
     found = np.empty((8, 8), np.int64)
     for one, other, turn in product(range(8), repeat=3):
@@ -296,7 +296,7 @@ def _members(nearest: list[Cells], number: int) -> list[Ints]:
 
 
 def _alike_in(wholes: _Views, windows: _Views, asked: Ints, there: Ints) -> Ints:
-    """Return the best pairs of those in `asked` and `there` as rows of a `CANDIDATE`."""
+    """Return the best pairs of elements of `asked` and `there`, as rows of a `CANDIDATE`."""
     theirs, found = windows.descriptors[there].astype(np.float32).T, [np.empty((0, 5), np.int64)]
     step = min(_AT_ONCE, _MOST_PRODUCTS // max(1, len(there)) + 1)
     for start in range(0, len(asked), step):
@@ -320,7 +320,7 @@ def _alike_in(wholes: _Views, windows: _Views, asked: Ints, there: Ints) -> Ints
 
 
 def _drawn(windows: Descriptors, number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return some windows, the same in any order of the images."""
+    """Return a sample of the windows, which does not depend on the order of the images."""
     words, mixed = windows.view("<u8"), np.zeros(len(windows), np.uint64)
     for i in range(words.shape[1]):
         mixed = (mixed ^ words[:, i]) * np.uint64(0x9E3779B97F4A7C15)

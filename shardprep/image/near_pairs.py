@@ -52,11 +52,11 @@ _LEAST_ROUGH = 0.45
 _LEAST_EDGES = 0.55
 """Minimum correlation of all edges."""
 _LEAST_CLEAR = 0.66
-"""Minimum of: correlation of the edges that fit, less the median error per deviation of grey."""
+"""Minimum correlation of the edges that fit, minus the median error per deviation of grey."""
 _LEAST_BOTH = 1.28
-"""Minimum of the sum of both, which is enough alone."""
+"""Alternative: minimum of the sum of these two values."""
 _COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.9, 2.5
-"""Minimum correlation of all edges of copies: a floor, and a limit that falls with the error."""
+"""Minimum correlation of all edges of copies: max(first, second - third * median error)."""
 _COPY_HALF = 0.04
 """How much more the edges of one half must agree if all edges do not, as with a watermark."""
 _COPY_FITTING = 0.76
@@ -122,7 +122,7 @@ def _joined_by(images: Thumbnails, pairs: Pairs, some: Any) -> Pairs:
 
 
 def near_groups(number: int, pairs: Pairs) -> Ints:
-    """Return the group of each of `number` images. A chain of pairs is one group.
+    """Return the group of each of `number` images. A chain of pairs forms one group.
 
     A group is numbered by the position of its first image. An image without a pair is a group of
     its own.
@@ -204,7 +204,7 @@ def _deviations(grey: Any) -> Floats:
 
 
 def _distinct(images: Thumbnails, told: Ints) -> tuple[Ints, Ints]:
-    """Return the images in `told` that differ, and the place of each among them."""
+    """Return the distinct images among `told`, and the index of each of `told` in these."""
     views = np.empty(len(told), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
     for name in views.dtype.names or ():
         views[name] = images[name][told]

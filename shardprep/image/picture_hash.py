@@ -21,7 +21,7 @@ VERSION = 1
 """Version of the hashes; only hashes of equal version are comparable."""
 NUM_BITS = 119
 MOST_BITS = 18
-"""Maximum number of bits in which the hashes of near copies differ."""
+"""Maximum number of bits that differ between the hashes of near copies."""
 _SIDE, _HIGHEST = 32, 14
 """Side of a thumbnail; frequencies with a larger sum of row and column are not used."""
 _ORDER = np.arange(_HIGHEST + 1)
@@ -49,7 +49,7 @@ def picture_hashes(grey: np.ndarray[Any, np.dtype[np.uint8]]) -> Words:
 
 
 def orientations(hashes: Words) -> Iterator[Words]:
-    """Yield the hashes of the 8 mirrored and turned forms of each image, first of the image."""
+    """Yield the hashes of the 8 mirrored and turned forms of each image, unchanged first."""
     bits = np.unpackbits(hashes.view(np.uint8), axis=1)[:, :NUM_BITS].astype(bool)
     for turned in (bits, bits[:, _TRANSPOSED]):
         for rows in (False, True):

@@ -26,7 +26,7 @@ _Array = TypeVar("_Array", bound="np.ndarray[Any, Any]")
 UPRIGHT = 1
 """EXIF orientation (EXIF 2.32, tag 0x0112) of a file whose first row is the top row."""
 _MIRRORED, _UPSIDE_DOWN = (2, 3, 6, 7), (3, 4, 7, 8)
-"""Orientations that reverse columns, and those that reverse rows; 5 to 8 first swap both."""
+"""Orientations that reverse columns, and that reverse rows; 5 to 8 first swap both."""
 _SAME_RATIO = 0.01
 """Maximum relative difference between the aspect ratios of an image and a resized copy that was
 annotated; the sides of a copy are rounded."""
@@ -95,7 +95,7 @@ class Placement:
     def decoded_box(self, scale: int) -> Box:
         """Return `box` in the upright pixels of a decoder that divides the sides by `scale`.
 
-        It rounds sides up, so the last row and column of the file also show what is not in the
+        It rounds sides up, so the last row and column of the file also cover pixels outside the
         image. After a turn, these may be the first ones.
         """
         left, top, right, bottom = (edge / scale for edge in self.box)
@@ -125,7 +125,7 @@ class Placement:
         """Return the frame of annotations made on an image of this size, or None if no frame fits.
 
         A frame of equal size is preferred, then one with the same aspect ratio within 1% (a resized
-        copy). Of several such frames, and without a size, the first one in `frames`.
+        copy). If several frames fit, or without a size, the first one in `frames`.
         """
         if size is None or min(size) < 1:
             return frames[0]

@@ -124,7 +124,7 @@ def stored_png(
     """Return the values of a PNG with a mode of Pillow: L, I;16 or RGB.
 
     The result is uint8 or uint16[height, width, channels], and is `out` if that has this shape.
-    Return None if Pillow must decode the file, or finds what is wrong with it.
+    Return None if Pillow must decode the file or find its fault.
     """
     colour_type, bits = _STORED[mode]
     with contextlib.suppress(Exception):  # Pillow finds the damage again and describes it

@@ -215,7 +215,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 def words_of(error: Exception) -> str:
     """Return the error of a decoder as one short line."""
     text = " ".join(str(error).split())
-    if not text or not isinstance(error, OSError | SyntaxError):  # others do not say what is broken
+    if not text or not isinstance(error, OSError | SyntaxError):  # others do not name the fault
         text = f"{type(error).__name__} {text}".strip()
     return text[:200]
 
@@ -289,7 +289,7 @@ def _is_kept(data: bytes, image: Image.Image, original: Original, spec: ImageSpe
 
 
 def _dct_scale(size: tuple[int, int] | None, spec: ImageSpec) -> int:
-    """Return the largest of 1, 2, 4, 8 by which the sides can be divided and stay large enough."""
+    """Return the largest divisor of the sides, 1, 2, 4 or 8, that keeps them large enough."""
     if spec.size is None or size is None:
         return 1
     height, width = size

@@ -7,7 +7,7 @@ import re
 
 
 class NotAnImageError(Exception):
-    """No installed decoder reads the bytes as an image; the message says what they are."""
+    """No installed decoder reads the bytes as an image; the message describes them."""
 
 
 HEAD_BYTES = 512

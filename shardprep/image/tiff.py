@@ -20,9 +20,9 @@ from shardprep.image.spec import ImageSpec
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _TILE_WIDTH, _ORIENTATION, _ICC_PROFILE = 322, 274, 34675
 _MOST_PAGES = 256
-"""Pages that are searched for tiles: a thumbnail may be the first one."""
+"""Maximum number of pages to search for tiles: the first one may be a thumbnail."""
 _LIMIT = 100_000
-"""Most pages of a file."""
+"""Maximum number of pages of a file."""
 _COLOURS = {1: (1,), 2: (3, 4), 6: (3,)}
 """PhotometricInterpretation (grey, RGB, YCbCr) → numbers of channels of a page."""
 _TYPES = {("u1", 1), ("u1", 3), ("u1", 4), ("u2", 1)}

@@ -445,7 +445,7 @@ def _only_crop(where: str, options: Request | EpochOptions) -> Crop | None:
 def check_weights(where: str, options: Request | EpochOptions) -> None:
     """Raise DatasetError if weights are given with `shuffle=False` or a shuffle window."""
     if options.weights is not None and not (options.shuffle is None or options.shuffle is True):
-        what = f"shuffle={options.shuffle} is an order, and weights draw records at random"
+        what = f"shuffle={options.shuffle} is an order, but weights draw records at random"
         raise DatasetError(where, what, "leave out shuffle or weights")
 
 
@@ -470,27 +470,27 @@ def check_request(request: Request) -> None:
     check_weights("reader", request)
     if request.weights is not None and (config.pad_batches or config.service):
         hint = "leave out pad_batches and service, or weights"
-        raise _refused("weights draw the records of one training", hint)
+        raise _refused("weights are only for training in this process", hint)
     if config.pad_batches and (
         request.batch_size is None or request.drop_remainder or request.repeat
     ):
         hint = "give batch_size, and neither repeat nor drop_remainder"
-        raise _refused("pad_batches fills the last batch of one epoch", hint)
+        raise _refused("pad_batches pads the last batch of a single epoch", hint)
     if request.crop is not None and config.image_size is not None:
-        raise _refused("a crop and image_size, and a crop has its own size", "give one of them")
+        raise _refused("image_size and a crop, which has a size of its own", "give one of them")
     if config.service is None:
         return
     if request.crop is not None:
-        hint = "pass augment=augment.RandomResizedCrop((height, width)) in its place"
-        raise _refused("the workers of a service decode whole images", hint)
+        hint = "pass augment=augment.RandomResizedCrop((height, width)) instead"
+        raise _refused("the workers of a service cannot crop images", hint)
     if request.batch_size is None:
-        raise _refused("a service sends batches", "give batch_size")
+        raise _refused("a service sends only batches", "give batch_size")
     if request.cache == "memory":
         raise _refused("a service does not see this process's memory", "give cache a folder")
     if config.on_error != "raise":
         raise _refused("a service cannot skip bad records", "use on_error='raise'")
     if request.window:
-        what = f"shuffle={request.shuffle} is a window of one reader, a service has many"
+        what = f"shuffle={request.shuffle} is a window of one reader, but a service has many"
         raise _refused(what, "use shuffle=True or False")
 
 

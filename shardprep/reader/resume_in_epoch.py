@@ -32,7 +32,7 @@ KerasData = Annotated[
     like("the result of reader.iterate or Dataset.keras", "is_begun", "state_dict", "seed"),
 ]
 _SECONDS_A_SAVE = 60.0
-"""Seconds between two saves if `save_every` is None."""
+"""Default seconds between two saves, without `save_every`."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _END_OF_EPOCH = object()
 """Value of `Model.stop_training` that ends only the epoch."""
@@ -101,8 +101,8 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         )
         if steps != len(self._batches) and not self._ends_epochs:
             raise self._refused(
-                f"fit has {steps} steps per epoch, and there are {len(self._batches)} batches",
-                "give fit the batches given here, without steps_per_epoch",
+                f"fit has {steps} steps per epoch, but there are {len(self._batches)} batches",
+                "give fit the batches of this callback, without steps_per_epoch",
             )
         self._saved = saved = self._saved or self._read()
         self._place = (0, 0)
@@ -148,7 +148,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         """Count the step, and save when it is time."""
         del logs
         if not self._batches.is_begun:
-            raise self._refused("fit gets other data", "give it the batches given here")
+            raise self._refused("fit has other data", "give fit the batches of this callback")
         epoch, before = self._place
         done = min(self._began + batch + 1, len(self._batches))
         self._place = (epoch, done)
@@ -218,7 +218,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         try:
             seed = self._batches.seed
             if seed is not None and seed != saved.place["seed"]:
-                what = f"saved with seed={saved.place['seed']}; these batches have seed={seed}"
+                what = f"the state has seed={saved.place['seed']}, but the batches have seed={seed}"
                 raise self._refused(what, "give the same seed")
             self._batches.load_state_dict(saved.place)
         except DatasetError as error:
@@ -242,7 +242,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
             model.compute_loss(x, y, result, weights, training=False)
             model.compute_metrics(x, y, result, weights)
         if type(optimizer).__name__ != saved.optimizer:
-            what = f"the state is of {saved.optimizer}, the model's is {type(optimizer).__name__}"
+            what = f"the state is from {saved.optimizer}, the model has {type(optimizer).__name__}"
             raise self._refused(what, f"compile it with that, or {_START_AGAIN}")
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
@@ -338,7 +338,7 @@ class Checkpoint(NamedTuple):
         if kinds != own:
             pairs = enumerate(itertools.zip_longest(kinds, own, fillvalue="none"))
             number, (before, now) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
-            what = f"the state is of another {name}: variable {number} was {before} and is {now}"
+            what = f"the state is from another {name}: variable {number} was {before} and is {now}"
             raise DatasetError(str(path), what, f"make the same, or {_START_AGAIN}")
         for variable, value in zip(variables, self.arrays[name], strict=True):
             # Files of NumPy store small float types, such as bfloat16, as raw bytes.

@@ -40,7 +40,7 @@ _SYNONYMS = dict.fromkeys(("ram", "mem", "in_memory", "in-memory", "in memory"),
 _NOT_FOLDERS = {
     "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *_SYNONYMS,
 }  # fmt: skip
-"""Words that a user means as a value of an option, not as the name of a folder."""
+"""Words that users write as the value of an option, not as the name of a folder."""
 _MISSPELLED = 0.8
 """Minimum `difflib` ratio from which a word counts as a misspelled "memory"."""
 _SIMILAR = 0.7
@@ -428,7 +428,7 @@ def check_position(where: str, **given: int) -> None:
     """Raise DatasetError unless 0 ≤ index < number, given as two keywords in this order."""
     (name, index), (of, number) = given.items()
     if not 0 <= index < number:
-        raise DatasetError(where, f"{name}={index} of {of}={number}", f"count from 0 to {of} - 1")
+        raise DatasetError(where, f"{name}={index} of {of}={number}", f"use 0 to {of} - 1")
 
 
 def _hints(call: Callable[..., Any], *, include_extras: bool = False) -> dict[str, Any]:

@@ -219,7 +219,7 @@ class Recipe(BuildOptions):
 
     @property
     def target_spec(self) -> ImageSpec | None:
-        """Specification of the stored target images, without loss; None if there are none."""
+        """Specification of the stored target images, without loss; None without target images."""
         if not self.target_image:
             return None
         return replace(self.image_spec, format="png", depth=self.depth)

@@ -149,7 +149,7 @@ def parse_label_rule(text: str) -> LabelRule:
             raise OptionError(option, "column: names no column", "use column:NAME")
         case "text" if argument:
             names = parse_stack_rule(argument, option).names
-            # Files beside their images have the same path; others have only the name in common.
+            # Files next to their images have the same path; others have only the name in common.
             is_beside = not _BRACES.sub("", argument.rpartition("/")[0]).strip("/*")
             table = CsvRule((argument,), WHOLE_NAME if is_beside else names[-1], (TEXT,))
             return LabelRule("csv", text, table=table)
@@ -238,7 +238,7 @@ _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 def parse_stack_rule(text: str, option: OptionName = _STACK) -> StackRule:
     """Return the rule of a `--stack` value, such as `{id}/*.png` or `{id}_{red,green}.png`.
 
-    A name in braces stands for a part of a path without slashes; the key of a sample ends with the
+    A name in braces matches a part of a path without slashes; the key of a sample ends with the
     last of them. Names with commas are the channels.
     """
     if not text:

@@ -129,7 +129,7 @@ def read_hashes(path: Path) -> ComparedImages:
     version = (file.schema_arrow.metadata or {}).get(_VERSION, b"").decode(errors="replace")
     if version != str(VERSION):
         stated = f"of version {shown(version)}" if version else "without a version"
-        what = f"has hashes {stated}, and version {VERSION} is compared"
+        what = f"has hashes {stated}, but version {VERSION} is compared"
         raise DatasetError(str(path), what, _HINT)
     if any(column.null_count for column in table.columns):
         raise DatasetError(str(path), "lacks keys, splits or hashes", _HINT)
@@ -158,7 +158,7 @@ def compare_images(first: ComparedImages, second: ComparedImages) -> Overlap:
 
 
 def _near(first: ComparedImages, second: ComparedImages) -> dict[int, tuple[int, str]]:
-    """Return position in the first → position of its first copy in the second, and the change."""
+    """Return position in `first` → position of its first copy in `second`, and how that differs."""
     if first.thumbnails is None or second.thumbnails is None:
         pairs = near_hashes(first.hashes, second.hashes)[::-1].tolist()
         return {one: (other, "") for one, other in pairs}

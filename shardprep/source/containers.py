@@ -140,7 +140,7 @@ class _Unclear(str):
 def _separated(info: zipfile.ZipInfo, name: str) -> str:
     """Return the name with "/" for the separators of Windows; other backslashes stay.
 
-    In encodings such as Shift-JIS the second byte of a character may be that of a backslash.
+    In encodings such as Shift-JIS the second byte of a character may equal a backslash.
     """
     if info.create_system not in WINDOWS:
         return name

@@ -69,9 +69,9 @@ def find_files(
 
     Files of a folder are sorted by name. Each folder is visited once, even if links lead to it. A
     link that leads out of the source gets a `problem`, unless `follow_links` is set: a foreign
-    folder must not decide which other files of this machine are read. Folders that are outside of
-    the scope get a `problem` if they cannot be read; of "/" they are not listed. SourceError if the
-    source does not exist.
+    folder must not decide which other files of this machine are read. Folders outside of the scope
+    get a `problem` if they cannot be read; below "/" they are not listed. SourceError if the source
+    does not exist.
     """
     place = parse_place(str(source))
     if isinstance(place, ObjectUrl):

@@ -231,11 +231,11 @@ class _Walk:
             self.other(key, extent, is_array=is_array_name(key.rpartition("/")[2]))
 
     def other(self, key: str, extent: StoredExtent, *, is_array: bool) -> None:
-        # A file of arrays may be of any size: it is not read as a whole.
+        # A file of arrays can have any size: it is not read as a whole.
         self.others.append(Member(key, extent if is_array else self.budget.readable(extent, key)))
 
     def unnamed(self, key: str, extent: StoredExtent, depth: int) -> None:
-        """Add a member without an image suffix. Its first bytes show what it is."""
+        """Add a member without an image suffix. Its first bytes show its type."""
         try:
             head = extent.read_head(HEAD_BYTES)
         except MemberError as error:

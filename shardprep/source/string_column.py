@@ -234,7 +234,7 @@ class Texts(Sequence[str]):
         return found
 
     def coded(self) -> Coded[str]:
-        """Return the column with a code for each different text; few are remembered."""
+        """Return the column with a code for each different text; cached if there are few."""
         if self._codes is not None:
             return self._codes
         found = _coded(self)
@@ -286,7 +286,7 @@ class Texts(Sequence[str]):
 
 
 class Lookup:
-    """Finds texts in `part(among)`, of which it keeps 12 bytes for each."""
+    """Finds texts in `part(among)`, and keeps 12 bytes for each of these."""
 
     def __init__(self, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> None:
         hashes = _hashes(among, part)

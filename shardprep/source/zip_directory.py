@@ -291,7 +291,7 @@ def read_end(place: PlainExtent) -> End | None:
 
 
 def check_end(end: End | None, name: str) -> End:
-    """Return `end`; SourceError if it is None, or if reading the directory would be too slow."""
+    """Return `end`; SourceError if it is missing, or if reading the directory would be too slow."""
     if end is None:
         what = "is truncated: the directory at the end of the zip is missing"
         raise SourceError(name, what, _PACK_IT_AGAIN)

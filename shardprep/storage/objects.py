@@ -64,7 +64,7 @@ def get_range(url: ObjectUrl, start: int, num_bytes: int) -> bytes:
 
 
 def get_ranges(url: ObjectUrl, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-    """Return the bytes of several ranges. There is one request for each range, in parallel."""
+    """Return the bytes of several ranges, with parallel requests, one for each range."""
     spans = {"starts": starts, "lengths": lengths, "coalesce": 0}
     return list(map(bytes, asked_again(url, lambda store, _: store.get_ranges(url.key, **spans))))
 

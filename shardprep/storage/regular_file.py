@@ -1,4 +1,4 @@
-"""Open regular files only: a name from an untrusted folder may be a pipe, a device or a link.
+"""Open regular files only: a name from an untrusted folder can be a pipe, a device or a link.
 
 A link is not followed, and a pipe does not block. The opened file is checked, not its name.
 
@@ -117,7 +117,7 @@ def read_open(file: io.FileIO, most_bytes: int, path: Path | str = "") -> bytes:
 
 
 def read_named(path: Path | str, most_bytes: int) -> bytes:
-    """Return the bytes of a file named by the user, which may be a link."""
+    """Return the bytes of a file named by the user; a link is followed."""
     return read_regular(os.path.realpath(path), most_bytes)
 
 

@@ -39,7 +39,7 @@ _OPEN_S = 1.0
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 Outcome = Literal["here", "busy", "full", "stopped"]
-"""Result of `stage`: a copy exists ("here"), another process makes it ("busy"), there is no space
+"""Result of `stage`: a copy exists ("here"), another process makes it ("busy"), no space is left
 ("full"), or `is_over` returned True ("stopped")."""
 
 

@@ -23,7 +23,7 @@ _MEANT = {
     **dict.fromkeys(("file",), "the path alone, as in /data/photos"),
     **dict.fromkeys(("http", "https", "ftp", "hdfs"), ""),
 }
-"""Unsupported scheme → the address to write instead, or "" if there is none."""
+"""Unsupported scheme → the address to write instead, or "" without one."""
 
 
 def is_url(text: str) -> bool:

@@ -210,7 +210,7 @@ def _shard_problems(
             continue
         shard = holds[name]
         if intact[shard] == name:
-            yield Problem("misplaced", name, f"holds what the manifest calls {shard}")
+            yield Problem("misplaced", name, f"has the bytes that the manifest states for {shard}")
         else:
             yield Problem("extra", name, f"is a copy of {shard}")
         yield from reports_as_moved[name].problems

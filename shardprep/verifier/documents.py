@@ -65,7 +65,7 @@ class CheckedDocuments:
 
     @property
     def most_shard_bytes(self) -> int | None:
-        """Maximum size in bytes of a file to read as a shard; None if there is no manifest."""
+        """Maximum size in bytes of a file to read as a shard; None without a manifest."""
         sizes = [shard.num_bytes for shard in self.shards.values()]
         return 2 * max(sizes) + _SPARE_BYTES if sizes else None
 
@@ -192,7 +192,7 @@ def _sum_problems(table: pa.Table) -> Iterator[Problem]:
         sums["num_dropped"] = (dropped, reasons and sum(count or 0 for _, count in reasons))
         for name, (said, there) in sums.items():
             if (said or 0) != (there or 0):
-                what = f"says that {name} is {said}, and names {there or 0:,}"
+                what = f"says that {name} is {said}, but names {there or 0:,}"
                 yield Problem("items", ITEMS_FILE, what, key=key or "")
 
 

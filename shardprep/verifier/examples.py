@@ -415,7 +415,7 @@ def _pixel_counts(data: bytes) -> dict[int, int]:
 
 
 def _first(wrong: Sequence[float], what: str, begin: str = "") -> str:
-    """Return in words the first wrong value and the number of others, or "" if there are none."""
+    """Return in words the first wrong value and the number of others, or "" if all are right."""
     if not wrong:
         return ""
     more = f", and so are {len(wrong) - 1:,} more" if len(wrong) > 1 else ""

@@ -66,7 +66,7 @@ class ShardTask:
     table: pa.Table | None
     """Rows of the shard's items, or None if `items.parquet` has none."""
     index: RecordRows | None
-    """Offsets and lengths from the shard's index, used if `table` is None."""
+    """Offsets and lengths from the shard's index, used without `table`."""
     check: ExampleCheck
     most_bytes: int | None = None
     """Maximum size in bytes of a file to read; None for no limit."""
@@ -210,7 +210,7 @@ def _record_problems(
 def _measured(
     task: ShardTask, digest: str, num_bytes: int, num_records: int | None
 ) -> Iterator[Problem]:
-    """Yield differences from the manifest; `num_records` is not compared if it is None."""
+    """Yield differences from the manifest; `num_records` is compared unless it is unknown."""
     name, expected = task.name, task.expected
     if expected is None:
         return

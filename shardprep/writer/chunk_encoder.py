@@ -37,7 +37,7 @@ from shardprep.writer.stack_encoder import MOST_BYTES, StackImages, order_fault,
 
 @dataclass(frozen=True, slots=True)
 class ChunkEncoder:
-    """Encodes the items of a chunk; an `Encode`."""
+    """Encodes the items of a chunk; implements `Encode`."""
 
     spec: ImageSpec
     schema: Schema
@@ -47,7 +47,7 @@ class ChunkEncoder:
     target: ImageSpec | None = None
     """How target images are stored, or None if the dataset has none."""
     has_target_lists: bool = field(init=False)
-    """Kept, because `Schema.target_lists` looks through all features."""
+    """Cached, because `Schema.target_lists` looks through all features."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "has_target_lists", bool(self.schema.target_lists))

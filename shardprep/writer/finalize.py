@@ -67,7 +67,7 @@ class BuildResult(Card):
     was_there: bool = False
     """Whether the dataset was already finished, with the same inputs and options."""
     num_new_items: int = 0
-    """Items that this run has written or rejected, without those of earlier runs."""
+    """Number of items that this run has written or rejected, without earlier runs."""
     num_copied: int = 0
     """Items of this run whose stored image was copied from the dataset of `reuse`."""
     elapsed_s: float = 0.0
@@ -104,7 +104,7 @@ def finalize_dataset(
 
     Every shard is compared with its receipt. Source and recipe are not needed. A finished dataset
     is not changed. `max_rejected` is the largest accepted share of rejected images, 0 to 1; None
-    means the share in the recipe of the parts. DatasetError if there is no build or dataset.
+    means the share in the recipe of the parts. DatasetError without a build or dataset.
     """
     start = time.monotonic()
 
@@ -172,7 +172,7 @@ def complete(
 ) -> Manifest:
     """Write all files except shards, and return the manifest, which is written last.
 
-    BuildError if the manifest differs from `expected`. If that is None, `check_rejections` and
+    BuildError if the manifest differs from `expected`. Without that, `check_rejections` and
     `check_dropped` can also raise it.
     """
     with states.writing(workspace):
@@ -329,7 +329,7 @@ def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
             again = f"part{'' if numbers.isdecimal() else 's'} {numbers} of {outline.num_parts}"
         raise DisturbedError(
             str(folders.state),
-            f"{len(lost):,} of {len(names):,} shards are not there, or not whole: "
+            f"{len(lost):,} of {len(names):,} shards are missing or incomplete: "
             f"{some_of([names[i] for i in lost])}",
             f"run {again} again: finished shards are not written again",
         )

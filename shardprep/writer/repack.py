@@ -127,7 +127,7 @@ class ParentImages:
             for key, size, why in zip(Texts(others), sizes, skipped_reasons(parent), strict=True):
                 skipped.append(Skipped(key, why[0], size or 0, why[1]))
         if not any(map(len, keys)):
-            raise DatasetError(self.parents[0].where, "no record of it is selected")
+            raise DatasetError(self.parents[0].where, "no record is selected")
         rows = pa.concat_tables(tables)
         items = _items(rows, Texts.joined(keys))
         estimate = int(items.members.num_bytes.sum())

@@ -93,7 +93,7 @@ class OldDataset:
     """The inputs, options and versions of the build that made it."""
 
     def differences(self, recipe: Recipe) -> str:
-        """Return a remark on the options that differ from those of `recipe`, or ""."""
+        """Return a remark on the options that differ from the options of `recipe`, or ""."""
         if REPACKED in self.recorded.versions:
             return ""
         before = Fingerprint(inputs={}, options=self.recorded.options, versions={})
@@ -132,7 +132,7 @@ class OldDataset:
         num_known = int((places >= 0).sum())
         line = f"{num_known:,} of {counted(len(places), 'image')} can be copied from {self.where}"
         gone = sorted(dict(self.dtypes).keys() - schema.dtypes.keys())
-        line += f"; it stores {some_of(gone)}, and this build does not" if gone else ""
+        line += f"; it stores {some_of(gone)}, but this build does not" if gone else ""
         return line + moves
 
     def _moves(self, places: Rows, shards: Sequence[ShardPlan]) -> str:
@@ -295,7 +295,7 @@ class _ChunkCopy:
 
     @stage("read")
     def _read(self, run: RecordRun) -> None:
-        """Read a run and keep its sound records; if that fails (a cut shard), record by record."""
+        """Keep the sound records of a run. If the shard is cut, read the run record by record."""
         self._sound.clear()
         try:
             self._keep_sound(run.start, run.stop, run.extent.read())

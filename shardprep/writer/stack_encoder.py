@@ -53,7 +53,7 @@ def read_stack(
     """Return the stored images of a stack, or its rejection.
 
     A series of DICOM images is stored in the order of `series_order`. `before_item` is called
-    before each file, so that the time limit is one of files.
+    before each file, so that each file has the time limit of an item.
     """
     reader, found = _StackReader(spec, stack), set[Levels]()
     while True:

@@ -176,10 +176,10 @@ def test_impossible_folds_are_errors(folder: Path) -> None:
         return refused(lambda: reader.folds(folder, **options))
 
     assert "a whole number from 2 on" in line(k=1)
-    assert "k=999 of 115 groups, 115 records" in line(k=999, group=False)
-    assert "k=30 of" in line(k=30, group=[0] * 115)
+    assert "k=999, but only 115 groups (115 records)" in line(k=999, group=False)
+    assert "k=30, but only 1 group (115 records)" in line(k=30, group=[0] * 115)
     assert "no column 'patient'; it has" in line(k=3, by="patient")
-    assert "group has 2 values of 115 records" in line(k=3, group=[1, 2])
+    assert "group has 2 values for 115 records" in line(k=3, group=[1, 2])
     assert "group='patient'" in line(k=3, group="patient")
     assert "is not a list of numbers or of texts" in line(k=3, group=[1, "a"] * 57 + [1])
     assert "is not a list of numbers or of texts" in line(k=3, group=[[1]] * 115)

@@ -248,8 +248,8 @@ def test_what_keras_cannot_take_is_refused(
         "Keras takes no lists or bytes",
         "Keras takes no lists or bytes",
         "Keras takes arrays of one shape",
-        "buckets with num_shards, and a host may have no part of a short batch",
-        "TensorFlow takes images of one size from Keras, and buckets have several",
+        "buckets with num_shards: a host may have no part of a short batch",
+        "TensorFlow takes images of one size from Keras, but buckets have several",
         "sample_weight without targets",
     ]
     images, targets = boxes.keras(2, max_boxes=3)[0]

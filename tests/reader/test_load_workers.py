@@ -257,14 +257,14 @@ def test_a_number_of_workers_that_cannot_work_is_an_error(
     sets: Set, options: dict[str, Any], reason: str
 ) -> None:
     line = refused(lambda: load(sets["jpeg"], 2, **options))
-    assert line.startswith(f"reader: num_workers=2, and {reason}; give num_workers=0")
+    assert line.startswith(f"reader: num_workers=2, but {reason}; give num_workers=0")
     if "service" not in str(options):
         load(sets["jpeg"], 0, **options)
 
 
 def test_texts_are_made_without_workers(sets: Set) -> None:
     line = refused(lambda: load(sets["text"], 1))
-    assert line.startswith("reader: num_workers=1, and TensorFlow makes texts")
+    assert line.startswith("reader: num_workers=1, but TensorFlow makes texts")
 
 
 # The end

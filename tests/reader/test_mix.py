@@ -234,7 +234,7 @@ def test_a_state_continues_in_the_other_reader_on_any_number_of_hosts(sets: Sets
     other = reader.mix(dict(zip(sets, (0.5, 0.2, 0.3), strict=True)))
     for changed in (other, sets.mix(stop="first")):
         batches = by_dataset(changed, batch_size=12)
-        assert "the state is of other batches" in refused(lambda: batches.load_state_dict(state))  # noqa: B023
+        assert "the state is from other batches" in refused(lambda: batches.load_state_dict(state))  # noqa: B023
 
 
 def test_items_follow_each_other_and_a_copy_reads_the_same(sets: Sets) -> None:

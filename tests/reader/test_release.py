@@ -166,5 +166,5 @@ def test_a_dataset_made_in_a_graph_can_be_read(folder: Path) -> None:
 def test_a_function_called_after_its_pipeline_is_an_error() -> None:
     with python_calls.one_pipeline():
         held = python_calls._held(lambda: None)
-    with pytest.raises(ReferenceError, match="hold on to it"):
+    with pytest.raises(ReferenceError, match="keep a reference to it"):
         held()

@@ -264,7 +264,7 @@ def test_a_dataset_made_from_the_batches_is_refused(folder: Path, tmp_path: Path
     resume = reader.ResumeInEpoch(tmp_path / "s", data)
     for options in ({}, {"class_weight": {0: 1.0, 1: 1.0}}):
         with pytest.raises(
-            DatasetError, match="has None steps per epoch, and there are 12 batches"
+            DatasetError, match="has None steps per epoch, but there are 12 batches"
         ):
             model_of().fit(data.unbatch().batch(4), verbose=0, callbacks=[resume], **options)
 
@@ -373,11 +373,14 @@ def _saved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"batch_size": 9}, "the state is of other batches: global batch=8, num_batches=12; "),
-        ({"split": "train[:80]"}, "the state is of other batches: records="),
-        ({"seed": 2}, "saved with seed=1; these batches have seed=2; give the same seed, or"),
-        ({"units": 5}, "the state is of another model: variable 2 was float32[48, 4] and is fl"),
-        ({"optimizer": "sgd"}, "the state is of Adam, the model's is SGD; compile it with that"),
+        ({"batch_size": 9}, "the state is from other batches: global batch=8, num_batches=12; "),
+        ({"split": "train[:80]"}, "the state is from other batches: records="),
+        ({"seed": 2}, "the state has seed=1, but the batches have seed=2; give the same seed, or"),
+        ({"units": 5}, "the state is from another model: variable 2 was float32[48, 4] and is fl"),
+        (
+            {"optimizer": "sgd"},
+            "the state is from Adam, the model has SGD; compile it with that",
+        ),
     ],
 )
 def test_a_state_of_other_batches_or_another_model_is_refused(
@@ -411,9 +414,9 @@ def test_an_invalid_state_file_is_refused(folder: Path, saved: Path, tmp_path: P
 def test_fit_must_get_all_of_the_same_batches(folder: Path, tmp_path: Path) -> None:
     data = batches(folder)
     resume = reader.ResumeInEpoch(tmp_path / "state", data)
-    with pytest.raises(DatasetError, match="fit has 5 steps per epoch, and there are 12 batches; "):
+    with pytest.raises(DatasetError, match="fit has 5 steps per epoch, but there are 12 batches; "):
         model_of().fit(data, steps_per_epoch=5, verbose=0, callbacks=[resume])
-    with pytest.raises(DatasetError, match="fit gets other data; give it the batches"):
+    with pytest.raises(DatasetError, match="fit has other data; give fit the batches"):
         used().fit(batches(folder), verbose=0, callbacks=[resume])
     assert not (tmp_path / "state").exists()
 

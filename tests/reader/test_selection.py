@@ -184,7 +184,7 @@ def test_unknown_names_and_positions_are_errors_that_list_the_known_ones(
         "its items have key, status": {"where": pc.field("label") > "x"},
         "where=(colour > 3): ": {"where": pc.field("colour") > 3},
         "where=label='cat'": {"where": {"label": "cat"}},
-        "2 of 3 keys are of no image: a.jpg; a key is train/": {"keys": ["a.jpg", "cat.1", "b"]},
+        "2 of 3 keys match no image: a.jpg; a key is train/": {"keys": ["a.jpg", "cat.1", "b"]},
         "nothing.csv: cannot be read": {"keys": "nothing.csv"},
         "keys=3": {"keys": 3},
         "where='label'": {"where": "label"},
@@ -196,7 +196,7 @@ def test_unknown_names_and_positions_are_errors_that_list_the_known_ones(
     empty = refused(lambda: reader.load(folder, every - every))
     assert "has no record; the dataset has train 60" in empty
     assert "out of bounds" in refused(lambda: every[[NUM_TRAIN]])
-    assert "n=99 of 60 records" in refused(lambda: every.sample(99))
+    assert "n=99, but the selection has 60 records" in refused(lambda: every.sample(99))
     assert "a list" in refused(lambda: every | cast("Any", [1]))
     (tmp_path / "x.npz").write_bytes(b"PK\3\4")
     assert "Selection.save" in refused(lambda: reader.Selection.load(tmp_path / "x.npz"))

@@ -150,7 +150,7 @@ def test_class_weights_have_the_mean_1(
     assert reader.class_weights(folder, part) == {0: 0.0, 1: 1.0}
     members = {f"{i}.jpg": jpeg(seed=i) for i in range(3)}
     plain = pets(tmp_path_factory, members, size=8, labels="none")
-    assert "no class" in refused(lambda: reader.class_weights(plain, "train"))
+    assert "do not have one class each" in refused(lambda: reader.class_weights(plain, "train"))
     assert "no class" in refused(lambda: reader.load(plain, batch_size=2, weights="balanced"))
 
 
@@ -160,12 +160,12 @@ def test_wrong_weights_are_errors(folder: Path) -> None:
             refused(lambda: reader.Dataset(folder).batches(4, weights=weights, **options))
         return refused(lambda: reader.load(folder, batch_size=4, weights=weights, **options))
 
-    assert "shape (3,) for 40 records" in line([1, 2, 3])
+    assert "shape (3,), not (40,)" in line([1, 2, 3])
     for wrong_number in (-1.0, 0.0, float("nan")):
         assert "below 0, infinite, NaN or all 0" in line([wrong_number] * 40)
     assert "an array of numbers" in line(["a"] * 40)
     too_many = reader.Weights("balanced", replacement=False, num_samples=41)
-    assert "num_samples=41 of 40" in line(too_many)
+    assert "num_samples=41, but 40 records" in line(too_many)
     assert "num_samples=0" in refused(lambda: reader.Weights("balanced", num_samples=0))
     assert "shuffle=False is an order" in line("balanced", shuffle=False)
     window = refused(lambda: reader.load(folder, batch_size=4, weights="balanced", shuffle=1))

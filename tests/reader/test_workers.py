@@ -434,7 +434,7 @@ def test_a_process_that_may_not_start_processes_uses_threads() -> None:
     number, line = here.recv()
     process.join()
     assert number == 0
-    assert "num_workers=2, and this process is a worker of another library" in line
+    assert "num_workers=2, but this process is a worker of another library" in line
 
 
 def test_a_dataset_that_was_replaced_meanwhile_is_an_error(sets: Set, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_file_of_hashes_of_another_version_is_refused(
     assert table.schema.metadata[b"shardprep_hash"] == b"1"
     pq.write_table(table.replace_schema_metadata(metadata), hashes)
     stated = f"of version {metadata['shardprep_hash']}" if metadata else "without a version"
-    what = f"has hashes {stated}, and version 1 is compared; write it with shardprep"
+    what = f"has hashes {stated}, but version 1 is compared; write it with shardprep"
     with pytest.raises(shardprep.DatasetError, match=what):
         shardprep.leaks(mine, hashes)
 

@@ -75,7 +75,7 @@ def test_rows_without_an_image_and_images_without_a_row_are_counted() -> None:
         ("key,x,y\na.png,1,2,3\n", r"line 2: line 1 names 3 columns but 4"),
         (
             "key,x,y\na.png,1,2\nb.png,nan,1\n",
-            "the vector of b.png is all 0, or has a value that is no number",
+            "the vector of b.png is all 0, or has a value that is not a number",
         ),
         ("key,x,y\na.png,0,0\n", "the vector of a.png is all 0"),
         ("a.png,1,2.5\nb.png,2,1\n", "line 1 does not name the columns"),
@@ -184,5 +184,5 @@ def test_the_option_says_what_it_needs(source: Path, tmp_path: Path) -> None:
         done = run(*arguments, cwd=tmp_path)
         assert line in error_of(done, done.returncode)
     path = build(source, tmp_path / "out", **KEYWORDS).path
-    with pytest.raises(RecipeError, match="needs the pixels; leave out --no-pixels"):
+    with pytest.raises(RecipeError, match="needs measured pixels; leave out --no-pixels"):
         shardprep.report(path, embeddings="csv:e.csv", no_pixels=True)

@@ -290,7 +290,7 @@ def test_a_shard_that_is_changed_by_others_is_not_published(
         return None
 
     proxy.rule = change
-    with pytest.raises(BuildError, match=f"1 of 4 shards are not there, or not whole: {SHARDS[1]}"):
+    with pytest.raises(BuildError, match=f"1 of 4 shards are missing or incomplete: {SHARDS[1]}"):
         build_there(source, bucket)
     assert "manifest.json" not in bucket.tree(WHERE)
     proxy.reset()

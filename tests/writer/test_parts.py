@@ -212,7 +212,7 @@ def test_a_shard_that_is_not_whole_is_named_with_its_part(pets: Pets, damage: st
     with pytest.raises(BuildError) as error:
         pets.finalize()
     assert str(error.value) == (
-        f"{pets.work}: 1 of 5 shards are not there, or not whole: {SHARDS[1]}; "
+        f"{pets.work}: 1 of 5 shards are missing or incomplete: {SHARDS[1]}; "
         "run part 2 of 3 again: finished shards are not written again"
     )
     pets.part("2/3")

@@ -157,7 +157,7 @@ def test_some_of_the_records_are_taken(tmp_path: Path) -> None:
     two = shardprep.repack(whole, tmp_path / "two", split=selection)
     assert {*features(two.path)} == {order["train"][1], order["train"][3]}
     assert not shardprep.verify(two.path).problems
-    with pytest.raises(shardprep.DatasetError, match="of another dataset or version"):
+    with pytest.raises(shardprep.DatasetError, match="from another dataset or version"):
         shardprep.repack(two.path, tmp_path / "three", split=selection)
 
 
@@ -224,7 +224,7 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "twice the same": (lambda _: {"datasets": [None]}, "is named twice"),
     "no such split": (lambda _: {"split": "dev"}, "has no split 'dev'"),
     "no record": (lambda _: {"split": "train[5:5]"}, "selects no record"),
-    "too many shards": (lambda _: {"shards": 43}, "asks for 43, and the largest split has"),
+    "too many shards": (lambda _: {"shards": 43}, "asks for 43, but the largest split has"),
     "a bad name": (lambda _: {"name": "A B"}, "name"),
 }
 

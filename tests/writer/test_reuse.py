@@ -436,7 +436,7 @@ def test_the_command_says_what_was_copied(old: Path, tmp_path: Path) -> None:
     assert "41 of 46 images can be copied from tfrecords/pets/1.0.0" in planned.stderr
     assert "it stores" not in planned.stderr
     unlabelled = run("build", *options, "--labels", "none", *reuse, "--dry-run", cwd=tmp_path)
-    assert "; it stores label, and this build does not" in unlabelled.stderr
+    assert "; it stores label, but this build does not" in unlabelled.stderr
     done = run("build", *options, *reuse, cwd=tmp_path)
     assert "46 images (41 copied, 5 encoded) in " in done.stdout
     options = (*options[:-1], "1.2.0")

@@ -47,7 +47,7 @@ class ImageColumn:
     dtype: np.dtype[Any] | None
     """Type of the numbers; None if each row is an encoded image."""
     blocks: Callable[[int], Iterator[Block]]
-    """Yields all rows in blocks; the argument is the axis of the rows, −1 if there is none."""
+    """Yields all rows in blocks; the argument is the axis of the rows, or −1 without one."""
     has_rows: bool = True
     """Whether the first axis is known to count images."""
     names: Sequence[str] = ()
@@ -73,12 +73,12 @@ class ArrayFile:
     """Name of each column of texts or numbers → number of its rows."""
     read_cells: Callable[[Sequence[str]], list[Texts]]
     left_out: tuple[str, ...] = ()
-    """Columns that are neither, each with the reason."""
+    """Columns that are neither images nor cells, each with the reason."""
     matrix: ImageColumn | None = None
     """All columns of numbers as one image, if the file is a table."""
 
     def check_sample(self, name: str) -> None:
-        """Raise DamagedFileError if a file of one sample has an array, but no numbers of images."""
+        """Raise DamagedFileError if a file of one sample has arrays, but none with images."""
         shapes = [one.shape for one in self.images.values()]
         if all(0 in one for one in shapes) and (shapes or self.left_out):
             why = f"its shape is {shapes[0]}" if shapes else self.left_out[0]

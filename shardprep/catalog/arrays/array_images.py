@@ -181,7 +181,7 @@ def _are_targets(recipe: Recipe, keys: Sequence[str]) -> list[bool]:
 
 
 def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool) -> DepthRange:
-    """Return black and white of all numbers that are scaled, of all files together.
+    """Return the levels of black and white of all scaled numbers, common to all files.
 
     If it is unclear, black and white of target images are their smallest and largest number.
     """
@@ -213,7 +213,7 @@ def _levels(files: ArrayFiles, taken: Sequence[ChosenColumn], *, is_target: bool
 def _sample_ranges(
     files: ArrayFiles, taken: Sequence[ChosenColumn], keys: Sequence[str]
 ) -> dict[str, DepthRange]:
-    """Return by key of a file the range of its sample, which `--stack` may join of several files.
+    """Return key of a file → value range of its sample; `--stack` may join files to one sample.
 
     A sample of uint16 alone has none: its range is found when it is stored.
     """
@@ -304,7 +304,7 @@ class _CellColumns:
             found.update(zip(titles, opened.arrays.read_cells(names), strict=True))
         for title, texts in found.items():
             if len(texts) != num_rows:
-                what = f"has {len(texts):,} rows in {title!r}, and {num_rows:,} images"
+                what = f"has {len(texts):,} rows in {title!r}, but {num_rows:,} images"
                 raise SourceError(own.key, what, "download or write it again")
         return found
 

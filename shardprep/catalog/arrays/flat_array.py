@@ -170,7 +170,7 @@ def _array_file(array: _Array, name: str, **column: Any) -> ArrayFile:
     array = array._replace(place=array.place._replace(num_bytes=num_bytes))
 
     def blocks(axis: int) -> Iterator[NDArray[Any]]:
-        if num_bytes > there:  # only now: the layout says whether it is one sample
+        if num_bytes > there:  # only now: the layout says if the file has one sample
             raise error
         yield from array.blocks(axis)
 

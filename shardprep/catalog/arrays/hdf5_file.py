@@ -46,7 +46,7 @@ def _opened(place: PlainExtent, name: str) -> Iterator[Any]:
 
 
 def open_hdf5(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
-    """Return the datasets of an HDF5 file. A group of datasets of one image each is one column.
+    """Return the datasets of an HDF5 file. A group of single-image datasets becomes one column.
 
     SourceError if h5py is not installed.
     """
@@ -94,7 +94,7 @@ def open_datasets(opened: Open, most_bytes: int, most_at_once: int) -> ArrayFile
 
 
 def _by_group(images: dict[str, ImageColumn], opened: Open) -> dict[str, ImageColumn]:
-    """Return the columns, with groups of datasets of one image each as one column."""
+    """Return the columns; a group of single-image datasets becomes one column."""
     groups: dict[str, list[str]] = defaultdict(list)
     for key in filter(None, images):
         groups[key.rpartition("/")[0]].append(key)

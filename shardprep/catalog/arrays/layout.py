@@ -21,14 +21,14 @@ class Layout(NamedTuple):
     axes: str
     """A letter of NTHWC for each axis; "N" alone if each row is a flat image.
 
-    T has the images of a stack in order. Of several T, the first is the outermost.
+    T has the images of a stack in order. With several T, the first is the outermost.
     """
     size: tuple[int, int] = (0, 0)
     """Height and width of flat images; the channels are interleaved."""
 
     @property
     def rows(self) -> int:
-        """Axis of the samples, or of the images of a single stack; −1 if the array is one image."""
+        """Axis of the samples, or of the images of a single stack; −1 for a single image."""
         return self.axes.find("N" if self.has_samples else "T")
 
     @property

@@ -49,7 +49,7 @@ def masks_apart(listing: Rest, recipe: Recipe) -> tuple[Rest, list[Member]]:
 def with_masks(listing: ImageListing, masks: Sequence[Member], recipe: Recipe) -> ImageListing:
     """Return the listing of stacks or images with their masks.
 
-    A mask in an array is one image, or a stack of images if the array has more than two axes. A
+    A mask in an array is an image, or a stack of images if the array has more than two axes. A
     layout of `--images` also applies to masks whose names fit its FILE.
     """
     if listing.unpacker is None or not masks:
@@ -72,7 +72,7 @@ def _exact(opened: OpenedFile, files: ArrayFiles) -> ChosenColumn:
     """Return the column of a mask file with whole numbers and its layout."""
     key, columns = opened.key, opened.columns
     if len(columns) != 1:
-        what = f"has {len(columns)} arrays of pixels, and a mask is one"
+        what = f"has {len(columns)} arrays of pixels, but a mask is one"
         raise SourceError(key, what, "save each in a file of its own")
     column = columns[0].column
     if column.dtype is None:

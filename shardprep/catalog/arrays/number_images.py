@@ -16,7 +16,7 @@ from shardprep.image.spec import DepthRange
 
 Array = NDArray[Any]
 _MIN_WHITE = 128
-"""Whole numbers of a smaller maximum may have another range than 0 to 255."""
+"""Whole numbers with a smaller maximum may have another range than 0 to 255."""
 _WHITE = 65535
 _BYTE_RANGE = (0.0, 255.0)
 _UNIT_RANGE = (0.0, 1.0)

@@ -51,7 +51,7 @@ class OpenedFile(NamedTuple):
     place: PlainExtent
     arrays: ArrayFile
     root: str
-    """Name of the source if it is a file, which is a folder of keys if it is an .npz."""
+    """Name of the source if it is a file; keys of an .npz begin with it."""
 
     @property
     def key(self) -> str:
@@ -263,7 +263,7 @@ class ArrayFiles:
     def _volumes(
         self, images: Members, *, are_named: bool
     ) -> tuple[list[OpenedFile], dict[str, SourceError]]:
-        """Return the opened files of volumes, and why others are not: single ones if not named."""
+        """Return the opened volumes, and the errors of the other files, such as single images."""
         opened, refused = list[OpenedFile](), dict[str, SourceError]()
         for member in images:
             key, suffix = member.key, PAGED.search(member.key)
@@ -285,7 +285,7 @@ class ArrayFiles:
         return opened, refused
 
     def _is_sample(self, key: str, kind: str = "") -> bool:
-        """Return whether a file is one sample, which is rejected if it is damaged."""
+        """Return whether a file has a single sample; a damaged one is rejected without an error."""
         layouts = [one.layout for one in self.rules(key) if one.layout]
         if not layouts:
             return kind in _SAMPLES

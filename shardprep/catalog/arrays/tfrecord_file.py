@@ -35,7 +35,7 @@ def open_tfrecord(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
     """Return the features of a TFRecord file, after reading all records once.
 
     A feature of bytes is a column of images if one of its values begins like an image. Others are
-    columns of cells; lists of numbers are joined with spaces, those of objects are JSON. Both CRCs
+    columns of cells; lists of numbers are joined with spaces, lists of objects are JSON. Both CRCs
     of each record are checked.
     """
     found: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)

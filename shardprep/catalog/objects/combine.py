@@ -82,7 +82,7 @@ class Annotated:
     """Class indices in each image, as far as known without decoding masks."""
     splits: list[str | None] | None = None
     are_listed: bool = False
-    """Whether `splits` are of lists, so that an image in none of them is in no split."""
+    """Whether `splits` come from lists, so that an image on no list is in no split."""
     unmapped: tuple[str, ...] = ()
     findings: list[str] = field(default_factory=list)
 
@@ -379,13 +379,13 @@ def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
     if recipe.instances and not rule.is_given:
         raise RecipeError(_INSTANCES, "there are no masks", f"say where they are with {_MASKS}")
     if recipe.mask_values and rule.kind != "pattern":
-        what = "means nothing without masks in files"
+        what = "needs masks in files"
         raise RecipeError(_MASK_VALUES, what, f"leave it out, or name them with {_MASKS}")
     if recipe.crowds != "ignore" and "coco" not in (recipe.rules.boxes.kind, rule.outlines.kind):
         hint = f"leave it out, or add {_BOXES} coco"
-        raise RecipeError(OptionName("crowds"), "means nothing without documents of COCO", hint)
+        raise RecipeError(OptionName("crowds"), "needs documents of COCO", hint)
     if recipe.rle != "auto" and rule.kind != "rle":
-        what = "means nothing without run lengths"
+        what = "needs run lengths"
         raise RecipeError(OptionName("rle"), what, f"add {_MASKS} rle:…")
 
 

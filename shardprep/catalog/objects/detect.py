@@ -95,7 +95,7 @@ def mask_findings(keys: Sequence[str]) -> list[str]:
 
 
 def text_files(keys: Sequence[str], documents: Documents) -> str:
-    """Return the pattern of files that have an own text for each image, or ""."""
+    """Return the pattern of text files, one for each image, or ""."""
     members = {stem(member.key): member for member in documents.members(".txt")}
     images = set(map(stem, keys)) if members else set()
     both = sorted(members.keys() & images)
@@ -108,7 +108,7 @@ def text_files(keys: Sequence[str], documents: Documents) -> str:
 
 
 def text_pattern(keys: Sequence[str], text: str) -> str:
-    """Return the pattern of the documents of single images, of which `text` is one."""
+    """Return the pattern of the documents of single images, from the key of one, `text`."""
     folder, _, name = text.rpartition("/")
     is_beside = any(key.rpartition("/")[0] == folder for key in keys)
     file = f"{{stem}}{name[name.rfind('.') :]}"

@@ -41,7 +41,7 @@ class MaskFiles:
     class_of: dict[str, str] = field(default_factory=dict)
     """Key of a mask → name of its class, if the pattern has `{class}`."""
     noun: str = "mask"
-    """What the files are, for reasons."""
+    """Name of the files in reasons."""
 
     @property
     def keys(self) -> set[str]:
@@ -189,7 +189,7 @@ class SeveralImagesError(AmbiguousIdError):
 def _advised(
     error: SeveralImagesError, keys: Sequence[str], pattern: MaskPattern, no_images: Collection[str]
 ) -> SourceError:
-    """Return the error with a pattern that tells images apart by their folders, if there is one.
+    """Return the error with a pattern that tells images apart by their folders, if one exists.
 
     It is the given pattern with `{folder}` for a wildcard, for the name of a folder, or before it.
     """
@@ -213,8 +213,8 @@ def _advised(
 def _nearest_masks(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     """Return the masks of each image from pairs of a mask and an image, without distant ones.
 
-    Near are those that share the most leading folders. If an image has masks both near and far, the
-    others are of images that are missing; so are the other masks of a folder.
+    A near pair shares the most leading folders. If an image has masks both near and far, the far
+    ones belong to missing images. The same holds for far images of the masks in a folder.
     """
     near = [_num_shared(mask, image) for mask, image in pairs]
     most: defaultdict[str, int] = defaultdict(int)

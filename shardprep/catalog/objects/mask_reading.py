@@ -78,14 +78,14 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     of_image = [_planes(beside.of(image.key), image, number) for image, number in pairs]
     used = [member for members in of_image for member in members]
     if not used:
-        what = f"no image that is used has a mask {recipe.masks}"
+        what = f"no selected image has a mask {recipe.masks}"
         raise SourceError(_MASKS, what, f"an image looks like {keys[0]}")
     values = _values(recipe, used, images, instances=recipe.instances)
     raw = values.names
     labels: list[Annotation | None] = [Annotation() if members else None for members in of_image]
     if beside.class_of or (recipe.instances and not recipe.mask_values):
         if not values.is_binary and not recipe.instances:
-            what = f"masks are not of one class each: they hold {values.how}"
+            what = f"masks do not have one class each: they hold {values.how}"
             raise SourceError(_MASKS, what, "leave {class} out: the values are the classes")
         raw = tuple(sorted(set(beside.class_of.values()), key=natural_order)) or (ONE_CLASS,)
         values, labels = _by_file(raw, values, of_image, images, naming, recipe.instances)
@@ -107,7 +107,7 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
 def _planes(members: Sequence[Member], image: Member, times: int) -> list[Member]:
     """Return the masks of an image or stack in its files, each of them several `times`.
 
-    Masks are refused if their axes have other directions than those of the stack.
+    Masks are refused if their axes have other directions than the axes of the stack.
     """
     directions: tuple[str, ...] = ()
     if isinstance(image.extent, StackExtent):
@@ -118,7 +118,7 @@ def _planes(members: Sequence[Member], image: Member, times: int) -> list[Member
     turns = {of.directions for _, of in extents if isinstance(of, StackExtent)} - {(), directions}
     if turns and directions:
         ways = ["".join(one) for one in (min(turns), directions)]
-        what = f"its header says {ways[0]}, and the one of its image {ways[1]}"
+        what = f"its header says {ways[0]}, but the header of its image {ways[1]}"
         refused = RefusedExtent(0, what, "bad_mask")
         planes = [[Member(one.key, refused) for one in some] for some in planes]
     return [plane for several in planes for plane in several for _ in range(times)]
@@ -227,7 +227,7 @@ def _by_class_files(recipe: Recipe, images: SourceImages) -> Found:
         pairs.append(classed[0] if classed else None)
     files = [pair.classes for pair in pairs if pair is not None]
     if not files:
-        raise SourceError(_MASKS, f"no image that is used has a mask {recipe.masks}")
+        raise SourceError(_MASKS, f"no selected image has a mask {recipe.masks}")
     values = _values(recipe, files, images)
     reader = _ClassReader(values, recipe.max_pixels)
     with ThreadPoolExecutor(_NUM_THREADS) as pool:

@@ -137,7 +137,7 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
             findings.append(f"{how}: {value} means two classes; {name} is left out")
         values.setdefault(value, place.get(name, NONE))
     if len({isinstance(value, tuple) for value in values}) > 1:
-        raise SourceError(how, "has values and colours", "masks have one or the other")
+        raise SourceError(how, "mixes values and colours", "use only one of the two")
     return MaskValues(names=names, values=values, how=how, findings=tuple(findings))
 
 
@@ -147,7 +147,7 @@ _MOST_CLASSES_IN_TURN = 2
 
 
 def are_numbers(masks: Iterable[Collection[int]]) -> int:
-    """Return how many n differ if values of masks look like object numbers, 1 to n; or 0."""
+    """Return the number of different n if masks seem to have object numbers 1 to n, else 0."""
     highest: set[int] = set()
     for mask in masks:
         number = _highest_number(mask)
@@ -234,7 +234,7 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
             found.append((_value(colour), texts[0]))
         elif len(numbers) == 1 and texts:
             found.append((_value(row[numbers[0]]), texts[0]))
-        elif found:  # the first line may be a header
+        elif found:  # before that, a line is a header
             hint = "lines are name,r,g,b or value,name or name:r,g,b"
             raise SourceError(file, f"has a line {','.join(row)!r}", hint)
     if not found:
@@ -243,7 +243,7 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
 
 
 class Seen(NamedTuple):
-    """The values or colours in a file that may be a mask."""
+    """The values or colours in a possible mask file."""
 
     values: frozenset[int]
     colours: frozenset[Colour] = frozenset()

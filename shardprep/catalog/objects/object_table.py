@@ -54,7 +54,7 @@ class Found:
     splits: list[str | None] | None = None
     """Split of each image, if the format has splits."""
     are_listed: bool = False
-    """Whether `splits` are of lists, so that an image in none of them is in no split."""
+    """Whether `splits` come from lists, so that an image on no list is in no split."""
     notation: BoxColumns | None = None
     """Meaning of the four numbers of a box; None if shapes are not four numbers."""
     is_table: bool = False

@@ -23,7 +23,7 @@ from shardprep.source.members import Member
 from shardprep.source.string_column import Coded
 
 Value: TypeAlias = "int | float | str | tuple[int, ...] | tuple[bytes, ...] | array[float]"
-"""A value of a column; of rows, a tuple or an array of float32."""
+"""A value of a column; for rows, a tuple or an array of float32."""
 DType = Literal["int64", "float32", "bytes"]
 _READ: dict[DType, Callable[[str], int | float | str]] = {
     "int64": int, "float32": float, "bytes": str,
@@ -43,7 +43,7 @@ _PRESENT = "/present"
 """Suffix of the feature that is 0 for empty cells of a whole-number column, otherwise 1."""
 _COLUMNS = OptionName("columns")
 _RESERVED = {name.partition("/")[0] for name in (*PROVIDED, ROWS)} - {IMAGES}
-"""First parts of the names of other features, without those of stacks."""
+"""First parts of the names of other features, except features of stacks."""
 
 
 @dataclass(frozen=True, slots=True)

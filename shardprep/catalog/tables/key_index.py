@@ -52,7 +52,7 @@ class Origin(NamedTuple):
     split: str | None = None
     """Split that the table or a column of it states for the id."""
     is_firm: bool = True
-    """Whether the split is of the images as they are; a list of a split may name others."""
+    """Whether images already have the split; a list of a split can name other images."""
     file: str = ""
     """The table or list; each writes its ids in one way."""
     is_of_path: bool = False
@@ -142,9 +142,9 @@ class KeyIndex:
 
         An id that fits several images means the one nearest to its origin (see `Origin.level`).
         The ids of an origin that do not fit there are searched farther away only if names are
-        unique: if an id fits images both near and far, the others are of images that are missing.
+        unique: if an id fits images both near and far, the other ids belong to missing images.
         AmbiguousIdError if several images are equally near, or if all are of another split.
-        `fitting` are origins of which other ids are whole keys, so that these are not shortened.
+        Ids of the origins in `fitting` are not shortened: others of these origins are whole keys.
         """
         texts = _paths(texts)
         origins = origins or Coded.constant(Origin(), len(texts))
@@ -226,8 +226,8 @@ class KeyIndex:
     ) -> Ints:
         """Return `found` without keys of another split than the origin's, unless they are meant.
 
-        They are meant if the folder of the id names their split, or if names are unique: no key is
-        also that of an id from its own split.
+        They are meant if the folder of the id names their split, or if names are unique: no key
+        also fits an id from its own split.
         """
         foreign = np.flatnonzero((found >= 0) & ~is_home)
         stated = texts.take(foreign).folders.map(lambda path: given_split(path.split("/")))
@@ -266,9 +266,9 @@ class KeyIndex:
     ) -> tuple[Texts, Coded[Origin]]:
         """Return ids without the first folders, such as `/kaggle/input/set/`, that no key has.
 
-        All ids of an origin lose the same number of folders, the fewest with which one of them
-        fits a key; an origin with an id that `fits` loses none. A split that the folders name
-        stays that of the id.
+        All ids of an origin lose the same number of folders, the fewest with which one of them fits
+        a key; an origin with an id that `fits` loses none. A split that the lost folders name still
+        applies to the id.
         """
         short, split_of = texts, origins
         depths = texts.num_folders()

@@ -368,7 +368,7 @@ def _whole(ids: Sequence[str], values: Any) -> Vectors:
         most = np.abs(some).max(axis=1, keepdims=True, initial=0)
         for place in np.flatnonzero(~((most > 0) & (most < np.inf))).tolist():
             key = ids[start + place]
-            raise ValueError(f"the vector of {key} is all 0, or has a value that is no number")
+            raise ValueError(f"the vector of {key} is all 0, or has a value that is not a number")
         some = np.rint(some / most * (1 << 15))
         norms = np.sqrt(np.square(some).sum(axis=1, keepdims=True))
         whole[start : start + _AT_ONCE] = np.rint(some * (NORM / norms))

@@ -17,7 +17,7 @@ from shardprep.storage.text_file import decoded
 
 _MOST_NAMES = 100
 _MOSTLY = 0.5
-"""Share of the rows in which a list must have a value for each object."""
+"""Minimum share of rows whose list has a value for each object."""
 
 
 def unfolded(table: Table, sides: Sequence[str]) -> tuple[Table, list[str]]:
@@ -48,7 +48,7 @@ def unfolded(table: Table, sides: Sequence[str]) -> tuple[Table, list[str]]:
 
 
 def value_at(value: Any, names: Sequence[str]) -> Any:
-    """Return the value at a path of names; of a list, the values of its elements."""
+    """Return the value at a path of names; for a list, the values of its elements."""
     if not names or value is None:
         return value
     if isinstance(value, list):

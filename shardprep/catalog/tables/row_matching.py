@@ -120,7 +120,7 @@ def joined(table: Table, other: Table, key: str) -> Table:
 
 
 def _of_split(cells: Texts, splits: Coded[str | None]) -> Texts:
-    """Return each cell after its split."""
+    """Return the split and the cell of each row as one text."""
     codes = np.where(splits.codes < 0, len(splits.values), splits.codes)
     lead = Texts.of([*(f"{split}\n" for split in splits.values), "\n"]).take(codes)
     nothing = Texts.of([""]).array[0]
@@ -128,7 +128,7 @@ def _of_split(cells: Texts, splits: Coded[str | None]) -> Texts:
 
 
 def united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
-    """Return the tables; those of one header are one table if they are of different images.
+    """Return the tables; tables with equal headers are joined if they describe different images.
 
     These are tables of different splits (`train.csv`, `test.csv`), and tables without a common id.
     """
@@ -186,7 +186,7 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
 
 
 def _ids_before_ending(index: KeyIndex, title: str, cells: Texts) -> str:
-    """Return the template of ids with the same ending in all cells, or "": `{id[:-6]}`."""
+    """Return a template that cuts the common ending of all cells, such as `{id[:-6]}`, or ""."""
     endings = {match and match[0] for match in map(_WORD_AT_END.search, cells)}
     ending = endings.pop() if len(endings) == 1 else None
     if not ending or _FIELD.fullmatch(f"{{{title}}}") is None or ":" in title:

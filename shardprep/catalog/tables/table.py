@@ -135,7 +135,7 @@ class Table:
         return self.cells(place)
 
     def without(self, null: Collection[str]) -> Table:
-        """Return the table with empty cells in place of those in `null`."""
+        """Return the table with the cells in `null` replaced by empty cells."""
         values, nothing = Texts.of(null).array, Texts.of([""]).array[0]
         columns = [
             Texts(pc.if_else(pc.is_in(column.array, value_set=values), nothing, column.array))
@@ -260,7 +260,7 @@ def _rows_of(
 
 
 def _numbered(value: Any) -> Any:
-    """Return a list of numbers or texts, as x, y of a point, as an object with keys 0, 1, …."""
+    """Return a list of numbers or texts (x, y of a point) as an object with keys 0, 1, …."""
     is_point = isinstance(value, list) and not any(isinstance(one, dict | list) for one in value)
     return {str(i): one for i, one in enumerate(value)} if is_point else value
 

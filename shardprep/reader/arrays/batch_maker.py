@@ -1,4 +1,4 @@
-"""From the name of a batch to its values: the same in this process and in a worker process."""
+"""Make the values of a batch from its name: the same in this process and in a worker process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BatchName = tuple[int, int] | Ints
 _DECODED = 24
 """Largest usual size of decoded images, divided by the size of their record."""
 _VARYING = 16
-"""Likewise for the length of a dimension that varies, such as the number of objects."""
+"""Usual maximum factor for a dimension that varies, such as the number of objects."""
 _CHANGED = 4
 """Usual growth of a batch by a transform, from uint8 to float32."""
 _FORMATS = ((BOX, boxes_as), (KEYPOINTS, points_as), (POINTS, points_as))
@@ -37,7 +37,7 @@ _FORMATS = ((BOX, boxes_as), (KEYPOINTS, points_as), (POINTS, points_as))
 
 @dataclass(frozen=True, slots=True)
 class BatchSource:
-    """All that decides the batches of a host. It can be pickled."""
+    """All values that decide the batches of a host. It can be pickled."""
 
     records: Records
     """The rows of the host (see `Order`)."""
@@ -79,7 +79,7 @@ class BatchSource:
         return growth * size * self.num_rows + ALIGNMENT * len(decoder.names)
 
     def for_workers(self, num_threads: int) -> BatchSource:
-        """Return the source without what only the order needs, which it already has."""
+        """Return the source without options that only the making of the order needs."""
         options = replace(
             self.options, sharding=None, weights=None, buckets=None, num_threads=num_threads
         )
@@ -119,7 +119,7 @@ class BatchMaker:
         )
 
     def begin(self, name: BatchName, new_images: NewArray | None = None) -> Filling:
-        """Start to fill a batch, which is not empty."""
+        """Start to fill a batch. It must not be empty."""
         order = self._source.order
         tags, image_size = self._source.tags(name)
         if isinstance(name, tuple):
@@ -146,7 +146,7 @@ class BatchMaker:
         return self._finished(filling.columns)
 
     def transformed(self, filling: Filling, values: dict[str, Any]) -> Any:
-        """Return the values of a finished batch, or what the user's transform makes of them."""
+        """Return the values of a finished batch, or the result of the user's transform."""
         transform = self._source.transform
         return values if transform is None else transform(values, filling.keys)
 

@@ -128,8 +128,8 @@ class ArrayBatches:
         saved = check_state(_STATE, state, self._identity(), self._num_batches)
         num_epochs = self._options.epochs
         if num_epochs is not None and saved.epoch > num_epochs:
-            what = f"epoch={saved.epoch} of {num_epochs}"
-            raise DatasetError(_STATE, what, "give batches() as many epochs")
+            what = f"epoch={saved.epoch}, but there are {num_epochs} epochs"
+            raise DatasetError(_STATE, what, "give batches() more epochs")
         if saved.seed != self._source.order.seed:
             order = replace(self._source.order, seed=saved.seed)
             self._source = replace(self._source, order=order)
@@ -196,7 +196,7 @@ class AheadBatches(ArrayBatches):
     """
 
     _ahead: tuple[Any, Any] | None = None
-    """What the next batch was made of, and its moved element."""
+    """Values of the next batch, and the element on the device that they became."""
 
     def __next__(self) -> Any:
         element = super().__next__()

@@ -125,7 +125,7 @@ class Dataset:
         self._transforms_both = bool(transform and self.schema.annotations)
         if self._transforms_both:
             if not as_supervised:
-                what = f"{_TRANSFORM} gets the target, and as_supervised=False has no target"
+                what = f"{_TRANSFORM} gets the target, but as_supervised=False has no target"
                 raise DatasetError("reader.Dataset", what, "leave it out")
             _check_transform("reader.Dataset", _TRANSFORM, transform)
         decoder = FeatureDecoder(self.schema, self._names(as_supervised), decode=decode)
@@ -432,26 +432,26 @@ class Dataset:
         if options.buckets is not None:
             self._check_buckets(options)
         if options.sharding is not None and (options.ragged or not self._decode):
-            what = "sharding divides arrays, and ragged=True or decode=False makes lists"
+            what = "sharding divides arrays, but ragged=True or decode=False makes lists"
             raise DatasetError(_BATCHES, what, "give one of them")
         if self._transform is not None:
-            hint = "apply it to what the iterator yields, or give it to Dataset.loader"
+            hint = "apply it to the yielded batches, or give it to Dataset.loader"
             raise DatasetError(_BATCHES, "transform is for single items", hint)
         if options.crop is not None and not self._decode:
-            what = "a crop decodes images, and decode=False does not"
+            what = "a crop decodes images, but decode=False does not"
             raise DatasetError(_BATCHES, what, "give one of them")
         if self.schema.image_size is not None or options.crop is not None:
             return
         if self._decode and not options.ragged and options.buckets is None:
             raise DatasetError(
                 str(self.path),
-                "its images may differ in size, so they cannot be batched as they are",
+                "its images may differ in size, so they cannot be batched",
                 "build with --size, or give random_resized_crop, center_crop, "
                 "buckets=reader.buckets(…), ragged=True for lists, or decode=False for bytes; or "
                 "take single items",
             )
         if not self._decode and not options.box_format.startswith("rel_"):
-            what = f"box_format={options.box_format!r} is in pixels, and decode=False reads none"
+            what = f"box_format={options.box_format!r} is in pixels, but decode=False reads none"
             raise DatasetError(_BATCHES, what, "use a format that begins with rel_")
 
     def _check_keras(self, options: KerasOptions) -> None:
@@ -462,7 +462,7 @@ class Dataset:
         elif self.schema.is_stack and options.max_length is None:
             what, hint = "Keras takes arrays of one shape", "give max_length"
         elif options.buckets is not None and options.num_shards > 1 and not options.drop_remainder:
-            what = "buckets with num_shards, and a host may have no part of a short batch"
+            what = "buckets with num_shards: a host may have no part of a short batch"
             hint = "give drop_remainder=True"
         elif options.sample_weight and not (options.as_supervised and self._target.names):
             what, hint = "sample_weight without targets", "leave it out"
@@ -472,9 +472,9 @@ class Dataset:
 
     def _check_buckets(self, options: BatchOptions) -> None:
         if self.schema.is_stack:
-            what, hint = "buckets resize single images, and the dataset has stacks", "leave it out"
+            what, hint = "buckets resize single images, but the dataset has stacks", "leave it out"
         elif self.schema.image_size is not None:
-            what, hint = "buckets, and all images have one size", "leave out buckets"
+            what, hint = "buckets, but all images have one size", "leave out buckets"
         elif {MASK, OBJECT_MASK, TARGET_IMAGE} & self.schema.features.keys():
             what, hint = "buckets do not resize masks and target images", "build with --size"
         elif options.weights is not None or options.ragged or not self._decode or options.crop:

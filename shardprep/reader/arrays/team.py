@@ -1,4 +1,4 @@
-"""Who fills batches: threads of this process, or worker processes as soon as they are up.
+"""Choose who fills batches: threads of this process, or worker processes once these are up.
 
 Workers need a while to start. Until then threads fill batches, so the first is as early as without
 workers. With more cores, threads of one process only wait for each other: they hold the lock of the
@@ -30,7 +30,7 @@ _MOST_THREADS = 8
 _WORKER_THREADS = 4
 """Number of threads of a worker."""
 _WINDOW = 2
-"""Number of batches that each worker has before it."""
+"""Number of batches to prepare for each worker."""
 _MEMORY_SHARE = 1 / 4
 """Largest share of the free memory that batches in progress take."""
 _WHERE = "reader"
@@ -41,10 +41,10 @@ class Begun(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is filled, without an error."""
+        """Whether the batch is filled, without an error."""
 
     def result(self) -> Any:
-        """Wait for it; return its values by feature, or what a transform made of them.
+        """Wait for the batch; return its values by feature, or the result of a transform.
 
         Each call returns the same object.
         """
@@ -104,7 +104,7 @@ class Team:
         """The pool of workers, which a thread starts."""
 
     def begin(self, name: BatchName) -> Begun:
-        """Begin to fill a batch, which is not empty."""
+        """Start to fill a batch. It must not be empty."""
         pool = self._workers()
         return self.begin_in_threads(name) if pool is None else pool.begin(name)
 
@@ -171,5 +171,5 @@ def _num_workers(given: int | None, *, is_remote: bool, has_transform: bool = Fa
             return cores if cores > 1 else 0
         return 0 if cores <= _MOST_THREADS else cores // _WORKER_THREADS
     if given and cannot:
-        raise DatasetError(_WHERE, f"num_workers={given}, and {cannot}", "give num_workers=0")
+        raise DatasetError(_WHERE, f"num_workers={given}, but {cannot}", "give num_workers=0")
     return given

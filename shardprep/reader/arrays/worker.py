@@ -207,7 +207,7 @@ def _packed(values: Any, slot: Bytes) -> tuple[bytes, Places]:
 
 
 def _images_first(values: dict[str, Any], slot: Bytes) -> dict[str, Any]:
-    """Return the values with the arrays first that are already in the slot."""
+    """Return the values, first the arrays that are already in the slot."""
     is_placed = {
         name: isinstance(value, np.ndarray) and np.may_share_memory(value, slot)
         for name, value in values.items()

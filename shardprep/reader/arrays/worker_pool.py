@@ -25,9 +25,9 @@ from shardprep.reader.arrays.worker import BEGUN, Answer, Parcel, Task, serve, u
 from shardprep.reader.config import warn
 
 _SILENT_S = 300.0
-"""Longer than a batch takes, also from a slow store."""
+"""Seconds without a sign after which a worker is replaced: more than a slow store needs."""
 _END_S = 10.0
-"""Longer than a process takes to end after it has closed its pipe."""
+"""Maximum seconds to wait for the end of a process that has closed its pipe."""
 _MOST_DEATHS = 2
 _MOST_FAILED_STARTS = 3
 _WHERE = "reader"
@@ -51,12 +51,12 @@ class Ticket:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the batch is here, without an error."""
+        """Whether the batch has arrived, without an error."""
         self._pool.receive()
         return self.answer is not None and self.answer.error is None
 
     def result(self) -> Any:
-        """Wait for the batch; return its values by feature, or what a transform made of them."""
+        """Wait for the batch; return its values by feature, or the result of a transform."""
         if self._values is None:
             answer = self._pool.answer_to(self)
             if answer.error is not None:
@@ -143,7 +143,7 @@ class WorkerPool:
         return ticket
 
     def answer_to(self, ticket: Ticket) -> Answer:
-        """Wait for the answer to a ticket, and pass on what it says of records."""
+        """Wait for the answer to a ticket, and report its bad records and warnings."""
         with self._changed:
             while ticket.answer is None:
                 if self._receive(_SILENT_S):
@@ -159,7 +159,7 @@ class WorkerPool:
         return ticket.answer
 
     def receive(self) -> None:
-        """Handle the messages that are here."""
+        """Handle the messages that have arrived."""
         with self._changed:
             self._receive(0.0)
 

@@ -75,7 +75,7 @@ class Compose:
         """Return changed images, or with labels (images, labels).
 
         Images are uint8, or floats of 0 to 1, [batch, height, width, 3] or [height, width, 3].
-        Labels are those of `reader.load`, with boxes as "rel_yxyx". Boxes and masks move with the
+        Labels are as in `reader.load`, with boxes as "rel_yxyx". Boxes and masks move with the
         pixels. Ops that mix images get all labels, and so do your own with a parameter `labels`.
         The same `seed`, a pair of integers, gives the same result.
         """

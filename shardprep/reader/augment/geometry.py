@@ -80,7 +80,7 @@ class Flip(Move):
         horizontal: probability of exchanging left and right.
         vertical: probability of exchanging top and bottom.
         mirrored: for each keypoint of objects, the index of the keypoint in its place if the image
-            is mirrored; () if there are no pairs.
+            is mirrored; () without pairs.
         mirrored_points: the same for the keypoints of images.
     """
 
@@ -116,7 +116,7 @@ class Flip(Move):
             if key not in labels:
                 continue
             if pairs is None:
-                what = f"{key!r} change their sides, and the pairs are not known"
+                what = f"{key!r} change their sides, but the pairs are not known"
                 hint = f"give Flip({field}=…), the `mirrored` of the schema's feature, or ()"
                 raise DatasetError("augment.Flip", what, hint)
             for name, axis in ((key, -2), (visible, -1)):

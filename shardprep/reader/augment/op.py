@@ -4,7 +4,7 @@ The draws of image `i` of a batch depend only on (seed, i). They are made from i
 which are the same on every device, with and without XLA, so neither the batch size nor the machine
 changes the result. (TensorFlow's random floats differ: XLA makes them from other bits.)
 
-Labels are those of `reader.load`. Ops move a single mask or target image, or in a dict
+Labels are as in `reader.load`. Ops move a single mask or target image, or in a dict
 `segmentation_mask`, `target_image`, `points`, and the `boxes`, `labels`, `crowds`, `masks` and
 `keypoints` of objects. Boxes are ymin, xmin, ymax, xmax, 0 to 1. An object that is cut away becomes
 a padding row; padding rows come last.

@@ -294,7 +294,7 @@ class FeatureDecoder:
         """Return the pixels of an image. If `out` is given, JPEG and PNG are decoded into it."""
         if self.encoding == "raw":
             if self._stored_shape is None:
-                raise ValueError("the image is raw pixels, and the schema has no size")
+                raise ValueError("the image is raw pixels, but the schema has no size")
             return np.frombuffer(data, np.uint8).reshape(self._stored_shape)
         # `out` avoids fresh pages of memory, which would add half of the time of decoding.
         pixels = self._decoded(data, out)

@@ -43,7 +43,7 @@ class Target(NamedTuple):
 
     @property
     def keys(self) -> dict[str, str]:
-        """Feature → its key in the dict: as in `KEYS`; of `label/NAME` NAME, if it is free."""
+        """Feature → its key in the dict: as in `KEYS`, or for `label/NAME` NAME, if it is free."""
         keys = {name: KEYS[name] for name in self.names if name in KEYS}
         taken = _RESERVED.union(keys.values())
         for name in self.names:
@@ -95,7 +95,7 @@ def check_boxes(where: str, schema: Schema, options: Request | BatchOptions) -> 
         what = f"box_format={options.box_format!r}"
     else:
         return
-    raise DatasetError(where, f"{what}, and the dataset has no boxes", "leave it out")
+    raise DatasetError(where, f"{what}, but the dataset has no boxes", "leave it out")
 
 
 def check_stacks(where: str, schema: Schema, options: Request | BatchOptions) -> None:
@@ -108,7 +108,7 @@ def check_stacks(where: str, schema: Schema, options: Request | BatchOptions) ->
         what = f"max_length={options.max_length}"
     else:
         return
-    raise DatasetError(where, f"{what}, and the dataset has no stacks", "leave it out")
+    raise DatasetError(where, f"{what}, but the dataset has no stacks", "leave it out")
 
 
 class BoxLimit:

@@ -335,7 +335,7 @@ def _run(
 def _settled(batches: Iterable[Any], seconds: float, train: _Train) -> _Timed:
     """Return the second run of a new iterator; the first is not counted.
 
-    Before that, paused iterators get time to fill their buffers, for which they use the cores.
+    Before that, paused iterators get time to fill their buffers, because this occupies the cores.
     """
     _rest(2 * seconds)
     begun = iter(batches)
@@ -388,7 +388,7 @@ def _train_on(step: Any, batch: Any) -> Iterator[_Train]:
     try:
         yield finished(lambda batch: step.train_on_batch(*batch))
     finally:
-        step.reset_metrics()  # also those that the first step creates
+        step.reset_metrics()  # also metrics that the first step creates
         for variable, value in before.values():
             variable.assign(value)
 

@@ -143,7 +143,7 @@ class Order:
     def batch(self, epoch: int, number: int) -> tuple[Ints, Size | None]:
         """Return the tags of the host's part of global batch `number`, and their image size.
 
-        The size is None except with buckets.
+        The size is set only with buckets.
         """
         within, batches = self.within_epoch, self.batches
         if isinstance(within, BucketBatches):
@@ -213,9 +213,9 @@ def check_state(where: str, state: object, of: str, num_batches: int) -> State:
     if saved.of != of:
         pairs = zip(_PARTS, parts, of.split(" ")[1:], strict=False)
         other = [f"{name}={value}" for name, value, own in pairs if value != own]
-        what = f"the state is of other batches: {', '.join(other)}"
+        what = f"the state is from other batches: {', '.join(other)}"
         raise DatasetError(where, what, _HINT)
     if saved.batch > num_batches:
-        what = f"batch={saved.batch} of an epoch of {num_batches}"
+        what = f"batch={saved.batch}, but an epoch has {num_batches} batches"
         raise DatasetError(where, what, _HINT)
     return saved

@@ -305,7 +305,7 @@ class Records:
 
     @property
     def waits(self) -> bool:
-        """Whether the read of a single record may be a request to object storage."""
+        """Whether reading a single record can need a request to object storage."""
         return self.is_remote and self._blocks is None
 
     @property

@@ -33,7 +33,7 @@ from shardprep.reader.selection.split_argument import AnySplit
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """The opened records of one host, and the order in which the host reads them."""
+    """The opened records of one host, and their reading order."""
 
     datasets: Datasets
     schema: Schema
@@ -202,10 +202,10 @@ def open_request(request: Request) -> Subset:
 def _check_workers(subset: Subset, request: Request) -> None:
     config, datasets = request.config, subset.datasets
     if config.num_workers and (reason := only_in_graph(subset.schema, request)):
-        what = f"num_workers={config.num_workers}, and {reason}"
+        what = f"num_workers={config.num_workers}, but {reason}"
         raise DatasetError("reader", what, "give num_workers=0")
     if config.service and request.max_boxes is None and BOX in subset.schema.features:
-        what = "a service sends batches of one shape, and images differ in their number of boxes"
+        what = "a service sends batches of one shape, but images differ in their number of boxes"
         raise DatasetError(str(datasets), what, "give max_boxes")
     if config.service and subset.records.is_remote:
         raise DatasetError(
@@ -242,7 +242,7 @@ def _check_stack_request(subset: Subset, request: Request) -> None:
         what, hint = "a cache in a folder has single images", "give cache='memory'"
     else:
         return
-    raise DatasetError(str(subset.datasets), f"has stacks, and {what}", hint)
+    raise DatasetError(str(subset.datasets), f"has stacks, but {what}", hint)
 
 
 def check_hosts(where: str, num_records: int, num_hosts: int) -> None:

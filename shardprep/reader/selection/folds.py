@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import LABEL
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, counted
 from shardprep.reader.array_types import Ints
 from shardprep.reader.order.permutation import key_of, random_numbers
 from shardprep.reader.selection.query import (
@@ -86,14 +86,14 @@ def folds(
     columns = [] if by is None else [by]
     column = ClassColumn.of(dataset.schema)
     if by == LABEL and column is None:
-        what = "by='label', and its images and objects have no classes"
+        what = "by='label', but its images and objects have no classes"
         raise DatasetError(str(dataset), what, "use by=None or a column")
     rows = rows_of(dataset, split, [*columns, *((_GROUP, _ORIGINAL) if group is True else ())])
     num_records = len(rows.numbers)
     groups = _groups(rows, split, group)
     num_groups = len(sorted_unique(groups))
     if num_groups < k:
-        what = f"k={k} of {num_groups:,} groups, {num_records:,} records"
+        what = f"k={k}, but only {counted(num_groups, 'group')} ({counted(num_records, 'record')})"
         raise DatasetError(_WHERE, what, "use fewer folds")
     key = key_of(seed)
     several = column.name if by == LABEL and column is not None and column.is_list else None
@@ -248,7 +248,7 @@ def _groups(rows: ItemRows, split: AnySplit, group: Any) -> Ints:
         return _joined(_codes(rows.table, _GROUP), _codes(rows.table, _ORIGINAL))
     numbers = numbers_of(rows.dataset.manifest, split)  # in the order of the split, unlike `rows`
     if len(group) != len(numbers):
-        what = f"group has {len(group):,} values of {len(numbers):,} records"
+        what = f"group has {len(group):,} values for {len(numbers):,} records"
         raise DatasetError(_WHERE, what, "give one for each record of the split")
     try:
         codes = _numbered(pa.chunked_array([pa.array(group)]))

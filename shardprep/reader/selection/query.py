@@ -301,7 +301,7 @@ def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
         del unknown[0]  # the header of the column
     if unknown:
         first = shown(unknown[0], _MAX_SHOWN)
-        what = f"{len(unknown):,} of {len(wanted):,} keys are of no image: {first}"
+        what = f"{len(unknown):,} of {len(wanted):,} keys match no image: {first}"
         hint = f"a key is {shown(known[0].as_py(), _MAX_SHOWN)}" if len(known) else "it has none"
         raise DatasetError(str(keys) if isinstance(keys, Path) else str(dataset), what, hint)
     return np.array(numbers, np.int64)
@@ -339,5 +339,5 @@ def _read_keys(file: Path) -> list[str]:
         keys = [line.strip() for line in decoded(data).splitlines()]
     keys = [key for key in keys if key]
     if not keys:
-        raise DatasetError(str(file), "has no key", "write one a line")
+        raise DatasetError(str(file), "has no key", "write one key on each line")
     return keys

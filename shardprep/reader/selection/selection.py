@@ -108,7 +108,7 @@ class Selection:
             DatasetError: the selection has fewer records.
         """
         if n > len(self):
-            what = f"n={n:,} of {len(self):,} records"
+            what = f"n={n:,}, but the selection has {len(self):,} records"
             raise DatasetError("Selection.sample", what, "use a number up to that")
         chosen = np.argsort(self._random(seed), kind="stable")[:n]
         return replace(self[chosen], name=f"{self.name}, {n:,} drawn")
@@ -180,7 +180,7 @@ class Selection:
         if self.fingerprint != manifest.sha256:
             raise DatasetError(
                 f"{manifest.name} {manifest.version}",
-                f"the selection {self.name!r} is of another dataset or version: its manifest has "
+                f"the selection {self.name!r} is from another dataset or version: its manifest has "
                 f"the SHA-256 {self.fingerprint[:12]}…, this one {manifest.sha256[:12]}…",
                 "make it again with reader.select of this one",
             )
@@ -205,7 +205,7 @@ class Selection:
             what = f"{self.name!r} with a {type(other).__name__}"
             raise DatasetError("reader.Selection", what, "combine it with another Selection")
         if other.fingerprint != self.fingerprint:
-            what = f"{self.name!r} and {other.name!r} are of different datasets or versions"
+            what = f"{self.name!r} and {other.name!r} are from different datasets or versions"
             raise DatasetError("reader.Selection", what, "select both from one dataset")
 
 

@@ -31,7 +31,7 @@ from shardprep.storage.cache import cache_root, make_cache
 _LEVELS = 256
 _IMAGES_A_TASK = 64
 _STEP = 32
-"""Sides of default buckets are multiples of this; of small buckets, of a quarter of this."""
+"""Sides of default buckets are multiples of this, or of a quarter of it for small buckets."""
 _SMALL = 128
 _MAX_ASPECT = 2.0
 """Maximum ratio of the longer to the shorter side of default buckets."""
@@ -63,7 +63,7 @@ def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
     file = cache_root() / "channels" / f"{digest.hexdigest()[:32]}.json"
     counts = _load(file)
     if dataset.schema.image.is_deep:
-        what = "mean_std is of images of 8 bits, and these have 16"
+        what = "mean_std needs images of 8 bits, but these have 16"
         raise DatasetError(str(dataset), what, "compute it from Dataset.batches")
     if counts is None:
         records = open_subset(dataset, split).records

@@ -54,7 +54,7 @@ def weighted_draws(where: str, weights: Any, numbers: Ints, dataset: OpenDataset
     num_positive = int(np.count_nonzero(values))
     num_all = asked.num_samples or (len(numbers) if asked.replacement else num_positive)
     if not asked.replacement and num_all > num_positive:
-        what = f"num_samples={num_all:,} of {num_positive:,} records with a weight above 0"
+        what = f"num_samples={num_all:,}, but {num_positive:,} records have a weight above 0"
         raise DatasetError(where, what, "use fewer, or replacement=True")
     return WeightedDraws(values, np.cumsum(values), asked.replacement, num_all)
 
@@ -75,7 +75,7 @@ def class_weights(path: Location, split: AnySplit = "train") -> dict[int, float]
     labels = labels[labels >= 0]
     if dataset.schema.target != LABEL or not len(labels):
         hint = 'draw by weights="balanced", or weight the losses yourself'
-        raise DatasetError(str(dataset), "its images have no class each", hint)
+        raise DatasetError(str(dataset), "its images do not have one class each", hint)
     counts = np.bincount(labels, minlength=len(dataset.schema.labels))
     used = np.count_nonzero(counts)
     weights = np.divide(counts.sum(), used * counts, out=np.zeros(len(counts)), where=counts > 0)
@@ -105,8 +105,8 @@ def _checked(where: str, values: Sequence[float], num_records: int) -> Floats:
         what = f"weights={short_repr(values)}"
         raise DatasetError(where, what, "use 'balanced' or an array of numbers") from None
     if weights.shape != (num_records,):
-        what = f"weights of shape {weights.shape} for {num_records:,} records"
-        raise DatasetError(where, what, "give one for each record of the split")
+        what = f"weights have the shape {weights.shape}, not ({num_records},)"
+        raise DatasetError(where, what, "give one weight for each record of the split")
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         what = "weights are below 0, infinite, NaN or all 0"
         raise DatasetError(where, what, "use numbers from 0 on")

@@ -31,7 +31,7 @@ def num_batches(subset: Subset, request: Request) -> int:
 
 
 def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -> Any:
-    """Return the dataset with a cardinality for `total` records, or unchanged if that is None."""
+    """Return the dataset with the cardinality for `total` records; without `total`, unchanged."""
     if total is None:
         return dataset
     if total > 0:
@@ -75,7 +75,7 @@ def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> An
 
 
 def padding_values(spec: Any, value: float = 0, ignored: int = 0) -> Any:
-    """Return the padding value of each component of `spec`; `ignored` is that of class masks."""
+    """Return the padding value of each component of `spec`; `ignored` pads class masks."""
     if isinstance(spec, dict):
         rows = (name for name in spec if name.startswith(ROWS))
         known = padding(spec) | {n: math.nan if spec[n].dtype.is_floating else -1 for n in rows}

@@ -44,7 +44,7 @@ from shardprep.reader.tf.python_calls import as_written, in_python
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _WHITE = 255.0
 _PIXELS_A_CORE = 8192
-"""Smallest image, in pixels for each core, for which threads are faster than the graph."""
+"""Size of an image, in pixels per core, from which threads are faster than the graph."""
 _MOST_CORES: dict[str | None, int] = {"jpeg": 8, "png": 8, "any": 8, "raw": 3}
 """Largest number of cores with which threads are faster, by encoding."""
 
@@ -88,7 +88,7 @@ class Decoder:
         """Decode the features of `elements`, and resize images to `resize` if given.
 
         `max_boxes` is the number of rows for boxes, or None to keep all boxes of an image. `limit`
-        warns about images with more boxes; it is None for workers that cannot call Python.
+        warns about images with more boxes; workers that cannot call Python get None.
         """
         self._elements = elements
         self._schema = schema = elements.schema

@@ -232,7 +232,7 @@ def _locked(folder: Path, *, waits: bool = True) -> Iterator[None]:
             raise BusyError(str(folder), "another process fills this cache", hint) from None
         if not is_held:
             hint = "cache in a folder of another disk, or in memory"
-            raise DatasetError(str(folder), "cannot be locked: the disk or system has none", hint)
+            raise DatasetError(str(folder), "cannot be locked on this disk or system", hint)
         yield
 
 
@@ -248,7 +248,7 @@ def _remove(folder: Path, shards: Iterable[Shard]) -> None:
 def clear(place: Path) -> int:
     """Delete all twins in the folder of all caches, but no other files; return bytes freed."""
     if not place.is_dir():
-        raise DatasetError(str(place), "no such folder", "give the one that cache= was")
+        raise DatasetError(str(place), "no such folder", "give the folder that cache= had")
     num_bytes = 0
     for folder in place.iterdir():
         if _FOLDER.fullmatch(folder.name) and (folder / _LOCK).is_file():

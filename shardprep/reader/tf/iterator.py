@@ -22,7 +22,7 @@ from shardprep.reader.tf.records import Cursor
 
 @dataclass(slots=True)
 class _Place:
-    """Where an iteration is. The iterated dataset asks for it by `cursor`."""
+    """Position of an iteration. The iterated dataset asks for it by `cursor`."""
 
     batch_size: int
     epoch: int = 0

@@ -61,7 +61,7 @@ _NUM_READS = 2
 _TOO_LARGE = 4
 """Smallest ratio of stored to requested pixels at which a smaller dataset is advised."""
 _MISSING = {LABELS: "all 0", TARGET: "NaN", TARGETS: "NaN", TEXT: "''", TEXTS: "''"}
-"""The value that stands for a missing target, by feature; −1 for classes."""
+"""Value of a missing target, by feature; −1 for classes."""
 
 
 class Source(NamedTuple):

@@ -44,10 +44,10 @@ _first: ContextVar[_First | None] = ContextVar("first", default=None)
 
 @contextlib.contextmanager
 def one_pipeline() -> Iterator[None]:
-    """Hold the functions that the pipeline created in this block calls, until it is released.
+    """Keep the Python functions that this block's pipeline calls, until the pipeline is released.
 
-    The pipeline must begin with `first_element`. Inside a graph, functions are not released,
-    because that tensor would become a part of the graph.
+    The pipeline must begin with `first_element`. Inside a graph, functions are never released,
+    because the tensor would become a part of it.
     """
     first = None
     if tf.executing_eagerly():
@@ -69,7 +69,7 @@ def first_element() -> Any:
 
 
 def as_written(function: _Function) -> _Function:
-    """Return the function so that TensorFlow traces it, and what it calls, without AutoGraph.
+    """Return a function that TensorFlow traces, with all functions it calls, without AutoGraph.
 
     AutoGraph would read the source for branches and loops to convert. It would find none, and that
     takes several times as long as tracing.
@@ -113,7 +113,7 @@ def _held(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
     def held() -> Callable[..., Any]:
         found = reference()
         if found is None:
-            raise ReferenceError("the dataset that reader.load returned is gone: hold on to it")
+            raise ReferenceError("the dataset from reader.load was deleted: keep a reference to it")
         return found
 
     return held

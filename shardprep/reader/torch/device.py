@@ -7,7 +7,7 @@ may not happen too early, and each waits for an event of CUDA:
   processor does not wait.
 * The memory of the batch in this process is used again after its copy: `Transfers` holds the arrays
   until the event of the copy is reached.
-* The same holds for a batch that the user copies by himself (`pin_memory`): when its last array is
+* The same holds for a batch that the user copies (`pin_memory`): when its last array is
   gone, `fence` records an event on the current stream, after the copy.
 
 Slots of workers are registered as pinned memory when they are first used. torch allocates the
@@ -35,7 +35,7 @@ _PAGE_BYTES = 1 << 20
 
 
 class Cuda:
-    """What this module needs of CUDA."""
+    """Functions of CUDA that this module calls."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -104,7 +104,7 @@ class PinnedMemory(HostMemory):
         if code := self._cuda.register(address, size):
             del self._registered[address]
             self._can_register = False
-            warn(f"batches cannot be pinned (CUDA error {code}), and copies of them take longer")
+            warn(f"batches cannot be pinned (CUDA error {code}), so copies of them take longer")
 
     def fence(self) -> Callable[[], bool]:
         if not self._by_user:  # `Transfers` holds the arrays

@@ -27,7 +27,7 @@ class TensorBatches(ArrayBatches):
     """Batches of tensors that use the memory of the arrays; images have their channels first."""
 
     device: torch.device | None = None
-    """A device to copy them to, which is not of CUDA."""
+    """A device other than CUDA to copy batches to."""
 
     def _element(self, values: Any) -> Any:
         source, element = self._source, values
@@ -93,7 +93,7 @@ def _device(options: LoaderOptions) -> torch.device | None:
 
 def _pins(options: LoaderOptions) -> bool:
     if options.pin_memory and not torch.cuda.is_available():
-        what = "pin_memory=True, and torch sees no CUDA device"
+        what = "pin_memory=True, but torch sees no CUDA device"
         raise DatasetError(_WHERE, what, "leave it out")
     return torch.cuda.is_available() if options.pin_memory is None else options.pin_memory
 

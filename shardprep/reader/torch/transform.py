@@ -1,9 +1,9 @@
 """The transform of `Dataset.loader`: from the arrays of a batch to the user's samples.
 
-It runs in worker processes, or without workers in the thread of the training loop. Each sample
-has random numbers of its own: the generators of torch, NumPy and `random` begin at a hash of seed,
-epoch and record, so nothing depends on processes. What the workers send are arrays; `tensors`
-makes tensors of them that use the same memory.
+It runs in worker processes, or without workers in the thread of the training loop. Each sample has
+random numbers of its own: the generators of torch, NumPy and `random` begin at a hash of seed,
+epoch and record, so nothing depends on processes. Workers send arrays; `received` makes tensors of
+them that use the same memory.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _looked_at(report: ReportData) -> str:
     number = len(report.contents)
     if report.measured is None:
         return (
-            f"Pixels were not looked at, so near copies, damaged records, and dark, light, flat, "
+            f"Pixels were not measured, so near copies, damaged records, and dark, light, flat, "
             f"blurry and grey images are unknown. All {number:,} records were compared by the "
             "dataset's documents."
         )

@@ -43,7 +43,7 @@ _END_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions, all of which an item must meet. The condition "" is met by all items."""
+    """Conditions that an item must all meet. The condition "" is met by all items."""
 
     split: str = ""
     status: str = ""
@@ -132,7 +132,7 @@ class BackgroundFindings:
         return self._made.result()
 
     def numbers(self, name: str) -> Ints:
-        """Return the items of the finding called `name`; empty if there is no such finding."""
+        """Return the items of the finding called `name`; empty without such a finding."""
         return self.get().numbers.get(name, np.empty(0, np.int64))
 
 

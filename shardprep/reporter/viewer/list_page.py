@@ -159,7 +159,7 @@ def list_address(wanted: Filter, page: int) -> str:
 
 
 def step(words: str, address: str | None, rel: str | None = None) -> Html:
-    """Return a link, or only its words if `address` is None."""
+    """Return a link, or without an address only its words."""
     if address is None:
         return tag("span", words, class_="dim", aria_hidden="true")
     return tag("a", words, href=address, rel=rel)

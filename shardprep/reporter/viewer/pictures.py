@@ -60,7 +60,7 @@ class RecordContent(NamedTuple):
     """Features of the record, or None if it is not a valid Example."""
     drawing: Drawing | None
     problem: str
-    """What is wrong with the image or its masks; "" if nothing."""
+    """Fault of the image or its masks, or ""."""
 
 
 class RecordPictures:

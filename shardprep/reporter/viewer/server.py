@@ -72,7 +72,7 @@ class Answer:
 
 
 def plain(status: HTTPStatus, said: str, **headers: str) -> Answer:
-    """Return an answer of one line of text: the status code and `said`."""
+    """Return an answer of a single line of text: the status code and `said`."""
     return Answer(f"{status.value} {said}\n".encode(), TEXT, status, headers)
 
 

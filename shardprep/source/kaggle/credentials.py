@@ -1,4 +1,4 @@
-"""The Kaggle credentials of this machine, in the order in which the client looks for them.
+"""The Kaggle credentials of this machine, in the order of the client's search.
 
 Errors name their files or variables. Messages mask their values. The client reads them itself.
 """

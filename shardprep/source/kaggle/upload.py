@@ -111,7 +111,7 @@ class Uploader:
             return "create", "public" if self.is_public else "private", metadata
         if there.is_private is self.is_public:
             now, how = ("private", "leave out") if there.is_private else ("public", "add")
-            what = f"the dataset is {now} on Kaggle, and the new version would be too"
+            what = f"the dataset is {now} on Kaggle, and a new version would be too"
             hint = f"{how} {OptionName('public')}, or change that at {self.ref.page}/settings"
             raise RecipeError(str(self.ref), what, hint)
         return "version", self.message, metadata

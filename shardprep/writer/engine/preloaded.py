@@ -1,6 +1,6 @@
-"""What the server of workers imports before it starts them.
+"""Import the modules of workers in the server that starts them.
 
-A lack of memory is no error here: the first worker that lacks a module reports it.
+A lack of memory is not an error here: the first worker that lacks a module reports it.
 """
 
 import contextlib

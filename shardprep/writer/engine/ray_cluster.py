@@ -94,7 +94,7 @@ def last_words() -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
-    """Return the live nodes with at least one CPU for tasks; BuildError if there are none."""
+    """Return the live nodes with at least one CPU for tasks; BuildError without such a node."""
     alive = [
         Node(
             node["NodeID"],
@@ -148,7 +148,7 @@ def _knock(address: str) -> None:
         raise BuildError(
             address,
             f"no Ray cluster answers ({str(why).lower()})",
-            "is it up, and is this the port of its head (ray start prints both)?",
+            "check that it runs, and the port of its head (ray start prints the address)",
         ) from error
 
 

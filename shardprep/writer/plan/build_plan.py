@@ -50,7 +50,7 @@ class BuildPlan:
     near_copies: str = ""
     leaks: LeakCheck | None = None
     target: ImageSpec | None = None
-    """Specification of the stored target images; None if there are none."""
+    """Specification of the stored target images; None without target images."""
 
     @property
     def num_items(self) -> int:
@@ -188,15 +188,15 @@ def check_outline(state: Folder, outline: Outline) -> None:
     if there is not None and there.near_copies != outline.near_copies:
         raise BuildError(
             str(state),
-            "was begun with other near copies: some image could be read by one run alone",
+            "was begun with other near copies: only one of the runs could read some image",
             f"remove {state} and start again, with an image that fails on an "
             f"{OptionName('exclude_list')}",
         )
     if there is not None and there.mask_padding != outline.mask_padding:
         raise BuildError(
             str(state),
-            "was begun by a version that wrote the background class into masks beside padded "
-            f"images, and this one writes {outline.mask_padding}",
+            "was begun by a version that wrote the background class around masks of padded "
+            f"images, but this one writes {outline.mask_padding}",
             f"remove {state} to start again, or end the build with that version",
         )
 

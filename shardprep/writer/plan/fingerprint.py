@@ -33,7 +33,7 @@ _SPLIT_RATIOS_VERSION = "2"
 """Version of the rule for `--split` ratios. Since 2, they cut only train and splits they name."""
 _FIT_VERSION = {"fit": "3"}
 """Version of the rule for resizing. Since 2, sizes of `--fit within` follow from the image size in
-the file. Since 3, no stored pixel shows what a decoder adds to sides that it rounds up."""
+the file. Since 3, no stored pixel shows the padding of a decoder that rounds sides up."""
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
 _EXTRAS = {
     "pydicom": "dicom",
@@ -143,7 +143,7 @@ def _codecs_of_workers() -> dict[str, str]:
             codecs: dict[str, str] = here.recv()
         except EOFError as error:
             how = f"a worker could not be started (exit code {worker.exitcode})"
-            raise BuildError("shardprep build", how, "free some memory") from error
+            raise BuildError("shardprep build", how, "free some memory, and try again") from error
     worker.join()
     return codecs
 

@@ -44,7 +44,7 @@ Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 NEAR_COPY = "a near copy of another"
 _KEPT_FIRST = ("test", "validation", "train")
-"""Splits in the order in which the copy to keep is chosen; other splits count as test."""
+"""Splits in order of preference for the copy to keep; other splits count as test."""
 _MOST_SHOWN = 60
 
 

@@ -144,7 +144,7 @@ def plan_shards(
     if num_shards > largest:
         raise RecipeError(
             OptionName("shards"),
-            f"asks for {num_shards:,}, and the largest split has {counted(largest, 'image')}",
+            f"asks for {num_shards:,}, but the largest split has {counted(largest, 'image')}",
             f"use {OptionName('shards')} {largest} or fewer",
         )
     order = shuffled(columns.members.keys, seed, b"order").astype(np.int32)

@@ -155,7 +155,7 @@ def _cut(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
     num_cut = len(rows_to_cut(items, ratios))
     if not num_cut:
         given = ", ".join(items.split.counts())
-        what = f"the source gives {given}, and ratios cut train and the splits that they name"
+        what = f"the source gives {given}, but ratios only cut train and the splits that they name"
         raise RecipeError(OptionName("split"), what, "name one of these")
     cut = cut_splits(items, ratios, seed)
     counts = cut.items.split.counts()
@@ -191,7 +191,7 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     if lacking := sorted(schema.annotations.keys() - {*annotations, CROWD}):
         raise SchemaError(
             f"{OptionName('schema')} {name}",
-            f"asks for {lacking[0]!r}, and no such boxes or masks are found",
+            f"asks for {lacking[0]!r}, but no such boxes or masks are found",
             f"say where they are with {OptionName('boxes')} or "
             f"{OptionName('masks')}, or leave {OptionName('schema')} out",
         )
@@ -200,7 +200,7 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
         found = "no labels are found" if kind == "none" else f"the targets are of kind {kind}"
         raise SchemaError(
             f"{OptionName('schema')} {name}",
-            f"asks for {wanted!r}, and {found}",
+            f"asks for {wanted!r}, but {found}",
             f"say where they are with {OptionName('labels')}, or leave {OptionName('schema')} out",
         )
     labels = catalog.label_names if schema.target else ()
@@ -220,7 +220,7 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
         )
     filled = schema.filled(spec.fixed_size, encoding, labels, columns, annotations, targets)
     if has_stacks:
-        is_named = (members.num_files <= len(rule.channels)).all()  # a channel may be a volume
+        is_named = (members.num_files <= len(rule.channels)).all()  # a channel can be a volume
         has_layers = (
             bool(rule.channels and is_named) or "class" in recipe.rules.masks.pattern.fields
         )

@@ -62,7 +62,7 @@ class _Tile(NamedTuple):
     window: Window
     annotation: Annotation | None = None
     pixels: PlainExtent | None = None
-    """None if the original is stored."""
+    """Pixels of the tile; None to store the original."""
     mask: PlainExtent | None = None
     damage: str = ""
 
@@ -133,7 +133,7 @@ class TileCutter:
         return made
 
     def _opened(self, item: Item, ending: ExitStack) -> _Whole | list[_Tile] | Rejection:
-        """Return the image, or its only tile if the image needs not be decoded for it."""
+        """Return the image, or its only tile if that does not need a decoded image."""
         extent = item.extent
         if extent.read_head(4) in TIFF_STARTS:
             stream = ending.enter_context(_stream(extent))
@@ -268,7 +268,7 @@ def cut_tiles(
 def without_listed(
     items: Items, entries: Sequence[str], recipe: Recipe
 ) -> tuple[Items, list[Skipped], list[str]]:
-    """Return the items without tiles on the exclude list, these, and entries that fit no tile."""
+    """Return the items not on the exclude list, the listed tiles, and entries that fit no tile."""
     if not entries:
         return items, [], []
     found = WholeKeyIndex(items.members.keys).find_keys(entries, recipe.exclude_list)

@@ -35,7 +35,7 @@ class _BuildDocument(Fingerprint):
 
 
 class DisturbedError(BuildError):
-    """Files of the build were removed: by an equal run that published it, or by the user."""
+    """Files of the build were removed by the user, or by an equal run that published it."""
 
 
 class LateError(DisturbedError):

@@ -25,7 +25,7 @@ def workspace_of(recipe: Recipe) -> Workspace:
 def find_workspace(where: str) -> Workspace:
     """Return the workspace of a dataset, or of the only build or dataset below a folder.
 
-    Unfinished builds have precedence. DatasetError if there is none, or more than one.
+    Unfinished builds have precedence. DatasetError unless exactly one exists.
     """
     root = parse_place(where)
     named = root.resolve() if root.name in ("", "..") and isinstance(root, Path) else root

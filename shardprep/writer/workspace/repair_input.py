@@ -49,7 +49,7 @@ class DamagedDataset:
         return f"the dataset is there, but not whole: {what} built again"
 
     def take_into(self, workspace: Workspace) -> None:
-        """Take the foreign files into the build. Unless `items` is None, add the intact shards."""
+        """Add the foreign files to the build, and the intact shards too if `items` is known."""
         for name in self.foreign:
             workspace.adopt(name, "", name)
         if self.items is None:

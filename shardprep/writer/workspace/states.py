@@ -71,7 +71,7 @@ def writing(workspace: Workspace) -> Iterator[None]:
 
 
 def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
-    """Return the fingerprint of the unfinished build, or None if there is no build."""
+    """Return the fingerprint of the unfinished build, or None without a build."""
     begun = read_build(workspace.state)
     if begun is not None:
         return begun.fingerprint

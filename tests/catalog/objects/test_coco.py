@@ -433,7 +433,7 @@ def test_crowds_are_stored_as_objects_if_the_user_says_so(tmp_path: Path, instan
 
 def test_crowds_without_documents_of_coco_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", zip_bytes({"1.png": PIXELS, "1.txt": b"0 0.5 0.5 0.1 0.1"}))
-    with pytest.raises(RecipeError, match="--crowds: means nothing without documents of COCO"):
+    with pytest.raises(RecipeError, match="--crowds: needs documents of COCO"):
         build(path, tmp_path / "out", boxes="yolo", crowds="objects")
 
 

@@ -219,11 +219,11 @@ def test_an_image_never_gets_the_objects_of_an_excluded_one(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("texts", "shown"),
     [
-        ([PROJECT], "'Validation/1.png' and 'Train/1.png' are both of 1.png"),
-        ([PROJECT.replace("subset=", "x=")], "'1.png' and '1.png' are both of 1.png"),
+        ([PROJECT], "'Validation/1.png' and 'Train/1.png' both belong to 1.png"),
+        ([PROJECT.replace("subset=", "x=")], "'1.png' and '1.png' both belong to 1.png"),
         (
             [document(image("1.png", box(), subset=s)) for s in ("Train", "Test")],
-            "'Test/1.png' and 'Train/1.png' in x0.xml are both of 1.png",
+            "'Test/1.png' and 'Train/1.png' in x0.xml both belong to 1.png",
         ),
     ],
 )

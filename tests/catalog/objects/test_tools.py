@@ -130,7 +130,7 @@ def test_the_image_that_labelme_states_counts_if_no_image_has_the_name_of_the_fi
 ) -> None:
     made = source(tmp_path, {"j/1.json": RING, "j/2.json": '{"a": 1}'}, "imgs/b.png")
     assert made.rows(made.read("labelme")) == {"imgs/b.png": [("cat", (0, 0, 4, 4))]}
-    with pytest.raises(SourceError, match="both of"):
+    with pytest.raises(SourceError, match="both belong to"):
         source(tmp_path, {"x/b.json": RING, "y/b.json": RING}, "b.png").read("labelme")
     with pytest.raises(
         SourceError, match="no JSON file of the source belongs to one of its images"
@@ -189,7 +189,9 @@ def test_regions_of_via(tmp_path: Path, form: str) -> None:
 def test_two_files_of_one_name_are_not_one_image_of_via(tmp_path: Path) -> None:
     entries: Any = {f"1.png{n}": {"filename": "1.png", "size": n, "regions": []} for n in (1, 2)}
     made = source(tmp_path, {"via.json": json.dumps(entries)}, "1.png")
-    with pytest.raises(SourceError, match=r"via\.json: '1\.png' and '1\.png' are both of 1\.png"):
+    with pytest.raises(
+        SourceError, match=r"via\.json: '1\.png' and '1\.png' both belong to 1\.png"
+    ):
         made.read("via:via.json")
 
 

@@ -302,7 +302,7 @@ def test_two_files_for_one_image_are_an_error_with_a_way_out(tmp_path: Path) -> 
     }
     made = source(tmp_path, texts, "images/1.png")
     with pytest.raises(
-        SourceError, match=r"b/labels/1.txt: and a/labels/1.txt are both of images/1"
+        SourceError, match=r"b/labels/1.txt: and a/labels/1.txt both belong to images/1"
     ):
         made.read("yolo")
     assert made.rows(made.read("yolo:b/data.yaml"))["images/1.png"] == [("dog", (0, 0, 1, 1))]
@@ -318,7 +318,7 @@ def test_other_text_files_are_not_labels(tmp_path: Path) -> None:
     }
     made = source(tmp_path, texts, "images/1.png")
     assert not made.read("yolo").without_image
-    with pytest.raises(SourceError, match="no text file of the source is named as an image"):
+    with pytest.raises(SourceError, match="no text file of the source is named like an image"):
         source(tmp_path, {"README.txt": "hello"}, "1.png").read("yolo")
 
 

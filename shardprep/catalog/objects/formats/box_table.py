@@ -52,10 +52,10 @@ _ENTRY = re.compile(r"['\"]?([A-Za-z_]\w*)['\"]?\s*:\s*([-+.\w]+)")
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 _MOST_SEEN = 100
 _NUMBERS = re.compile(r"(\s-?\d[\d.]*){4}")
-"""Numbers in a cell, as of the box itself."""
+"""Numbers in a cell, such as the box itself."""
 _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name", re.IGNORECASE)
 _OF_TENSORFLOW = frozenset(("filename", "class", "xmin", "ymin", "xmax", "ymax"))
-"""Columns of a table that is always of objects, even if each image has one."""
+"""Columns of a table whose rows are always objects, even with one row for each image."""
 _PATH = re.compile("[./]")
 _TRUE = ("1", "true")
 _FORMS: dict[str, BoxForm] = {"parquet": "xywh", "webdataset": "yxyx"}
@@ -133,7 +133,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 def _objects(
     table: Table, boxes: _Boxes, match: TableMatch, form: BoxForm, columns: Sequence[str]
 ) -> ObjectTable:
-    """Return the objects; `columns` are that of classes, or "", and that of crowds, if any."""
+    """Return the objects; `columns` are the class column, or "", and the crowd column, if any."""
     objects, label = ObjectTable(len(match.row_of)), columns[0]
     place = table.column(label) if label else None
     if place is not None:
@@ -234,7 +234,7 @@ def _find_columns(table: Table) -> BoxColumns:
 
 
 def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequence[str]) -> str:
-    """Return the column of classes: of lists first texts, then numbers, then no list."""
+    """Return the class column: first lists of texts, then lists of numbers, then other columns."""
     others = [t for t in table.header if t not in (*columns.names, id_column)]
     titles = [title for title in others if _LABELS.search(_PATH.sub("_", title))]
     cells = {title: table.cells(table.column(title))[:_MOST_SEEN] for title in titles}
@@ -304,7 +304,7 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
 
 
 def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:
-    """Return whether a column is 1 in each row with a box and 0 in the others: no class."""
+    """Return whether a column only marks rows with a box: 1 with, 0 without; it has no classes."""
     place, side = table.column(label), table.column(columns.names[0])
     pairs = {(row[place], row[side] in _NO_BOXES) for row in table.rows}
     return pairs == {("1", False), ("0", True)}

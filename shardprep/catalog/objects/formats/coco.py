@@ -155,7 +155,7 @@ def _skeleton_of(entry: dict[str, Any]) -> tuple[Skeleton, int]:
     """
     names = tuple(map(str, entry["keypoints"]))
     if len(names) > MOST_POINTS or len({*names}) < len(names):
-        raise ValueError("too many keypoints, or two of one name")
+        raise ValueError("too many keypoints, or two of the same name")
     given = entry.get("skeleton") or []
     several = given if isinstance(given, list) else [given]
     edges = [one if isinstance(one, list) else [] for one in several]

@@ -256,7 +256,7 @@ def _mask(
         raise ValueError("a mask outside of its image")
     counts = [int(count) for count in facts["rle"].split(",")]
     if min(counts) < 0 or sum(counts) > width * height:
-        raise ValueError("counts that are not those of the mask")
+        raise ValueError("run lengths that do not fit the mask")
     ends = np.cumsum(np.array(counts, np.int64))
     stops = ends[1::2]
     starts = ends[: 2 * len(stops) : 2]

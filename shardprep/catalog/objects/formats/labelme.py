@@ -301,7 +301,7 @@ def _mask(shape: dict[str, Any], points: Floats, size: tuple[int, int] | None) -
     left, top, right, bottom = map(int, (*points.min(0), *points.max(0)))
     pixels = decode_mask(base64.b64decode(shape["mask"])).pixels
     if pixels.shape[:2] != (bottom - top + 1, right - left + 1) or min(left, top) < 0:
-        raise ValueError("a mask of another size than its place")
+        raise ValueError("the size of a mask differs from its points")
     if size is None or bottom >= size[0] or right >= size[1]:
         raise ValueError("a mask outside of its image")
     flat = pixels.reshape(pixels.shape[0] * pixels.shape[1], -1).any(axis=1)

@@ -66,7 +66,7 @@ class Pairing:
         self, image: int, document: str, hint: str = "leave one of them out of the source"
     ) -> None:
         if (other := self.documents.setdefault(image, document)) != document:
-            what = f"and {other} are both of {self._index.keys[image]}"
+            what = f"and {other} both belong to {self._index.keys[image]}"
             raise SourceError(document, what, hint)
 
     def find_listed(self, name: str, document: str, split: str) -> int | None:
@@ -85,7 +85,7 @@ class Pairing:
         self._entries[image] = document, name, split
         if other == document or (of_split and split and of_split != split):
             where = f" in {other}" if other != document else ""
-            what = f"{name!r} and {known!r}{where} are both of {self._index.keys[image]}"
+            what = f"{name!r} and {known!r}{where} both belong to {self._index.keys[image]}"
             raise SourceError(document, what, "add the image of each, or delete one entry")
 
     def _find(self, path: str, document: str, split: str) -> int | None:
@@ -107,7 +107,7 @@ class Pairing:
                 return found[0]
             if found and not several:
                 several, is_near = found, bool(place)
-        # By name alone, the image is missing if those of other documents are near by.
+        # By name alone, the image is missing if other documents have their images nearby.
         if several and (is_near or not self._has_near):
             one, two = self._index.keys[several[0]], self._index.keys[several[1]]
             hint = f"leave out one of them, with {OptionName('exclude')} or {OptionName('root')}"

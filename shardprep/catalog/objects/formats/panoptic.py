@@ -49,7 +49,7 @@ def segment_masks(
 def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Documents) -> Recipe:
     """Return the recipe with the panoptic documents as files of `--masks coco`.
 
-    The recipe is unchanged if there are none, or if other documents of COCO have boxes.
+    The recipe is unchanged without such documents, or if other documents of COCO have boxes.
     """
     masks = recipe.rules.masks.outlines
     if masks.kind != "coco" or masks.files:

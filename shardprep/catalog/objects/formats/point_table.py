@@ -23,8 +23,8 @@ _MOST_SHOWN = 60
 def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     """Return the keypoints of the table; an empty cell means that a keypoint is not labelled.
 
-    A row with one keypoint adds it to its image. A row with several keypoints has all of its image:
-    further rows of the image are left out.
+    A row with one keypoint adds it to its image. A row with several keypoints has all keypoints of
+    its image: further rows are left out.
     """
     table, index = source.documents.table(rule.files), source.index
     match = match_table(index, table, rule.id_column)

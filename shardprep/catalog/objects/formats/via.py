@@ -106,7 +106,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
 
 
 def _entries_of_lines(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the lines in the form of VIA; a polygon of several parts is one region."""
+    """Yield the lines in the form of VIA; a polygon of several parts becomes one region."""
     for text in filter(bytes.strip, data.splitlines()):
         if has_many_values(text):
             raise ValueError(f"a line has more than {MOST_VALUES:,} values")

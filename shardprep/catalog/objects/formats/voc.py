@@ -45,8 +45,8 @@ _MOST_TEXT = 4096
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all files, with boxes as written and classes in natural order.
 
-    A file belongs to the image of the same name that `Pairing` finds, or if there is none, to the
-    image in `filename`. Other kinds of XML are ignored.
+    A file belongs to the image of the same name that `Pairing` finds, otherwise to the image in
+    `filename`. Other kinds of XML are ignored.
     """
     pairing, table = Pairing(source.index), ObjectTable(len(source.index.keys))
     keys: list[str] = []
@@ -64,7 +64,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         else:
             table.missing[key] = len(content.names)
     if not pairing.documents:
-        what = "none is named as an image" if keys else "none has the root 'annotation'"
+        what = "none is named like an image" if keys else "none has the root 'annotation'"
         where = OptionName("boxes", rule.kind)
         raise SourceError(where, f"of the XML files of the source {what}")
     if unreadable:

@@ -81,7 +81,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.fault(image, f"{key} {reason}")
     keys = pairing.documents.values()
     if not keys:
-        raise SourceError(_YOLO, "no text file of the source is named as an image")
+        raise SourceError(_YOLO, "no text file of the source is named like an image")
     folders = {key.rpartition("/")[0] for key in keys}
     strays = [
         one
@@ -230,7 +230,7 @@ class NameFile:
                 what = f"has no list of 'names' but {shown(str(number), _MOST_SHOWN)!r} in it"
                 raise SourceError(self.key, what, "write names: [cat, dog]")
             if found.setdefault(int(number), name.strip()) != name.strip():
-                raise SourceError(self.key, f"has two names of class {int(number)}")
+                raise SourceError(self.key, f"has two names for class {int(number)}")
         if parts.get("kpt_shape") not in _NO_SHAPE:
             try:
                 self.pose = self._pose(parts)
@@ -278,12 +278,12 @@ class _Pose(NamedTuple):
     """The keypoints of a line."""
 
     number: int = 0
-    """0 if unknown."""
+    """Number of keypoints; 0 if unknown."""
     size: int = 3
     """Values of a keypoint: 2 for x and y, 3 with a flag."""
     skeleton: Skeleton = Skeleton()
     is_wanted: bool = True
-    """Whether a line that may be a pose or a polygon is a pose, if `number` is unknown."""
+    """Whether a line that fits both a pose and a polygon is a pose, if `number` is unknown."""
 
     def fits(self, numbers: Sequence[float]) -> bool:
         """Return whether the numbers of a line are a box and keypoints."""
@@ -329,7 +329,7 @@ class _Object(NamedTuple):
     outline: Outline = None
     keypoints: Sequence[float] = ()
     may_be_pose: bool = False
-    """Whether a polygon may be a box and keypoints without flags."""
+    """Whether a polygon can also be read as a box and keypoints without flags."""
 
 
 class _Lines(NamedTuple):
@@ -342,7 +342,7 @@ class _Lines(NamedTuple):
     def number(self) -> int:
         """Number of objects and malformed lines; 0 if no line is an object.
 
-        A file without an object may be a text of another kind.
+        A file without an object can be another kind of text.
         """
         return len(self.objects) + self.num_bad if self.objects else 0
 
@@ -389,7 +389,7 @@ def _object(words: Sequence[str], shape: _Pose) -> _Object:
     numbers = [float(word) for word in words]
     class_id = int(numbers[0])
     if class_id != numbers[0] or class_id < 0:
-        raise ValueError("the class is no index")
+        raise ValueError("the class is not a whole number from 0")
     num_more = len(numbers) - 5
     has_keypoints = num_more > 1 and shape.fits(numbers)
     if num_more == 0 or has_keypoints or (num_more == 1 and 0 <= numbers[5] <= 1):
@@ -433,7 +433,7 @@ def _yaml_splits(names: NameFile, source: AnnotatedSource, findings: list[str]) 
             listed = [key for key in lists if f"/{key}".endswith(f"/{name}")]
             listed = [key for key in listed if key == beside] or listed
             if len(listed) > 1:
-                what = f"names the list {path!r}, and the source has {some_of(listed)}"
+                what = f"names the list {path!r}, but the source has {some_of(listed)}"
                 raise SourceError(names.key, what, "leave one out, or write its whole path")
             if path.lower().endswith(".txt") and not listed:
                 findings.append(f"{names.key} names the list {path!r}, which the source lacks")
