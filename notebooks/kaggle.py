@@ -19,8 +19,8 @@
 #
 # The output of a notebook is the content of `/kaggle/working`, at most 20 GB. `build` reads archives in
 # place, so the shards need space: about 6 kB for each image at 160x160. Only a compressed archive in an archive
-# is unpacked first, beside the shards, and removed at the end. A notebook starts in `/kaggle/working`, so
-# relative paths lie there.
+# is unpacked first, next to the shards, and removed at the end. A notebook starts in `/kaggle/working`, so
+# relative paths are there.
 #
 # The outputs on this page come from a small copy of the competition `dogs-vs-cats`, in which drawn circles
 # are the cats and drawn triangles the dogs.

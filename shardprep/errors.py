@@ -233,7 +233,7 @@ class QuestionError(RecipeError):
     def of(cls, where: str | OptionName, choices: Sequence[Choice]) -> QuestionError:
         what = f"{len(choices)} readings of the source fit: choose one"
         if len(choices) == 1:
-            what = "a part of the source cannot be read: choose how to go on without it"
+            what = "a part of the source is not read: choose how to go on without it"
         error = cls(where, what)
         error.hint = ", or ".join(f"{one.flags} ({one.why})" for one in choices)  # flags stay whole
         error.choices = choices

@@ -97,7 +97,7 @@ def list_images(
     )
     rest, masks = masks_apart(_without_arrays(listing, recipe), recipe)
     stated = Documents(listing.others, recipe).export_options().get("images", ())
-    opened = recipe if recipe.images else recipe.with_rules(images=stated)
+    opened = recipe.with_rules(images=stated) if stated and not recipe.images else recipe
     found = stacked(recipe, with_arrays(rest, opened, proposes=proposes))
     found = with_masks(found, masks, recipe)
     unopened = [

@@ -323,7 +323,7 @@ def test_a_false_receipt_means_that_the_shard_is_written_again(parts: Path, fact
     path = parts / ".parts" / f"{SHARD}.parquet"
     table = pq.read_table(path).replace_schema_metadata({b"shardprep": facts.encode()})
     pq.write_table(table, path)
-    assert f"not whole: {SHARD}" in refusal(lambda: finish(parts))
+    assert f"missing or incomplete: {SHARD}" in refusal(lambda: finish(parts))
 
 
 # --- everything, at random ----------------------------------------------------------------------

@@ -356,7 +356,9 @@ def test_a_state_beyond_the_last_epoch_is_an_error(folder: Path) -> None:
     for _ in three:
         pass
     two = reader.Dataset(folder).batches(8, epochs=2)
-    assert "epoch=3 of 2" in refused(lambda: two.load_state_dict(three.state_dict()))
+    assert "epoch=3, but there are 2 epochs" in refused(
+        lambda: two.load_state_dict(three.state_dict())
+    )
 
 
 # The length of batches, and the public names

@@ -184,5 +184,5 @@ def test_the_option_says_what_it_needs(source: Path, tmp_path: Path) -> None:
         done = run(*arguments, cwd=tmp_path)
         assert line in error_of(done, done.returncode)
     path = build(source, tmp_path / "out", **KEYWORDS).path
-    with pytest.raises(RecipeError, match="needs measured pixels; leave out --no-pixels"):
+    with pytest.raises(RecipeError, match="needs the pixels; leave out --no-pixels"):
         shardprep.report(path, embeddings="csv:e.csv", no_pixels=True)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.decision.pairs import Pictures, likeness
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.names import natural_order, split_folders
+from shardprep.catalog.names import find_masks, natural_order, split_folders
 from shardprep.errors import counted, printable
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member, Members
@@ -158,7 +158,7 @@ def _partitions(view: View) -> list[str]:
         own = [one for at in found for one in roots if index.keys[at].startswith(f"{one}/")]
         if sorted(own) != roots or len({int(sizes[at]) for at in found}) > 1:
             return []
-    return roots
+    return [] if find_masks(members.keys).num_masks else roots
 
 
 def _compared(
