@@ -96,8 +96,10 @@ def list_images(
         check=check,
     )
     rest, masks = masks_apart(_without_arrays(listing, recipe), recipe)
-    stated = Documents(listing.others, recipe).export_options().get("images", ())
-    opened = recipe.with_rules(images=stated) if stated and not recipe.images else recipe
+    opened = recipe
+    if recipe.may_be_annotated and not recipe.images:  # `decide` then takes its other options too
+        stated = Documents(listing.others, recipe).export_options().get("images")
+        opened = recipe.with_rules(images=stated) if stated else recipe
     found = stacked(recipe, with_arrays(rest, opened, proposes=proposes))
     found = with_masks(found, masks, recipe)
     unopened = [

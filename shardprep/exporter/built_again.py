@@ -13,17 +13,14 @@ from shardprep.dataset.schema import (
     MASK,
     OBJECT_MASK,
     POINTS,
-    TARGET,
+    TARGET_FEATURES,
     TARGET_IMAGE,
     TARGETS,
-    TEXTS,
     Schema,
 )
-from shardprep.exporter.samples import table_columns
+from shardprep.exporter.samples import FILE_COLUMNS, table_columns
 
-_KINDS = {LABEL: "class", LABELS: "multilabel", TARGET: "regression", TEXTS: "texts"}
-_TAKEN = ("file_name", "split", "key", "width", "height")
-"""Columns of `labels.csv` in all exports."""
+_KINDS = {feature: kind for kind, feature in TARGET_FEATURES.items() if feature != TARGETS}
 _NO_MARK = frozenset(",:;{}[]|\n")
 """Characters that a rule of options cannot have in a name."""
 _ROWS_OF = {"parquet": "column:", "webdataset": "csv:{folder}/{id}.json:{folder}/{id}:"}
@@ -54,7 +51,7 @@ def options_of(layout: str, schema: Schema) -> dict[str, Any]:
     start = _ROWS_OF.get(layout, _TABLE)
     titles, kind = _titles(layout, schema)
     columns = [*table_columns(schema)]
-    own = [*_TAKEN, *titles] if start == _TABLE else []
+    own = [*FILE_COLUMNS, *titles] if start == _TABLE else []
     if layout == "webdataset" or any(one in own or one.startswith("rows/") for one in columns):
         columns = []
     names = [*columns, *titles]
@@ -71,7 +68,7 @@ def options_of(layout: str, schema: Schema) -> dict[str, Any]:
     if layout == "folder" and MASK in lost:
         made["exclude"] = ["*-masks/*"]
     if mask is not None and MASK not in lost:
-        values = dict(enumerate(mask.labels)) | {255: "ignore"}
+        values = dict(enumerate(mask.labels)) | {mask.ignored: "ignore"}
         made["masks"] = _MASKS[layout]
         if layout == "parquet":
             made["images"] = ["*.parquet:image", f"*.parquet:{MASK}"]
@@ -105,7 +102,7 @@ def _titles(layout: str, schema: Schema) -> tuple[list[str], str]:
     if target is None:
         return [], ""
     names = {LABEL: "class", LABELS: "classes"} if layout != "parquet" else {}
-    return [names.get(target, target)], _KINDS.get(target, "text")
+    return [names.get(target, target)], _KINDS[target]
 
 
 def _objects(layout: str, schema: Schema) -> dict[str, Any]:

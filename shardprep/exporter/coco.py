@@ -74,7 +74,6 @@ def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]
             "iscrowd": crowds[i] if crowds else 0,
             "segmentation": masks[i] if masks else [],
             **(keypoints[i] if keypoints else {}),
-            **{name: several[i] for name, several in sample.objects.more.items()},
         }
         for i, (box, label) in enumerate(zip(boxes, sample.objects.labels, strict=True))
     ]

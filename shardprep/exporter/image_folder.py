@@ -42,6 +42,7 @@ from shardprep.dataset.schema import (
 from shardprep.exporter import coco
 from shardprep.exporter.file_names import folder_names
 from shardprep.exporter.samples import (
+    FILE_COLUMNS,
     PARTS,
     Buffer,
     Export,
@@ -162,7 +163,7 @@ def _write_masks(
 
 def _titles(folders: FolderNames, schema: Schema) -> list[str]:
     """Return the column titles. A label table column whose name is taken starts with `column/`."""
-    own = ["file_name", "split", "key", "width", "height"]
+    own = [*FILE_COLUMNS]
     if schema.target == TARGETS:
         own += (f"targets/{n}" if n in own else n for n in schema.features[TARGETS].labels)
     elif schema.target is not None:

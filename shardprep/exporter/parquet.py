@@ -18,7 +18,6 @@ import yaml  # type: ignore[import-untyped]
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
-    CROWD,
     KEYPOINTS,
     LABEL,
     LABELS,
@@ -86,12 +85,13 @@ def _object_features(schema: Schema) -> dict[str, Any]:
     features = {
         BOX: ("bbox", [_value("float32")]),
         BOX_LABEL: ("category", _classes(schema.features[BOX_LABEL].labels)),
-        CROWD: ("is_crowd", _value("int64")),
+        **{
+            name: (name.removeprefix(f"{OBJECTS}/"), _numbers(feature))
+            for name, feature in further_objects(schema).items()
+        },
         OBJECT_MASK: ("mask", {"_type": "Image"}),
         KEYPOINTS: ("keypoints", [[_value("float32")]]),
     }
-    for name, feature in further_objects(schema).items():
-        features[name] = name.removeprefix(f"{OBJECTS}/"), _numbers(feature)
     return {column: [one] for name, (column, one) in features.items() if name in schema.features}
 
 
@@ -186,7 +186,6 @@ def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, An
         row[OBJECTS] = {
             "bbox": pixel_boxes(sample),
             "category": objects.labels,
-            "is_crowd": objects.crowds,
             "mask": [
                 _image(mask, f"{sample.name}.{i}.png") for i, mask in enumerate(objects.masks)
             ],

@@ -74,14 +74,17 @@ class Objects:
     boxes: Sequence[tuple[float, float, float, float]] = ()
     """ymin, xmin, ymax, xmax as shares of the stored image, 0 to 1."""
     labels: Sequence[int] = ()
-    crowds: Sequence[int] = ()
-    """0 or 1 for each object: whether it is a crowd; () if the dataset does not say."""
     masks: Sequence[Buffer] = ()
     """PNG of 0 and 1 for each object, as large as the image; () if the dataset has none."""
     keypoints: Sequence[Keypoints] = ()
     """Keypoints of each object; () if the dataset has none."""
     more: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Name without `objects/` → the value for each object, of features that no layout defines."""
+    """Name without `objects/` → the value for each object, of features that need no other form."""
+
+    @property
+    def crowds(self) -> Sequence[int]:
+        """0 or 1 for each object: whether it is a crowd; () if the dataset does not say."""
+        return self.more.get(CROWD.removeprefix(f"{OBJECTS}/"), ())
 
 
 class ExportSample(NamedTuple):
@@ -159,6 +162,8 @@ class ShardPlace:
     """Number of the split's records in the shards before this one."""
 
 
+FILE_COLUMNS = ("file_name", "split", "key", "width", "height")
+"""First columns of `labels.csv`."""
 PARTS = ".parts"
 """Folder in the working folder, for files that are joined after the last shard."""
 ShardWriter = Callable[[Export, ShardPlace, Iterable[ExportSample]], Callable[[], None]]
@@ -185,8 +190,8 @@ class Layout:
 
 
 def further_objects(schema: Schema) -> dict[str, Feature]:
-    """Return the features of objects that layouts do not define a form for."""
-    known = {BOX, BOX_LABEL, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
+    """Return the features of objects whose values are written as they are stored."""
+    known = {BOX, BOX_LABEL, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
     return {
         name: schema.features[name] for name in OF_OBJECTS if name in schema.features.keys() - known
     }
@@ -296,7 +301,7 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects:
     if not all(map(math.isfinite, flat)):
         raise ValueError("a corner of a box is not a finite number")
     num_classes = len(schema.features[BOX_LABEL].labels)
-    lists = [boxes, *(values[n] for n in (BOX_LABEL, CROWD, OBJECT_MASK) if n in schema.features)]
+    lists = [boxes, *(values[n] for n in (BOX_LABEL, OBJECT_MASK) if n in schema.features)]
     keypoints = _keypoints(values, schema, KEYPOINTS, KEYPOINTS_VISIBLE)
     lists += [keypoints] if KEYPOINTS in schema.features else []
     more = {name: _rows(values[name], one) for name, one in further_objects(schema).items()}
@@ -306,7 +311,6 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects:
     return Objects(
         boxes,
         [_known(one, num_classes) for one in labels],
-        values[CROWD] if CROWD in schema.features else (),
         values[OBJECT_MASK] if OBJECT_MASK in schema.features else (),
         keypoints,
         {name.removeprefix(f"{OBJECTS}/"): several for name, several in more.items()},

@@ -20,7 +20,6 @@ from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
     CLASS_PREFIX,
-    CROWD,
     KEYPOINTS,
     LABEL,
     OBJECT_MASK,
@@ -161,15 +160,14 @@ def _objects(sample: ExportSample, schema: Schema) -> dict[str, Any]:
     names = schema.features[BOX_LABEL].labels
     facts: dict[str, Any] = {"bbox": objects.boxes, "label": objects.labels}
     facts["class"] = [names[one] for one in objects.labels]
-    if CROWD in schema.features:
-        facts["is_crowd"] = objects.crowds
+    facts |= objects.more
     if OBJECT_MASK in schema.features:
         from shardprep.exporter.coco import run_lengths
 
         facts["segmentation"] = run_lengths(sample)
     if KEYPOINTS in schema.features:
         facts["keypoints"] = objects.keypoints
-    return {**facts, **objects.more}
+    return facts
 
 
 def _number(value: object) -> object:

@@ -15,7 +15,9 @@ import pytest
 
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.dataset.schema import CROWD
+from shardprep.dataset.schema import CROWD, MASK, load_schema
+from shardprep.errors import OptionError
+from shardprep.exporter.built_again import options_of
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.annotated import grey_png
 from tests.support.builders import Told, build, png, write, write_folder
@@ -60,7 +62,7 @@ def coco(*, keypoints: bool = False, outlines: bool = False) -> bytes:
 CLASSES = {"l.csv": rows("file,label", lambda i: ("night", '"day, bright"')[i % 2])}
 LABELLED = {"labels": "csv:l.csv:file:label", "classes": ("night", "day, bright", "dusk")}
 MASKED = {f"masks/{key}": mask(i) for i, key in enumerate(KEYS)}
-OF_MASKS = {"masks": "masks/{dir}{stem}.png", "mask_values": "0=background,1=cat,2=dog"}
+OF_MASKS: dict[str, Any] = {"masks": "masks/{dir}{stem}.png", "mask_values": "0=background,1=cat,2=dog"}
 OUTLINED = {"boxes": "coco", "masks": "coco", "instances": True}
 
 KINDS: dict[str, tuple[Mapping[str, bytes], dict[str, Any]]] = {
@@ -173,6 +175,29 @@ def test_all_that_a_layout_expresses_is_built_again(tmp_path: Path, layout: str,
     if kind in ("class", "columns"):
         classes = open_dataset(dataset).schema.labels
         assert open_dataset(made).schema.labels == classes
+
+
+def test_columns_of_an_export_are_not_mixed_if_the_user_says_what_its_images_get(
+    tmp_path: Path,
+) -> None:
+    """Its masks would be images of training."""
+    pictures = {key: png(HEIGHT, WIDTH, seed=i) for i, key in enumerate(KEYS)}
+    source = write_folder(tmp_path / "pets", pictures | MASKED)
+    dataset = open_dataset(build(source, tmp_path / "out", size="none", **OF_MASKS).path)
+    path = export_dataset(dataset, "parquet", tmp_path / "exported", watcher=Told()).path
+    with pytest.raises(OptionError, match="several columns may have the images") as caught:
+        build(path, tmp_path / "again", masks="none")
+    assert "--images '*.parquet:image'" in str(caught.value)
+    made = build(path, tmp_path / "again", masks="none", labels="none", images="*.parquet:image")
+    assert made.manifest.totals.num_written == len(KEYS)
+
+
+def test_values_of_masks_of_16_bits_are_stated_with_the_ignored_one() -> None:
+    labels = tuple(f"c{i}" for i in range(300))
+    wide = load_schema("segmentation").filled(None, "png", (), {}, {MASK: labels})
+    values = options_of("folder", wide)["mask_values"].split(",")
+    assert values[255] == "255=c255"
+    assert values[-1] == "65535=ignore"
 
 
 @pytest.mark.parametrize(
