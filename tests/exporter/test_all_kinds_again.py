@@ -62,7 +62,10 @@ def coco(*, keypoints: bool = False, outlines: bool = False) -> bytes:
 CLASSES = {"l.csv": rows("file,label", lambda i: ("night", '"day, bright"')[i % 2])}
 LABELLED = {"labels": "csv:l.csv:file:label", "classes": ("night", "day, bright", "dusk")}
 MASKED = {f"masks/{key}": mask(i) for i, key in enumerate(KEYS)}
-OF_MASKS: dict[str, Any] = {"masks": "masks/{dir}{stem}.png", "mask_values": "0=background,1=cat,2=dog"}
+OF_MASKS: dict[str, Any] = {
+    "masks": "masks/{dir}{stem}.png",
+    "mask_values": "0=background,1=cat,2=dog",
+}
 OUTLINED = {"boxes": "coco", "masks": "coco", "instances": True}
 
 KINDS: dict[str, tuple[Mapping[str, bytes], dict[str, Any]]] = {
