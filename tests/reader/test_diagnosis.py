@@ -43,6 +43,7 @@ PAIRS = 3
 IMAGES = {f"{('cat', 'dog')[i % 2]}.{i}.jpg": jpeg(300, 400, seed=i) for i in range(16)}
 RAW_BYTES = 300 * 400 * 3
 _TURN = threading.Lock()
+_FREE = SimpleNamespace(at=0.0)
 
 
 @pytest.fixture(scope="module", name="folder")
@@ -51,9 +52,16 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pause(seconds: float) -> None:
-    """Sleep in one thread at a time, so that the number of threads does not change the rate."""
+    """Sleep in one thread at a time, so that the number of threads does not change the rate.
+
+    Threads get their turns in the order of their calls: with a lock, the thread of the next batch
+    could wait for many others, whose batches would then come at once.
+    """
     with _TURN:
-        time.sleep(seconds)
+        now = time.monotonic()
+        _FREE.at = max(_FREE.at, now) + seconds
+        wait_s = _FREE.at - now
+    time.sleep(wait_s)
 
 
 def later(tensor: Any, wait: Callable[[], object]) -> Any:
@@ -97,7 +105,7 @@ def test_slow_augmentation_is_found_and_no_gain_is_promised(folder: Path) -> Non
         return later(images, lambda: pause(PAUSE_S))
 
     train = reader.load(folder, batch_size=4, augment=augment, repeat=True)
-    found = reader.diagnose(train, lambda _: None, seconds=SECONDS)
+    found = reader.diagnose(train, lambda _: None, seconds=4 * SECONDS)
     assert found.bound == "augment"
     assert found.measured.waiting > 0.9
     assert "to augment in the first layers of the model" in [one.advice for one in found.changes]
