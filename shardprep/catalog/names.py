@@ -39,10 +39,11 @@ _MAY_BE_SPLIT = re.compile(
     re.IGNORECASE,
 )
 IMAGE_FOLDER = re.compile(
-    r"((jpe?g|png|rgb|raw)[-_ ]?)?(images?|imgs?)|inputs?|rgb|leftimg8bit", re.IGNORECASE
+    r"((jpe?g|png|rgb|raw)[-_ ]?)?(images?|imgs?)([-_]\d)?|inputs?|rgb|leftimg8bit", re.IGNORECASE
 )
 _MASKS = re.compile(
-    r"([a-z]+[-_ ]?)?(masks?|labels?|annot(ation)?s?|ground[-_ ]?truths?|gts?)([-_ ]?images?)?"
+    r"([a-z]+[-_ ]?)?(masks?|labels?|annot(ation)?s?|ground[-_ ]?truths?|gts?)"
+    r"([-_ ]?images?([-_]\d)?)?"
     r"|segmentation(class|object|s)?(raw|aug|visualization)?|([a-z0-9]+_)?panoptic[-_a-z0-9]*"
     r"|gt(fine|coarse)",
     re.IGNORECASE,

@@ -91,10 +91,10 @@ def found_columns(
     }
     titles = [one for one in titles if one in shown or one.lower() not in NO_LABEL_COLUMNS]
     found = list(_groups(match, tables, titles, shown))
-    if boxes := numbered_boxes(table):
-        return [
-            LabelColumns(match, (), SHARED, ({"boxes": boxes},), "numbers of boxes in 4 columns")
-        ]
+    if several := numbered_boxes(table):
+        options: list[Options] = [{"boxes": rule} for rule in several]
+        options += [{"labels": table.label_rule("1", ("2",))}] if len(several) > 1 else []
+        return [LabelColumns(match, (), SHARED, tuple(options), "numbers of boxes in 4 columns")]
     together = {title for one in found if one.strength > LIKELY for title in one.titles}
     together = set() if len(shown) == 1 else together
     together |= {str(one.options[0].get("pivot")) for one in found if one.options}
@@ -132,16 +132,19 @@ def _has_others_in_test(table: Table, cells: Texts) -> bool:
     return bool(others) and is_text and 2 * len(test - others) > len(test)
 
 
-def numbered_boxes(table: Table) -> str:
-    """Return the rule for columns 2 to 5 of a table without header if they are corners; or ""."""
+def numbered_boxes(table: Table) -> list[str]:
+    """Return the rules for a table without header whose columns may be corners and a class."""
     if table.header[:6] != ("1", "2", "3", "4", "5", "6"):
-        return ""
-    rows = [[as_number(cell) for cell in row[1:5]] for row in table.rows[:_SAMPLE]]
-    boxes = [[one or 0 for one in row] for row in rows if None not in row]
-    are_boxes = len(boxes) >= max(_FEW, len(rows) / 2) and all(
-        x < r and y < b for x, y, r, b in boxes
-    )
-    return f"csv:{table.files}:1:xyxy(2,3,4,5):6" if are_boxes else ""
+        return []
+    rules = list[str]()
+    for first, label in ((2, 6), (3, 2)):
+        rows = [map(as_number, row[first - 1 : first + 3]) for row in table.rows[:_SAMPLE]]
+        boxes = [[one or 0 for one in row] for row in map(list, rows) if None not in row]
+        is_enough = len(boxes) >= max(_FEW, len(rows) / 2)
+        if is_enough and all(x < right and y < bottom for x, y, right, bottom in boxes):
+            places = ",".join(map(str, range(first, first + 4)))
+            rules.append(f"csv:{table.files}:1:xyxy({places}):{label}")
+    return rules
 
 
 def _columns(

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from shardprep.catalog.decision.annotation_evidence import annotation_readings
 from shardprep.catalog.decision.array_evidence import array_readings
 from shardprep.catalog.decision.copies import copies, variants
+from shardprep.catalog.decision.folder_evidence import class_pictures, loose_images
 from shardprep.catalog.decision.mask_evidence import mask_files
-from shardprep.catalog.decision.name_evidence import class_pictures, labels_by_names
+from shardprep.catalog.decision.name_evidence import labels_by_names
 from shardprep.catalog.decision.sample_folders import samples
 from shardprep.catalog.decision.split_evidence import splits
 from shardprep.catalog.decision.table_evidence import by_tables
@@ -24,8 +25,8 @@ from shardprep.catalog.decision.view import Options, Reading, Stage, View
 from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, SourceError, some_of
 
 STAGES: tuple[Stage, ...] = (
-    copies, class_pictures, mask_files, target_images, variants, annotation_readings, samples,
-    splits, by_tables, labels_by_names, unread_documents,
+    copies, class_pictures, loose_images, mask_files, target_images, variants, annotation_readings,
+    samples, splits, by_tables, labels_by_names, unread_documents,
 )  # fmt: skip
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_CHOICES = 4
@@ -84,7 +85,8 @@ def _followed(view: View, readings: Sequence[Reading], stages: Sequence[Stage]) 
         further = stages if is_selection else stages[1:]
         try:
             own = _decided(view.read_as(reading), further)
-            several.append([_choice(_options(own), reading.why)])
+            options = _options(own) or {"labels": own.automatic.rule}
+            several.append([_choice(options, reading.why)])
         except QuestionError as error:
             choices = (one._replace(why=f"{reading.why}; {one.why}") for one in error.choices)
             several.append([*choices])

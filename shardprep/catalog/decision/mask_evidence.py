@@ -105,8 +105,9 @@ def _unpaired(view: View) -> list[Reading]:
         return []
     parts = (np.flatnonzero(fits) for fits in (of_masks, ~of_masks))
     some = [view.members.take(rows[:: len(rows) // NUM_PROBES + 1]) for rows in parts]
-    seen = [[view.pictures.are_masks([one]) for one in several] for several in some]
-    if not all(seen[0]) or 2 * sum(seen[1]) > len(seen[1]):
+    seen = [[*filter(None, map(view.pictures.values, several))] for several in some]
+    may_be = [[one.may_be_mask for one in several] for several in seen]
+    if not all(may_be[0]) or 2 * sum(may_be[1]) > len(may_be[1]):
         return []
     globs = tuple(f"{glob.escape(name)}/*" for name in masks)
     why = f"{counted(int(of_masks.sum()), 'mask')} in {', '.join(masks)} that no images pair with"

@@ -224,9 +224,10 @@ def mask_sets(
         one.colours |= colours
     sets = list(found.values())
     values = [one for one in sets if not (one.colours or one.is_drawn)]
-    names = {name for one in values for name in one.names}
-    for one in sets:  # colours of masks that are there as values
-        one.is_drawn |= bool(one.colours) and 2 * len(one.names & names) > len(one.names)
+    for one in sets:  # colours of masks that are there as values, but no more than these
+        alike = [other for other in values if 2 * len(one.names & other.names) > len(one.names)]
+        most = max((_num_values(other, members, pictures_of) for other in alike), default=0)
+        one.is_drawn |= 0 < len(one.colours) <= most
     direct = {one.folder for one in sets if any(map(one.holds, one.kinds))}
     for one in sets:  # masks of one kind in a folder, and of others in the folders below it
         if one.folder in direct and not any(map(one.holds, one.kinds)):
@@ -248,16 +249,25 @@ def _of_every_split(part: str, in_use: Collection[str]) -> str:
     return SPLIT_WORD.sub("*", part)
 
 
+def _looked_at(kind: Kind) -> set[int]:
+    rows = list(kind.rows.values())
+    return {rows[0], rows[len(rows) // 2]}
+
+
 def _colours(kind: Kind, members: Members, pictures: Pictures) -> set[Colour] | None:
     """Return the colours of a kind of masks, {} if they have values; None for other pictures."""
-    rows = list(kind.rows.values())
     colours: set[Colour] = set()
-    for row in {rows[0], rows[len(rows) // 2]}:
+    for row in _looked_at(kind):
         seen = pictures.values(members[row])
-        if seen is None or not (seen.is_mask or seen.has_few_colours):
+        if seen is None or not seen.may_be_mask:
             return None
         colours |= seen.colours
     return colours
+
+
+def _num_values(one: MaskSet, members: Members, pictures: Pictures) -> int:
+    seen = (pictures.values(members[row]) for kind in one.kinds for row in _looked_at(kind))
+    return len({value for each in seen if each is not None for value in each.values})
 
 
 def pair_set(

@@ -11,14 +11,13 @@ import contextlib
 import glob
 import itertools
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from posixpath import commonpath
 
 import numpy as np
 
 from shardprep.catalog.candidates import stack_candidates
-from shardprep.catalog.decision.mask_sets import is_named_as_masks
+from shardprep.catalog.decision.folder_evidence import INDEX, are_photos, other_folders
 from shardprep.catalog.decision.name_fields import form_of, name_fields
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View, head_of
@@ -27,15 +26,12 @@ from shardprep.catalog.names import (
     are_parts,
     find_masks,
     given_split,
-    split_folders,
-    stem,
 )
 from shardprep.catalog.objects.detect import document_signs
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.row_matching import find_ids
 from shardprep.errors import SourceError, counted
-from shardprep.source.members import Members
 from shardprep.source.names import without_archive_suffix
 from shardprep.source.string_column import Texts
 
@@ -46,39 +42,13 @@ _NUM_BLOCKS, _BLOCK = 8, 250
 _WIDE = 2
 _MANY = 20
 """Numbered folders are probably samples if there are this many, with fewer images each."""
-_MOST_DOCUMENTS = 64
 _MOST_BYTES = 1 << 22
 _MOST_DEPTH = 6
-_INDEX = "an index of letters above the names"
 _CLASS = re.compile(
     "class|label|categor|species|wnid|breed|target|digit|finding|diagnos", re.IGNORECASE
 )
 _CODE = re.compile("(?=.*[0-9])(?=.*[g-z])[a-z0-9]{4,7}", re.IGNORECASE)
-_TAKE = re.compile(
-    r"(study|series|scan|session|visit|exam|case|take|clip|seq)[-_ ]?\d+_", re.IGNORECASE
-)
-_VIEW = re.compile(
-    "cam(era)?|views?|left|right|front|back|rear|side|rgb|nir|ir|infrared|thermal|visible|depth"
-    "|gr[ae]y|gt|colou?r|raw|hr|lr",
-    re.IGNORECASE,
-)
-"""A word for a kind of picture or a view, rather than for what it shows."""
 _NONE = Reading({"labels": "none"}, "images without labels")
-
-
-def class_pictures(view: View) -> Sequence[Reading]:
-    """Return the exclusion of folders that have one picture of each class, named like it."""
-    keys = view.members.keys
-    counts = view.folders
-    names = {path.rpartition("/")[2] for path in counts}
-    few = [path for path, number in counts.items() if path and 1 < number < len(names)]
-    found = dict[str, int]()
-    for path in few if len(few) <= _MOST_DOCUMENTS else ():
-        is_in, name = keys.folders.codes == keys.folders.values.index(path), path.rpartition("/")[2]
-        if not name.isdecimal() and {*keys.where(is_in).stems(0)} <= names - {name}:
-            found[f"{glob.escape(path)}/*"] = int(is_in.sum())
-    why = f"{counted(sum(found.values()), 'image', 'is', 'are')} named like folders of classes"
-    return [Reading({"exclude": tuple(found)}, why)] if found else []
 
 
 def labels_by_names(view: View) -> Sequence[Reading]:
@@ -98,7 +68,7 @@ def labels_by_names(view: View) -> Sequence[Reading]:
     is_fit = names.total() >= ENOUGH * sum(counts.values())
     if is_fit and are_classes(len(names), names.total()) and not are_parts(names):
         found = [*_of_folders(view, counts, names)]
-        found = found or [*_of_test_names(view, tests, names)] or [*_of_test(every, names)]
+        found = found or [*_of_test_names(view, tests, names)] or [*_of_test(view, tests, names)]
         return found if len(found) < 2 or not _has_table(view) else []
     found = _of_fields(view) or [*_of_whole_names(view)]
     return [] if not found or _is_explained(view) else found
@@ -107,14 +77,12 @@ def labels_by_names(view: View) -> Sequence[Reading]:
 def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> Iterator[Reading]:
     folder = Reading({"labels": "folder"}, f"{len(names):,} names such as {min(names)}")
     if kinds := find_masks([f"{path}/1" for path in counts]).no_classes & names.keys():
-        if len(names) > len(kinds) + 1 and _are_photos(view, kinds):
+        if len(names) > len(kinds) + 1 and are_photos(view, kinds):
             yield folder
         return
-    others = [*_of_kinds(view, counts), *_of_wrappers(view, counts)]
-    others += [] if others else [*_of_paths(counts), *_of_takes(names)]
-    if others:
+    if others := [*other_folders(view, counts, names)] or [*_of_wrappers(view, counts)]:
         yield from others
-        if others[0].why != _INDEX:
+        if others[0].why != INDEX:
             yield from (folder, _NONE)
         return
     found = list[Reading]()
@@ -155,17 +123,6 @@ def _of_test_names(
         yield Reading({"labels": f"regex:(^|/)(?P<label>[^/]+?){after}"}, why)
 
 
-def _of_takes(names: Collection[str]) -> Iterator[Reading]:
-    """Yield the reading of names of a take and a class, as `study1_negative`; or of views alone."""
-    ends = {name.rpartition("_")[2] for name in names if _TAKE.match(name)}
-    if all(map(_TAKE.match, names)) and 1 < len(ends) < len(names):
-        why = f"{len(ends):,} names such as {min(ends)}, after a number"
-        yield Reading({"labels": "regex:(?P<label>[^/_]+)/[^/]+$"}, why)
-    words = [[*map(str.casefold, re.findall("[A-Za-z]+", name))] for name in names]
-    if all(any(map(_VIEW.fullmatch, several)) for several in words):
-        yield Reading({"labels": "none"}, f"{min(names)} names a kind of picture or a view")
-
-
 def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Reading]:
     """Yield the readings of numbered folders that are in several folders with names."""
     above = {path.rpartition("/")[0].rpartition("/")[2] for path in paths}
@@ -191,31 +148,6 @@ def _of_level(depth: int, names: Collection[str]) -> Reading:
     return Reading({"labels": f"folder:{depth}"}, f"{len(names):,} names such as {min(names)}")
 
 
-def _of_paths(paths: Collection[str]) -> Iterator[Reading]:
-    """Yield the path as the label if it is longer for some classes: `a/abbey`, `b/bow/indoor`.
-
-    The last names of the longer ones occur in several folders, so they are a part of the name. A
-    level of letters with names that begin with the letter is an index.
-    """
-    parts = [path.split("/") for path in paths if path]
-    if len({*map(len, parts)}) < 2 or split_folders(paths):
-        return
-    start = commonpath(paths).split("/") if commonpath(paths) else []
-    rests = [one[len(start) :] for one in parts]
-    least = min(map(len, rests))
-    above = defaultdict[str, set[str]](set)
-    for one in rests:
-        if len(one) > least:
-            above[one[-1]].add("/".join(one[:-1]))
-    num_shared = sum(len(several) for several in above.values() if len(several) > 1)
-    if not least or 2 * num_shared < sum(map(len, above.values())):
-        return
-    is_index = least > 1 and all(len(one[0]) == 1 and one[1][:1] == one[0] for one in rests)
-    before = "/".join([*map(re.escape, start), *(["[^/]+"] if is_index else []), ""])
-    why = _INDEX if is_index else f"{min(above)} is in several folders"
-    yield Reading({"labels": f"regex:^{before}(?P<label>.+)/[^/]+$"}, why)
-
-
 def _of_wrappers(view: View, paths: Collection[str]) -> Iterator[Reading]:
     """Yield the fields of names in each of several folders `x/x`, which archives have."""
     if len(paths) < 2 or not all(re.fullmatch(r"(.*/)?([^/]+)/\2", path) for path in paths):
@@ -226,42 +158,15 @@ def _of_wrappers(view: View, paths: Collection[str]) -> Iterator[Reading]:
         yield from (Reading({"exclude": out, **one.options}, one.why) for one in _of_fields(own))
 
 
-def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
-    """Yield the images without the folders that are other kinds of pictures.
-
-    These are masks that no image is named like, or `aligned/1_aligned` beside `original/1`.
-    """
-    if not 2 <= len(paths) <= _MOST_DOCUMENTS:
-        return
-    start = commonpath(paths)
-    masks = {path: [*filter(is_named_as_masks, path[len(start) :].split("/"))] for path in paths}
-    of_masks = [path for path, parts in masks.items() if parts]
-    rest = [path for path, parts in masks.items() if not parts]
-    if of_masks and rest:
-        seen = [[view.pictures.are_masks([one]) for one in _some(view, several)]
-                for several in (of_masks, rest)]  # fmt: skip
-        if all(seen[0]) and not any(seen[1]):
-            globs = tuple(sorted({f"{glob.escape(masks[path][0])}/*" for path in of_masks}))
-            why = f"{counted(len(of_masks), 'folder')} of masks that no image is named like"
-            yield Reading({"exclude": globs, "labels": "none"}, why)
-    for one, other in itertools.permutations(paths, 2) if len(paths) == 2 else ():
-        name, stems = one.rpartition("/")[2], [stem(x.key) for x in _some(view, [one])]
-        ids = [re.sub(rf"(?i)[-_. ]?{re.escape(name)}", "", text) for text in stems]
-        if all(a != b and view.index.find(f"{other}/{b}") for a, b in zip(stems, ids, strict=True)):
-            for path in (other, one):
-                out = (f"{glob.escape(path.rpartition('/')[2])}/*",)
-                why = f"{one} has the names of {other} and {name!r}"
-                yield Reading({"exclude": out, "labels": "none"}, why)
-
-
-def _of_test(every: Mapping[str, int], names: Collection[str]) -> list[Reading]:
+def _of_test(view: View, tests: Collection[str], names: Collection[str]) -> list[Reading]:
     """Return folders as labels if the folders of the test split are other ids of the same form."""
     test = Counter[str]()
-    for path, number in every.items():
-        if given_split(path.split("/")) == "test" and not given_split([path.rpartition("/")[2]]):
-            test[path.rpartition("/")[2]] += number
-    forms = [{*map(form_of, several)} for several in (test, names)]
-    are_ids = forms[0] == forms[1] and all("0" in form for form in forms[0])
+    for path in tests:
+        if not given_split([path.rpartition("/")[2]]):
+            test[path.rpartition("/")[2]] += view.folders[path]
+    forms = {*map(form_of, names)}
+    num_alike = sum(form_of(name) in forms for name in test)
+    are_ids = 2 * num_alike > len(test) and all("0" in form for form in forms)
     if len(test) < 2 or test.total() < 2 * len(test) or not are_ids or are_parts(test):
         return []
     why = f"{len(test):,} classes of test, such as {min(test)}, are not in other splits"
@@ -277,19 +182,6 @@ def _are_confirmed(view: View, at: int, depth: int) -> bool:
         if not numbers or numbers[at].lstrip("0") != number.lstrip("0"):
             return False
     return True
-
-
-def _are_photos(view: View, kinds: Collection[str]) -> bool:
-    """Return whether the pictures in folders named like masks are photos."""
-    folders = view.members.keys.folders
-    paths = [path for path in folders.values if path.rpartition("/")[2] in kinds]
-    return not any(view.pictures.are_masks([one]) for one in _some(view, paths))
-
-
-def _some(view: View, paths: Collection[str]) -> Members:
-    """Return some images of folders."""
-    rows = np.flatnonzero(view.members.keys.folders.fit(lambda path: path in paths))
-    return view.members.take(rows[:: len(rows) // _NUM_SAMPLES + 1])
 
 
 def _of_fields(view: View) -> list[Reading]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.names import natural_order, split_folders, words_of_split
+from shardprep.catalog.names import document_split, natural_order, split_folders, words_of_split
 from shardprep.catalog.splits import REST
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
 from shardprep.errors import SourceError, counted, printable
@@ -52,7 +52,21 @@ def splits(view: View) -> Sequence[Reading]:
                 if split not in lists
             )
             parts.append(Reading({"split": _rule(lists)}, f"{why}; the rest is left out"))
-    return [Reading({**one.options, **out}, one.why) for one in whole or parts]
+    return [Reading({**one.options, **out}, one.why) for one in whole or parts or _by_boxes(view)]
+
+
+def _by_boxes(view: View) -> list[Reading]:
+    """Return the splits in the names of tables of boxes, if no image has rows of two of them."""
+    rule = view.recipe.rules.boxes.table
+    if not rule.files:
+        return []
+    table = view.documents.table(rule.files)
+    splits = table.parts_of_rows().map(lambda name: document_split(name) or "train")
+    ids = table.cells(table.column(rule.id_column)).coded()
+    pairs = {*zip(ids.codes.tolist(), splits, strict=True)}
+    if len({split for _, split in pairs}) < 2 or len({one for one, _ in pairs}) < len(pairs):
+        return []
+    return [Reading({"split": "tables"}, "tables of boxes are named for splits")]
 
 
 def _targeted(view: View) -> tuple[KeyIndex, dict[str, tuple[str, ...]]]:

@@ -88,7 +88,7 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
 
 
 def _has_more(index: KeyIndex, document: Member) -> bool:
-    """Return whether a document says more than the folders: on one image, boxes, finer classes."""
+    """Return whether a document says more than the folders: on one image, boxes, other classes."""
     lines = head_of(document).splitlines()
     if index.find(stem(document.key)) or any(map(_BOX.fullmatch, lines)):
         return True
@@ -97,15 +97,28 @@ def _has_more(index: KeyIndex, document: Member) -> bool:
         named = [found[0] for one in fields if len(found := index.find(one)) == 1]
         for at, cell in enumerate(fields) if named else ():
             folders[at][cell].append(index.keys[named[0]].rpartition("/")[0])
-    return any(map(_are_finer, folders.values()))
+    return any(map(_are_others, folders.values()))
 
 
-def _are_finer(folders: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether each value has several images of one folder, and folders several values."""
+def _are_others(folders: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether values are classes that are finer than the folders, or that join some."""
     own = {value: {*several} for value, several in folders.items()}
     every = set[str]().union(*own.values())
     is_repeated = sum(map(len, folders.values())) >= 2 * len(folders)
-    return is_repeated and len(folders) > len(every) and all(len(one) == 1 for one in own.values())
+    are_finer = len(folders) > len(every) and all(len(one) == 1 for one in own.values())
+    are_apart = sum(map(len, own.values())) == len(every)
+    are_joined = 1 < len(folders) < len(every) and are_apart and not _are_above(own)
+    return is_repeated and (are_finer or are_joined)
+
+
+def _are_above(folders: Mapping[str, Collection[str]]) -> bool:
+    """Return whether the values are those of a level of folders above, as splits and domains."""
+    pairs = [(value, path.split("/")[:-1]) for value, paths in folders.items() for path in paths]
+    for level in range(min(len(parts) for _, parts in pairs)):
+        named = {(value, parts[level]) for value, parts in pairs}
+        if len(named) == len(folders) == len({name for _, name in named}):
+            return True
+    return False
 
 
 def _unread(document: Member) -> str:

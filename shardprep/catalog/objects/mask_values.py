@@ -259,6 +259,10 @@ class Seen(NamedTuple):
         return not self.colours and (self.is_blurred or len(self.values) <= _MOST_VALUES)
 
     @property
+    def may_be_mask(self) -> bool:
+        return self.is_mask or self.has_few_colours
+
+    @property
     def has_few_colours(self) -> bool:
         return 0 < len(self.colours) <= min(_MOST_VALUES, self.num_pixels // _PIXELS_OF_COLOUR)
 

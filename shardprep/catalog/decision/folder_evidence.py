@@ -1,0 +1,183 @@
+"""Folders that are not the classes of their images, though their names look like it.
+
+They have one picture of each class, another kind of pictures, or loose images beside the folders
+of classes; or their names are takes, views or samples, and the class is a part of the path.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from posixpath import commonpath
+
+import numpy as np
+
+from shardprep.catalog.decision.mask_sets import is_named_as_masks
+from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.names import IMAGE_FOLDER, given_split, split_folders, stem
+from shardprep.errors import counted
+from shardprep.source.members import Members
+
+_NUM_SAMPLES = 8
+_MOST_FOLDERS = 64
+_FEW, _MOST_KEYS = 2, 1_000
+INDEX = "an index of letters above the names"
+_TAKE = re.compile(
+    r"(study|series|scan|session|visit|exam|case|take|clip|seq)[-_ ]?\d+_", re.IGNORECASE
+)
+_VIEW = re.compile(
+    "cam(era)?|views?|left|right|front|back|rear|side|rgb|nir|ir|infrared|thermal|visible|depth"
+    "|gr[ae]y|gt|colou?r|raw|hr|lr",
+    re.IGNORECASE,
+)
+"""A word for a kind of picture or a view, rather than for what it shows."""
+
+
+def class_pictures(view: View) -> Sequence[Reading]:
+    """Return the exclusion of folders that have one picture of each class, named like it."""
+    keys = view.members.keys
+    counts = view.folders
+    names = {path.rpartition("/")[2] for path in counts}
+    few = [path for path, number in counts.items() if path and 1 < number < len(names)]
+    found, targets = dict[str, int](), list[Reading]()
+    for path in few if len(few) <= _MOST_FOLDERS else ():
+        is_in, name = keys.folders.codes == keys.folders.values.index(path), path.rpartition("/")[2]
+        own = keys.where(is_in)
+        if not name.isdecimal() and {*own.stems(0)} <= names - {name}:
+            found[f"{glob.escape(path)}/*"] = len(own)
+            if is_named_as_masks(name):
+                pattern = f"{name}/{{folder}}.{own[0].rpartition('.')[2]}"
+                why = f"{counted(len(own), 'picture')} of {name}, one for each folder"
+                targets.append(Reading({"target_image": pattern}, why))
+    why = f"{counted(sum(found.values()), 'image', 'is', 'are')} named like folders of classes"
+    return [Reading({"exclude": tuple(found)}, why), *targets] if found else []
+
+
+def loose_images(view: View) -> Sequence[Reading]:
+    """Return the readings of images in a folder that also holds the folders of all others."""
+    counts = view.folders
+    top = commonpath(counts) if all(counts) and len(counts) > _FEW else ""
+    below = [path for path in counts if path != top]
+    is_named = given_split([top.rpartition("/")[2]]) or any(
+        is_named_as_masks(part) or given_split([part])
+        for path in below
+        for part in path[len(top) :].split("/")
+    )
+    if top not in counts or is_named or max(counts[path] for path in below) * 2 >= counts[top]:
+        return []
+    start = glob.escape(top)
+    why = f"{counted(counts[top], 'image')} of {top} beside {len(below):,} folders"
+    alone = Reading({"exclude": (f"{start}/*/*",)}, f"{why}; these alone")
+    return [alone, Reading({"include": (f"{start}/*/*",)}, f"{why}; the folders alone")]
+
+
+def other_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> list[Reading]:
+    """Return the readings of folders that are other kinds of pictures, levels, takes or samples."""
+    found = [*_of_kinds(view, counts), *_of_pictures(counts)]
+    return found or [*_of_paths(counts), *_of_takes(names), *_of_repeated(view, names)]
+
+
+def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
+    """Yield the images without the folders that are other kinds of pictures.
+
+    These are masks that no image is named like, or `aligned/1_aligned` beside `original/1`.
+    """
+    if not 2 <= len(paths) <= _MOST_FOLDERS:
+        return
+    start = commonpath(paths)
+    masks = {path: [*filter(is_named_as_masks, path[len(start) :].split("/"))] for path in paths}
+    of_masks = [path for path, parts in masks.items() if parts]
+    rest = [path for path, parts in masks.items() if not parts]
+    if of_masks and rest:
+        seen = [[view.pictures.are_masks([one]) for one in _some(view, several)]
+                for several in (of_masks, rest)]  # fmt: skip
+        if all(seen[0]) and not any(seen[1]):
+            globs = tuple(sorted({f"{glob.escape(masks[path][0])}/*" for path in of_masks}))
+            why = f"{counted(len(of_masks), 'folder')} of masks that no image is named like"
+            yield Reading({"exclude": globs, "labels": "none"}, why)
+    for one, other in itertools.permutations(paths, 2) if len(paths) == 2 else ():
+        name, stems = one.rpartition("/")[2], [stem(x.key) for x in _some(view, [one])]
+        ids = [re.sub(rf"(?i)[-_. ]?{re.escape(name)}", "", text) for text in stems]
+        if all(a != b and view.index.find(f"{other}/{b}") for a, b in zip(stems, ids, strict=True)):
+            for path in (other, one):
+                out = (f"{glob.escape(path.rpartition('/')[2])}/*",)
+                why = f"{one} has the names of {other} and {name!r}"
+                yield Reading({"exclude": out, "labels": "none"}, why)
+
+
+def _of_pictures(paths: Collection[str]) -> Iterator[Reading]:
+    """Yield the folders without those that are named for pictures and are not beside classes."""
+    odd = [path for path in paths if IMAGE_FOLDER.fullmatch(path.rpartition("/")[2])]
+    above = {path.rpartition("/")[0] for path in paths if path not in odd}
+    odd = [path for path in odd if path.rpartition("/")[0] not in above]
+    if 0 < 2 * len(odd) < len(paths):
+        out = tuple(f"{glob.escape(path)}/*" for path in odd)
+        why = f"{odd[0]} is named for its pictures and is not beside other classes"
+        yield Reading({"exclude": out, "labels": "folder"}, why)
+
+
+def _of_paths(paths: Collection[str]) -> Iterator[Reading]:
+    """Yield the path as the label if it is longer for some classes: `a/abbey`, `b/bow/indoor`.
+
+    The last names of the longer ones occur in several folders, so they are a part of the name. A
+    level of letters with names that begin with the letter is an index.
+    """
+    parts = [path.split("/") for path in paths if path]
+    if len({*map(len, parts)}) < 2 or split_folders(paths):
+        return
+    start = commonpath(paths).split("/") if commonpath(paths) else []
+    rests = [one[len(start) :] for one in parts]
+    least = min(map(len, rests))
+    above = defaultdict[str, set[str]](set)
+    for one in rests:
+        if len(one) > least:
+            above[one[-1]].add("/".join(one[:-1]))
+    num_shared = sum(len(several) for several in above.values() if len(several) > 1)
+    if not least or 2 * num_shared < sum(map(len, above.values())):
+        return
+    is_index = least > 1 and all(len(one[0]) == 1 and one[1][:1] == one[0] for one in rests)
+    before = "/".join([*map(re.escape, start), *(["[^/]+"] if is_index else []), ""])
+    why = INDEX if is_index else f"{min(above)} is in several folders"
+    yield Reading({"labels": f"regex:^{before}(?P<label>.+)/[^/]+$"}, why)
+
+
+def _of_takes(names: Collection[str]) -> Iterator[Reading]:
+    """Yield the reading of names of a take and a class, as `study1_negative`; or of views alone."""
+    ends = {name.rpartition("_")[2] for name in names if _TAKE.match(name)}
+    if all(map(_TAKE.match, names)) and 1 < len(ends) < len(names):
+        why = f"{len(ends):,} names such as {min(ends)}, after a number"
+        yield Reading({"labels": "regex:(?P<label>[^/_]+)/[^/]+$"}, why)
+    words = [[*map(str.casefold, re.findall("[A-Za-z]+", name))] for name in names]
+    if all(any(map(_VIEW.fullmatch, several)) for several in words):
+        yield Reading({"labels": "none"}, f"{min(names)} names a kind of picture or a view")
+
+
+def _of_repeated(view: View, names: Collection[str]) -> Iterator[Reading]:
+    """Yield the letters after the name of the folder in file names: `AF01/AF01ANS`."""
+    ends = defaultdict[str, set[str]](set)
+    for key in view.members.keys[:: len(view.members) // _MOST_KEYS + 1]:
+        name = key.split("/")[-2] if "/" in key else ""
+        end = stem(key).removeprefix(name)
+        if not (name in names and name[-1].isdecimal() and end.isalpha()):
+            return
+        ends[end].add(name)
+    num_repeated = sum(len(several) for several in ends.values() if len(several) > 1)
+    if len(ends) > 1 and 2 * num_repeated > sum(map(len, ends.values())):
+        why = f"{len(ends):,} ends of names such as {min(ends)}, after the name of the folder"
+        yield Reading({"labels": r"regex:\d(?P<label>[A-Za-z]+)\.[^./]+$"}, why)
+
+
+def are_photos(view: View, kinds: Collection[str]) -> bool:
+    """Return whether the pictures in folders named like masks are photos."""
+    folders = view.members.keys.folders
+    paths = [path for path in folders.values if path.rpartition("/")[2] in kinds]
+    return not any(view.pictures.are_masks([one]) for one in _some(view, paths))
+
+
+def _some(view: View, paths: Collection[str]) -> Members:
+    """Return some images of folders."""
+    rows = np.flatnonzero(view.members.keys.folders.fit(lambda path: path in paths))
+    return view.members.take(rows[:: len(rows) // _NUM_SAMPLES + 1])
