@@ -30,6 +30,8 @@ from shardprep.source.members import Member, Members
 from shardprep.source.names import composed
 
 _MOST_SHOWN = 160
+_BEGINS = re.compile(r"\{(stem|name|id)\}(?P<sign>[-_. ])\*")
+"""A name of an image, then a sign that may also be in the rest of the name of its mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +266,8 @@ class _Search:
         self._named = (
             [group for group in named if fields[group].text != "id"] if has_parts else named[:1]
         )
+        begins = None if has_parts else _BEGINS.search(pattern.text)
+        self._sign = begins["sign"] if begins else ""
         self._below: dict[str, list[int]] | None = None
         self._numbers: Sequence[int] = range(len(images))
         self._parts: list[str] = []
@@ -285,7 +289,7 @@ class _Search:
         if not name:
             return self._only(folder or "", mask, is_deep=False)
         try:
-            place = self._pairing.find(f"{folder}/{name}" if folder else name, mask)
+            place = self._place(f"{folder}/{name}" if folder else name, mask)
         except AmbiguousIdError as error:
             found = [self._numbers[i] for i in error.found]
             near = [_num_shared(self._images[i], mask) for i in found]
@@ -301,6 +305,14 @@ class _Search:
             depth = len(folders) - folders[::-1].index(name)
             return self._only("/".join(folders[:depth]), mask, is_deep=True)
         return () if place is None else (self._numbers[place],)
+
+    def _place(self, name: str, mask: str) -> int | None:
+        """Return the image that has the longest start of a name which the wildcard leaves."""
+        place = self._pairing.find(name, mask)
+        while place is None and self._sign and self._sign in name.rpartition("/")[2]:
+            name = name.rpartition(self._sign)[0]
+            place = self._pairing.find(name, mask)
+        return place
 
     def _several(self, mask: str, of: str, found: Sequence[int], hint: str) -> SeveralImagesError:
         one, two = (shown(self._images[i], _MOST_SHOWN) for i in found[:2])
