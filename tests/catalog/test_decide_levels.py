@@ -89,3 +89,40 @@ def test_folders_of_test_with_the_start_of_a_class_as_name_are_asked_for(tmp_pat
     made = catalog(tmp_path / "2", members, labels=r"regex:/(?P<label>ash|oak)[^/]*/[^/]+$")
     assert made.label_names == ("ash", "oak")
     assert len(made.items) == 12
+
+
+def test_images_above_the_folders_of_all_others_are_asked_for(tmp_path: Path) -> None:
+    keys = [f"signs/{i:05}.jpg" for i in range(8)]
+    keys += [f"signs/{label}/{i:05}.jpg" for label in ("04", "11", "38") for i in range(2)]
+    assert [one.partition("' ")[0].strip("'") for one in flags(tmp_path, pictures(*keys))] == [
+        "--exclude 'signs/*/*",
+        "--include 'signs/*/*",
+    ]
+
+
+def test_a_folder_named_for_pictures_is_no_class_of_folders_elsewhere(tmp_path: Path) -> None:
+    keys = [f"cells/{label}/{i}.jpg" for label in ("eosinophil", "monocyte") for i in range(3)]
+    keys += [f"voc/JPEGImages/{i}.jpg" for i in range(3)]
+    assert flags(tmp_path, pictures(*keys)) == [
+        "--exclude 'voc/JPEGImages/*' --labels folder",
+        "--labels folder",
+        "--labels none",
+    ]
+
+
+def test_letters_after_the_name_of_the_folder_may_be_the_class(tmp_path: Path) -> None:
+    keys = [f"{who}/{who}{end}.jpg" for who in ("AF01", "AF02", "BM01") for end in ("AN", "HA")]
+    found = flags(tmp_path, pictures(*keys))
+    assert found[0].startswith("--labels 'regex:")
+    assert found[1:] == ["--labels folder", "--labels none"]
+    rule = found[0].removeprefix("--labels ").strip("'")
+    own = catalog(tmp_path / "own", pictures(*keys), rule)
+    assert set(own.label_names) == {"AN", "HA"}
+
+
+def test_test_identities_may_have_some_names_of_another_form(tmp_path: Path) -> None:
+    keys = [f"box_train/{who:04}/{i}.jpg" for who in (1, 3, 5) for i in range(3)]
+    keys += [f"box_test/{who}/{i}.jpg" for who in ("0002", "0006", "00-1") for i in range(3)]
+    assert set(catalog(tmp_path, pictures(*keys)).label_names) == {
+        "0001", "0003", "0005", "0002", "0006", "00-1",
+    }  # fmt: skip

@@ -266,3 +266,23 @@ def test_masks_that_no_image_pairs_with_are_left_out_or_asked_for(tmp_path: Path
     assert found[0]["exclude"] == ("masks/*",)
     made = catalog(tmp_path / "2", members, exclude="masks/*")
     assert {item.key for item in made.items} == {*numbered("set/images/cell{}.jpg")}
+
+
+def test_coloured_masks_that_no_image_pairs_with_are_asked_for(tmp_path: Path) -> None:
+    members = files("scene", *numbered("set/image_2/um_00{}.png"))
+    members |= files("colours", *numbered("set/gt_image_2/um_road_x{}.png"))
+    found = flags(tmp_path, members)
+    assert found[0]["exclude"] == ("gt_image_2/*",)
+    assert all(found), "each reading has flags that choose it"
+
+
+def test_colours_of_more_things_than_the_values_beside_them_are_no_drawing_of_these(
+    tmp_path: Path,
+) -> None:
+    masks = files("mask", *numbered("plants/{}.png"))
+    colours = files("colours", *numbered("annotations/{}.png"))
+    found = flags(tmp_path, PHOTOS | masks | colours)
+    assert {one["masks"] for one in found if "masks" in one} == {
+        "plants/{stem}.png",
+        "annotations/{stem}.png",
+    }

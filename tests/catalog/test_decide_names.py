@@ -217,3 +217,18 @@ def test_a_folder_of_test_without_classes_is_left_out(tmp_path: Path) -> None:
     assert len(catalog(tmp_path / "3", alone).items) == 10  # a split without labels
     made = catalog(tmp_path / "2", pictures(*keys, *(f"several/{i}.jpg" for i in range(4))))
     assert made.label_names == ("fig", "kiwi", "several")
+
+
+def test_pictures_of_classes_in_a_folder_named_like_masks_may_be_their_targets(
+    tmp_path: Path,
+) -> None:
+    keys = [f"part/{number}/{i}.jpg" for number in (1, 2, 3) for i in range(4)]
+    labels = [f"part/Label/{number}.jpg" for number in (1, 2, 3)]
+    with pytest.raises(QuestionError) as caught:
+        catalog(tmp_path, pictures(*keys, *labels))
+    wanted = "Label/{folder}.jpg"
+    assert wanted in {one.options.get("target_image") for one in caught.value.choices}
+    found = catalog(tmp_path / "2", pictures(*keys, *labels), target_image=wanted)
+    assert {one.key: [m.key for m in one.companions] for one in found.items} == {
+        key: [f"part/Label/{key.split('/')[1]}.jpg"] for key in keys
+    }

@@ -144,3 +144,21 @@ def test_ids_of_boxes_may_have_an_ending_and_a_column_of_boxes_is_no_class(tmp_p
     members = images(*(f"train/s{i}/{i}.jpg" for i in range(10, 16)))
     members["train.csv"] = "\n".join(["id,boxes,label", *rows]).encode()
     assert stored(tmp_path, members)["train/s10/10.jpg"] == {"split": "train", "boxes": "object"}
+
+
+def test_numbers_that_may_be_boxes_from_either_column_are_asked_about(tmp_path: Path) -> None:
+    members = images(*(f"{i}.jpg" for i in range(6)))
+    rows = [f"{i}.jpg {i % 3} 9 12 30 28" for i in range(6)]
+    members["a.txt"] = "\n".join(rows).encode()
+    text = asked(tmp_path, members)
+    assert all(one in text for one in ("xyxy(2,3,4,5):6", "xyxy(3,4,5,6):2", "a.txt:1:2"))
+
+
+def test_tables_of_boxes_that_are_named_for_splits_say_the_split(tmp_path: Path) -> None:
+    members = images(*(f"{i}.jpg" for i in range(8)))
+    for name, some in {"train": range(6), "val": range(6, 8)}.items():
+        rows = [f"{i}.jpg,4,3,20,30,{label}" for i in some for label in (1, 2)]
+        text = "\n".join(["frame,xmin,ymin,xmax,ymax,class_id", *rows])
+        members[f"boxes_{name}.csv"] = text.encode()
+    found = {key: fact["split"] for key, fact in stored(tmp_path, members).items()}
+    assert found == {f"{i}.jpg": "train" if i < 6 else "validation" for i in range(8)}

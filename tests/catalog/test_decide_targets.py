@@ -133,11 +133,20 @@ def test_two_folders_with_the_same_scenes_are_asked_for_whatever_they_are_called
     ]
 
 
-def test_pairs_whose_names_end_differently_in_each_split_are_no_classes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sign", ["_", "-"])
+def test_pairs_whose_names_end_differently_in_each_split_are_no_classes(
+    tmp_path: Path, sign: str
+) -> None:
     members = pictures(
         {"train/shadow/a#.jpg": "dark", "train/shadow_free/a#_no_shadow.jpg": "scene"}
     )
-    members |= pictures({"test/shadow/b#.jpg": "dark", "test/shadow_free/b#_free.jpg": "scene"})
+    clean = f"test/shadow_free/b#{sign}free.jpg"
+    members |= pictures({"test/shadow/b#.jpg": "dark", clean: "scene"})
+    if sign == "_":
+        found = catalog(tmp_path, members)
+        assert found.recipe.target_image == "shadow_free/{stem}_*.jpg"
+        assert len(found.items) == len(members) / 2
+        return
     with pytest.raises(QuestionError) as error:
         catalog(tmp_path, members)
     flags = [one.flags for one in error.value.choices]

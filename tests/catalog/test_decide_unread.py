@@ -166,3 +166,16 @@ def test_numbers_that_divide_folders_of_images_are_not_passed_over(tmp_path: Pat
     assert "items.txt" in choices(tmp_path / "1", members)[0].why
     members["items.txt"] = "\n".join(f"{key} {int('mug' in key)}" for key in keys).encode()
     assert catalog(tmp_path / "2", members).label_names == ("chair", "mug")
+
+
+def test_values_that_join_folders_are_classes_unless_they_are_a_level_of_folders(
+    tmp_path: Path,
+) -> None:
+    kinds = {"shirt": "top", "blouse": "top", "skirt": "bottom", "jeans": "bottom"}
+    keys = [f"{one}/{one}{i}.jpg" for one in kinds for i in range(3)]
+    text = "\n".join(f"{key} {kinds[key.split('/')[0]]}" for key in keys)
+    members = pictures(*keys) | {"kinds.txt": text.encode()}
+    assert "kinds.txt" in choices(tmp_path / "1", members)[0].why
+    levels = pictures(*(f"{kinds[key.split('/')[0]]}/{key}" for key in keys))
+    levels["kinds.txt"] = members["kinds.txt"]
+    assert set(catalog(tmp_path / "2", levels).label_names) == {*kinds}

@@ -59,14 +59,16 @@ def class_pictures(view: View) -> Sequence[Reading]:
 def loose_images(view: View) -> Sequence[Reading]:
     """Return the readings of images in a folder that also holds the folders of all others."""
     counts = view.folders
-    top = commonpath(counts) if all(counts) and len(counts) > _FEW else ""
+    top = commonpath(counts) if all(counts) else ""
+    if top not in counts or len(counts) <= _FEW:
+        return []
     below = [path for path in counts if path != top]
     is_named = given_split([top.rpartition("/")[2]]) or any(
         is_named_as_masks(part) or given_split([part])
         for path in below
         for part in path[len(top) :].split("/")
     )
-    if top not in counts or is_named or max(counts[path] for path in below) * 2 >= counts[top]:
+    if is_named or max(counts[path] for path in below) * 2 >= counts[top]:
         return []
     start = glob.escape(top)
     why = f"{counted(counts[top], 'image')} of {top} beside {len(below):,} folders"

@@ -89,8 +89,8 @@ def _of_sets(view: View) -> Sequence[Reading]:
     usable = [one for one in sets if not one.is_drawn]
     if not usable or not pictures:
         return []
-    if any(one.colours for one in usable) and panoptic_signs(view.index, view.documents, members):
-        return []  # a document says which colours are which objects
+    if any(one.colours for one in usable) and _are_panoptic(view):
+        return []
     keys = list(members.keys)
     for one in usable:
         pair_set(one, pictures, (members, keys), [other for other in sets if other is not one])
@@ -109,9 +109,16 @@ def _unpaired(view: View) -> list[Reading]:
     may_be = [[one.may_be_mask for one in several] for several in seen]
     if not all(may_be[0]) or 2 * sum(may_be[1]) > len(may_be[1]):
         return []
+    if any(one.colours for one in seen[0]) and _are_panoptic(view):
+        return []
     globs = tuple(f"{glob.escape(name)}/*" for name in masks)
     why = f"{counted(int(of_masks.sum()), 'mask')} in {', '.join(masks)} that no images pair with"
     return [Reading({"exclude": globs}, f"{why} are left out"), Reading({}, f"{why} are images")]
+
+
+def _are_panoptic(view: View) -> bool:
+    """Return whether a document says which colours are which objects."""
+    return bool(panoptic_signs(view.index, view.documents, view.candidates))
 
 
 def asked_masks(view: View) -> View:

@@ -58,9 +58,9 @@ def splits(view: View) -> Sequence[Reading]:
 def _by_boxes(view: View) -> list[Reading]:
     """Return the splits in the names of tables of boxes, if no image has rows of two of them."""
     rule = view.recipe.rules.boxes.table
-    if not rule.files:
+    table = view.documents.table(rule.files) if rule.files else None
+    if table is None or rule.id_column not in table.header:
         return []
-    table = view.documents.table(rule.files)
     splits = table.parts_of_rows().map(lambda name: document_split(name) or "train")
     ids = table.cells(table.column(rule.id_column)).coded()
     pairs = {*zip(ids.codes.tolist(), splits, strict=True)}

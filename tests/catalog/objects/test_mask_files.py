@@ -56,6 +56,14 @@ def test_an_image_may_have_several_masks() -> None:
     }
 
 
+def test_a_wildcard_after_the_name_leaves_the_longest_name_of_an_image() -> None:
+    masks = ["free/IMG_1_no_shadow.jpg", "free/IMG_1_2_no_shadow.jpg", "free/IMG_3_x.jpg"]
+    images = ["in/IMG_1.jpg", "in/IMG_1_2.jpg"]
+    found = pair_masks([*masks, *images], parse_mask_pattern("free/{stem}_*.jpg"))
+    assert found.of_image == {image: [mask] for image, mask in zip(images, masks, strict=False)}
+    assert found.without_image == masks[2:]
+
+
 def test_a_mask_without_its_image_is_reported() -> None:
     keys = ["a/x.jpg", "masks/x.png", "masks/y.png"]
     assert pair_masks(keys, parse_mask_pattern("masks/{stem}.png")).without_image == ["masks/y.png"]
