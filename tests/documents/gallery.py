@@ -13,6 +13,7 @@ import json
 import random
 import shlex
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ from shardprep.image.drawing import INK, draw_contact_sheet
 from shardprep.reader import Dataset
 from tests.support import layouts
 from tests.support.builders import encoded, write_folder
+from tests.support.corpus import rows
 from tests.support.dicom import dicom
+from tests.support.first_contact import stored_statuses
 from tests.support.layouts import LAYOUTS, Layout, contents, write_source
 from tests.support.paths import ROOT
 from tests.support.quick_command import build_command, encode_here
@@ -52,6 +55,23 @@ datasets.
 The pictures come from small copies of the datasets with drawn images. A test builds every copy with
 the command on this page. Titles are the stored targets.
 """
+_MORE = """## Without flags
+
+`shardprep build SOURCE` without flags decides how to read a source, or asks. {number} more layouts
+are tested that way: {right} are built as a person wants it, for {question} the answer is among the
+proposals, for {refused} no proposal fits, {partly} are built in part with a note, and {wrong} is
+built wrong.
+
+| Dataset and files | Without flags | Flags |
+|---|---|---|"""
+_TOLD = {
+    "right": "built",
+    "question": "asked",
+    "refused": "asked; no proposal fits",
+    "partly": "built in part",
+    "wrong": "built wrong",
+}
+_OTHER_FAMILIES = frozenset(("controls", "kaggle", "competitions"))
 
 
 def _rows(header: str, *rows: str) -> str:
@@ -283,6 +303,21 @@ def _lines(folder: dict[str, Any], indent: str) -> Iterator[str]:
         yield f"{indent}… {more} more"
 
 
+def _more_layouts() -> str:
+    """Return the table of the layouts that are tested without flags."""
+    statuses = stored_statuses()
+    shown = [row for row in rows() if row.family not in _OTHER_FAMILIES]
+    counts = Counter(statuses[row.id] for row in shown)
+    lines = [_MORE.format(number=len(shown), **{one: counts[one] for one in _TOLD})]
+    for row in sorted(shown, key=lambda row: (row.origin.casefold(), row.id)):
+        name, _, layout = row.origin.partition(": ")
+        needed = "" if statuses[row.id] == "right" else f"`{row.flags}`".replace("|", "\\|")
+        flags = row.cannot or needed if needed else ""
+        cells = (f"{name}<br>{layout}".replace("|", "\\|"), _TOLD[statuses[row.id]], flags)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join((*lines, ""))
+
+
 def page_text() -> str:
     parts = [_HEAD]
     for group, names in GROUPS.items():
@@ -295,7 +330,7 @@ def page_text() -> str:
                 f"```text\n{tree_of(layout)}\n```\n\n```console\n$ {command}\n```\n\n"
                 f"Result: {layout.result}.\n"
             )
-    return "\n".join(parts)
+    return "\n".join((*parts, _more_layouts()))
 
 
 def built(layout: Layout, folder: Path, objects: Objects | None = None) -> Path:
