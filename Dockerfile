@@ -6,7 +6,7 @@ COPY docs/man docs/man
 COPY docs/completions docs/completions
 COPY schemas schemas
 COPY shardprep shardprep
-# All extras without TensorFlow and Ray; dicom has a decoder under the GPL 3 and must be asked for.
+# All extras without TensorFlow; dicom has a decoder under the GPL 3 and must be asked for.
 ARG EXTRAS=7z,cloud,hdf5,heic,plot
 RUN python -m venv /opt/shardprep && /opt/shardprep/bin/pip install --no-cache-dir ".[$EXTRAS]"
 

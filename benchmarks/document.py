@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.measure import Measure, Row
 
 GROUPS = (
-    "build", "start", "formats", "sources", "parent", "many_workers", "memory", "plan", "ray",
+    "build", "start", "formats", "sources", "parent", "many_workers", "memory", "plan",
     "verify", "read", "read_arrays", "read_workers", "read_formats", "read_torch", "read_store",
     "first_batch", "resample", "augment", "advice", "report", "near", "view", "reuse",
 )  # fmt: skip

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,14 +33,11 @@ if TYPE_CHECKING:
     from shardprep.reader.selection.split_argument import AnySplit
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.kaggle.ref import KaggleRef
-    from shardprep.writer.engine.job import Workers
     from shardprep.writer.plan.shard_plan import Part
     from shardprep.writer.workspace.states import Workspace
 
 _Number = TypeVar("_Number", int, float)
 _DATASETS = Path("tfrecords")
-_SHARDS_PER_CPU = 2
-"""Number of shards submitted to a cluster per CPU, so that no CPU waits for its next shard."""
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
@@ -113,41 +109,6 @@ def downloaded(
     pinned = f"; its version is unknown, {ref.version} was asked for" if ref.version else ""
     watch.notice(f"{ref} is read in place from {folder}: nothing is downloaded{pinned}")
     return folder, True
-
-
-def engine_of(
-    name: str, ray_address: str | None, workers: int | None
-) -> AbstractContextManager[Workers]:
-    """Return a context manager that provides the workers of an engine: "local" or "ray"."""
-    if name == "ray":
-        from shardprep.writer.engine import ray_cluster
-
-        return _on_cluster(ray_cluster.wanted_address(ray_address), workers)
-    if name != "local":
-        raise OptionError(OptionName("engine"), value=name, allowed=("local", "ray"))
-    if ray_address is not None:
-        engine = OptionName("engine", "ray")
-        raise RecipeError(
-            OptionName("ray_address"), f"needs {engine}", f"add {engine}, or leave it out"
-        )
-    from shardprep.writer.engine.job import Workers
-    from shardprep.writer.engine.pool import write_shards
-
-    return nullcontext(Workers(write_shards, num_workers(workers)))
-
-
-@contextmanager
-def _on_cluster(address: str, workers: int | None) -> Iterator[Workers]:
-    from shardprep.writer.engine import ray_cluster
-
-    with ray_cluster.connected(address):
-        from shardprep.writer.engine.job import Workers
-        from shardprep.writer.engine.ray_engine import ask_versions, by_shards
-
-        nodes = ray_cluster.nodes()
-        number = _SHARDS_PER_CPU * sum(node.num_cpus for node in nodes)
-        engine = partial(by_shards, asked=ask_versions(nodes))  # nodes answer during planning
-        yield Workers(engine, number if workers is None else num_workers(workers))
 
 
 def number(name: str, value: object, option: Option, kind: type[_Number]) -> _Number:

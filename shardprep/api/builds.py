@@ -15,7 +15,6 @@ from shardprep.api.arguments import (
     answering,
     blaming,
     dataset_at,
-    engine_of,
     local_source,
     num_workers,
     number,
@@ -267,11 +266,11 @@ def build(
 
     check_address_space()
     run = RunOptions(**{name: recipe.pop(name) for name in RunOptions._fields if name in recipe})
-    if run.engine == "local" and not dry_run:
-        start_server(
-            PRELOADED
-        )  # the server imports its modules while this process imports and plans
+    if not dry_run:
+        start_server(PRELOADED)  # it imports its modules while this process imports and plans
     from shardprep.writer.build import build_dataset, build_part
+    from shardprep.writer.engine.job import Workers
+    from shardprep.writer.engine.pool import write_shards
     from shardprep.writer.reuse import open_old_dataset
 
     piece = None if part is None else part_of(part)
@@ -282,7 +281,6 @@ def build(
     given = {"source": source, "out": out}
     flags = {name: str(place) for name, place in given.items() if place is not None} | recipe
     options = recipe_of(flags)
-    chosen = engine_of(run.engine, run.ray_address, run.workers)
     with answering(run.store_timeout), watched(progress) as watch, blaming(flags):
         if source is not None and recipe_applies(str(source)):
             watch.notice(f"options are read from {RECIPE_FILE}, which is for this source")
@@ -293,13 +291,13 @@ def build(
             watch.notice(remark)
         if dry_run:
             return _plan(options, piece, num_workers(run.workers), watch, old)
-        with chosen as workers:
-            if piece is not None:
-                return build_part(options, piece, workers, watch, old)
-            with _refused_saved(options, into, watch), _measured(is_on=run.profile) as seconds:
-                result = build_dataset(options, workers, watch, overwrite=run.overwrite, reuse=old)
-            _save_rejected(result.path, options, into, watch)
-            return replace(result, profile=seconds) if run.profile else result
+        workers = Workers(write_shards, num_workers(run.workers))
+        if piece is not None:
+            return build_part(options, piece, workers, watch, old)
+        with _refused_saved(options, into, watch), _measured(is_on=run.profile) as seconds:
+            result = build_dataset(options, workers, watch, overwrite=run.overwrite, reuse=old)
+        _save_rejected(result.path, options, into, watch)
+        return replace(result, profile=seconds) if run.profile else result
 
 
 @contextmanager

@@ -32,8 +32,8 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 """Typer's error for invalid arguments, which has no public name."""
 _RESUMABLE = ("build", "finalize", "repack", "export", "download", "upload", "fetch")
 _COMPLETION = "_SHARDPREP_COMPLETE"
-_ENDED_AT_ONCE = {"ray", "shardprep.reporter.viewer.viewer"}
-"""If one of these modules is loaded, the cleanup at exit is skipped; see `_end_at_once`."""
+_ENDED_AT_ONCE = "shardprep.reporter.viewer.viewer"
+"""If this module is loaded, the cleanup at exit is skipped; see `_end_at_once`."""
 _RESERVE_BYTES = 1 << 20
 """Memory that is kept for the end of a program without memory: it removes temporary files then."""
 _log = logging.getLogger("shardprep")
@@ -105,7 +105,7 @@ def main(interrupts: Sequence[int] = ()) -> None:
         code = _fail(error, arguments)
         if is_short_of_memory(error):
             _end_without_memory(code)
-    if _ENDED_AT_ONCE & sys.modules.keys():
+    if _ENDED_AT_ONCE in sys.modules:
         _end_at_once(code)
     sys.exit(code)
 
@@ -120,8 +120,7 @@ def _end_without_memory(code: int) -> None:
 def _end_at_once(code: int) -> None:
     """Exit without the cleanup of libraries and threads, after the command has finished.
 
-    In the cleanup, Ray's core may abort if a node has died, and threads of the viewer may wait for
-    object storage.
+    In the cleanup, threads of the viewer may wait for object storage.
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

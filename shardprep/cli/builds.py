@@ -31,7 +31,6 @@ def build(call: Call, *, as_json: bool) -> None:
         shardprep build kaggle:dog-breed-identification --labels csv:labels.csv:id:breed
         shardprep build photos-v2.zip --name photos --version 1.1.0 --reuse tfrecords/photos
         shardprep build photos.zip --out /shared/tfrecords --part 3/16
-        shardprep build /shared/photos.zip --out /shared/tfrecords --engine ray --ray-address auto
     """
     result = call()  # first, because the workers that it starts import while this process imports
     if call.keywords.get("dry_run"):

@@ -22,8 +22,6 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from shardprep.machine import limited_memory
-
 try:
     import resource
     from multiprocessing import forkserver, popen_forkserver, resource_tracker
@@ -182,21 +180,6 @@ def has_memory() -> bool:
     except MemoryError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def limited(limits: WorkerLimits) -> Iterator[None]:
-    """Limit the memory of this process in the block, and let SIGALRM end it (for Ray tasks).
-
-    Main thread only. Memory already in use does not count. Stops the clock of `start_clock`.
-    """
-    handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    try:
-        with limited_memory(limits.worker_bytes):
-            yield
-    finally:
-        start_clock(0)
-        signal.signal(signal.SIGALRM, handler)
 
 
 def keep_buffers() -> None:

@@ -90,8 +90,6 @@ class BuildKeywords(RecipeKeywords, total=False):
 
     save_rejected: str | Path | None
     workers: int | None
-    engine: Literal["local", "ray"]
-    ray_address: str | None
     reuse: str | Path | None
     refresh: bool
     overwrite: bool

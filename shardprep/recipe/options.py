@@ -354,15 +354,8 @@ DATASET = Option(
 RUN_OPTIONS = {
     "save_rejected": Option("Copy rejected images to DIR, with a list of the reasons.", RUN, "DIR"),
     "workers": Option(
-        "Number of worker processes; on a cluster, of shards at a time.",
+        "Number of worker processes.",
         RUN, "N", shown="usable cores", least=1, most=_MAX_WORKERS),
-    "engine": Option(
-        "Engine of the build: local (the cores of this machine) or ray (a running cluster; needs "
-        "the extra ray).",
-        RUN, "NAME", shown="local"),
-    "ray_address": Option(
-        "Address of the cluster's head, or auto for the cluster of this machine.",
-        RUN, "HOST:PORT", shown="$RAY_ADDRESS"),
     "part": Option(
         "Write only part I of N of the shards, for example in an array job. Run shardprep finalize "
         "when all parts are done.",
@@ -394,8 +387,6 @@ class RunOptions(NamedTuple):
 
     save_rejected: str | Path | None = None
     workers: int | None = None
-    engine: str = "local"
-    ray_address: str | None = None
     refresh: bool = False
     overwrite: bool = False
     profile: bool = False

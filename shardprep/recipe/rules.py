@@ -289,12 +289,15 @@ def wildcard_pattern(text: str) -> str:
 
 
 def parse_pairs(text: str, option: OptionName) -> dict[str, str]:
-    """Return {"a": "b", "c": "d"} for "a=b,c=d"; OptionError if a part is not A=B."""
-    pairs = {}
+    """Return {"a": "b", "c": "d"} for "a=b,c=d"; OptionError if a part is not A=B or A is twice."""
+    pairs = dict[str, str]()
     for part in text.split(","):
         left, sign, right = (piece.strip() for piece in part.partition("="))
         if not (left and sign and right):
             raise OptionError(option, f"{part.strip()!r} is not A=B")
+        if left in pairs:
+            what = f"{shown(left)!r} is both {shown(pairs[left])} and {shown(right)}"
+            raise OptionError(option, what, "name each once")
         pairs[left] = right
     return pairs
 

@@ -294,7 +294,7 @@ def import_us() -> int:
 @pytest.mark.usefixtures("here")
 def test_functions_never_import_tensorflow_or_the_command_line() -> None:
     code = 'import shardprep; shardprep.build("pets.zip", size=32, workers=1); shardprep.verify()'
-    assert not loaded(code) & {"tensorflow", "keras", "typer", "ray", "IPython"}
+    assert not loaded(code) & {"tensorflow", "keras", "typer", "IPython"}
 
 
 @pytest.mark.thorough

@@ -19,7 +19,7 @@ from tests.support.command import run
 from tests.support.processes import loaded, servers, wait_until, workers
 
 OF_NO_COMMAND = frozenset((
-    "tensorflow", "keras", "kaggle", "pandas", "matplotlib", "ray", "obstore", "pydicom",
+    "tensorflow", "keras", "kaggle", "pandas", "matplotlib", "obstore", "pydicom",
     "pillow_heif", "py7zr", "yaml", "requests", "urllib3", "http", "asyncio",
 ))  # fmt: skip
 """Libraries that no command needs for a folder or a zip of ordinary images."""

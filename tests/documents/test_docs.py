@@ -42,7 +42,6 @@ OF_OTHERS = {
     "--before",  # of benchmarks.first_batch
     "--minutes",  # of benchmarks.training_machine
     "--nproc-per-node",  # of torchrun
-    "--address", "--working-dir",  # of ray job submit
     "--bucket", "--lifecycle-configuration", "--format",  # of aws
     "--job-name", "--array", "--cpus-per-task", "--mem", "--time", "--requeue", "--parsable",
     "--dependency", "--kill-on-invalid-dep", "--wrap", "--for",  # of sbatch and kubectl

@@ -630,20 +630,18 @@ def test_a_damaged_outline_is_one_line(pets: Pets) -> None:
 
 
 def test_pickled_tasks_do_not_grow_with_the_plan(tmp_path: Path) -> None:
-    """A task holds the items of its shard or chunk, and nothing of the others."""
+    """A chunk holds its items, and nothing of the others."""
     sizes = []
     for num_items in (40, 4000):
         members = {f"train/cat.{i:05d}.jpg": b"\xff\xd8" for i in range(num_items)}
         source = write(tmp_path / "pets.zip", zip_bytes({"train.zip": zip_bytes(members)}))
         keys = {"source": str(source), "labels": "none", "shards": num_items // 8}
         plan = make_plan(make_recipe(keys, "test"), tmp_path / "work", Quiet())
-        task = plan.shards[0]
-        chunk = ChunkTask("pets", 0, task.items[:4])
-        assert len(task.items) == 8
+        chunk = ChunkTask("pets", 0, plan.shards[0].items[:4])
         folder = LocalFolder(tmp_path)
         encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns)
         job = ShardJob(Folders(folder, folder), encoder, WorkerLimits(), num_items, 100)
-        sizes.append([len(pickle.dumps(one)) for one in (job, task, chunk)])
+        sizes.append([len(pickle.dumps(one)) for one in (job, chunk)])
     for few, many in zip(*sizes, strict=True):
         assert many <= few + 64  # numbers have more digits
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import functools
 import math
-import pickle
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -153,17 +152,6 @@ def test_the_largest_split_decides_the_size_of_shards() -> None:
     items = items_of("train", 80) + items_of("test", 20)
     counts = Counter(shard.split for shard in plan_shards(items, None, 10 * SHARD_BYTES, 0))
     assert counts == {"train": 8, "test": 2}
-
-
-def test_a_shard_travels_without_the_items_of_others() -> None:
-    items = [*labelled([300, 300]), *items_of("test", 300)]
-    small, large = (plan_shards(some, 30, 0, 0)[0] for some in (items[:60], items))
-    assert len(large.items) == 20
-    assert len(pickle.dumps(large)) < 12 * len(pickle.dumps(small))
-    again = pickle.loads(pickle.dumps(large))
-    assert again == large
-    assert again.items[3:9] == large.items[3:9] == tuple(large.items)[3:9]
-    assert again.items[-1] == large.items[19]
 
 
 # Chunks

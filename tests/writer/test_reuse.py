@@ -23,17 +23,15 @@ from shardprep.api.json_types import BuildJson
 from shardprep.catalog.items import Item
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.errors import BuildError, DatasetError, StorageError
+from shardprep.errors import DatasetError, StorageError
 from shardprep.image.process import ProcessedImage, ordinary_placement, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.processes.worker_process import WorkerLimits
-from shardprep.recipe.recipe import make_recipe
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
 from shardprep.storage.regular_file import sha256_of
-from shardprep.writer.build import build_dataset
 from shardprep.writer.chunk import EncodedChunk
-from shardprep.writer.engine.job import ShardJob, Workers
+from shardprep.writer.engine.job import ShardJob
 from shardprep.writer.finalize import BuildResult
 from shardprep.writer.plan.build_plan import recorded_recipe
 from shardprep.writer.plan.fingerprint import versions
@@ -394,25 +392,6 @@ def test_a_placement_from_the_header_equals_that_of_the_decoded_image(
     made = process_image(data, spec)
     assert isinstance(made, ProcessedImage)
     assert found == (None if draw is png else made.placement)
-
-
-def test_shards_travel_with_their_old_images(old: Path, tmp_path: Path) -> None:
-    """As to the nodes of a cluster, which cut their own chunks."""
-    source = write(tmp_path / "pets.zip", zip_bytes(IMAGES))
-    sent: list[Any] = []
-
-    def engine(job: Any, shards: Any, *_: Any) -> None:
-        sent.extend((list(job.tasks(shard)), pickle.dumps((job, shard))) for shard in shards)
-
-    keys = {"source": str(source), "out": str(tmp_path / "out"), **KEYS}
-    workers, dataset = Workers(engine, 1), open_old_dataset(open_dataset(old))
-    with pytest.raises(BuildError):  # for it writes nothing
-        build_dataset(make_recipe(keys, "test"), workers, Quiet(), reuse=dataset)
-    for tasks, data in sent:
-        job, shard = pickle.loads(data)
-        assert list(job.tasks(shard)) == tasks
-    tables = [task.old for tasks, _ in sent for task in tasks]
-    assert sum(len(rows) - rows["key"].null_count for rows in tables) == 41
 
 
 def test_chunks_travel_with_their_own_old_rows_alone(old: Path) -> None:

@@ -1,9 +1,7 @@
-"""Engines write the shards of a build: on this machine (`pool`) or on a Ray cluster (`ray_engine`).
+"""The engine of a build: processes of this machine write its shards.
 
-The bytes do not depend on the engine. `job` describes what to write. `worker_main` runs in the
-processes of `pool`. `ray_cluster` connects to Ray.
-
-How parent and worker work together on this machine:
+`job` describes what to write, `pool` runs the workers, and `worker_main` runs in them. The bytes do
+not depend on their number. How parent and worker work together:
 
 - The worker sends b"" when it is up. The parent sends one `ChunkOrder` at a time: a chunk to
   encode, and for an owned shard its head. The worker answers each order once: with `ChunkResult`

@@ -92,7 +92,7 @@ class Workers(NamedTuple):
 
     engine: Engine
     num: int
-    """Number of encoding processes, or of tasks in progress on a cluster; at least 1."""
+    """Number of encoding processes, at least 1."""
 
 
 class ShardSink:

@@ -37,7 +37,7 @@ _CHUNKS_A_BUILD = 64
 
 
 class ShardPlan(NamedTuple):
-    """A shard to write; pickled for Ray tasks."""
+    """A shard to write."""
 
     name: str
     split: str
@@ -52,10 +52,7 @@ class ShardPlan(NamedTuple):
 
 
 class ShardItems(Sequence["Item"]):
-    """Items of one shard: positions `rows` in the columns of all items.
-
-    A pickled copy contains only the items of this shard.
-    """
+    """Items of one shard: positions `rows` in the columns of all items."""
 
     __slots__ = ("_items", "rows")
 
@@ -88,13 +85,9 @@ class ShardItems(Sequence["Item"]):
     def members(self) -> Members:
         return self._items.members.take(self.rows)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ShardItems, (self._items.take(self.rows), np.arange(len(self), dtype=np.int32))
-
     def alone(self) -> ShardItems:
         """Return a copy with columns of its own, so that the items of other shards can be freed."""
-        _, columns = self.__reduce__()
-        return ShardItems(*columns)
+        return ShardItems(self._items.take(self.rows), np.arange(len(self), dtype=np.int32))
 
     def part(self, rows: slice) -> Items:
         return self._items.take(self.rows[rows])
