@@ -126,3 +126,26 @@ def test_test_identities_may_have_some_names_of_another_form(tmp_path: Path) -> 
     assert set(catalog(tmp_path, pictures(*keys)).label_names) == {
         "0001", "0003", "0005", "0002", "0006", "00-1",
     }  # fmt: skip
+
+
+def test_a_numbered_word_that_begins_anew_in_each_folder_may_be_a_part_of_the_class(
+    tmp_path: Path,
+) -> None:
+    places = [(above, i) for above in ("Greek", "Latin", "Tamil") for i in (1, 2, 3)]
+    keys = [f"{above}/character{i:02}/{k}.jpg" for above, i in places for k in range(3)]
+    found = flags(tmp_path, pictures(*keys))
+    assert found[:2] == ["--labels 'regex:(?P<label>[^/]+/[^/]+)/[^/]+$'", "--labels folder:2"]
+
+
+def test_folders_with_two_numbers_each_may_be_samples(tmp_path: Path) -> None:
+    keys = [f"patches/patient_{i:03}_node_{i % 2}/{k}.jpg" for i in range(4) for k in range(3)]
+    assert flags(tmp_path, pictures(*keys)) == ["--labels none", "--labels folder"]
+
+
+@pytest.mark.parametrize("odd", ["resized/resized", "validation_data/prelim_phase"])
+def test_a_folder_alone_where_no_class_is_may_be_no_class(tmp_path: Path, odd: str) -> None:
+    keys = [f"train_data/fold_{k}/{name}/{i}.jpg"
+            for k in range(2) for name in ("all", "hem") for i in range(3)]  # fmt: skip
+    found = flags(tmp_path, pictures(*keys, *(f"{odd}/x{i}.jpg" for i in range(3))))
+    assert found[0] == f"--exclude '{odd}/*' --labels folder"
+    assert "--labels folder" in found

@@ -286,3 +286,17 @@ def test_colours_of_more_things_than_the_values_beside_them_are_no_drawing_of_th
         "plants/{stem}.png",
         "annotations/{stem}.png",
     }
+
+
+def test_pictures_that_look_like_masks_are_no_images_without_a_question(tmp_path: Path) -> None:
+    members = files("scene", *numbered("set/case{0}/case{0}_photo/case{0}.bmp"))
+    members |= files("mask", *numbered("set/case{0}/case{0}_lesion/case{0}_lesion.bmp"))
+    found = flags(tmp_path, members)
+    assert any("exclude" in one for one in found)
+    assert all(found), "each reading has flags that choose it"
+
+
+def test_classes_of_drawings_of_few_colours_are_classes(tmp_path: Path) -> None:
+    members = files("mask", *numbered("icons/cat/{}.png"))
+    members |= files("mask", *numbered("icons/dog/{}.png"), like="d")
+    assert catalog(tmp_path, members).label_names == ("cat", "dog")

@@ -162,3 +162,15 @@ def test_tables_of_boxes_that_are_named_for_splits_say_the_split(tmp_path: Path)
         members[f"boxes_{name}.csv"] = text.encode()
     found = {key: fact["split"] for key, fact in stored(tmp_path, members).items()}
     assert found == {f"{i}.jpg": "train" if i < 6 else "validation" for i in range(8)}
+
+
+def test_boxes_of_few_images_beside_folders_of_classes_are_asked_about(tmp_path: Path) -> None:
+    members = images(*(f"{name}/{i}.jpg" for name in ("yes", "no") for i in range(9)))
+    members |= images(*(f"boxes/train/y{i}.jpg" for i in range(4)))
+    shape = {"name": "rect", "x": 4, "y": 3, "width": 20, "height": 16}
+    regions = [{"shape_attributes": shape, "region_attributes": {}}]
+    found = [{"filename": f"y{i}.jpg", "size": 1, "regions": regions} for i in range(4)]
+    members["boxes/train/a.json"] = json.dumps({one["filename"]: one for one in found}).encode()
+    text = asked(tmp_path, members)
+    assert "--boxes via" in text
+    assert "--labels folder" in text

@@ -151,3 +151,14 @@ def test_pairs_whose_names_end_differently_in_each_split_are_no_classes(
         catalog(tmp_path, members)
     flags = [one.flags for one in error.value.choices]
     assert flags == ["--exclude 'shadow_free/*' --labels none", "--labels folder"]
+
+
+def test_pairs_whose_inputs_a_table_labels_are_asked_for(tmp_path: Path) -> None:
+    members = pictures({"original/a#.jpg": "scene", "compressed/a#.jpg": "dark"})
+    rows = [f"a{i},{'cat' if i % 2 else 'dog'}" for i in range(len(members) // 2)]
+    members["images.csv"] = "\n".join(["image,label", *rows]).encode()
+    with pytest.raises(QuestionError) as error:
+        catalog(tmp_path, members)
+    flags = [one.flags for one in error.value.choices]
+    assert flags == ["--target-image 'original/{name}'", "--exclude 'original/*'"]
+    assert set(catalog(tmp_path / "2", members, exclude="original/*").label_names) == {"cat", "dog"}

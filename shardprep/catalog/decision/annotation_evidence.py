@@ -80,7 +80,20 @@ def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> 
         return [*readings, Reading({"labels": rule}, "starts of names, without the objects")]
     if of_table:
         return [*readings, Reading({"labels": rule}, "labels of a table, without the objects")]
-    return readings
+    return [*readings, *_of_the_rest(view, signs[0])]
+
+
+def _of_the_rest(view: View, sign: Sign) -> list[Reading]:
+    """Return folders as labels if most images have no object, and are in several folders."""
+    every = np.unique(np.linspace(0, len(view.members) - 1, 4 * _NUM_SAMPLES).astype(int))
+    found = _found(view, sign, every) if sign.key == "boxes" else None
+    number = sum(one is not None for one in found.annotations) if found else len(every)
+    if 2 * number >= len(every) or "unlisted" in sign.options:
+        return []
+    names = {path.rpartition("/")[2] for path in view.folders}
+    names = {name for name in names if not _is_kind(name)}
+    why = f"{sign.how} is of few images; the folders are classes"
+    return [Reading({"labels": "folder"}, why)] if len(names) > 1 else []
 
 
 def _of_several(view: View, signs: Sequence[Sign]) -> list[Reading]:

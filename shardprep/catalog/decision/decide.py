@@ -14,7 +14,7 @@ from shardprep.catalog.decision.annotation_evidence import annotation_readings
 from shardprep.catalog.decision.array_evidence import array_readings
 from shardprep.catalog.decision.copies import copies, variants
 from shardprep.catalog.decision.folder_evidence import class_pictures, loose_images
-from shardprep.catalog.decision.mask_evidence import mask_files
+from shardprep.catalog.decision.mask_evidence import mask_files, mask_pictures
 from shardprep.catalog.decision.name_evidence import labels_by_names
 from shardprep.catalog.decision.sample_folders import samples
 from shardprep.catalog.decision.split_evidence import splits
@@ -26,7 +26,7 @@ from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, Sou
 
 STAGES: tuple[Stage, ...] = (
     copies, class_pictures, loose_images, mask_files, target_images, variants, annotation_readings,
-    samples, splits, by_tables, labels_by_names, unread_documents,
+    samples, mask_pictures, splits, by_tables, labels_by_names, unread_documents,
 )  # fmt: skip
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_CHOICES = 4

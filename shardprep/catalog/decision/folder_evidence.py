@@ -16,8 +16,9 @@ from posixpath import commonpath
 import numpy as np
 
 from shardprep.catalog.decision.mask_sets import is_named_as_masks
+from shardprep.catalog.decision.name_fields import form_of
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.names import IMAGE_FOLDER, given_split, split_folders, stem
+from shardprep.catalog.names import IMAGE_FOLDER, UNTRAINED, given_split, split_folders, stem
 from shardprep.errors import counted
 from shardprep.source.members import Members
 
@@ -28,6 +29,7 @@ INDEX = "an index of letters above the names"
 _TAKE = re.compile(
     r"(study|series|scan|session|visit|exam|case|take|clip|seq)[-_ ]?\d+_", re.IGNORECASE
 )
+_SAMPLE = re.compile(r"[A-Za-z]+[-_ ]?\d+[-_ ][A-Za-z]+[-_ ]?\d+([-_ ]?[A-Za-z0-9]+)*")
 _VIEW = re.compile(
     "cam(era)?|views?|left|right|front|back|rear|side|rgb|nir|ir|infrared|thermal|visible|depth"
     "|gr[ae]y|gt|colou?r|raw|hr|lr",
@@ -78,7 +80,7 @@ def loose_images(view: View) -> Sequence[Reading]:
 
 def other_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> list[Reading]:
     """Return the readings of folders that are other kinds of pictures, levels, takes or samples."""
-    found = [*_of_kinds(view, counts), *_of_pictures(counts)]
+    found = [*_of_kinds(view, counts), *_of_strangers(counts)]
     return found or [*_of_paths(counts), *_of_takes(names), *_of_repeated(view, names)]
 
 
@@ -110,14 +112,31 @@ def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
                 yield Reading({"exclude": out, "labels": "none"}, why)
 
 
-def _of_pictures(paths: Collection[str]) -> Iterator[Reading]:
-    """Yield the folders without those that are named for pictures and are not beside classes."""
-    odd = [path for path in paths if IMAGE_FOLDER.fullmatch(path.rpartition("/")[2])]
-    above = {path.rpartition("/")[0] for path in paths if path not in odd}
-    odd = [path for path in odd if path.rpartition("/")[0] not in above]
-    if 0 < 2 * len(odd) < len(paths):
+def _of_strangers(paths: Collection[str]) -> Iterator[Reading]:
+    """Yield the folders without those that are alone where no folder of classes is.
+
+    They are named for pictures (`JPEGImages`) or twice (`resized/resized`), or are in a split.
+    """
+    names = {path: path.rpartition("/")[2] for path in paths}
+    above = {path: path.rpartition("/")[0] for path in paths}
+    several = {one for one, number in Counter(above.values()).items() if number > 1}
+    known = {names[path] for path in paths if above[path] in several}
+    splits = split_folders(paths)
+    split_of = dict[str, str | None]()
+    for path, (one, split) in itertools.product(paths, splits.items()):
+        if f"{path}/".startswith(f"{one}/"):
+            split_of[path] = split
+    counts = Counter(split_of.values())
+    odd = list[str]()
+    for path in paths:
+        own, is_apart = split_of.get(path), above[path] not in several and path not in splits
+        is_twice = above[path].rpartition("/")[2] == names[path] and own is None
+        is_odd = is_twice or counts[own] == 1 or IMAGE_FOLDER.fullmatch(names[path])
+        if path and is_apart and is_odd and names[path] not in known and own not in UNTRAINED:
+            odd.append(path)
+    if odd and known and 2 * len(odd) < len(paths):
         out = tuple(f"{glob.escape(path)}/*" for path in odd)
-        why = f"{odd[0]} is named for its pictures and is not beside other classes"
+        why = f"{odd[0]} is not beside the folders of other classes"
         yield Reading({"exclude": out, "labels": "folder"}, why)
 
 
@@ -152,6 +171,8 @@ def _of_takes(names: Collection[str]) -> Iterator[Reading]:
     if all(map(_TAKE.match, names)) and 1 < len(ends) < len(names):
         why = f"{len(ends):,} names such as {min(ends)}, after a number"
         yield Reading({"labels": "regex:(?P<label>[^/_]+)/[^/]+$"}, why)
+    if len({*map(form_of, names)}) == 1 and all(map(_SAMPLE.fullmatch, names)):
+        yield Reading({"labels": "none"}, f"{min(names)} has several numbers, as samples have")
     words = [[*map(str.casefold, re.findall("[A-Za-z]+", name))] for name in names]
     if all(any(map(_VIEW.fullmatch, several)) for several in words):
         yield Reading({"labels": "none"}, f"{min(names)} names a kind of picture or a view")

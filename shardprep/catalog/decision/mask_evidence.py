@@ -49,7 +49,7 @@ from shardprep.errors import Choice, OptionName, QuestionError, SourceError, cou
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts
 
-_MOST_TABLES = 2
+_MOST_TABLES, _MOST_KINDS = 2, 16
 _NUM_SAMPLES = 16
 """Masks of a set that are looked at to tell numbers of objects from classes."""
 _MOST = 0.75
@@ -114,6 +114,36 @@ def _unpaired(view: View) -> list[Reading]:
     globs = tuple(f"{glob.escape(name)}/*" for name in masks)
     why = f"{counted(int(of_masks.sum()), 'mask')} in {', '.join(masks)} that no images pair with"
     return [Reading({"exclude": globs}, f"{why} are left out"), Reading({}, f"{why} are images")]
+
+
+def mask_pictures(view: View) -> Sequence[Reading]:
+    """Return the readings of pictures that look like masks, among others that do not.
+
+    Kinds are the folders and the ends of names that differ in more than numbers.
+    """
+    if not view.is_open("labels", "boxes", "masks", "target_image", "stack", "points"):
+        return []
+    kinds = defaultdict[str, list[int]](list)
+    for kind in find_kinds(view.members):
+        name = re.sub(r"\d+", "*", glob.escape(kind.folder.rpartition("/")[2]))
+        own = f"*{glob.escape(kind.ending)}.*" if kind.ending else f"{name}/*"
+        kinds[own] += list(kind.rows.values())
+    if not 1 < len(kinds) <= _MOST_KINDS:
+        return []
+    seen = {
+        own: [view.pictures.values(view.members[row]) for row in (rows[0], rows[len(rows) // 2])]
+        for own, rows in kinds.items()
+    }
+    masks = [own for own, two in seen.items() if all(one and one.may_be_mask for one in two)]
+    others = [own for own, two in seen.items() if not any(one and one.may_be_mask for one in two)]
+    if not (masks and others) or len(masks) + len(others) < len(kinds) or _are_panoptic(view):
+        return []
+    number = sum(len(kinds[own]) for own in masks)
+    why = f"{counted(number, 'picture')} such as {view.members.keys[kinds[masks[0]][0]]}"
+    return [
+        Reading({"exclude": tuple(masks)}, f"{why} may be masks; they are left out"),
+        Reading({}, f"{why} are images"),
+    ]
 
 
 def _are_panoptic(view: View) -> bool:

@@ -47,6 +47,8 @@ _MOST_DEPTH = 6
 _CLASS = re.compile(
     "class|label|categor|species|wnid|breed|target|digit|finding|diagnos", re.IGNORECASE
 )
+_COUNTED = re.compile(r"^\d+(?=[A-Za-z]+$)|(?<=[A-Za-z])[-_ ]?\d+$")
+"""The number in 40X or character01."""
 _CODE = re.compile("(?=.*[0-9])(?=.*[g-z])[a-z0-9]{4,7}", re.IGNORECASE)
 _NONE = Reading({"labels": "none"}, "images without labels")
 
@@ -90,7 +92,7 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
     if are_numbers and _are_confirmed(view, 0, 2) and (of_names := _of_fields(view)):
         yield of_names[0]
         return
-    if are_numbers or len({re.sub(r"^\d+(?=[A-Za-z]+$)", "", name) for name in names}) == 1:
+    if are_numbers or len({re.sub(_COUNTED, "", name) for name in names}) == 1:
         found += _of_numbers(view, counts, len(names))
     is_many = len(names) >= _MANY and names.total() < _MANY * len(names)
     if found or (is_many and are_numbers):
@@ -135,6 +137,12 @@ def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Rea
         yield from [one for one in _of_fields(view) if one != _NONE]
         yield Reading({"labels": r"regex:(?P<label>\d+/\d+)/[^/]+$"}, "both numbers of the path")
         yield _of_level(2, above)
+    elif all(re.fullmatch(r"[A-Za-z]+[-_ ]?\d+", path.rpartition("/")[2]) for path in paths):
+        if 2 * number <= len(paths) or len(paths) > number:
+            yield Reading(
+                {"labels": r"regex:(?P<label>[^/]+/[^/]+)/[^/]+$"}, "both names of the path"
+            )
+            yield _of_level(2, above)
     elif not all(path.rpartition("/")[2].isdecimal() for path in paths):  # 40X, 100X
         for depth in range(2, _MOST_DEPTH):
             level = {path.split("/")[-depth] for path in paths if path.count("/") >= depth - 1}

@@ -21,6 +21,7 @@ from shardprep.catalog.decision.pairs import (
     spread,
 )
 from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.labels import are_classes
 from shardprep.catalog.names import folder_splits, stem, words_of
 from shardprep.catalog.objects.formats.annotated_source import ENOUGH
 from shardprep.catalog.objects.mask_files import MaskFiles, pair_masks
@@ -93,8 +94,20 @@ def target_images(view: View) -> Sequence[Reading]:
     folders = view.members.keys.folders.firsts()
     for kinds in _sets_of_kinds(view.members, folders):
         if readings := _readings(view, kinds):
-            return readings
+            return [*readings, *_labelled(view, readings)]
     return _by_suffix(view.members) or _unlabelled(view, [*folders.values()])
+
+
+def _labelled(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:
+    """Yield the inputs without their targets if a table labels them."""
+    folder, _, rest = str(readings[0].options.get("target_image", "")).partition("/")
+    if len(readings) == 1 and rest and "{" not in folder:
+        alone = Reading({"exclude": (f"{folder}/*",)}, "labels of a table, without target images")
+        labels = view.read_as(alone).automatic
+        values = {*labels.names.counts()} if labels.rule.startswith("csv") else set[str]()
+        are_files = any(len(view.index.find(str(one))) for one in values)
+        if values and not are_files and are_classes(len(values), len(labels.names)):
+            yield alone
 
 
 def _sets_of_kinds(members: Members, places: Mapping[int, str]) -> Iterator[list[_Kind]]:
