@@ -59,8 +59,8 @@ _MORE = """## Without flags
 
 `shardprep build SOURCE` without flags decides how to read a source, or asks. {number} more layouts
 are tested that way: {right} are built as a person wants it, for {question} the answer is among the
-proposals, for {refused} no proposal fits, {partly} are built in part with a note, and {wrong} is
-built wrong.
+proposals, for {refused} no proposal fits, {partly} are built in part with a note, and built wrong
+are {wrong}.
 
 | Dataset and files | Without flags | Flags |
 |---|---|---|"""
