@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import signal
+import subprocess
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ import pytest
 
 from shardprep.api import sample_archive
 from shardprep.api.sample_archive import write_sample
+from shardprep.catalog import patterns
 from shardprep.errors import name_options_as_flags
 from shardprep.storage import store
 from shardprep.writer.engine import PRELOADED
@@ -30,6 +32,7 @@ from tests.support.builders import build, sample
 from tests.support.examples import load_profile
 from tests.support.object_store import Bucket, ObjectStore, Proxy, environment
 from tests.support.paths import shared_folder
+from tests.support.patterns import search_here
 from tests.support.processes import share_servers, skip_fsync, use_servers
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     name_options_as_flags()  # as nearly all tests expect; those of the Python functions undo it
     load_profile(quick=config.getoption("--quick"))
     skip_fsync()
+    search_here()
     # A suite in the background may be started with it ignored, and so would all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "programs" in (given := getattr(config, "workerinput", {})):
@@ -117,6 +121,12 @@ def _no_logging() -> None:
     log = logging.getLogger("shardprep")
     log.handlers.clear()
     log.setLevel(logging.NOTSET)
+
+
+@pytest.fixture(name="searched_apart")
+def _searched_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a pattern be searched in a process of its own, which is stopped if it takes too long."""
+    monkeypatch.setattr(patterns, "subprocess", subprocess)
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,7 @@ from typing import Any, cast
 
 from tests.support import costs
 from tests.support.paths import ROOT
+from tests.support.patterns import search_here
 from tests.support.torchvision import import_torchvision
 
 
@@ -253,6 +254,7 @@ def _server(framework: str) -> subprocess.Popen[bytes]:
 
 def _serve(framework: str) -> None:
     skip_fsync()
+    search_here()
     if framework == "none":
         from tests.writer.faulty import import_once
 
