@@ -14,7 +14,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
 import pytest
@@ -23,6 +23,7 @@ from shardprep.api import sample_archive
 from shardprep.api.sample_archive import write_sample
 from shardprep.catalog import patterns
 from shardprep.errors import name_options_as_flags
+from shardprep.processes.worker_process import ForkedContext
 from shardprep.storage import store
 from shardprep.writer.engine import PRELOADED
 from tests.source.ordeal import Ordeal, made
@@ -43,6 +44,7 @@ _DESCRIPTORS = Path("/proc/self/fd")
 _MOST_DESCRIPTORS = 512
 """Maximum number of open file descriptors of a test process."""
 _QUICK_CASES = 2
+_OF_WORKERS = [*PRELOADED, "shardprep.reader.arrays.worker", "pytest", "tests.support.builders"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,8 +65,20 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         config.pluginmanager.register(costs.Ledger())
     config.pluginmanager.register(costs.Meter())
-    # Workers of a build import what a test module brings: builds with workers take half the time.
-    PRELOADED.extend(["pytest", "tests.support.builders"])
+    _preload_workers()
+
+
+def _preload_workers() -> None:
+    """Let the server of workers import what those of builds and of readers need, and of tests.
+
+    A server serves all tests of a process, whichever of them starts it.
+    """
+    set_preload = ForkedContext.set_forkserver_preload
+
+    def set_all(context: Any, modules: list[str]) -> None:
+        set_preload(context, [*dict.fromkeys([*modules, *_OF_WORKERS])])
+
+    ForkedContext.set_forkserver_preload = set_all  # type: ignore[assignment, method-assign]
 
 
 @pytest.hookimpl(optionalhook=True)

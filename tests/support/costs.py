@@ -1,8 +1,8 @@
 """What each test costs: kept from run to run, and shown at the end of a run.
 
-Processor time is that of the test process, of the processes that it waited for, and of programs. It
-says more than a clock, which runs on while other test processes have the processor. What outlives a
-test, as a browser does, is not counted.
+Processor time is that of the test process, of the processes that it waited for, of programs, and of
+the server of workers with those that ended. It says more than a clock, which runs on while other
+test processes have the processor. What outlives a test, as a browser does, is not counted.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import os
 import resource
 from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping
+from multiprocessing import forkserver
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -24,6 +25,8 @@ _KEPT = Path(_CACHE, "shardprep-tests", "costs.json")
 _PROPERTY = "processor seconds"
 _NUM_SHOWN = 25
 _programs: list[float] = []
+_servers: dict[int, float] = {}
+"""Processor seconds of each server of workers, by process number."""
 
 
 class Cost(NamedTuple):
@@ -46,7 +49,18 @@ def add_program(seconds: float) -> None:
 
 def _spent() -> float:
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in used) + sum(_programs)
+    return sum(one.ru_utime + one.ru_stime for one in used) + sum(_programs) + _by_workers()
+
+
+def _by_workers() -> float:
+    """Return what the server of workers has used until now, a stopped one as well."""
+    server: Any = forkserver
+    number = server._forkserver._forkserver_pid
+    if number is not None:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            _servers[number] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return sum(_servers.values())
 
 
 class Meter:
