@@ -2,7 +2,8 @@
 
 A `Program` is forked from a process that has imported TensorFlow, torch or the writer, and has used
 none of it: the import takes seconds, a fork no time. The processes of a suite that runs in several
-share those that fork. Tests of what a program imports, and of how it ends, start it anew.
+share those that fork. An `EndingProgram` shows how a program ends; tests of what a program imports
+start it anew.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 from tests.support import costs
@@ -110,6 +112,9 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Program:
+    _ends = False
+    """Whether its interpreter ends as others do: with threads, functions of `atexit`, modules."""
+
     def __init__(
         self, code: str, *arguments: object, framework: str = "tensorflow", **environment: str
     ) -> None:
@@ -125,6 +130,7 @@ class Program:
             "code": textwrap.dedent(code),
             "argv": self._arguments,
             "environment": {**os.environ, **environment},
+            "ends": self._ends,
         }
         self._server_pid = _begun(framework, json.dumps(task).encode())
 
@@ -171,6 +177,10 @@ class Program:
         costs.add_program(float((self._folder / "seconds").read_text()))
         shutil.rmtree(self._folder)
         return done
+
+
+class EndingProgram(Program):
+    _ends = True
 
 
 def run_program(code: str, *arguments: object, **environment: str) -> str:
@@ -317,9 +327,14 @@ def _run(folder: Path, task: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(task["environment"])
     sys.argv = task["argv"]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    if task["ends"]:
+        gc.unfreeze()
+        exec(task["code"], vars(main))
+        sys.exit()
     code = 0
     try:
-        exec(task["code"], {"__name__": "__main__"})
+        exec(task["code"], vars(main))
     except BaseException:
         traceback.print_exc()
         code = 1
