@@ -25,8 +25,6 @@ _KEPT = Path(_CACHE, "shardprep-tests", "costs.json")
 _PROPERTY = "processor seconds"
 _NUM_SHOWN = 25
 _programs: list[float] = []
-_servers: dict[int, float] = {}
-"""Processor seconds of each server of workers, by process number."""
 
 
 class Cost(NamedTuple):
@@ -53,14 +51,12 @@ def _spent() -> float:
 
 
 def _by_workers() -> float:
-    """Return what the server of workers has used until now, a stopped one as well."""
+    """Return what the server of workers has used until now; one that was stopped is waited for."""
     server: Any = forkserver
-    number = server._forkserver._forkserver_pid
-    if number is not None:
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-            _servers[number] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return sum(_servers.values())
+    with contextlib.suppress(OSError):
+        stat = Path(f"/proc/{server._forkserver._forkserver_pid}/stat").read_text()
+        return sum(map(int, stat.rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 class Meter:
