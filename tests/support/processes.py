@@ -134,15 +134,21 @@ class Program:
         }
         self._server_pid = _begun(framework, json.dumps(task).encode())
 
+    @property
+    def pid(self) -> int:
+        place = self._folder / "pid"
+        wait_until(lambda: place.exists() and place.read_text())
+        return int(place.read_text())
+
     def signal(self, number: signal.Signals) -> None:
-        os.kill(int((self._folder / "pid").read_text()), number)
+        os.kill(self.pid, number)
 
     def interrupt(self) -> float:
         """Send it SIGINT; return the processor seconds that it had used until then, to a tick.
 
         It stands still meanwhile: it uses none because this process is not let run.
         """
-        stat = Path("/proc", (self._folder / "pid").read_text(), "stat")
+        stat = Path("/proc", str(self.pid), "stat")
         self.signal(signal.SIGSTOP)
         until = time.monotonic() + 120
         while (fields := stat.read_text().rpartition(")")[2].split())[0] not in "TZ":
