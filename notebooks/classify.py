@@ -71,16 +71,15 @@ from keras import layers
 keras.utils.set_random_seed(0)
 valid = reader.Dataset(built.location, "validation")
 model = keras.Sequential([keras.Input((64, 64, 3)), layers.Rescaling(1 / 127.5, -1)])
-for filters in (16, 32, 64):
-    model.add(layers.Conv2D(filters, 3, padding="same", use_bias=False))
-    model.add(layers.BatchNormalization(momentum=0.9))
+for filters, strides in ((16, 2), (32, 1), (64, 1)):
+    model.add(layers.Conv2D(filters, 3, strides=strides, padding="same", use_bias=False))
+    model.add(layers.BatchNormalization(momentum=0.8))
     model.add(layers.ReLU())
     model.add(layers.MaxPooling2D())
-model.add(layers.Flatten())
-model.add(layers.Dropout(0.3))
+model.add(layers.GlobalMaxPooling2D())
 model.add(layers.Dense(3, activation="softmax"))
-model.compile(keras.optimizers.Adam(2e-3), "sparse_categorical_crossentropy", metrics=["accuracy"])
-history = model.fit(train.keras(32, seed=0), epochs=10, verbose=0)
+model.compile(keras.optimizers.Adam(5e-3), "sparse_categorical_crossentropy", metrics=["accuracy"])
+history = model.fit(train.keras(32, seed=0), epochs=6, verbose=0)
 scores = model.evaluate(valid.keras(32), verbose=0, return_dict=True)
 print(f"validation accuracy {scores['accuracy']:.2f}; guessing gives 0.33")
 

@@ -9,18 +9,21 @@ import os
 import pickle
 import re
 import signal
+import subprocess
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
 import pytest
 
 from shardprep.api import sample_archive
 from shardprep.api.sample_archive import write_sample
+from shardprep.catalog import patterns
 from shardprep.errors import name_options_as_flags
+from shardprep.processes.worker_process import ForkedContext
 from shardprep.storage import store
 from shardprep.writer.engine import PRELOADED
 from tests.source.ordeal import Ordeal, made
@@ -30,6 +33,7 @@ from tests.support.builders import build, sample
 from tests.support.examples import load_profile
 from tests.support.object_store import Bucket, ObjectStore, Proxy, environment
 from tests.support.paths import shared_folder
+from tests.support.patterns import search_here
 from tests.support.processes import share_servers, skip_fsync, use_servers
 
 if TYPE_CHECKING:
@@ -40,6 +44,7 @@ _DESCRIPTORS = Path("/proc/self/fd")
 _MOST_DESCRIPTORS = 512
 """Maximum number of open file descriptors of a test process."""
 _QUICK_CASES = 2
+_OF_WORKERS = [*PRELOADED, "shardprep.reader.arrays.worker", "pytest", "tests.support.builders"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     name_options_as_flags()  # as nearly all tests expect; those of the Python functions undo it
     load_profile(quick=config.getoption("--quick"))
     skip_fsync()
+    search_here()
     # A suite in the background may be started with it ignored, and so would all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "programs" in (given := getattr(config, "workerinput", {})):
@@ -59,8 +65,20 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         config.pluginmanager.register(costs.Ledger())
     config.pluginmanager.register(costs.Meter())
-    # Workers of a build import what a test module brings: builds with workers take half the time.
-    PRELOADED.extend(["pytest", "tests.support.builders"])
+    _preload_workers()
+
+
+def _preload_workers() -> None:
+    """Let the server of workers import what those of builds and of readers need, and of tests.
+
+    A server serves all tests of a process, whichever of them starts it.
+    """
+    set_preload = ForkedContext.set_forkserver_preload
+
+    def set_all(context: Any, modules: list[str]) -> None:
+        set_preload(context, [*dict.fromkeys([*modules, *_OF_WORKERS])])
+
+    ForkedContext.set_forkserver_preload = set_all  # type: ignore[assignment, method-assign]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -117,6 +135,12 @@ def _no_logging() -> None:
     log = logging.getLogger("shardprep")
     log.handlers.clear()
     log.setLevel(logging.NOTSET)
+
+
+@pytest.fixture(name="searched_apart")
+def _searched_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a pattern be searched in a process of its own, which is stopped if it takes too long."""
+    monkeypatch.setattr(patterns, "subprocess", subprocess)
 
 
 @pytest.fixture(autouse=True)

@@ -48,9 +48,9 @@ if "tensorflow" in sys.modules:
     sys.exit("TensorFlow is imported before its reader is used")
 loaded = reader.load(one, "train", batch_size=5, shuffle=True, seed=1)
 
-again = shardprep.build(source, one + "-again", size="32x32", workers=2)
+again = shardprep.build(source, one + "-again", size="32x32", workers=1)
 out = one + "-written"
-keys = {"size": "32x32", "workers": 2, "labels": "regex:(?P<label>[a-z]+)/[0-9]+[.]jpg"}
+keys = {"size": "32x32", "workers": 1, "labels": "regex:(?P<label>[a-z]+)/[0-9]+[.]jpg"}
 found = {"dedup": "near", "group": "near", "split": "train=0.5,test=0.5"}
 near = shardprep.build(source, out + "-near", **found, **keys)
 for part in ("1/2", "2/2"):
@@ -60,7 +60,7 @@ small = shardprep.repack(one, out=out + "-small", shards=2)
 files = shardprep.export(one, out=out + "-files", to="folder")
 print(json.dumps({
     "records": shardprep.inspect(one).manifest.splits["train"].num_records,
-    "problems": [str(problem) for problem in shardprep.verify(one, workers=2).problems],
+    "problems": [str(problem) for problem in shardprep.verify(one, workers=1).problems],
     "findings": len(shardprep.report(one).findings),
     "same": shardprep.diff(one, other).num_same,
     "shape": reader.Dataset(one, "train", as_supervised=False)[0]["image"].shape,

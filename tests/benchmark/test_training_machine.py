@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import subprocess
 import sys
-import textwrap
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from PIL import Image
 
+from benchmarks.training_machine.__main__ import main
 from benchmarks.training_machine.figures import (
     Figure,
     Missing,
@@ -27,7 +28,7 @@ from benchmarks.training_machine.figures import (
 )
 from benchmarks.training_machine.inputs import prepare, read_photos
 from benchmarks.training_machine.tables import missing_figures, reading_table, training_table
-from tests.support.paths import ROOT
+from tests.support.processes import Program
 from tests.support.torchvision import need_module
 
 
@@ -51,22 +52,31 @@ def _nested(tmp_path: Path) -> Path:
     return tmp_path / "photos.zip"
 
 
-@pytest.fixture(name="torchvision_loads")
-def _torchvision_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let processes of figures import torchvision, also where its operators do not load."""
+class _Forked:
+    """A process of a figure, forked from one that has imported torchvision."""
+
+    def __init__(self, command: list[Any], *, stderr: Any, env: dict[str, str], **_: Any) -> None:
+        code = """
+            import os
+            from benchmarks.training_machine import child
+            os.setsid()
+            child.main()
+        """
+        self._program = Program(code, *command[-2:], framework="torchvision", **env)
+        self.pid, self.returncode, self._errors = self._program.pid, -1, stderr
+
+    def wait(self, timeout: float | None = None) -> None:
+        if timeout is not None:
+            done = self._program.wait(timeout)
+            self.returncode = done.returncode
+            self._errors.write(done.stderr.encode())
+
+
+@pytest.fixture(name="forked_figures")
+def _forked_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     need_module("torch", "torchvision")
-    (tmp_path / "early").mkdir()
-    (tmp_path / "early" / "sitecustomize.py").write_text(
-        textwrap.dedent("""
-            import sys
-            if any(word in sys.orig_argv[-1] for word in ('"files"', "shufflenet")):
-                from tests.support.torchvision import import_torchvision
-                import_torchvision()
-        """)
-    )
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'early'}:{ROOT}")
-    # torch counts the cores when it is imported, which is too early here.
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    forked = SimpleNamespace(Popen=_Forked, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr("benchmarks.training_machine.figures.subprocess", forked)
 
 
 def rows(text: str) -> dict[str, list[str]]:
@@ -76,26 +86,30 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("torchvision_loads")
-def test_the_command_prints_a_rate_for_each_way_to_read(nested: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.training_machine", nested, "--images", "24",
-         "--cores", "1", "--batch-size", "8", "--seconds", "0.1", "--minutes", "4"],
-        cwd=ROOT, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True,
-        check=True,
+@pytest.mark.usefixtures("forked_figures")
+def test_the_command_prints_a_rate_for_each_way_to_read(
+    nested: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(
+        sys, "argv",
+        ["", str(nested), "--images", "24", "--cores", "1", "--batch-size", "8",
+         "--seconds", "0.1", "--minutes", "4"],
     )  # fmt: skip
-    table = rows(done.stdout)
+    main()
+    done = capsys.readouterr()
+    table = rows(done.out)
     assert table.pop("images/s, by cores") == ["1"]
     assert len(table) == 5
-    assert all(re.fullmatch(r"[1-9][\d,]*", rate) for (rate,) in table.values()), done.stderr
-    assert "Reading 24 photos, batches of 8\n" in done.stdout
-    assert "not measured: torch finds no GPU\n" in done.stdout
-    assert "failed" not in done.stdout
-    assert "skipped" not in done.stdout
+    assert all(re.fullmatch(r"[1-9][\d,]*", rate) for (rate,) in table.values()), done.err
+    assert "Reading 24 photos, batches of 8\n" in done.out
+    assert "not measured: torch finds no GPU\n" in done.out
+    assert "failed" not in done.out
+    assert "skipped" not in done.out
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("torchvision_loads")
+@pytest.mark.usefixtures("forked_figures")
 @pytest.mark.parametrize("way", ["resident", "files", "jpeg", "raw", "crop"])
 def test_a_model_trains_on_batches_and_waiting_is_a_share(
     way: str, nested: Path, tmp_path: Path

@@ -31,6 +31,7 @@ from tests.support.paths import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("searched_apart")
 LONG = "a" * 60 + "!.jpg"
 DEEP = "a/" * 2040 + "x.jpg"
 SLOW_GLOB = "a*" + "?" * 100 + "b"

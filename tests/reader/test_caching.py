@@ -8,8 +8,6 @@ import itertools
 import logging
 import os
 import shutil
-import subprocess
-import sys
 import warnings
 import zipfile
 from collections import Counter
@@ -27,7 +25,7 @@ from shardprep.storage.atomic_file import DurableFile
 from tests.reader.datasets import batch_keys, change_image, damage, pets, written
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.examples import thorough
-from tests.support.processes import Program
+from tests.support.processes import EndingProgram, Program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -521,7 +519,6 @@ for options in (
     next(kept[-1])
 print(len(made))
 """
-    command = [sys.executable, "-c", code, str(whole)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "2\n", "the second one has filled the memory"
+    done = EndingProgram(code, whole).wait()
+    assert (done.returncode, done.stdout) == (0, "2\n"), "the second one has filled the memory"
     assert "Error" not in done.stderr

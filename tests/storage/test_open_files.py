@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +14,10 @@ import pytest
 
 from shardprep.storage.regular_file import OpenFiles, most_open, read_at, regular_descriptor
 from tests.support.builders import animals, build, write, zip_bytes
+from tests.support.processes import Program
 
-NUM_SHARDS = 320
-LIMIT = 256
+NUM_SHARDS = 120
+LIMIT = 96
 
 
 def num_open() -> int:
@@ -119,7 +118,7 @@ del two
 print(shardprep.report(folder, output=out + '.html').num_measured)
 assert not shardprep.verify(folder, decode=True).problems
 shardprep.export(folder, to='webdataset', out=out)
-shardprep.repack(folder, out + '2', shards=300)
+shardprep.repack(folder, out + '2', shards=110)
 with shardprep.view(folder) as viewer:
     opener = build_opener(HTTPCookieProcessor())
     opener.open(viewer.url).read()
@@ -143,7 +142,7 @@ folder, out = sys.argv[1:]
 
 @pytest.fixture(name="many", scope="module")
 def _many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset of 320 shards."""
+    """Return a dataset of more shards than a process may open."""
     folder = tmp_path_factory.mktemp("many")
     source = write(folder / "pets.zip", zip_bytes(animals(NUM_SHARDS)))
     made = build(
@@ -156,7 +155,8 @@ def _many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_more_shards_than_a_process_may_open_can_be_read(
     use: str, many: Path, tmp_path: Path
 ) -> None:
-    arguments = [sys.executable, "-c", HEAD + USES[use], str(many), str(tmp_path / "out")]
-    environment = {**os.environ, "SHARDPREP_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=environment)
+    arguments = many, tmp_path / "out"
+    framework = "tensorflow" if use == "TensorFlow" else "none"
+    cache = str(tmp_path / "cache")
+    done = Program(HEAD + USES[use], *arguments, framework=framework, SHARDPREP_CACHE=cache).wait()
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,8 +1,8 @@
 """What each test costs: kept from run to run, and shown at the end of a run.
 
-Processor time is that of the test process, of the processes that it waited for, and of programs. It
-says more than a clock, which runs on while other test processes have the processor. What outlives a
-test, as a browser does, is not counted.
+Processor time is that of the test process, of the processes that it waited for, of programs, and of
+the server of workers with those that ended. It says more than a clock, which runs on while other
+test processes have the processor. What outlives a test, as a browser does, is not counted.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import os
 import resource
 from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping
+from multiprocessing import forkserver
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -46,7 +47,16 @@ def add_program(seconds: float) -> None:
 
 def _spent() -> float:
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in used) + sum(_programs)
+    return sum(one.ru_utime + one.ru_stime for one in used) + sum(_programs) + _by_workers()
+
+
+def _by_workers() -> float:
+    """Return what the server of workers has used until now; one that was stopped is waited for."""
+    server: Any = forkserver
+    with contextlib.suppress(OSError):
+        stat = Path(f"/proc/{server._forkserver._forkserver_pid}/stat").read_text()
+        return sum(map(int, stat.rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 class Meter:

@@ -2,7 +2,8 @@
 
 A `Program` is forked from a process that has imported TensorFlow, torch or the writer, and has used
 none of it: the import takes seconds, a fork no time. The processes of a suite that runs in several
-share those that fork. Tests of what a program imports, and of how it ends, start it anew.
+share those that fork. An `EndingProgram` shows how a program ends; tests of what a program imports
+start it anew.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 from tests.support import costs
 from tests.support.paths import ROOT
+from tests.support.patterns import search_here
 from tests.support.torchvision import import_torchvision
 
 
@@ -109,6 +112,9 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Program:
+    _ends = False
+    """Whether its interpreter ends as others do: with threads, functions of `atexit`, modules."""
+
     def __init__(
         self, code: str, *arguments: object, framework: str = "tensorflow", **environment: str
     ) -> None:
@@ -124,18 +130,25 @@ class Program:
             "code": textwrap.dedent(code),
             "argv": self._arguments,
             "environment": {**os.environ, **environment},
+            "ends": self._ends,
         }
         self._server_pid = _begun(framework, json.dumps(task).encode())
 
+    @property
+    def pid(self) -> int:
+        place = self._folder / "pid"
+        wait_until(lambda: place.exists() and place.read_text())
+        return int(place.read_text())
+
     def signal(self, number: signal.Signals) -> None:
-        os.kill(int((self._folder / "pid").read_text()), number)
+        os.kill(self.pid, number)
 
     def interrupt(self) -> float:
         """Send it SIGINT; return the processor seconds that it had used until then, to a tick.
 
         It stands still meanwhile: it uses none because this process is not let run.
         """
-        stat = Path("/proc", (self._folder / "pid").read_text(), "stat")
+        stat = Path("/proc", str(self.pid), "stat")
         self.signal(signal.SIGSTOP)
         until = time.monotonic() + 120
         while (fields := stat.read_text().rpartition(")")[2].split())[0] not in "TZ":
@@ -170,6 +183,10 @@ class Program:
         costs.add_program(float((self._folder / "seconds").read_text()))
         shutil.rmtree(self._folder)
         return done
+
+
+class EndingProgram(Program):
+    _ends = True
 
 
 def run_program(code: str, *arguments: object, **environment: str) -> str:
@@ -253,6 +270,7 @@ def _server(framework: str) -> subprocess.Popen[bytes]:
 
 def _serve(framework: str) -> None:
     skip_fsync()
+    search_here()
     if framework == "none":
         from tests.writer.faulty import import_once
 
@@ -315,9 +333,14 @@ def _run(folder: Path, task: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(task["environment"])
     sys.argv = task["argv"]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    if task["ends"]:
+        gc.unfreeze()
+        exec(task["code"], vars(main))
+        sys.exit()
     code = 0
     try:
-        exec(task["code"], {"__name__": "__main__"})
+        exec(task["code"], vars(main))
     except BaseException:
         traceback.print_exc()
         code = 1

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tifffile
-import zarr
 from PIL import Image
 
 from tests.support.builders import encoded, tree
@@ -227,6 +226,8 @@ _PARTICLES = ("apo-ferritin", "beta-amylase", "ribosome", "virus-like-particle")
 def _tomograms() -> Members:
     import tempfile
     from pathlib import Path
+
+    import zarr  # a second, which only this archive needs
 
     members: Members = {}
     for i, run in enumerate(("TS_5_4", "TS_6_4", "TS_69_2")):
