@@ -187,9 +187,9 @@ def _facts(
         points = schema.features[KEYPOINTS]
         edges = [[one + 1, other + 1] for one, other in points.edges]
         facts["keypoints"] = {
-            "keypoints": points.points,
+            "keypoints": [*points.points],
             "skeleton": edges,
-            "flip_idx": points.mirrored,
+            "flip_idx": [*points.mirrored],
         }
     if MASK in schema.features:
         facts["mask_labels"] = list(schema.features[MASK].labels)

@@ -244,7 +244,8 @@ def parse_point_rule(text: str) -> PointRule:
     if kind not in ("csv", "column"):
         return PointRule(kind, text, parse_box_rule(text, "points").files)
     files, *parts = _table_parts(kind, argument)
-    if len(parts) > 1 and ("," not in parts[1] or _FORM.fullmatch(parts[1])):
+    has_lists = kind == "column" or "{" in files
+    if has_lists and len(parts) > 1 and ("," not in parts[1] or _FORM.fullmatch(parts[1])):
         return PointRule("lists", text, parse_box_rule(text, "points").files)
     columns, names = (
         [one.strip() for one in part.split(",")] for part in (*parts[1:3], "", "")[:2]
