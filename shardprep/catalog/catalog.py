@@ -325,8 +325,7 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         words = words_in(labelling.names)
         class_map = {old: new for old, new in class_map.items() if old in words}
         renamed = words.union(class_map.values())
-        is_named = renamed.intersection(classes) or recipe.target in ("vector", "soft")
-        classes = classes if is_named else ()
+        classes = classes if renamed.intersection(classes) else ()
     flags = tuple(dict.fromkeys(class_map.get(title, title) for title in labelling.flags))
     spec = TargetSpec(
         kind="class" if recipe.target == "auto" and labelling.match is None else recipe.target,

@@ -50,7 +50,7 @@ _MANY_VALUES = 20
 _MOST_NAMES = 10
 _CLASSES, _CLASS_MAP = OptionName("classes"), OptionName("class_map")
 _TARGET = OptionName("target")
-_SINGLE = "needs images with a single label, or a list of numbers"
+_SINGLE = "needs images with a single label, or with a list of as many numbers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +179,8 @@ def _several_targets(
     spec: TargetSpec,
     columns: Mapping[str, Coded[str | None]],
 ) -> Targets:
-    if spec.classes and len(columns) != 1:
-        raise SourceError(_CLASSES, _SINGLE, "leave it out")
     if spec.class_map and spec.kind not in ("auto", "classes"):
-        raise SourceError(_CLASS_MAP, _SINGLE, "leave it out")
+        raise SourceError(_CLASS_MAP, "needs images with a single label", "leave it out")
     unmapped = dict(spec.class_map)
 
     def names(raw: Collection[str]) -> dict[str, str]:
@@ -202,10 +200,10 @@ def _several_targets(
     kind = found.kind if found.values.are_there.any() else "none"
     features = {} if kind == "none" else dict(found.features)
     if spec.classes and features:
-        number = len(features[TARGETS].labels) if TARGETS in features else 0
-        if number != len(spec.classes):
-            what = f"names {len(spec.classes):,} numbers, but an image has {number:,}"
-            raise SourceError(_CLASSES, what, "leave it out")
+        numbers = features[TARGETS].labels if TARGETS in features else ()
+        titles = {one.rpartition("[")[0] or one for one in numbers}
+        if len(titles) != 1 or len(numbers) != len(spec.classes):
+            raise SourceError(_CLASSES, _SINGLE, "leave it out")
         features[TARGETS] = features[TARGETS].model_copy(update={"labels": tuple(spec.classes)})
     return Targets(kind, found.values, (), tuple(unmapped), features, found.findings)
 

@@ -13,6 +13,7 @@ from shardprep.dataset.schema import (
     LABELS,
     MASK,
     OBJECT_MASK,
+    POINTS,
     ROWS,
     TARGET_FEATURES,
     TARGET_IMAGE,
@@ -23,7 +24,7 @@ from shardprep.exporter.cells import TAKEN, VISIBLE, Role, titles
 from shardprep.exporter.samples import FILE_COLUMNS
 
 _KINDS = {feature: kind for kind, feature in TARGET_FEATURES.items() if feature != TARGETS}
-_NO_MARK = frozenset(",:;{}[]|\n")
+_NO_MARK = frozenset(",:;{}|\n")
 """Characters that a rule of options cannot have in a name."""
 _ROWS_OF = {"parquet": "column:", "webdataset": "csv:{folder}/{id}.json:{folder}/{id}:"}
 _TABLE = "csv:labels.csv:file_name:"
@@ -98,9 +99,14 @@ def _kind(schema: Schema) -> str:
 def _classes(layout: str, schema: Schema) -> tuple[str, ...]:
     """Return the classes to state, in order; () if they would also name those of objects."""
     labels = () if schema.target not in (LABEL, LABELS) else schema.labels
-    if layout == "parquet" and schema.target == TARGETS and not schema.class_features:
+    parts = [one for one in (BOX_LABEL, MASK) if one in schema.features]
+    if (
+        layout == "parquet"
+        and schema.target == TARGETS
+        and not (parts or POINTS in schema.features)
+    ):
         labels = schema.features[TARGETS].labels
-    others = (schema.features[one].labels for one in (BOX_LABEL, MASK) if one in schema.features)
+    others = (schema.features[one].labels for one in parts)
     return labels if {*labels}.isdisjoint(itertools.chain(*others)) else ()
 
 

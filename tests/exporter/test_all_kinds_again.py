@@ -125,6 +125,10 @@ KINDS: dict[str, tuple[Mapping[str, bytes], dict[str, Any]]] = {
         {"t.csv": rows("file,x,y", lambda i: f"{i * 1.5},{i}")},
         {"labels": "csv:t.csv:file:x,y", "target": "vector"},
     ),
+    "classes, numbers": (
+        {"t.csv": rows("file,x,y", lambda i: f"{'ab'[i % 2]},{i * 1.5}")},
+        {"labels": "csv:t.csv:file:x,y"},
+    ),
     "soft": (
         {"t.csv": rows("file,x,y", lambda i: f"{i / 8},{1 - i / 8}")},
         {"labels": "csv:t.csv:file:x,y", "target": "soft"},
