@@ -98,8 +98,9 @@ def list_images(
     rest, masks = masks_apart(_without_arrays(listing, recipe), recipe)
     opened = recipe
     if recipe.may_be_annotated and not recipe.images:  # `decide` then takes its other options too
-        stated = Documents(listing.others, recipe).export_options().get("images")
-        opened = recipe.with_rules(images=stated) if stated else recipe
+        stated = Documents(listing.others, recipe).export_options()
+        rules = {key: one for key, one in stated.items() if key in ("images", "masks", "points")}
+        opened = recipe.with_rules(**rules) if rules else recipe
     found = stacked(recipe, with_arrays(rest, opened, proposes=proposes))
     found = with_masks(found, masks, recipe)
     unopened = [

@@ -23,7 +23,7 @@ from shardprep.catalog.tables.row_matching import match_table
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.card import Card
-from shardprep.dataset.schema import TargetKind
+from shardprep.dataset.schema import TARGETS, TargetKind
 from shardprep.errors import Choice, OptionName, QuestionError, SourceError, counted, printable
 from shardprep.recipe.document import key_lines, toml_value
 from shardprep.recipe.recipe import make_recipe
@@ -162,6 +162,8 @@ def survey_source(
     spec = TargetSpec(kind=kind, separator=recipe.separator)
     facts = labelling.names, spec, labelling.table_names, labelling.cells
     targets = make_targets(view.index.keys, *facts)
+    if TARGETS in targets.features and targets.kind == "classes":  # numbers beside classes
+        decided["target"] = "auto"
     counts: Counter[int] = Counter()
     for value in targets.values:
         counts.update(value if isinstance(value, tuple) else [value] if type(value) is int else [])

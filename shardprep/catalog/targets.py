@@ -27,7 +27,7 @@ from shardprep.catalog.target_values import (
     column_targets,
     text_targets,
 )
-from shardprep.dataset.schema import UNLABELLED, Feature, TargetKind
+from shardprep.dataset.schema import TARGETS, UNLABELLED, Feature, TargetKind
 from shardprep.errors import OptionName, SourceError, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.recipe.rules import parse_pairs
@@ -50,6 +50,7 @@ _MANY_VALUES = 20
 _MOST_NAMES = 10
 _CLASSES, _CLASS_MAP = OptionName("classes"), OptionName("class_map")
 _TARGET = OptionName("target")
+_SINGLE = "needs images with a single label, or with a list of as many numbers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +145,10 @@ def make_targets(
         texts = {cell: count for cell, count in counts.items() if isinstance(cell, str)}
         separator = _separator(texts) or _commonest_separator(texts)
     split = {cell: _several(keys[row], cell, kind, separator) for row, cell in first_rows.items()}
-    extra = [name for cell in all_cells for name in _several("", cell, kind, separator)]
+    others = _with_lists([*all_cells], spec.kind)
+    extra = [
+        name for cell in others if cell is not None for name in _several("", cell, kind, separator)
+    ]
     raw = {name for several in split.values() for name in several}
     names, unmapped = _names(raw.union(extra), spec.class_map)
     if spec.classes:
@@ -175,9 +179,8 @@ def _several_targets(
     spec: TargetSpec,
     columns: Mapping[str, Coded[str | None]],
 ) -> Targets:
-    if spec.classes or (spec.class_map and spec.kind not in ("auto", "classes")):
-        option = _CLASSES if spec.classes else _CLASS_MAP
-        raise SourceError(option, "needs images with a single label", "leave it out")
+    if spec.class_map and spec.kind not in ("auto", "classes"):
+        raise SourceError(_CLASS_MAP, "needs images with a single label", "leave it out")
     unmapped = dict(spec.class_map)
 
     def names(raw: Collection[str]) -> dict[str, str]:
@@ -195,7 +198,13 @@ def _several_targets(
     else:
         found = column_targets(keys, columns, spec.kind, spec.separator, names)
     kind = found.kind if found.values.are_there.any() else "none"
-    features = {} if kind == "none" else found.features
+    features = {} if kind == "none" else dict(found.features)
+    if spec.classes and features:
+        numbers = features[TARGETS].labels if TARGETS in features else ()
+        titles = {one.rpartition("[")[0] or one for one in numbers}
+        if len(titles) != 1 or len(numbers) != len(spec.classes):
+            raise SourceError(_CLASSES, _SINGLE, "leave it out")
+        features[TARGETS] = features[TARGETS].model_copy(update={"labels": tuple(spec.classes)})
     return Targets(kind, found.values, (), tuple(unmapped), features, found.findings)
 
 
@@ -210,12 +219,16 @@ class Naming(NamedTuple):
     def of(self, names: Sequence[str]) -> list[str]:
         return [self.class_map.get(name, name) for name in names]
 
+    def wanted(self, called: Sequence[str]) -> tuple[str, ...]:
+        """Return `classes`, or () if they are of labels, and not of objects or masks."""
+        return () if self.is_of_labels and not set(self.classes) & set(called) else self.classes
+
     def ordered(self, called: Sequence[str], where: str) -> tuple[str, ...]:
         """Return `classes`, or all names in `called` if `classes` are empty or of labels.
 
         SourceError if no name in `called` is in `classes`.
         """
-        if not self.classes or (self.is_of_labels and not set(self.classes) & set(called)):
+        if not self.wanted(called):
             return tuple(dict.fromkeys(called))
         if called and not set(self.classes) & set(called):
             what = f"none of {some_of(self.classes, _MOST_NAMES)} is a class of the {where}"
@@ -240,7 +253,7 @@ def naming_of(recipe: Recipe, labels: Coded[Cell | None], read: Callable[[str], 
 def words_in(cells: Iterable[Cell | None]) -> set[str]:
     """Return the names in cells: each whole text, and its parts between separators."""
     words: set[str] = set()
-    for cell in set(cells):
+    for cell in map(_listed, set(cells)):
         for text in (cell,) if isinstance(cell, str) else cell or ():
             words.update((text, *re.split(r"\s*[|,;]\s*|\s+", text)))
     return words

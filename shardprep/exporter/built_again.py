@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from shardprep.dataset.schema import (
     BOX_LABEL,
-    CLASS_PREFIX,
+    CROWD,
     KEYPOINTS,
     LABEL,
     LABELS,
     MASK,
     OBJECT_MASK,
     POINTS,
+    ROWS,
     TARGET_FEATURES,
     TARGET_IMAGE,
     TARGETS,
     Schema,
 )
-from shardprep.exporter.samples import FILE_COLUMNS, table_columns
+from shardprep.exporter.cells import TAKEN, VISIBLE, Role, titles
+from shardprep.exporter.samples import FILE_COLUMNS
 
 _KINDS = {feature: kind for kind, feature in TARGET_FEATURES.items() if feature != TARGETS}
-_NO_MARK = frozenset(",:;{}[]|\n")
+_NO_MARK = frozenset(",:;{}|\n")
 """Characters that a rule of options cannot have in a name."""
 _ROWS_OF = {"parquet": "column:", "webdataset": "csv:{folder}/{id}.json:{folder}/{id}:"}
 _TABLE = "csv:labels.csv:file_name:"
 _MASKS = {
-    "folder": "{folder}-masks/{stem}.png",
+    "folder": "class-masks/{dir}/{stem}.png",
     "coco": "masks/{folder}/{stem}.png",
     "yolo": "masks/{folder}/{stem}.png",
     "webdataset": "{folder}/{stem}.segmentation_mask.png",
     "parquet": f"{{folder:(.+):image}}:{MASK}/{{name}}",
 }
-_OBJECTS = {"folder": "coco", "coco": "coco", "yolo": "yolo"}
-_LOST = {
-    "parquet": {OBJECT_MASK, KEYPOINTS, POINTS},
-    "webdataset": {OBJECT_MASK, KEYPOINTS, POINTS},
-    "yolo": {OBJECT_MASK},
+_OBJECTS = {
+    "folder": "coco",
+    "coco": "coco",
+    "yolo": "yolo",
+    "parquet": "column:xywh(objects.bbox):objects.category",
+    "webdataset": f"{_ROWS_OF['webdataset']}yxyx(objects.bbox):objects.class",
 }
-"""Layout → features that it has, and that no option reads again."""
 
 
 def options_of(layout: str, schema: Schema) -> dict[str, Any]:
@@ -49,73 +52,82 @@ def options_of(layout: str, schema: Schema) -> dict[str, Any]:
     if schema.is_stack or TARGET_IMAGE in schema.features:
         return {}
     start = _ROWS_OF.get(layout, _TABLE)
-    titles, kind = _titles(layout, schema)
-    columns = [*table_columns(schema)]
-    own = [*FILE_COLUMNS, *titles] if start == _TABLE else []
-    if layout == "webdataset" or any(one in own or one.startswith("rows/") for one in columns):
-        columns = []
-    names = [*columns, *titles]
+    roles = _titles(layout, schema)
+    targets, points, columns = (
+        [title for title, role in roles if role == one] for one in ("target", "points", "column")
+    )
+    columns = [one for one in columns if not one.startswith(ROWS)]
     mask = schema.features.get(MASK)
-    names += mask.labels if mask else ()
+    names = [*targets, *points, *columns, *(mask.labels if mask else ())]
     if any(_NO_MARK & set(name) or not name for name in names):
         return {}
-    made: dict[str, Any] = {"labels": start + ",".join(titles) if titles else "none"}
-    made |= {"target": kind} if titles and kind else {}
-    if schema.target in (LABEL, LABELS) and mask is None:  # they would name those of masks
-        made["classes"] = [*schema.labels]
+    made: dict[str, Any] = {"labels": start + ",".join(targets) if targets else "none"}
+    if targets:
+        made["target"] = _kind(schema)
+    elif columns and layout != "parquet":
+        made |= {"labels": f"{start}key", "target": "none"}
+    if classes := _classes(layout, schema):
+        made["classes"] = [*classes]
     made |= {"columns": columns} if columns else {}
-    lost = lost_in(layout, schema)
-    if layout == "folder" and MASK in lost:
-        made["exclude"] = ["*-masks/*"]
-    if mask is not None and MASK not in lost:
+    if mask is not None:
         values = dict(enumerate(mask.labels)) | {mask.ignored: "ignore"}
         made["masks"] = _MASKS[layout]
         if layout == "parquet":
             made["images"] = ["*.parquet:image", f"*.parquet:{MASK}"]
         made["mask_values"] = ",".join(f"{value}={name}" for value, name in values.items())
-    if POINTS in schema.features and start == _TABLE:
-        made["points"] = "csv:labels.csv:file_name"
-    return made | _objects(layout, schema)
+    if points:
+        made["points"] = start + ",".join(one for one in points if not one.endswith(VISIBLE))
+    return made | (_objects(layout, schema) if BOX_LABEL in schema.features else {})
 
 
 def lost_in(layout: str, schema: Schema) -> list[str]:
     """Return the features of an export that no option of a build reads again."""
-    lost = {*_LOST.get(layout, ()), *(table_columns(schema) if layout == "webdataset" else ())}
-    if layout == "folder" and schema.target == LABEL:  # their names have no folder of the class
-        lost.add(MASK)
+    lost = {one for one in schema.features if one.startswith(ROWS)}
+    if layout == "yolo":
+        lost |= {CROWD, *([OBJECT_MASK] if KEYPOINTS in schema.features else ())}
     return sorted(lost & schema.features.keys())
 
 
-def _titles(layout: str, schema: Schema) -> tuple[list[str], str]:
-    """Return the columns or fields with the target of an image, and its kind."""
-    target = schema.target
+def _kind(schema: Schema) -> str:
     if schema.class_features:
-        short = [one.removeprefix(CLASS_PREFIX) for one in schema.class_features]
-        named = {"parquet": "label/{}", "webdataset": "classes.{}"}.get(layout, "{}")
-        numbers = schema.features[TARGETS].labels if target == TARGETS else ()
-        return [*map(named.format, short), *numbers], "classes"
-    if target == TARGETS:
-        feature = schema.features[TARGETS]
-        named = {"parquet": TARGETS, "webdataset": "targets.{}"}.get(layout, "{}")
-        titles = dict.fromkeys(map(named.format, feature.labels))
-        return [*titles], "soft" if feature.soft else "vector"
-    if target is None:
-        return [], ""
-    names = {LABEL: "class", LABELS: "classes"} if layout != "parquet" else {}
-    return [names.get(target, target)], _KINDS[target]
+        return "auto" if TARGETS in schema.features else "classes"
+    if schema.target == TARGETS:
+        return "soft" if schema.features[TARGETS].soft else "vector"
+    return _KINDS[schema.target or ""]
+
+
+def _classes(layout: str, schema: Schema) -> tuple[str, ...]:
+    """Return the classes to state, in order; () if they would also name those of objects."""
+    labels = () if schema.target not in (LABEL, LABELS) else schema.labels
+    parts = [one for one in (BOX_LABEL, MASK) if one in schema.features]
+    if (
+        layout == "parquet"
+        and schema.target == TARGETS
+        and not (parts or POINTS in schema.features)
+    ):
+        labels = schema.features[TARGETS].labels
+    others = (schema.features[one].labels for one in parts)
+    return labels if {*labels}.isdisjoint(itertools.chain(*others)) else ()
+
+
+def _titles(layout: str, schema: Schema) -> list[tuple[str, Role]]:
+    """Return the columns or fields of the values of an image, and their roles."""
+    found = titles(schema, TAKEN.get(layout, FILE_COLUMNS))
+    if layout == "parquet":  # a class is one column there, and the numbers of a vector are a list
+        own = [*schema.class_features, *filter(None, [schema.target])]
+        others = [one for one in found if one[1] in ("points", "column")]
+        return [*((one, "target") for one in own), *others]
+    return found
 
 
 def _objects(layout: str, schema: Schema) -> dict[str, Any]:
-    if BOX_LABEL not in schema.features:
-        return {}
-    if layout == "parquet":
-        return {"boxes": "column:xywh(objects.bbox):objects.category"}
-    if layout == "webdataset":
-        return {"boxes": f"{_ROWS_OF[layout]}yxyx(objects.bbox):objects.class"}
-    kind = _OBJECTS[layout]
-    made: dict[str, Any] = {"boxes": kind, "unlisted": "background"}
-    made |= {"points": kind} if KEYPOINTS in schema.features else {}
-    if OBJECT_MASK in schema.features:
+    kind, features = _OBJECTS[layout], schema.features
+    made: dict[str, Any] = {"boxes": kind}
+    made |= {"unlisted": "background"} if layout not in _ROWS_OF else {}
+    made |= {"crowds": "objects"} if kind == "coco" and CROWD not in features else {}
+    made |= {"points": kind} if KEYPOINTS in features else {}
+    if OBJECT_MASK in features and OBJECT_MASK not in lost_in(layout, schema):
+        made |= {"masks": kind, "instances": True}
+    if OBJECT_MASK in features and (layout == "folder" or "masks" not in made):
         made["exclude"] = ["*object-masks/*"]
-        made |= {"masks": kind, "instances": True} if kind == "coco" else {}
     return made

@@ -6,10 +6,11 @@ https://cocodataset.org/#format-data. A document is written entry by entry, to s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 from pycocotools import mask as coco
 
 from shardprep.dataset.schema import BOX_LABEL, KEYPOINTS, Schema
@@ -38,19 +39,21 @@ def pixel_points(sample: ExportSample, keypoints: Keypoints) -> list[float]:
     return [round(one, _DIGITS) for place in places for one in place]
 
 
-def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
-    """Return the masks of the objects as COCO's compressed run lengths."""
-    encoded = []
+def mask_pixels(sample: ExportSample) -> Iterator[NDArray[np.uint8]]:
+    """Yield the mask of each object, uint8[height, width] of 0 and 1."""
     for i, mask in enumerate(sample.objects.masks):
         try:
             with open_stored(mask, "PNG") as image:
-                pixels = np.asfortranarray(np.asarray(image) != 0, np.uint8)
+                yield np.asfortranarray(np.asarray(image) != 0, np.uint8)
         except Exception as error:  # decoders raise anything
             what = f"the mask of object {i} cannot be decoded"
             raise RecordError(sample.key, what, "run `shardprep verify --decode`") from error
-        runs = coco.encode(pixels)
-        encoded.append({"size": list(runs["size"]), "counts": runs["counts"].decode()})
-    return encoded
+
+
+def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
+    """Return the masks of the objects as COCO's compressed run lengths."""
+    encoded = map(coco.encode, mask_pixels(sample))
+    return [{"size": [*one["size"]], "counts": one["counts"].decode()} for one in encoded]
 
 
 def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]:

@@ -179,6 +179,7 @@ def _field(
         members = [
             _field(f"{place}/{one.name}", one, classes, extract, [*steps, {"jsonPath": one.name}])
             for one in kind
+            if not (pa.types.is_list(one.type) and pa.types.is_struct(one.type.value_type))
         ]
         return {**field, "subField": members}
     field["dataType"] = "sc:Text"

@@ -34,7 +34,7 @@ from shardprep.dataset.item_table import (
 )
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.dataset.schema import BOX_LABEL, MASK, TARGET_IMAGE, Schema
+from shardprep.dataset.schema import BOX_LABEL, KEYPOINTS, MASK, TARGET_IMAGE, Schema
 from shardprep.errors import BuildError, OptionError, OptionName, RecipeError, some_of
 from shardprep.exporter.built_again import lost_in, options_of
 from shardprep.exporter.file_names import file_names
@@ -183,6 +183,14 @@ def _facts(
         facts["records_sha256"] = hashlib.sha256(chosen.numbers.tobytes()).hexdigest()
     if BOX_LABEL in schema.features:
         facts["object_labels"] = list(schema.features[BOX_LABEL].labels)
+    if KEYPOINTS in schema.features:
+        points = schema.features[KEYPOINTS]
+        edges = [[one + 1, other + 1] for one, other in points.edges]
+        facts["keypoints"] = {
+            "keypoints": [*points.points],
+            "skeleton": edges,
+            "flip_idx": [*points.mirrored],
+        }
     if MASK in schema.features:
         facts["mask_labels"] = list(schema.features[MASK].labels)
         facts["mask_ignored"] = schema.features[MASK].ignored

@@ -6,10 +6,10 @@ images of the split, as torchvision's CocoDetection and pycocotools expect.
 
 `yolo` has `images/train/name.jpg`, `labels/train/name.txt` and `data.yaml`, as Ultralytics reads
 them (https://docs.ultralytics.com/datasets/detect/). A label file has a line for each object: its
-class from 0, then the centre, width and height of its box as shares of the image. Images without
-objects have an empty file. YOLO has no notation for crowds: they are left out, and the table has
-their number. A shard counts as written when its part of the table exists. This part is written
-after the images are on the disk. The parts are joined at the end.
+class from 0, then the centre, width and height of its box as shares of the image, or the corners of
+its mask. Images without objects have an empty file. YOLO has no notation for crowds: they are left
+out, and the table has their number. A shard counts as written when its part of the table exists.
+This part is written after the images are on the disk. The parts are joined at the end.
 """
 
 from __future__ import annotations
@@ -28,19 +28,17 @@ from pathlib import Path
 from shardprep.dataset.card import to_cell
 from shardprep.dataset.schema import (
     BOX_LABEL,
-    CLASS_PREFIX,
     KEYPOINTS,
     LABEL,
-    LABELS,
     MASK,
     OBJECT_MASK,
-    POINTS,
     TARGET_IMAGE,
-    TARGETS,
     Schema,
 )
 from shardprep.exporter import coco
+from shardprep.exporter.cells import cells_of, titles
 from shardprep.exporter.file_names import folder_names
+from shardprep.exporter.outlines import outlines
 from shardprep.exporter.samples import (
     FILE_COLUMNS,
     PARTS,
@@ -50,7 +48,6 @@ from shardprep.exporter.samples import (
     Layout,
     Objects,
     ShardPlace,
-    table_columns,
 )
 from shardprep.storage.atomic_file import DurableFile, write_durably
 
@@ -64,7 +61,10 @@ _YOLO_SPLITS = {"train": "train", "validation": "val", "test": "test"}
 
 @dataclass(frozen=True, slots=True)
 class FolderNames:
-    """Folders and files of a layout, where `{}` is replaced by the split; None for no such file."""
+    """Folders and files of a layout; None for no such file.
+
+    `{}` is replaced by the split, in folders of masks `{images}` by the folder of the image.
+    """
 
     images: str
     masks: str
@@ -86,10 +86,8 @@ def _write(
 ) -> Callable[[], None]:
     schema, work = export.schema, export.work
     of_classes = _class_folders(folders, export, place.split)
-    mask_folders = _mask_folders(folders, schema, place.split)
-    for folder in (*mask_folders.values(), PARTS):
-        (work / folder).mkdir(parents=True, exist_ok=True)
-    there: set[str] = set()
+    (work / PARTS).mkdir(parents=True, exist_ok=True)
+    there: dict[str, dict[str, str]] = {}
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     with DurableFile(work / _part(export, place, "jsonl")) as entries:
@@ -97,15 +95,16 @@ def _write(
             is_of_class = len(of_classes) > 1 and isinstance(sample.target, int)
             folder = of_classes[sample.target] if is_of_class else of_classes[0]  # type: ignore[index]
             if folder not in there:  # torchvision's ImageFolder rejects empty class folders
-                (work / folder).mkdir(parents=True, exist_ok=True)
-                there.add(folder)
+                there[folder] = _mask_folders(folders, schema, place.split, folder)
+                for one in (folder, *there[folder].values()):
+                    (work / one).mkdir(parents=True, exist_ok=True)
             path = f"{folder}/{sample.name}.{sample.suffix}"
             if schema.is_stack:
                 path = f"{folder}/{sample.name}"
                 _write_stack(work / path, sample.images, schema.image.channels, sample.suffix)
             else:
                 (work / path).write_bytes(sample.image)
-            _write_masks(work, mask_folders, sample, schema)
+            _write_masks(work, there[folder], sample, schema)
             rows.writerow(map(to_cell, _row(sample, path, place.split, schema)))
             if folders.document is not None and BOX_LABEL in schema.features:
                 named = path if folders.by_class else path.rpartition("/")[2]
@@ -129,11 +128,15 @@ def _class_folders(folders: FolderNames, export: Export, split: str) -> list[str
     return [f"{folder}/{name}" for name in folder_names([*export.schema.labels, _UNLABELLED])]
 
 
-def _mask_folders(folders: FolderNames, schema: Schema, split: str) -> dict[str, str]:
+def _mask_folders(folders: FolderNames, schema: Schema, split: str, images: str) -> dict[str, str]:
     patterns = {MASK: folders.masks, OBJECT_MASK: folders.object_masks}
     patterns[TARGET_IMAGE] = "{}-target"
+    if folders is _YOLO and KEYPOINTS not in schema.features:
+        del patterns[OBJECT_MASK]  # the label files have them
     return {
-        name: one.format(split) for name, one in patterns.items() if one and name in schema.features
+        name: one.format(split, images=images)
+        for name, one in patterns.items()
+        if one and name in schema.features
     }
 
 
@@ -161,56 +164,19 @@ def _write_masks(
             (work / folders[OBJECT_MASK] / f"{sample.name}.{i}.png").write_bytes(mask)
 
 
-def _titles(folders: FolderNames, schema: Schema) -> list[str]:
-    """Return the column titles. A label table column whose name is taken starts with `column/`."""
-    own = [*FILE_COLUMNS]
-    if schema.target == TARGETS:
-        own += (f"targets/{n}" if n in own else n for n in schema.features[TARGETS].labels)
-    elif schema.target is not None:
-        own.append(schema.target)
-    for name in schema.class_features:
-        short = name.removeprefix(CLASS_PREFIX)
-        own += [name, f"class/{short}" if short in own else short]
-    if schema.target == LABEL:
-        own.append("class")
-    elif schema.target == LABELS:
-        own.append("classes")
-    if POINTS in schema.features:
-        names = schema.features[POINTS].points
-        own += [f"{name}_{part}" for name in names for part in ("x", "y", "visible")]
-    columns = (*table_columns(schema), *folders.columns)
-    return [*own, *(f"column/{n}" if n in own else n for n in columns)]
-
-
 def _row(sample: ExportSample, path: str, split: str, schema: Schema) -> list[object]:
-    """Return the cells of a sample; several classes are two JSON lists, of numbers and of names.
-
-    Numbers of a vector have a column each, several texts are a JSON list.
-    """
+    """Return the cells of a sample; several values are a JSON list."""
     height, width = sample.size
-    row: list[object] = [path, split, sample.key, width, height]
-    target = sample.target
-    if isinstance(target, tuple):
-        names = json.dumps([schema.labels[one] for one in target], ensure_ascii=False)
-        row += [json.dumps(target), names]
-    elif schema.target == LABEL and isinstance(target, int):
-        row += [target, schema.labels[target] if target >= 0 else ""]
-    elif schema.target == TARGETS and isinstance(target, list):
-        row += target
-    elif schema.target is not None:
-        row.append(json.dumps(target, ensure_ascii=False) if isinstance(target, list) else target)
-    for name, label in sample.classes.items():
-        row += [label, schema.features[name].labels[label] if label >= 0 else ""]
-    points = coco.pixel_points(sample, sample.points)
-    for i in range(0, len(points), 3):
-        row += points[i : i + 3] if points[i + 2] else ["", "", 0]
-    return [*row, *sample.columns.values()]
+    cells = cells_of(sample, schema)
+    texts = (json.dumps(one, ensure_ascii=False) if isinstance(one, list) else one for one in cells)
+    return [path, split, sample.key, width, height, *texts]
 
 
 def _join(folders: FolderNames, export: Export) -> None:
     work, schema = export.work, export.schema
     title = io.StringIO()
-    csv.writer(title, lineterminator="\n").writerow(map(to_cell, _titles(folders, schema)))
+    named = (one for one, _ in titles(schema, FILE_COLUMNS, folders.columns))
+    csv.writer(title, lineterminator="\n").writerow(map(to_cell, (*FILE_COLUMNS, *named)))
     with DurableFile(work / LABELS_FILE) as file:
         file.write(title.getvalue().encode())
         for place in itertools.chain.from_iterable(export.places.values()):
@@ -244,22 +210,28 @@ def _write_yolo(
 def _labelled(folder: Path, samples: Iterable[ExportSample]) -> Iterator[ExportSample]:
     """Write the label file of each sample, and yield the sample with a column for its crowds."""
     for sample in samples:
-        (folder / f"{sample.name}.txt").write_text("".join(_yolo_lines(sample.objects)), "ascii")
+        (folder / f"{sample.name}.txt").write_text("".join(_yolo_lines(sample)), "ascii")
         columns = {**sample.columns, CROWDS_COLUMN: sum(sample.objects.crowds)}
         yield sample._replace(columns=columns)
 
 
-def _yolo_lines(objects: Objects) -> Iterator[str]:
+def _yolo_lines(sample: ExportSample) -> Iterator[str]:
+    objects = sample.objects
     crowds = objects.crowds or [0] * len(objects.labels)
     keypoints = objects.keypoints or [()] * len(objects.labels)
-    for (top, left, bottom, right), label, is_crowd, points in zip(
-        objects.boxes, objects.labels, crowds, keypoints, strict=True
+    shapes = outlines(sample) if objects.masks and not objects.keypoints else _boxes(objects)
+    for shape, label, is_crowd, points in zip(
+        shapes, objects.labels, crowds, keypoints, strict=True
     ):
-        sides = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
-        words = [str(label), *(f"{one:.6f}" for one in sides)]
+        words = [str(label), *(f"{one:.6f}" for one in shape)]
         words += [f"{x:.6f} {y:.6f} {visible}" for y, x, visible in points]
         if not is_crowd:
             yield f"{' '.join(words)}\n"
+
+
+def _boxes(objects: Objects) -> Iterator[Sequence[float]]:
+    for top, left, bottom, right in objects.boxes:
+        yield (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
 
 
 def _describe_yolo(export: Export) -> None:
@@ -281,7 +253,9 @@ def _describe_yolo(export: Export) -> None:
 
 
 # Split names have no hyphen, so these cannot be folders of another split.
-_FOLDER = FolderNames("{}", "{}-masks", "{}-object-masks", "{}.coco.json", by_class=True)
+_FOLDER = FolderNames(
+    "{}", "class-masks/{images}", "{}-object-masks", "{}.coco.json", by_class=True
+)
 _COCO = FolderNames("images/{}", "masks/{}", None, "annotations/instances_{}.json")
 _YOLO = FolderNames("images/{}", "masks/{}", "object-masks/{}", None, columns=(CROWDS_COLUMN,))
 WRITERS = {

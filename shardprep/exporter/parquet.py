@@ -24,13 +24,13 @@ from shardprep.dataset.schema import (
     MASK,
     OBJECT_MASK,
     OBJECTS,
-    POINTS,
     TARGETS,
     TEXTS,
     Feature,
     Schema,
 )
-from shardprep.exporter.coco import pixel_boxes, pixel_points
+from shardprep.exporter.cells import TAKEN, VISIBLE, Role, point_cells, titles
+from shardprep.exporter.coco import pixel_boxes, pixel_points, run_lengths
 from shardprep.exporter.croissant import CROISSANT_FILE, IMAGE, parquet_croissant
 from shardprep.exporter.samples import (
     Buffer,
@@ -71,13 +71,16 @@ def _features(schema: Schema) -> dict[str, Any]:
     columns |= {name: _classes(schema.features[name].labels) for name in schema.class_features}
     if BOX_LABEL in schema.features:
         columns[OBJECTS] = _object_features(schema)
-    if POINTS in schema.features:
-        columns[POINTS] = [[_value("float32")]]
     if MASK in schema.features:
         columns[MASK] = {"_type": "Image"}
     columns |= {"key": _value("bytes"), "width": _value("int64"), "height": _value("int64")}
-    further = {n: _value(dtype) for n, dtype in table_columns(schema).items()}
-    return columns | {f"column/{n}" if n in columns else n: one for n, one in further.items()}
+    points, further = (_titles(schema, role) for role in ("points", "column"))
+    columns |= {n: _value("int64" if n.endswith(VISIBLE) else "float32") for n in points}
+    return columns | dict(zip(further, map(_value, table_columns(schema).values()), strict=True))
+
+
+def _titles(schema: Schema, wanted: Role) -> list[str]:
+    return [title for title, role in titles(schema, TAKEN["parquet"]) if role == wanted]
 
 
 def _object_features(schema: Schema) -> dict[str, Any]:
@@ -89,7 +92,7 @@ def _object_features(schema: Schema) -> dict[str, Any]:
             name: (name.removeprefix(f"{OBJECTS}/"), _numbers(feature))
             for name, feature in further_objects(schema).items()
         },
-        OBJECT_MASK: ("mask", {"_type": "Image"}),
+        OBJECT_MASK: ("segmentation", {"size": [_value("int64")], "counts": _value("bytes")}),
         KEYPOINTS: ("keypoints", [[_value("float32")]]),
     }
     return {column: [one] for name, (column, one) in features.items() if name in schema.features}
@@ -166,7 +169,7 @@ def _leaves(schema: pa.Schema) -> list[str]:
 
 
 def _num_bytes(sample: ExportSample) -> int:
-    return sum(map(len, (sample.image, sample.mask or b"", *sample.objects.masks)))
+    return len(sample.image) + len(sample.mask or b"")
 
 
 def _points(sample: ExportSample, keypoints: Keypoints) -> list[list[float]]:
@@ -186,19 +189,15 @@ def _row(sample: ExportSample, schema: Schema, names: list[str]) -> dict[str, An
         row[OBJECTS] = {
             "bbox": pixel_boxes(sample),
             "category": objects.labels,
-            "mask": [
-                _image(mask, f"{sample.name}.{i}.png") for i, mask in enumerate(objects.masks)
-            ],
+            "segmentation": run_lengths(sample),
             "keypoints": [_points(sample, one) for one in objects.keypoints],
             **objects.more,
         }
-    if POINTS in schema.features:
-        row[POINTS] = _points(sample, sample.points)
     if sample.mask is not None:
         row[MASK] = _image(sample.mask, f"{sample.name}.png")
     row |= {"key": sample.key, "width": width, "height": height}
-    further = names[len(names) - len(sample.columns) :]
-    return row | dict(zip(further, sample.columns.values(), strict=True))
+    cells = [*point_cells(sample), *sample.columns.values()]
+    return row | dict(zip(names[len(names) - len(cells) :], cells, strict=True))
 
 
 def _image(data: Buffer, path: str) -> dict[str, Any]:

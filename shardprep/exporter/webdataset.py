@@ -12,22 +12,22 @@ import json
 import math
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
-    CLASS_PREFIX,
     KEYPOINTS,
     LABEL,
     OBJECT_MASK,
     POINTS,
-    TARGETS,
     TEXT,
     Schema,
 )
+from shardprep.exporter.cells import TAKEN, cells_of, titles
+from shardprep.exporter.coco import run_lengths
 from shardprep.exporter.samples import Buffer, Export, ExportSample, Layout, ShardPlace, Target
 from shardprep.storage.atomic_file import DurableFile
 
@@ -105,18 +105,19 @@ def _files(
 
 
 def _described(schema: Schema) -> Callable[[ExportSample], str]:
+    names = [title for title, _ in titles(schema, TAKEN["webdataset"])]
     is_annotated = bool({BOX, POINTS} & schema.features.keys())
 
     @functools.lru_cache(1024)
     def plain(size: tuple[int, int], value: Target) -> str:
         """Return the JSON of records that have this size and target, and no objects or columns."""
-        return _text(_facts(ExportSample("", "", (b"",), "jpeg", size, value), schema))
+        return _text(_facts(ExportSample("", "", (b"",), "jpeg", size, value), schema, names))
 
     def describe(sample: ExportSample) -> str:
         # 0.0 and -0.0 are equal keys of a cache, but differ in JSON.
         is_plain = not (is_annotated or sample.columns or sample.classes)
         if not is_plain or isinstance(sample.target, float | list):
-            rest = _text(_facts(sample, schema))
+            rest = _text(_facts(sample, schema, names))
         else:
             rest = plain(sample.size, sample.target)
         return f'{{"key": {encode_basestring(sample.key)}, {rest[1:]}'
@@ -127,31 +128,13 @@ def _described(schema: Schema) -> Callable[[ExportSample], str]:
 _text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
-def _facts(sample: ExportSample, schema: Schema) -> dict[str, Any]:
+def _facts(sample: ExportSample, schema: Schema, names: Sequence[str]) -> dict[str, Any]:
     """Return the JSON fields of a record after its key. All records have the same fields."""
-    target, labels = schema.target, schema.labels
     height, width = sample.size
     facts: dict[str, Any] = {"height": height, "width": width}
-    if target == TARGETS and isinstance(sample.target, list):
-        numbers = zip(schema.features[TARGETS].labels, sample.target, strict=True)
-        facts[target] = {name: _number(one) for name, one in numbers}
-    elif target is not None:
-        facts[target] = _number(sample.target)
-    for name, label in sample.classes.items():
-        facts[name] = label
-        facts.setdefault("classes", {})[name.removeprefix(CLASS_PREFIX)] = (
-            schema.features[name].labels[label] if label >= 0 else None
-        )
-    if isinstance(sample.target, tuple):
-        facts["classes"] = [labels[one] for one in sample.target]
-    elif target == LABEL and isinstance(sample.target, int):
-        facts["class"] = labels[sample.target] if sample.target >= 0 else None
+    facts |= zip(names, map(_number, cells_of(sample, schema)), strict=True)
     if BOX in schema.features:
         facts["objects"] = _objects(sample, schema)
-    if POINTS in schema.features:
-        facts["points"] = sample.points
-    if sample.columns:
-        facts["columns"] = {name: _number(cell) for name, cell in sample.columns.items()}
     return facts
 
 
@@ -162,8 +145,6 @@ def _objects(sample: ExportSample, schema: Schema) -> dict[str, Any]:
     facts["class"] = [names[one] for one in objects.labels]
     facts |= objects.more
     if OBJECT_MASK in schema.features:
-        from shardprep.exporter.coco import run_lengths
-
         facts["segmentation"] = run_lengths(sample)
     if KEYPOINTS in schema.features:
         facts["keypoints"] = objects.keypoints
@@ -174,4 +155,4 @@ def _number(value: object) -> object:
     return None if isinstance(value, float) and math.isinf(value) else value
 
 
-WRITERS = {"webdataset": Layout(_write, _name, None, record_bytes=5 * 1024, dots=False, version=3)}
+WRITERS = {"webdataset": Layout(_write, _name, None, record_bytes=5 * 1024, dots=False, version=4)}

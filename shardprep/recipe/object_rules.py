@@ -140,6 +140,7 @@ POINT_FORMATS = {
     "yolo": "yolo[:NAMES]",
     "labelme": "labelme",
     "csv": "csv:FILE[:ID[:X,Y[:NAME]]]",
+    "column": "column[:X,Y[:NAME]]",
 }
 """Name of a format of keypoints → syntax of its `--points` value."""
 
@@ -149,7 +150,7 @@ class PointRule:
     """The parsed value of `--points`."""
 
     kind: str = "none"
-    """A key of `POINT_FORMATS`, or "none"."""
+    """A key of `POINT_FORMATS`, "none", or "lists" for the table of `--boxes`."""
     text: str = ""
     files: tuple[str, ...] = ()
     id_column: str = ""
@@ -165,7 +166,7 @@ class PointRule:
     @property
     def needs_boxes(self) -> bool:
         """Whether the format has keypoints only in objects with boxes."""
-        return self.kind in ("coco", "yolo")
+        return self.kind in ("coco", "yolo", "lists")
 
 
 _NO_FORMAT = FormatRule()
@@ -240,23 +241,25 @@ def parse_point_rule(text: str) -> PointRule:
     if kind not in POINT_FORMATS:
         what = f"{shown(text)!r} is not a format of keypoints"
         raise OptionError(OptionName("points"), what, f"use {', '.join(POINT_FORMATS.values())}")
-    if kind != "csv":
+    if kind not in ("csv", "column"):
         return PointRule(kind, text, parse_box_rule(text, "points").files)
-    files, *parts = _files_and_columns(argument)
+    files, *parts = _table_parts(kind, argument)
+    has_lists = kind == "column" or "{" in files
+    if has_lists and len(parts) > 1 and ("," not in parts[1] or _FORM.fullmatch(parts[1])):
+        return PointRule("lists", text, parse_box_rule(text, "points").files)
     columns, names = (
         [one.strip() for one in part.split(",")] for part in (*parts[1:3], "", "")[:2]
     )
-    is_known = files and len(parts) <= 3 and (len(parts) < 2 or all(columns))
+    is_known = (files or kind == "column") and len(parts) <= 3 and (len(parts) < 2 or all(columns))
     if (
         not is_known
         or (len(parts) > 1 and len(columns) % 2)
         or (len(parts) == 3 and not all(names))
     ):
         hint = "as in csv:points.csv:image:x,y:name; columns of several keypoints are x1,y1,x2,y2"
-        raise OptionError(
-            OptionName("points", "csv"), f"{argument!r} is not FILE:ID:X,Y:NAME", hint
-        )
-    several = tuple(file.strip() for file in files.split(","))
+        form = re.sub(r"^.*?:|[\[\]]", "", POINT_FORMATS[kind])
+        raise OptionError(OptionName("points", kind), f"{argument!r} is not {form}", hint)
+    several = tuple(file.strip() for file in files.split(",") if file)
     return PointRule(
         kind,
         text,
@@ -269,8 +272,7 @@ def parse_point_rule(text: str) -> PointRule:
 
 def _box_table_rule(kind: str, argument: str) -> BoxTableRule:
     is_file, form = kind == "csv", BOX_FORMATS[kind].partition(":")[2].replace("[:LABEL]", "")
-    columns = ["", "", *_COLON.split(argument)] if argument else [""]
-    files, *parts = _files_and_columns(argument) if is_file else columns
+    files, *parts = _table_parts(kind, argument)
     if (is_file and not files) or len(parts) not in (0, 2, 3):
         hint = f"use {kind}:{form} or {kind}:{form}:LABEL"
         raise OptionError(OptionName("boxes", kind), f"{argument!r} is not {form}", hint)
@@ -287,6 +289,13 @@ def _run_table_rule(argument: str) -> RunTableRule:
         hint = "as in rle:train.csv:ImageId:EncodedPixels"
         raise OptionError(OptionName("masks", "rle"), what, hint)
     return RunTableRule(tuple(files.split(",")), *columns)
+
+
+def _table_parts(kind: str, argument: str) -> list[str]:
+    """Return files, id column and other columns of a rule "csv", or of "column", without files."""
+    if kind == "csv":
+        return _files_and_columns(argument)
+    return ["", "", *_COLON.split(argument)] if argument else [""]
 
 
 def _files_and_columns(argument: str) -> list[str]:

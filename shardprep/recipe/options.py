@@ -52,7 +52,7 @@ BOX_FORMATS = {
     "jsonl": "jsonl[:FILE,…]",
 }
 """Name of a box format → syntax of its `--boxes` value, in the order of detection."""
-OUTLINE_FORMATS = [name for name in BOX_FORMATS if name not in ("voc", "csv", "column")]
+OUTLINE_FORMATS = [name for name in BOX_FORMATS if name != "voc"]
 """Box formats that can also contain outlines."""
 
 
@@ -201,9 +201,10 @@ class BuildOptions:
         f"{', '.join(OUTLINE_FORMATS)}, as in --boxes; auto or none.", _OBJECTS, "PATTERN",
         shown="as for boxes")
     points: str = _option("",
-        "Keypoints: coco[:FILE,…] or yolo[:NAMES], of the objects of --boxes; labelme, of the "
-        "objects of --boxes labelme or else of the images; csv:FILE[:ID[:X,Y[:NAME]]], of the "
-        "images; or none. X,Y are columns, also of several keypoints, as in x1,y1,x2,y2.",
+        "Keypoints: coco[:FILE,…], yolo[:NAMES] or the same table as --boxes, of the objects of "
+        "--boxes; labelme, of the objects of --boxes labelme or else of the images; "
+        "csv:FILE[:ID[:X,Y[:NAME]]] or column[:X,Y[:NAME]], of the images; or none. X,Y are "
+        "columns, also of several keypoints, as in x1,y1,x2,y2.",
         _OBJECTS, "FORMAT", shown="none; columns of a table are detected as boxes are",
         is_newer=True)
     target_image: str = _option("",

@@ -127,11 +127,10 @@ def test_boxes_masks_and_keypoints_of_a_parquet_export_are_those_of_the_files(
     assert len(rows) == len(stored) > 0
     for row, expected in zip(rows, stored, strict=True):
         assert np.asarray(row["segmentation_mask"]).shape == (row["height"], row["width"])
-        masks = row["objects"].pop("mask")
-        assert [mask.size for mask in masks] == [(row["width"], row["height"])] * len(masks)
-        assert len(masks) == len(expected["objects"].pop("mask"))
+        del expected["objects"]["segmentation"]  # Croissant has no structs in lists
         assert row["objects"] == expected["objects"]
-        assert row["points"] == expected["points"]
+        points = [one for one in expected if one.startswith(("centre_", "corner_"))]
+        assert [row[one] for one in points] == [expected[one] for one in points] != []
 
 
 def test_a_description_that_would_be_lost_or_wrong_is_refused(pets: Path, tmp_path: Path) -> None:

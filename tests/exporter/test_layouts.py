@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.dataset.schema import ANNOTATIONS
+from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, OBJECT_MASK
 from shardprep.errors import RecipeError
 from shardprep.exporter import webdataset
 from shardprep.exporter.export import LAYOUTS, export_dataset
+from shardprep.exporter.outlines import outlines
+from shardprep.exporter.samples import ExportSample, Objects
 from tests.support.annotated import CLASSES, MARKED, annotated
-from tests.support.builders import Told, build, jpeg, png, write_folder
+from tests.support.builders import Told, build, encoded, jpeg, png, write_folder
 
 PETS = {
     "in/cat/a.b.jpg": jpeg(seed=1),
@@ -118,7 +122,7 @@ def test_webdataset_has_images_classes_and_columns(pets: dict[str, Path]) -> Non
         assert facts["class"] == class_of(key)
         assert (facts["height"], facts["width"]) == image.shape[:2]
         age, note = CELLS[key]
-        assert facts["columns"] == {"key": age, "note": note}
+        assert (facts["column/key"], facts["note"]) == (age, note)
 
 
 def test_webdataset_has_objects_and_masks(marked: dict[str, Path]) -> None:
@@ -196,6 +200,8 @@ def test_datasets_opens_the_folder_by_its_card(pets: dict[str, Path], load: Any)
 
 def test_datasets_has_objects_and_masks(marked: dict[str, Path], load: Any) -> None:
     """Also from the files alone, which have the features in their metadata."""
+    from pycocotools import mask as coco
+
     data = {name: str(marked["parquet"] / f"data/{name}-*") for name in ("train", "test")}
     found = load("parquet", data_files=data)
     features = found["train"].features
@@ -208,7 +214,8 @@ def test_datasets_has_objects_and_masks(marked: dict[str, Path], load: Any) -> N
         assert np.array_equal(np.asarray(row["segmentation_mask"]), truth.classes())
         assert objects["category"] == objects["is_crowd"] == list(truth.labels)
         assert near(objects["bbox"], coco_boxes(row["key"]))
-        assert np.array_equal([np.asarray(mask) for mask in objects["mask"]], truth.masks())
+        masks = [coco.decode(runs) for runs in objects["segmentation"]]
+        assert np.array_equal(masks, truth.masks())
 
 
 @pytest.mark.parametrize("name", ["pets", "marked"])
@@ -265,7 +272,7 @@ def table_of(folder: Path) -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize(
     ("layout", "document", "root", "images", "masks"),
     [
-        ("folder", "{}.coco.json", "", "{}", "{}-masks"),
+        ("folder", "{}.coco.json", "", "{}", "class-masks/{}"),
         # As torchvision's CocoDetection: the names of a document are below the images of a split.
         ("coco", "annotations/instances_{}.json", "images/{}", "images/{}", "masks/{}"),
     ],
@@ -377,6 +384,45 @@ def test_yolo_is_read_as_ultralytics_reads_it(marked: dict[str, Path]) -> None:
                 file = folder / f"object-masks/{key.removesuffix('.png')}.{i}.png"
                 assert np.array_equal(pixels_of(file.read_bytes()), mask)
     assert seen == MARKED.keys()
+
+
+def drawn(lines: Sequence[Sequence[float]], height: int, width: int) -> list[Any]:
+    """Return the mask of each polygon in label lines, drawn by COCO's own tools."""
+    from pycocotools import mask as coco
+
+    rings = [(np.reshape(line[1:], (-1, 2)) * (width, height)).ravel().tolist() for line in lines]
+    return [coco.decode(coco.frPyObjects([ring], height, width))[..., 0] for ring in rings]
+
+
+def test_masks_are_polygons_in_yolo(tmp_path: Path) -> None:
+    """Without keypoints, as a line has a pose or a polygon."""
+    folder = exported(annotated(tmp_path, BOX, BOX_LABEL, OBJECT_MASK), tmp_path, "yolo")["yolo"]
+    assert not (folder / "object-masks").exists()
+    for split in ("train", "test"):
+        for image, lines in as_ultralytics(folder, split):
+            truth = MARKED[f"{split}/{image.name}"]
+            height, width = pixels_of(image.read_bytes()).shape[:2]
+            assert [int(line[0]) for line in lines] == list(truth.labels)
+            assert np.array_equal(drawn(lines, height, width), truth.masks())
+
+
+@given(
+    st.tuples(st.integers(1, 12), st.integers(1, 12)).flatmap(
+        lambda size: st.lists(
+            st.booleans(), min_size=math.prod(size), max_size=math.prod(size)
+        ).map(lambda flat: np.reshape(flat, size))
+    )
+)
+def test_a_polygon_is_drawn_as_the_mask_that_it_is_of(mask: Any) -> None:
+    """With holes, parts, parts in holes, and parts that touch in a corner. No line is a pose."""
+    png_of_mask = encoded(Image.fromarray(mask.astype(np.uint8)), "PNG")
+    objects = Objects([(0.0, 0.0, 1.0, 1.0)], [0], [png_of_mask])
+    sample = ExportSample("", "", [b""], "png", mask.shape, None, objects)
+    (numbers,) = outlines(sample)
+    line = [0.0, *(round(one, 6) for one in numbers)]
+    (found,) = drawn([line], *mask.shape)
+    assert np.array_equal(found, mask if mask.any() else np.ones_like(mask))
+    assert (len(line) - 5) % 3
 
 
 def test_the_yaml_of_yolo_may_have_any_class_name_and_a_validation_split(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_padding_is_ignored_by_both_readers_and_in_an_export(
         assert (masks[:, 30:] == 255).all()
         assert masks[:, 10:30].max() == 1
     shardprep.export(result.path, to="folder", out=tmp_path / "export")
-    files = sorted((tmp_path / "export").rglob("*-masks/*.png"))
+    files = sorted((tmp_path / "export").glob("class-masks/**/*.png"))
     assert sorted(file.read_bytes() for file in files) == sorted(
         one["segmentation_mask"][0] for one in stored.values()
     )

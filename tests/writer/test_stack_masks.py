@@ -427,7 +427,7 @@ def test_other_commands_take_masks_of_stacks(kidneys: Path, tmp_path: Path) -> N
     exported = shardprep.export(kidneys, to="folder", out=tmp_path / "exported").path
     for key, row in found.items():
         for i, mask in enumerate(row["segmentation_mask"]):
-            file = exported / f"train-masks/{key.rpartition('/')[2]}/{i:05d}.png"
+            file = exported / f"class-masks/train/{key.rpartition('/')[2]}/{i:05d}.png"
             assert file.read_bytes() == mask
     shardprep.report(kidneys, output=tmp_path / "report.html")
     (shown,) = (one for one in annotated_pictures(open_dataset(kidneys), 2) if "y_2" in one.title)

@@ -284,10 +284,18 @@ class _CellColumns:
                 self._apart[*opened.set_name, number].append((opened, name))
 
     def of(self, one: ChosenColumn, num_rows: int) -> dict[str, Texts]:
-        """Return the columns of cells of a column of images; SourceError if they are shorter."""
+        """Return the columns of cells of a column of images; SourceError if they are shorter.
+
+        Shapes of objects are read only if the recipe wants them: they may need much memory.
+        """
+        rules = self._files.recipe.rules
+        shapes = {".segmentation": rules.masks.is_given, ".keypoints": rules.points.is_given}
+        unread = tuple(name for name, is_wanted in shapes.items() if not is_wanted)
         own, word = one.opened, split_word(one.title)[0] or one.opened.set_name[1]
         chosen = []
         for name, number in own.arrays.cells.items():
+            if name.endswith(unread):
+                continue
             if number in (num_rows, UNKNOWN) and split_word(name)[0] in (None, word):
                 chosen.append((own, name))
             else:

@@ -150,8 +150,7 @@ def _lists_in(kind: Any, title: str) -> list[str]:
     if not pa.types.is_struct(inner) or inner.get_field_index("bytes") >= 0:
         return []
     fields = [one for one in inner if _is_list(kind) or _is_list(one.type)]
-    values = [one.type.value_type if _is_nested(one.type) else one.type for one in fields]
-    return [f"{title}.{f.name}" for f, one in zip(fields, values, strict=True) if _is_cell(one)]
+    return [f"{title}.{one.name}" for one in fields if _are_cells(one.type)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +320,14 @@ def _is_cell(kind: Any) -> bool:
         kind = kind.value_type
     is_text = types.is_string(kind) or types.is_large_string(kind)
     return bool(is_text or _is_number(kind) or types.is_temporal(kind) or types.is_decimal(kind))
+
+
+def _are_cells(kind: Any) -> bool:
+    """Return whether nested lists have cells, or COCO's run lengths."""
+    while _is_nested(kind) or (_is_list(kind) and pa.types.is_struct(kind.value_type)):
+        kind = kind.value_type
+    is_runs = pa.types.is_struct(kind) and {one.name for one in kind} == {"size", "counts"}
+    return is_runs or _is_cell(kind)
 
 
 def _numbers(value: Any) -> NDArray[Any] | None:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from shardprep.catalog.names import stem
 from shardprep.catalog.objects.annotated_frames import annotated_frames
+from shardprep.catalog.objects.exported_objects import as_exported
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
 from shardprep.catalog.objects.formats.box_format import check_boxes, image_size
 from shardprep.catalog.objects.formats.panoptic import masks_of_segments, with_segments
@@ -236,7 +237,7 @@ def _boxes_of(recipe: Recipe, rule: FormatRule, images: SourceImages) -> Found:
         keypoints=_has_keypoints(recipe),
         keeps_crowds=recipe.crowds == "ignore",
     )
-    found = read_boxes(rule, source)
+    found = as_exported(read_boxes(rule, source), images.documents.export_facts)
     if recipe.annotated_size == "file":
         return found
     annotations = [one and replace(one, size=None) for one in found.annotations]

@@ -51,8 +51,8 @@ def read_boxes(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def read_image_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
-    """Return the keypoints of all images by a rule of the kind "csv" or "labelme"."""
-    read = point_table.read if rule.kind == "csv" else labelme.read_points
+    """Return the keypoints of all images by a rule of the kind "csv", "column" or "labelme"."""
+    read = labelme.read_points if rule.kind == "labelme" else point_table.read
     return read(rule, source)
 
 

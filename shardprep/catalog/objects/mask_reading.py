@@ -90,7 +90,9 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
         raw = tuple(sorted(set(beside.class_of.values()), key=natural_order)) or (ONE_CLASS,)
         values, labels = _by_file(raw, values, of_image, images, naming, recipe.instances)
     else:
-        values = values.renamed(naming.class_map, naming.classes)
+        own = values.is_unnamed or values.is_binary
+        wanted = naming.classes if own else naming.wanted(naming.of(values.names))
+        values = values.renamed(naming.class_map, wanted)
         if values.is_unnamed:
             values = _with_hint(values, images.documents)
         if values.is_binary:

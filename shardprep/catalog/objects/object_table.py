@@ -135,6 +135,9 @@ class ObjectTable:
         self._points_of[row] = len(self._points), len(self._points) + len(values)
         self._points.extend(values)
 
+    def add_outline(self, row: int, outline: Outline) -> None:
+        self._outlines[row] = outline
+
     def lose_points(self, image: int, reason: str, count: int = 1) -> None:
         self._lost_points[image][reason] += count
 

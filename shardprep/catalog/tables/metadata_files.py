@@ -49,7 +49,7 @@ _OF_IMAGE = partial(json_rows, is_of_image=True)
 _PARQUET = b"PAR1"
 _OF_EXPORT = frozenset((
     "labels", "target", "classes", "columns", "boxes", "masks", "mask_values", "instances",
-    "points", "unlisted", "exclude", "images",
+    "points", "unlisted", "exclude", "images", "crowds",
 ))  # fmt: skip
 """Options that the facts of an export may set; a stranger may have written them."""
 _NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")
@@ -74,7 +74,7 @@ class Documents:
         if rules.labels.kind == "csv":
             return [self._with(self.table(rules.labels.table.files, self._wanted), rules.join)]
         if rules.labels.kind == "column":
-            return [self._only_table("labels", rules.labels.table.label_columns)]
+            return [self.only_table("labels", rules.labels.table.label_columns)]
         return self.tables if rules.labels.kind == "auto" else []
 
     @property
@@ -84,15 +84,21 @@ class Documents:
         further = recipe.pivot, recipe.group, recipe.rules.split.column
         return (named.id_column, *named.label_columns, *recipe.columns, *further)
 
-    def object_table(self, rule: FormatRule, columns: Sequence[str]) -> Table:
-        """Return the table of `--boxes`, with JSON lists of objects in its cells, or a row each."""
+    def object_table(
+        self, rule: FormatRule, columns: Sequence[str], further: Sequence[str]
+    ) -> Table:
+        """Return the table of `--boxes`, with JSON lists of objects in its cells, or a row each.
+
+        Of JSON, it has `columns`, and the lists beside them whose names end in `further`.
+        """
         if not rule.files:
-            return self._only_table("boxes", columns)
+            return self.only_table("boxes", columns)
         if "{" in (file := rule.files[0]) and file.lower().endswith(".json"):
-            return self._of_pattern(file, columns, object_rows)
+            return self._of_pattern(file, columns, partial(object_rows, further=further))
         return self.table(rule.files)
 
-    def _only_table(self, option: str, columns: Sequence[str]) -> Table:
+    def only_table(self, option: str, columns: Sequence[str]) -> Table:
+        """Return the columns of array files, or the only table."""
         tables = self.tables if self._columns is None else [self._columns]
         if len(tables) == 1:
             return self._with(tables[0], self._recipe.rules.join)
@@ -275,7 +281,8 @@ class Documents:
         recipe = self._recipe
         if name.lower().endswith(_JSON):
             return table_of(name, json_rows(data, name, columns), recipe.null)
-        return parse_table(data, name, has_header=recipe.header, null=recipe.null)
+        table = parse_table(data, name, has_header=recipe.header, null=recipe.null)
+        return table.read_from_cells() if self.export_layout else table
 
     def _members(self, file: str) -> list[Member]:
         end = f"/{composed(file)}"

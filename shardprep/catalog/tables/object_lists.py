@@ -12,6 +12,7 @@ import numpy as np
 
 from shardprep.catalog.tables.table import Rows, Table
 from shardprep.errors import SourceError
+from shardprep.recipe.object_rules import letters
 from shardprep.source.string_column import Texts
 from shardprep.storage.text_file import decoded
 
@@ -67,14 +68,26 @@ def paths_of_lists(value: Any, path: str = "", *, is_listed: bool = False) -> It
         yield path
 
 
-def object_rows(data: bytes, name: str, columns: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Return the values at paths in the document of an image, or all lists, as JSON in one row."""
+def object_rows(
+    data: bytes, name: str, columns: Sequence[str] = (), further: Sequence[str] = ()
+) -> list[dict[str, str]]:
+    """Return the values at paths in the document of an image as JSON in one row.
+
+    These are `columns`, and the fields beside them whose names end in `further`, or all lists.
+    """
     try:
         document = json.loads(decoded(data))
     except (ValueError, RecursionError) as error:
         raise SourceError(name, "is not JSON", "download or write it again") from error
-    lists = paths_of_lists(document)
-    paths = [*columns, *(one for one in lists if not columns or one.endswith("crowd"))]
+    paths = [*columns] or [*paths_of_lists(document)]
+    if columns:
+        start = columns[0].rpartition(".")[0]
+        inner = value_at(document, start.split(".") if start else ())
+        beside = inner[0] if isinstance(inner, list) and inner else inner
+        fields = beside if isinstance(beside, dict) else ()
+        paths += [
+            f"{start}.{one}".lstrip(".") for one in fields if letters(one).endswith((*further,))
+        ]
     values = {one: value_at(document, one.split(".")) for one in paths}
     return [{title: "" if one is None else json.dumps(one) for title, one in values.items()}]
 

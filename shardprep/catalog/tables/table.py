@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from shardprep.dataset.card import from_cell
 from shardprep.errors import SourceError
 from shardprep.source.string_column import Coded, Texts, release
 from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
@@ -142,6 +143,15 @@ class Table:
             for column in cast("Rows", self.rows).columns
         ]
         return replace(self, rows=Rows(columns, len(self.rows)))
+
+    def read_from_cells(self) -> Table:
+        """Return the table of an export without the marks of texts that could be formulas."""
+        columns = [
+            Texts.of(map(from_cell, one)) if pc.any(pc.starts_with(one.array, "'")).as_py() else one
+            for one in cast("Rows", self.rows).columns
+        ]
+        header = tuple(map(from_cell, self.header))
+        return replace(self, header=header, rows=Rows(columns, len(self.rows)))
 
     def parts_of_rows(self) -> Coded[str]:
         if not self.parts:

@@ -12,6 +12,7 @@ import pytest
 
 from shardprep.dataset import example, tfrecord
 from shardprep.errors import RecipeError, SourceError
+from shardprep.image.annotation_types import Polygons
 from tests.catalog.builders import catalog, facts_of
 from tests.support.arrays import parquet
 from tests.support.builders import jpeg
@@ -188,3 +189,59 @@ def test_lists_that_are_not_json_or_of_other_lengths_are_no_traceback(tmp_path: 
     members["a/3.json"] = b"{"
     with pytest.raises(SourceError, match=r"a/3.json: is not JSON"):
         catalog(tmp_path / "json", members, boxes="csv:{id}.json:id:xyxy(bbox):label")
+
+
+RINGS: list[list[Any]] = [[[[4, 3, 24, 3, 24, 33]] for _ in several] for several in OBJECTS]
+POSES: list[list[Any]] = [[[9.0, 8.0, 2, 5.0, 6.0, 1] for _ in several] for several in OBJECTS]
+"""A polygon and two keypoints of each object, as COCO writes them."""
+
+
+def shaped(start: str, **lists: list[list[Any]]) -> dict[str, bytes]:
+    """Return boxes with further lists in a Parquet file, or in the JSON of each image."""
+    rows = [
+        {"bbox": boxes("xywh")[i], "class": names()[i], **{k: one[i] for k, one in lists.items()}}
+        for i in range(4)
+    ]
+    if start == "column:":
+        return {"a.parquet": of(None, objects=rows)}
+    return beside(lambda i: {"objects": rows[i]})
+
+
+BESIDE = "csv:{folder}/{id}.json:{folder}/{id}:"
+
+
+@pytest.mark.parametrize("start", ["column:", BESIDE])
+def test_outlines_and_keypoints_beside_boxes_are_read(start: str, tmp_path: Path) -> None:
+    members = shaped(start, segmentation=RINGS, keypoints=POSES)
+    rule = f"{start}xywh(objects.bbox):objects.class"
+    made = catalog(tmp_path, members, boxes=rule, masks=rule, points=rule, instances=True)
+    keypoints = facts_of(made).spec.keypoints
+    assert keypoints is not None
+    assert keypoints.names == ("0", "1")
+    for item, several in zip(sorted(made.items, key=lambda one: one.key), OBJECTS, strict=True):
+        one = item.annotation
+        assert one is not None
+        assert one.keypoints is not None
+        assert [*map(len, (one.outlines, one.labels, one.keypoints))] == [len(several)] * 3
+        for outline, points in zip(one.outlines, one.keypoints, strict=True):
+            assert isinstance(outline, Polygons)
+            assert outline.rings[0].tolist() == [[4, 3], [24, 3], [24, 33]]
+            assert points.tolist() == [[9, 8, 2], [5, 6, 1]]
+    alone = catalog(tmp_path, members, boxes=rule)
+    assert facts_of(alone).spec.masks == "none"
+    assert facts_of(alone).spec.keypoints is None
+
+
+@pytest.mark.parametrize(
+    "odd", ["x", 7, {"size": [1], "counts": 5}, [["a"]], [[None]], {}, [[[1e999]]]]
+)
+def test_a_shape_that_is_none_is_an_object_without_outline_or_keypoints(
+    odd: Any, tmp_path: Path
+) -> None:
+    rings, poses = [[*one] for one in RINGS], [[*one] for one in POSES]
+    rings[0][0] = poses[0][0] = odd
+    rule = f"{BESIDE}xywh(objects.bbox):objects.class"
+    masks: dict[str, Any] = {"masks": rule, "instances": True, "max_dropped": 0.5}
+    members = shaped(BESIDE, segmentation=rings, keypoints=poses)
+    made = catalog(tmp_path, members, boxes=rule, points=rule, **masks)
+    assert facts_of(made).dropped == {"no outline": 1}

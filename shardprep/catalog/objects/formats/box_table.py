@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
+from operator import attrgetter
 
 import numpy as np
 
@@ -22,6 +24,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
     read_each,
 )
 from shardprep.catalog.objects.formats.box_format import SizeOf
+from shardprep.catalog.objects.formats.coco import outline_of
 from shardprep.catalog.objects.object_table import (
     MALFORMED,
     MOST_SIDE,
@@ -58,6 +61,13 @@ _OF_TENSORFLOW = frozenset(("filename", "class", "xmin", "ymin", "xmax", "ymax")
 """Columns of a table whose rows are always objects, even with one row for each image."""
 _PATH = re.compile("[./]")
 _TRUE = ("1", "true")
+_NO_SHAPE = (TypeError, ValueError, LookupError, OverflowError, RecursionError)
+_FURTHER: dict[str, Callable[[AnnotatedSource], bool]] = {
+    "iscrowd": attrgetter("keeps_crowds"),
+    "segmentation": attrgetter("outlines"),
+    "keypoints": attrgetter("keypoints"),
+}
+"""End of the name of a list beside the boxes → whether it is read. The values are COCO's."""
 _FORMS: dict[str, BoxForm] = {"parquet": "xywh", "webdataset": "yxyx"}
 """Layout of an export → form of its boxes."""
 _MOST_ODD = 0.01
@@ -74,7 +84,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the boxes of the table in row order; an empty cell means that a row has no box."""
     columns, label, index = rule.table.boxes, rule.table.label_column, source.index
     wanted = [*(columns.names if columns else ()), *filter(None, [label])]
-    table = source.documents.object_table(rule, wanted)
+    further = [name for name, is_wanted in _FURTHER.items() if is_wanted(source)]
+    table = source.documents.object_table(rule, wanted, further)
     columns = columns or _find_columns(table)
     table, lists = unfolded(table, columns.names)
     if not wanted:
@@ -111,8 +122,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         hint = f"write {other}({name}) or xyxy({name}) instead of {name}"
         raise SourceError(table.name, what, hint)
     form = form or "xyxy"
-    crowds = [one for one in lists if source.keeps_crowds and letters(one).endswith("iscrowd")]
-    objects = _objects(table, boxes, match, form, (label, *crowds[:1]))
+    beside = {one: title for one in further for title in lists if letters(title).endswith(one)}
+    objects = _objects(table, boxes, match, form, {"": label} | beside)
     objects.is_relative = is_relative
     for row, image in enumerate(match.key_of.tolist()):
         if image >= 0:
@@ -126,15 +137,16 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         [name for name, _ in table.parts] or [table.name],
         findings=findings,
         notation=BoxColumns(columns.names, form),
+        skeletons={} if source.keypoints else None,
         is_table=True,
     )
 
 
 def _objects(
-    table: Table, boxes: _Boxes, match: TableMatch, form: BoxForm, columns: Sequence[str]
+    table: Table, boxes: _Boxes, match: TableMatch, form: BoxForm, columns: Mapping[str, str]
 ) -> ObjectTable:
-    """Return the objects; `columns` are the class column, or "", and the crowd column, if any."""
-    objects, label = ObjectTable(len(match.row_of)), columns[0]
+    """Return the objects; `columns` are those of `_FURTHER`, and the column of classes by ""."""
+    objects, label = ObjectTable(len(match.row_of)), columns[""]
     place = table.column(label) if label else None
     if place is not None:
         table.check_quotes(table.header[place])
@@ -142,14 +154,31 @@ def _objects(
     classes = repeat(ONE_CLASS) if place is None else table.cells(place).take(rows)
     names = [own or cell for own, cell in zip(boxes.labels, classes, strict=False)]
     corners = box_format.corners(boxes.array(), form)
-    are_crowds = [table.cells(table.column(one)).take(rows) for one in columns[1:]]
-    crowds = bytes(cell in _TRUE for one in are_crowds for cell in one)
+    cells = {one: table.cells(table.column(columns[one])).take(rows) for one in columns if one}
+    crowds = bytes(cell in _TRUE for cell in cells.pop("iscrowd", ()))
     objects.extend(match.key_of[rows].tolist(), corners, objects.numbers_of(names), crowds)
+    for kind, several in cells.items():
+        _add_shapes(objects, several, is_keypoints=kind == "keypoints", is_y_first=form == "yxyx")
     for row, count in boxes.malformed.items():
         image = int(match.key_of[row])
         if image >= 0:
             objects.drop(image, MALFORMED, count)
     return objects
+
+
+def _add_shapes(
+    objects: ObjectTable, cells: Iterable[str], *, is_keypoints: bool, is_y_first: bool
+) -> None:
+    """Add the keypoints or outlines of all objects; what is not as COCO writes it is left out."""
+    x, y = (1, 0) if is_y_first else (0, 1)
+    for row, cell in enumerate(cells):
+        with contextlib.suppress(*_NO_SHAPE):
+            if not is_keypoints:
+                objects.add_outline(row, outline_of(json.loads(cell)))
+                continue
+            points = np.array(json.loads(cell), np.float64).reshape(-1, 3)
+            if np.isin(points[:, 2], (0, 1, 2)).all():
+                objects.add_points(row, points[:, [x, y, 2]].ravel().tolist())
 
 
 def _without_image(boxes: _Boxes, match: TableMatch) -> dict[str, int]:

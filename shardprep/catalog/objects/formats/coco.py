@@ -132,7 +132,7 @@ def _segment_of(entry: dict[str, Any]) -> Segment:
     return Segment(entry["id"])
 
 
-def _outline_of(shape: Any) -> Outline:
+def outline_of(shape: Any) -> Outline:
     """Return the polygons or run lengths of an object; their values are checked when drawn."""
     if isinstance(shape, dict):
         height, width = shape["size"]
@@ -148,7 +148,7 @@ def _outline_of(shape: Any) -> Outline:
     return Polygons(tuple(np.array(ring, np.float64).reshape(-1, 2) for ring in rings if ring))
 
 
-def _skeleton_of(entry: dict[str, Any]) -> tuple[Skeleton, int]:
+def skeleton_of(entry: dict[str, Any]) -> tuple[Skeleton, int]:
     """Return the keypoints of a category, and how many of its edges are not two keypoints.
 
     Edges are pairs of numbers from 1, or from 0 if one is 0.
@@ -272,7 +272,7 @@ class _Reader:
                 self._stuff.add(name)
             self._add_class(entry["id"], name, str(entry.get("supercategory") or ""))
             if self._source.keypoints and entry.get("keypoints") and name not in self._skeletons:
-                self._skeletons[name], num_bad = _skeleton_of(entry)
+                self._skeletons[name], num_bad = skeleton_of(entry)
                 if num_bad:
                     edges = f"{counted(num_bad, 'edge')} of the skeleton of {shown(name)!r}"
                     self._findings.append(f"{document.key}: {edges} left out")
@@ -296,7 +296,7 @@ class _Reader:
         if image in document.masks:
             outline = _segment_of(entry)
         elif shape and (self._source.outlines or not given):
-            outline = _outline_of(shape)
+            outline = outline_of(shape)
         if given:
             left, top, width, height = given
             box: Sequence[float] = (left, top, left + width, top + height)

@@ -26,7 +26,11 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
     A row with one keypoint adds it to its image. A row with several keypoints has all keypoints of
     its image: further rows are left out.
     """
-    table, index = source.documents.table(rule.files), source.index
+    documents, index = source.documents, source.index
+    is_named = bool(rule.files)
+    table = (
+        documents.table(rule.files) if is_named else documents.only_table("points", rule.columns)
+    )
     match = match_table(index, table, rule.id_column)
     if (match.key_of < 0).all():
         such = shown(match.rows_without_image[0]) if table.rows else "none"
@@ -48,7 +52,8 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
             for name, (x, y) in places.items()
         }
         if image < 0:
-            points.missing[next(texts)] += sum(any(pair) for pair in cells.values())
+            number = 0 if table.is_own else sum(any(pair) for pair in cells.values())
+            points.missing[next(texts)] += number  # a row of arrays may be of a mask
         elif is_whole and not words and image in points.listed:
             points.lose(image, REPEATED, sum(any(pair) for pair in cells.values()))
         else:
@@ -82,7 +87,8 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
         named = coverage(source.index, {row[place] for row in table.rows})
         if named.is_enough and not any(ids in pair for pair in pairs.values()):
             how = f"{table.name}: {len(pairs):,} x and y of {named}"
-            return [Sign("points", f"csv:{table.name}:{ids}", how)]
+            option = "column" if table.is_own else f"csv:{table.name}:{ids}"
+            return [Sign("points", option, how)]
     return []
 
 
