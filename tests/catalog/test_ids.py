@@ -276,32 +276,6 @@ def test_a_row_of_an_excluded_image_is_not_a_row_without_image(tmp_path: Path) -
     assert made.findings == ["1 row is of images that are left out: 1"]
 
 
-def test_a_class_or_separator_without_an_image_is_said(tmp_path: Path) -> None:
-    members = images("cat/1.jpg", "dog/2.jpg")
-    made = catalog(tmp_path, members, "folder", classes=("cat", "dog", "dgo"), separator="|")
-    assert made.findings == ["--separator: no label has '|'", "--classes: no image is of class dgo"]
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("mask_values", "0=background,1=x"),
-        ("instances", True),
-        ("crowds", "objects"),
-        ("rle", "row"),
-        ("annotated", "stored"),
-        ("min_visible", 0.5),
-        ("max_clipped", 1),
-    ],
-)
-def test_an_option_for_objects_without_objects_is_said(
-    tmp_path: Path, option: str, value: Any
-) -> None:
-    made = catalog(tmp_path, images("cat/1.jpg", "dog/2.jpg"), "folder", **{option: value})
-    said = f"--{option.replace('_', '-')} has no effect: nothing that it is for is stored"
-    assert made.findings == [said]
-
-
 def test_a_glob_that_fits_nothing_is_said(tmp_path: Path) -> None:
     notes, _ = notes_of(tmp_path, exclude=("a/1.jpg", "b/*"))
     assert notes == ["--exclude: b/* fits nothing"]

@@ -239,8 +239,10 @@ def _boxes_of(recipe: Recipe, rule: FormatRule, images: SourceImages) -> Found:
     found = read_boxes(rule, source)
     if recipe.annotated_size == "file":
         return found
+    idle = not any(one and one.size and not one.is_relative for one in found.annotations)
+    remark = f"{OptionName('annotated_size')} has no effect: no size is stated in pixels"
     annotations = [one and replace(one, size=None) for one in found.annotations]
-    return replace(found, annotations=annotations)
+    return replace(found, annotations=annotations, findings=[*found.findings, *[remark] * idle])
 
 
 def _shapes(recipe: Recipe, images: SourceImages, boxes: Found | None) -> Found | None:
