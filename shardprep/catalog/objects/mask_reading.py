@@ -31,6 +31,7 @@ from shardprep.catalog.objects.mask_values import (
 )
 from shardprep.catalog.objects.object_table import ONE_CLASS, UNKNOWN_CLASS, Found
 from shardprep.catalog.source_images import SourceImages
+from shardprep.catalog.stacks import spacings
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.targets import Naming
 from shardprep.errors import OptionName, SourceError, counted, some_of
@@ -99,6 +100,10 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     if values.present:
         of_file = dict(zip((member.key for member in used), values.present, strict=True))
         present = [tuple({c for m in members for c in of_file[m.key]}) for members in of_image]
+    found = [spacings([one, *beside.of(one.key)]) - {()} for one in members]
+    if odd := sum(len(one) > 1 for one in found):
+        what = f"{counted(odd, 'stack', 'has', 'have')} masks that state another spacing"
+        values = replace(values, findings=(*values.findings, f"{what}: they may not fit"))
     how = f"{counted(len(used), 'mask')} {recipe.masks}, {values.how}"
     files = [tuple(members) for members in of_image]
     return FileMasks(files, labels, present, values, raw, how, is_read=True)
