@@ -98,7 +98,9 @@ def found_columns(
     together = {title for one in found if one.strength > LIKELY for title in one.titles}
     together = set() if len(shown) == 1 else together
     together |= {str(one.options[0].get("pivot")) for one in found if one.options}
-    usual = [one for name in LABEL_COLUMNS for one in titles if one.lower() == name]
+    # The labels `y` of the images `x` in arrays; in tables, y is a place.
+    names = (*LABEL_COLUMNS, "y") if table.is_own and "x" not in titles else LABEL_COLUMNS
+    usual = [one for name in names for one in titles if one.lower() == name]
     for title in titles:
         counts = {name: n for name, n in cells[title].coded().counts().items() if name}
         if len(counts) < 2 or title in together:
@@ -113,7 +115,8 @@ def found_columns(
             kinds = [*([] if are_words else kinds), {"target": "text"}]  # or as often as classes
         if kinds == [{}] and _has_others_in_test(table, cells[title]):
             kinds = [{"target": "text"}, {}]
-        if title in usual[:1] or len(titles) == 1:
+        is_alone = len(titles) == 1 and not (table.is_own and is_about(title))
+        if title in usual[:1] or is_alone:
             strength = CERTAIN
         if [*shown] == [title]:
             strength = SHARED

@@ -56,7 +56,8 @@ _PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
 
 def by_tables(view: View) -> Sequence[Reading]:
     """Return the labels that tables state, where `auto` alone would miss them or take others."""
-    if not view.is_open(*_OPTIONS) or view.members.are_stacks.any() or not view.listing.others:
+    has_tables = view.listing.others or view.listing.columns is not None
+    if not (view.is_open(*_OPTIONS) and has_tables) or view.members.are_stacks.any():
         return []
     if readings := _of_tables(view, view.tables) or _of_channels(view):
         return readings
