@@ -17,7 +17,7 @@ from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of, unused_entries
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import TableMatch
+from shardprep.catalog.tables.row_matching import TableMatch, stated_splits
 from shardprep.errors import OptionError, OptionName, SourceError, counted, shown, some_of
 from shardprep.recipe.rules import GroupRule, SplitRule
 from shardprep.source.names import composed
@@ -57,8 +57,18 @@ def given_splits(
         return _listed_splits(index, rule, documents)
     by_folder = index.splits.filled("train")
     if rule.kind in ("folders", "ratio"):
-        return GivenSplits(by_folder)
+        return GivenSplits(by_folder, _idle_column(match, by_folder))
     return GivenSplits(Coded.of(_splits_by_table(rule, match, by_folder)))
+
+
+def _idle_column(match: TableMatch | None, by_folder: Coded[str | None]) -> list[str]:
+    """Return a remark on a column that states splits if all images are in one split."""
+    if match is None or len(by_folder.counts()) > 1:
+        return []
+    title, stated = stated_splits(match.table)
+    flag = OptionName("split", f"column:{title}")
+    is_idle = len(stated.counts()) > 1
+    return [f"column {title!r} of {match.table.name} states splits: {flag} uses it"] * is_idle
 
 
 def _splits_by_table(

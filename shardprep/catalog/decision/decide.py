@@ -17,7 +17,7 @@ from shardprep.catalog.decision.mask_evidence import mask_files
 from shardprep.catalog.decision.name_evidence import class_pictures, labels_by_names
 from shardprep.catalog.decision.sample_folders import samples
 from shardprep.catalog.decision.split_evidence import splits
-from shardprep.catalog.decision.table_evidence import by_tables
+from shardprep.catalog.decision.table_evidence import by_tables, splits_by_tables
 from shardprep.catalog.decision.target_images import target_images
 from shardprep.catalog.decision.unread_documents import unread_documents
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
@@ -25,7 +25,7 @@ from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, Sou
 
 STAGES: tuple[Stage, ...] = (
     copies, class_pictures, mask_files, target_images, variants, annotation_readings, samples,
-    splits, by_tables, labels_by_names, unread_documents,
+    splits, by_tables, labels_by_names, splits_by_tables, unread_documents,
 )  # fmt: skip
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_CHOICES = 4
