@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from shardprep.catalog.names import stem
 from shardprep.catalog.objects.annotated_frames import annotated_frames
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
-from shardprep.catalog.objects.formats.box_format import check_boxes, image_size
+from shardprep.catalog.objects.formats.box_format import check_boxes, check_outlines, image_size
 from shardprep.catalog.objects.formats.panoptic import masks_of_segments, with_segments
 from shardprep.catalog.objects.formats.rle_table import read_runs
 from shardprep.catalog.objects.image_points import FoundPoints
@@ -353,6 +353,8 @@ def _check_boxes(
     for option, found in named:
         if found is not None:
             check_boxes(found, option, images.index.keys, size_of, recipe.max_clipped)
+    if shapes is not None:
+        check_outlines(shapes, OptionName("masks", recipe.masks), images.index.keys)
 
 
 def _other_objects(recipe: Recipe) -> RecipeError:
