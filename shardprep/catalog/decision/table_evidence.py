@@ -93,10 +93,13 @@ def _of_channels(view: View) -> list[Reading]:
 
 
 def splits_by_tables(view: View) -> Sequence[Reading]:
-    """Return the splits that a table states, if it has no labels, and names nearly all images."""
+    """Return the splits that a table of labelled images states, if it has no labels itself."""
+    is_labelled = view.automatic.rule != "none" or view.recipe.is_annotated
     is_open = view.is_open("split", "join") and not view.index.splits.are_there.any()
     is_open = is_open and not view.members.are_stacks.any() and view.automatic.match is None
-    for table in view.tables if is_open and not view.recipe.labels.startswith("csv:") else ():
+    for table in (
+        view.tables if is_open and is_labelled and not view.recipe.labels.startswith("csv:") else ()
+    ):
         title, stated = stated_splits(table)
         with contextlib.suppress(SourceError):
             number = int((match_ids(view.index, table).row_of >= 0).sum()) if title else 0
