@@ -137,12 +137,23 @@ def _values(
     return detected_values(files, recipe.max_pixels, instances=instances)
 
 
+_MOST_SPARSE = 8
+"""Largest number for each value of masks that are taken as class numbers without a remark."""
+
+
 def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
     files = naming_files(values, documents)
     if not files:
         hint = f"masks: {NUMBERED}? {OptionName('instances')} keeps each apart"
-        is_numbered = are_numbers(values.present)
-        return replace(values, findings=(*values.findings, hint)) if is_numbered else values
+        known = sorted({one for several in values.present for one in several} - {0})
+        if known and max(known) > _MOST_SPARSE * len(known):
+            named = OptionName("mask_values", ",".join(f"{one}=NAME" for one in known[:3]))
+            hint = (
+                f"masks have only the values 0, {some_of([*map(str, known)])}: {named} names them"
+            )
+        elif not are_numbers(values.present):
+            return values
+        return replace(values, findings=(*values.findings, hint))
     flags = " or ".join(str(OptionName("mask_values", file)) for file in files[:2])
     hint = f"classes of masks are called by their values; {flags} names them"
     return replace(values, findings=(*values.findings, hint))
