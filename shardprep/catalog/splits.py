@@ -83,7 +83,7 @@ def _splits_by_table(
         of_rows = Coded(np.append(tables.codes, -1)[match.row_of], tables.values)
         yield from _filled(of_rows, match, by_folder)
         return
-    cells = match.cells(rule.column)
+    cells = match.single(rule.column)
     known = {*cells.firsts().values()}
     if unused := rule.places.keys() - known:
         there = some_of(_natural(known - {""}), _MOST_SHOWN)
@@ -181,7 +181,7 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
         hint += f"{OptionName('group')} 'regex:PATTERN'"
         raise SourceError(option, what, hint)
     else:
-        groups = match.cells(rule.text)
+        groups = match.single(rule.text)
     if not any(groups.firsts().values()):
         raise SourceError(option, f"gives no image a group; a key looks like {keys[0]}")
     return groups

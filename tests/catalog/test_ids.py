@@ -253,6 +253,21 @@ def test_auto_asks_instead_of_taking_prefixes_if_ids_nearly_fit(tmp_path: Path) 
         catalog(tmp_path, members | {"labels.csv": labels("ab", ids)})
 
 
+@pytest.mark.parametrize("options", [{"group": "site"}, {"split": "column:split"}])
+def test_rows_of_an_image_with_other_groups_or_splits_are_an_error(
+    options: dict[str, str], tmp_path: Path
+) -> None:
+    rows = [f"{i},{'ab'[i % 2]},s{i},train" for i in IDS]
+    table = ["id,label,site,split", *rows, "0,a,s0,train"]
+    members = images(*(f"all/{i}.jpg" for i in IDS)) | {"t.csv": "\n".join(table).encode()}
+    assert len(catalog(tmp_path / "1", members, "csv:t.csv:id:label", **options).items) == 6
+    members["t.csv"] += b"\n0,a,s1,test"
+    with pytest.raises(
+        SourceError, match=r"t\.csv: gives an image 's?0?(train)?' and .*rows 1 and"
+    ):
+        catalog(tmp_path / "2", members, "csv:t.csv:id:label", **options)
+
+
 # Accounts
 
 

@@ -49,6 +49,18 @@ class TableMatch:
         codes = np.append(cells.codes, -1)[self.row_of]  # −1 is the last row
         return Coded(codes, cells.values).filled("")
 
+    def single(self, column: str) -> Coded[str]:
+        """Return `cells`; SourceError if an image has rows with different cells."""
+        every, found = self.table.cells(self.table.column(column)).coded(), self.cells(column)
+        rows = np.flatnonzero(self.key_of >= 0)
+        first = self.row_of[self.key_of[rows]]
+        if len(others := np.flatnonzero(every.codes[rows] != every.codes[first])):
+            one, two = int(first[others[0]]), int(rows[others[0]])
+            cells = f"{every[one]!r} and {every[two]!r}"
+            what = f"gives an image {cells} in column {column!r} (rows {one + 1} and {two + 1})"
+            raise SourceError(self.table.name, what, "give each image one")
+        return found
+
 
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
     """Match the rows of a table to images; `id_column` "" means to detect the column."""
