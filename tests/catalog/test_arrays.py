@@ -573,6 +573,43 @@ def test_a_flipped_bit_never_gives_a_traceback(form: str, part: int, tmp_path: P
             assert listed.images
 
 
+@pytest.mark.parametrize(
+    ("labels", "note"),
+    [
+        (np.arange(6), "y.npy:y (6,) not used: a column has one axis, and as many rows as"),
+        (np.eye(7), "y.npy (7, 7) not used: a column has one axis, and as many rows as"),
+        (np.zeros(7, "u1,u1"), "left out y.npy: "),
+        (np.arange(7)[:, None], ""),
+    ],
+)
+def test_an_array_of_labels_that_does_not_fit_is_a_note(
+    labels: Array, note: str, tmp_path: Path
+) -> None:
+    source = write_folder(tmp_path / "in", {"x.npy": npy(GREY), "y.npy": npy(labels)})
+    made = built(source, tmp_path / "out")
+    found = [one for one in made.notes if "not used" in one or "left out" in one]
+    assert [one[: len(note)] for one in found] == ([note] if note else [])
+
+
+def test_two_arrays_in_one_file_are_an_error(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.npy", npy(GREY) + npy(GREY))
+    with pytest.raises(ShardprepError, match=r"a\.npy: holds several arrays; save each in a file"):
+        built(source, tmp_path / "out")
+
+
+def test_a_damaged_npz_of_one_sample_is_rejected(tmp_path: Path) -> None:
+    files = {f"{i}.npz": npz(x=GREY) for i in range(3)}
+    files["2.npz"] = cut(files["2.npz"])
+    source = write_folder(tmp_path / "in", files)
+    made = built(source, tmp_path / "out", images="*.npz:x:THW", labels="none", max_rejected=1.0)
+    found = statuses(made)
+    assert [found[f"{i}.npz/x.npy"][0] for i in range(2)] == ["written"] * 2
+    assert found["2.npz"][0] == "rejected"
+    assert "truncated" in found["2.npz"][1]
+    with pytest.raises(ShardprepError, match="truncated"):
+        built(source, tmp_path / "rows", images="*.npz:x:NHW", labels="none")
+
+
 # --- everything else follows ---
 
 
