@@ -163,7 +163,9 @@ def unused_tables(
             if not own.are_there.all():
                 remarks.append(f"{table.name} is not used: {error.what}")
             continue
-        except SourceError:
+        except SourceError as error:
+            if not own.are_there.any() and {*map(str.lower, table.header)} & {*LABEL_COLUMNS}:
+                remarks.append(f"{table.name} is not used: {error.what}")
             continue
         if number := int((are_named & ~own.are_there).sum()):
             named = counted(number, "image", "stays", "stay")

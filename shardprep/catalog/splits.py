@@ -17,7 +17,7 @@ from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of, unused_entries
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import TableMatch, stated_splits
+from shardprep.catalog.tables.row_matching import TableMatch, is_of_splits
 from shardprep.errors import OptionError, OptionName, SourceError, counted, shown, some_of
 from shardprep.recipe.rules import GroupRule, SplitRule
 from shardprep.source.names import composed
@@ -65,10 +65,15 @@ def _idle_column(match: TableMatch | None, by_folder: Coded[str | None]) -> list
     """Return a remark on a column that states splits if all images are in one split."""
     if match is None or len(by_folder.counts()) > 1:
         return []
-    title, stated = stated_splits(match.table)
-    flag = OptionName("split", f"column:{title}")
-    is_idle = len(stated.counts()) > 1
-    return [f"column {title!r} of {match.table.name} states splits: {flag} uses it"] * is_idle
+    notes = []
+    for title in match.table.header:
+        cells = match.cells(title).counts().keys() - {""} if is_of_splits(title) else set()
+        odd = _natural(one for one in cells if given_split([one]) is None)
+        if len(odd) < len(cells) > 1:
+            places = f":{','.join(f'{one}=SPLIT' for one in odd)}" if odd else ""
+            flag = OptionName("split", f"column:{title}{places}")
+            notes.append(f"column {title!r} of {match.table.name} states splits: {flag} uses it")
+    return notes
 
 
 def _splits_by_table(

@@ -276,6 +276,20 @@ def test_a_column_that_states_splits_is_used_or_noted(title: str, tmp_path: Path
     assert [used.facts[name]["split"] for name in names] == splits
 
 
+def test_a_column_with_another_word_than_splits_is_noted(tmp_path: Path) -> None:
+    tables = {"meta.csv": ["id,label,split", *_rows("a b", "train test holdout")]}
+    found = _outcome(tmp_path, [name.replace("train", "all") for name in _NAMES], tables)
+    flag = "--split column:split:holdout=SPLIT"
+    assert f"column 'split' of meta.csv states splits: {flag} uses it" in found.notes
+
+
+def test_a_table_with_labels_that_names_no_image_is_noted(tmp_path: Path) -> None:
+    rows = [f"other-{i},{i % 2}" for i in range(8)]
+    found = _outcome(tmp_path, _NAMES, {"meta.csv": ["id,label", *rows]})
+    what = "none of its columns has names of images in the source"
+    assert f"meta.csv is not used: {what}" in found.notes
+
+
 def test_a_table_of_splits_divides_images_of_class_folders(tmp_path: Path) -> None:
     names = [f"{'ab'[i // 4]}/{100 + i}.jpg" for i in range(8)]
     found = _outcome(tmp_path, names, {"meta.csv": ["id,split", *_rows(" ".join(_STATED))]})

@@ -104,10 +104,15 @@ def _origins(table: Table) -> Coded[Origin]:
     return Coded.of(one._replace(split=split) for one, split in pairs)
 
 
+def is_of_splits(title: str) -> bool:
+    """Return whether a column with this title states splits if its cells name them."""
+    return title.lower() in _SPLIT_COLUMNS
+
+
 def stated_splits(table: Table) -> tuple[str, Coded[str | None]]:
     """Return the column that states a split in each row, and these splits; "" without one."""
     for place, title in enumerate(table.header):
-        if title.lower() in _SPLIT_COLUMNS:
+        if is_of_splits(title):
             stated = table.cells(place).coded().map(lambda cell: given_split([cell]))
             if len(stated) and stated.are_there.all():
                 return title, stated
