@@ -70,7 +70,8 @@ def _idle_column(match: TableMatch | None, by_folder: Coded[str | None]) -> list
         cells = match.cells(title).counts().keys() - {""} if is_of_splits(title) else set()
         odd = _natural(one for one in cells if given_split([one]) is None)
         if len(odd) < len(cells) > 1:
-            places = f":{','.join(f'{one}=SPLIT' for one in odd)}" if odd else ""
+            pairs = (f"{one}={given_split([one]) or 'SPLIT'}" for one in _natural(cells))
+            places = f":{','.join(pairs)}" if odd else ""
             flag = OptionName("split", f"column:{title}{places}")
             notes.append(f"column {title!r} of {match.table.name} states splits: {flag} uses it")
     return notes

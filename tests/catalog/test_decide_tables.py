@@ -279,7 +279,7 @@ def test_a_column_that_states_splits_is_used_or_noted(title: str, tmp_path: Path
 def test_a_column_with_another_word_than_splits_is_noted(tmp_path: Path) -> None:
     tables = {"meta.csv": ["id,label,split", *_rows("a b", "train test holdout")]}
     found = _outcome(tmp_path, [name.replace("train", "all") for name in _NAMES], tables)
-    flag = "--split column:split:holdout=SPLIT"
+    flag = "--split column:split:holdout=SPLIT,test=test,train=train"
     assert f"column 'split' of meta.csv states splits: {flag} uses it" in found.notes
 
 
