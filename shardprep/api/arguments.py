@@ -89,6 +89,9 @@ def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
     from shardprep.source.kaggle.ref import is_ref, parse_ref
 
     if not is_ref(source):
+        if refresh:
+            what = f"{source} is not downloaded from Kaggle"
+            raise RecipeError(OptionName("refresh"), what, "leave it out")
         return source
     place, _ = downloaded(parse_ref(source), watch, refresh=refresh)
     return str(place)

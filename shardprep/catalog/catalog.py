@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
+from shardprep.catalog.idle_options import Found, idle_options
 from shardprep.catalog.items import Items
 from shardprep.catalog.labels import ENOUGH, Labelling, label_by_table
 from shardprep.catalog.names import words_of_split
@@ -63,17 +63,11 @@ from shardprep.dataset.schema import IMAGES, Feature, TargetKind
 from shardprep.errors import OptionName, SourceError, concise, counted, shown, some_of
 from shardprep.image.annotation_types import Annotation
 from shardprep.image.tiles import tile_spec
-from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
 from shardprep.source.string_column import Coded, Texts
 
-_OF_OBJECTS = (
-    "mask_values", "instances", "crowds", "rle", "annotated", "annotated_size", "min_visible",
-    "max_clipped", "max_dropped",
-)  # fmt: skip
-"""Options for objects and masks."""
 _NO_LABEL, _NO_TARGET = "no label", "no target image"
 TILE_COLUMNS = (Column("tile/y", "int64"), Column("tile/x", "int64"))
 """First row and first column of a tile in its upright image."""
@@ -189,7 +183,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     if beside.files is not None or beside.segments:
         used = {one.key for several in items.companions.firsts().values() for one in several}
         others += beside.unused(set(index.keys), used)
-    findings = _findings(wanted, targets, annotated, (items, unlabelled))
+    findings = _findings(Found(wanted, match, targets, annotated), items, unlabelled)
     lost, more = _without_left_out((*labelling.rows_without_image, *rows.without_image), wanted)
     findings += [*rows.findings, *wanted.notes, *notes, *more]
     return Catalog(
@@ -367,14 +361,9 @@ def _without(items: Items, lacks: Coded[str], source: str) -> tuple[Items, list[
     return items.take(np.flatnonzero(~out)), [skipped(member, lack) for member, lack in pairs]
 
 
-def _findings(
-    wanted: SourceImages,
-    targets: Targets,
-    annotated: Annotated | None,
-    made: tuple[Items, Sequence[Skipped]],
-) -> list[str]:
+def _findings(found: Found, items: Items, unlabelled: Sequence[Skipped]) -> list[str]:
+    wanted, targets, annotated = found.wanted, found.targets, found.annotated
     recipe, listing, labelling = wanted.recipe, wanted.listing, wanted.labelling
-    items, unlabelled = made
     findings = [*listing.notes, *labelling.remarks, *targets.findings]
     if num_links := num_links_outside(listing):
         links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
@@ -385,7 +374,7 @@ def _findings(
         unmapped = tuple(n for n in annotated.unmapped if not has_labels or n in unmapped)
     if unmapped:
         findings.append(f"{OptionName('class_map')}: no class is called {some_of(unmapped)}")
-    findings += _without_effect(recipe, labelling, targets, annotated)
+    findings += idle_options(found)
     if recipe.rules.group.kind != "none":
         findings += group_findings(items, recipe.rules.group.text, recipe.rules.split.ratios)
     patterns: list[str] = []
@@ -401,30 +390,6 @@ def _findings(
         findings += [*labelling.findings, *mask_findings(wanted.index.keys)]
         patterns = stack_patterns(wanted.index.keys, wanted.tables)
     return findings + stack_findings(items.members, patterns)
-
-
-def _without_effect(
-    recipe: Recipe, labelling: Labelling, targets: Targets, annotated: Annotated | None
-) -> list[str]:
-    """Return remarks on options that name nothing in the source, or for which it has nothing."""
-    findings = [
-        f"{OptionName(one)} has no effect: nothing that it is for is stored"
-        for one in (_OF_OBJECTS if annotated is None else ())
-        if getattr(recipe, one) != BUILD_DEFAULTS[one]
-    ]
-    cells = [*labelling.names.counts(), *chain(*labelling.cells.values())]
-    if recipe.separator and not any(recipe.separator in str(cell) for cell in cells):
-        findings.append(f"{OptionName('separator')}: no label has {recipe.separator!r}")
-    if targets.kind in ("class", "multilabel") and annotated is None:
-        used = {
-            i
-            for one in targets.values.counts()
-            for i in (one if isinstance(one, tuple) else (one,))
-        }
-        unused = [name for name in recipe.classes if targets.names.index(name) not in used]
-        if unused:
-            findings.append(f"{OptionName('classes')}: no image is of class {some_of(unused)}")
-    return findings
 
 
 def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, index: KeyIndex) -> None:

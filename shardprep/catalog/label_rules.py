@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -150,23 +149,41 @@ def unused_tables(
     index: KeyIndex, labelling: Labelling, tables: Sequence[Table]
 ) -> tuple[str, ...]:
     """Return a remark on each table that labels images which stay unlabelled."""
-    remarks = []
+    remarks, own = [], labelling.names
     for table in tables:
-        if SUBMISSION.search(table.name) or labelling.names.are_there.all():
+        if SUBMISSION.search(table.name):
             continue
-        with contextlib.suppress(SourceError):
-            try:
-                are_named = label_by_table(index, table, CsvRule((table.name,))).names.are_there
-            except TwoLabelsError:
-                are_named = match_table(index, table).row_of >= 0
-            except AmbiguousIdError as error:
+        names = Coded[Cell | None].of([])
+        try:
+            names = label_by_table(index, table, CsvRule((table.name,))).names
+            are_named = names.are_there
+        except TwoLabelsError:
+            are_named = match_table(index, table).row_of >= 0
+        except AmbiguousIdError as error:
+            if not own.are_there.all():
                 remarks.append(f"{table.name} is not used: {error.what}")
-                continue
-            number = int((are_named & ~labelling.names.are_there).sum())
-            if number:
-                named = counted(number, "image", "stays", "stay")
-                remarks.append(f"{table.name} is not used; {named} unlabelled that it labels")
+            continue
+        except SourceError as error:
+            if not own.are_there.any() and {*map(str.lower, table.header)} & {*LABEL_COLUMNS}:
+                remarks.append(f"{table.name} is not used: {error.what}")
+            continue
+        if number := int((are_named & ~own.are_there).sum()):
+            named = counted(number, "image", "stays", "stay")
+            remarks.append(f"{table.name} is not used; {named} unlabelled that it labels")
+        elif number := _num_other(names, own):
+            what = f"it gives {counted(number, 'image')} another label"
+            remarks.append(f"{table.name} is not used; {what}")
     return tuple(remarks)
+
+
+def _num_other(names: Coded[Cell | None], own: Coded[Cell | None]) -> int:
+    """Return how many images get another class, if the two labellings have a class in common."""
+    known = {name: code for code, name in enumerate(own.values)}
+    codes = np.array([*(known.get(name, -2) for name in names.values), -1])
+    if not len(names) or not (codes >= 0).any():
+        return 0
+    are_both = names.are_there & own.are_there
+    return int((codes[names.codes] != own.codes)[are_both].sum())
 
 
 def _nearly_fitting(index: KeyIndex, table: Table) -> list[SourceError]:

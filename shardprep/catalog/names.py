@@ -269,7 +269,7 @@ def stated_split(folder: str) -> str | None:
 
 
 _NUMBER = re.compile(
-    r"((?:(?:^|(?<=[_/=(\[,]))-)?(?:(?<![0-9]\.)[0-9]+\.[0-9]+(?!\.?[0-9])|[0-9]+))"
+    r"((?:(?:^|(?<=[_/=(\[, ]))[-\u2212])?(?:(?<![0-9]\.)[0-9]+\.[0-9]+(?!\.?[0-9])|[0-9]+))"
 )
 """A number: a sign only begins a word, and the dots of 1.10.2 are not decimal points."""
 _NINES = str.maketrans("0123456789", "9876543210")
@@ -287,9 +287,9 @@ def natural_order(name: str) -> tuple[tuple[tuple[int, int, int, str, str], ...]
 
 def _by_value(number: str) -> tuple[int, int, int, str, str]:
     """Return a sort key that orders numbers by value; `int` refuses very long ones."""
-    whole, _, fraction = number.lstrip("-").partition(".")
+    whole, _, fraction = number.lstrip("-\u2212").partition(".")
     whole, fraction = whole.lstrip("0"), fraction.rstrip("0")
-    if number[0] != "-":
+    if number[0].isdigit():
         return 0, 0, len(whole), whole, fraction
     return 0, -1, -len(whole), whole.translate(_NINES), f"{fraction.translate(_NINES)}~"
 

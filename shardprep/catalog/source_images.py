@@ -15,7 +15,7 @@ import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing, with_arrays
 from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
-from shardprep.catalog.arrays.opened_files import OWN_DATASET
+from shardprep.catalog.arrays.opened_files import OWN_DATASET, is_named_by
 from shardprep.catalog.decision.decide import decide
 from shardprep.catalog.decision.mask_evidence import asked_masks
 from shardprep.catalog.decision.view import View
@@ -138,7 +138,11 @@ def _scope(recipe: Recipe) -> Scope:
         is_out = is_by_folder and not any(matched(names, recipe.include, "include"))
         return NOT_INCLUDED if is_out else ""
 
-    scope = Scope(outputs(recipe), recipe.root, is_named, unwanted)
+    def is_sample(key: str) -> bool:
+        layouts = [one.layout for one in recipe.rules.images if is_named_by(one.file, key)]
+        return bool(layouts) and all(one.isalpha() and "N" not in one for one in layouts)
+
+    scope = Scope(outputs(recipe), recipe.root, is_named, unwanted, is_sample)
     return scope
 
 

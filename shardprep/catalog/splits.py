@@ -17,7 +17,7 @@ from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of, unused_entries
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.catalog.tables.row_matching import TableMatch
+from shardprep.catalog.tables.row_matching import TableMatch, is_of_splits
 from shardprep.errors import OptionError, OptionName, SourceError, counted, shown, some_of
 from shardprep.recipe.rules import GroupRule, SplitRule
 from shardprep.source.names import composed
@@ -57,8 +57,24 @@ def given_splits(
         return _listed_splits(index, rule, documents)
     by_folder = index.splits.filled("train")
     if rule.kind in ("folders", "ratio"):
-        return GivenSplits(by_folder)
+        return GivenSplits(by_folder, _idle_column(match, by_folder))
     return GivenSplits(Coded.of(_splits_by_table(rule, match, by_folder)))
+
+
+def _idle_column(match: TableMatch | None, by_folder: Coded[str | None]) -> list[str]:
+    """Return a remark on a column that states splits if all images are in one split."""
+    if match is None or len(by_folder.counts()) > 1:
+        return []
+    notes = []
+    for title in match.table.header:
+        cells = match.cells(title).counts().keys() - {""} if is_of_splits(title) else set()
+        odd = _natural(one for one in cells if given_split([one]) is None)
+        if len(odd) < len(cells) > 1:
+            pairs = (f"{one}={given_split([one]) or 'SPLIT'}" for one in _natural(cells))
+            places = f":{','.join(pairs)}" if odd else ""
+            flag = OptionName("split", f"column:{title}{places}")
+            notes.append(f"column {title!r} of {match.table.name} states splits: {flag} uses it")
+    return notes
 
 
 def _splits_by_table(
@@ -73,7 +89,7 @@ def _splits_by_table(
         of_rows = Coded(np.append(tables.codes, -1)[match.row_of], tables.values)
         yield from _filled(of_rows, match, by_folder)
         return
-    cells = match.cells(rule.column)
+    cells = match.single(rule.column)
     known = {*cells.firsts().values()}
     if unused := rule.places.keys() - known:
         there = some_of(_natural(known - {""}), _MOST_SHOWN)
@@ -171,7 +187,7 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
         hint += f"{OptionName('group')} 'regex:PATTERN'"
         raise SourceError(option, what, hint)
     else:
-        groups = match.cells(rule.text)
+        groups = match.single(rule.text)
     if not any(groups.firsts().values()):
         raise SourceError(option, f"gives no image a group; a key looks like {keys[0]}")
     return groups

@@ -79,7 +79,8 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
         files = _single(images.take(np.array(rows)), order, _turns(images, rows))
         first = images[rows[0]].extent
         own = first if isinstance(first, StackExtent) else StackExtent(files)
-        extent = replace(own, members=files, has_channels=bool(order))
+        spacing = own.spacing if len(spacings(images[row] for row in rows)) < 2 else _UNKNOWN
+        extent = replace(own, members=files, has_channels=bool(order), spacing=spacing)
         member = Member(str(sample), extent)
         there = [channels[row] for row in rows] if order else []
         if not files:
@@ -104,6 +105,13 @@ def _turns(images: Members, rows: Sequence[int]) -> set[tuple[str, ...]]:
     """Return the known directions of the axes of volumes."""
     extents = (images[row].extent for row in rows)
     return {one.directions for one in extents if isinstance(one, StackExtent)} - {()}
+
+
+def spacings(members: Iterable[Member]) -> set[tuple[float, ...]]:
+    """Return the spacings that volumes state, to three digits; () if one of them states none."""
+    extents = (one.extent for one in members)
+    stated = (one.spacing for one in extents if isinstance(one, StackExtent))
+    return {tuple(float(f"{value:.3g}") for value in one) for one in stated}
 
 
 def _single(members: Members, channels: Sequence[str], turns: Collection[object]) -> Members:
@@ -249,7 +257,11 @@ def stack_findings(members: Members, patterns: Sequence[str]) -> list[str]:
         lengths = f"{numbers.min():,} to {numbers.max():,} images, median {median:,}"
         if numbers.min() == numbers.max():
             lengths = counted(median, "image")
-        return [f"{counted(len(members), 'stack')} of {lengths}"]
+        extents = [one.extent for one in members]
+        joined = [one.spacing for one in extents if isinstance(one, StackExtent)].count(_UNKNOWN)
+        what = f"{counted(joined, 'stack', 'joins', 'join')} files that state different spacings"
+        remark = f"{what}: they may not fit, and no spacing is stored"
+        return [f"{counted(len(members), 'stack')} of {lengths}", *[remark] * (joined > 0)]
     what = "would store the images of a sample as one example"
     return [f"{OptionName('stack', one)} {what}" for one in patterns]
 

@@ -150,8 +150,10 @@ def frame_files(data: bytes, number: int) -> Iterator[bytes]:
         yield out.getvalue()
 
 
-_PLACE_TAGS: Final = ("ImagePositionPatient", "ImageOrientationPatient", "InstanceNumber")
-_OWNER_TAGS: Final = ("SeriesInstanceUID", "PatientID")
+_PLACE_TAGS: Final = (
+    "ImagePositionPatient", "ImageOrientationPatient", "InstanceNumber", "PixelSpacing",
+)  # fmt: skip
+_OWNER_TAGS: Final = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
 _PLACE_BYTES: Final = 256 << 10
 """Bytes of a file that are searched for these elements, which precede the pixels."""
 _SAME_DIRECTION: Final = 1e-3
@@ -164,26 +166,37 @@ class SlicePlace(NamedTuple):
     position: tuple[float, ...]
     orientation: tuple[float, ...]
     number: tuple[float, ...]
-    owner: tuple[str, ...] = ("", "")
-    """Series and patient."""
+    spacing: tuple[float, ...] = ()
+    owner: tuple[str, ...] = ("", "", "", "")
+    """Patient, study, series and image."""
 
     @classmethod
     def of(cls, head: bytes) -> SlicePlace:
         """Return the place in a header, from the first bytes of a file."""
         texts = header_texts(head[:_PLACE_BYTES], (*_PLACE_TAGS, *_OWNER_TAGS))
-        position, orientation, number = map(_numbers, texts, (3, 6, 1))
-        return cls(position, orientation, number, (*texts[3:],))
+        position, orientation, number, spacing = map(_numbers, texts, (3, 6, 1, 2))
+        return cls(position, orientation, number, spacing, (*texts[len(_PLACE_TAGS) :],))
 
 
-def mixture(places: Sequence[SlicePlace]) -> str:
-    """Return "2 patients" or "2 series" if the slices of a sample are of several, or "".
+def mixture(places: Sequence[SlicePlace], *, is_series: bool) -> str:
+    """Return a text such as "2 patients" if the images of a sample do not belong together, or "".
 
-    A series of its own for each slice says nothing: some anonymised files have it.
+    Images that are no series are channels, which have a patient in common. A series of its own for
+    each slice says nothing: some anonymised files have it. The same is true of other elements.
     """
-    series, patients = (len({one.owner[i] for one in places}) for i in range(2))
-    if patients > 1:
-        return f"{patients} patients"
-    return f"{series} series" if 1 < series < len(places) else ""
+    patients, *owners, images = zip(*(one.owner for one in places), strict=True)
+    if (number := len({*patients})) > 1 or not is_series:
+        return f"{number} patients" if number > 1 else ""
+    turns = [np.round(one.orientation, 2).tobytes() for one in places]
+    for noun, values in zip(("studies", "series", "directions"), (*owners, turns), strict=True):
+        if 1 < (number := len({*values})) < len(places):
+            return f"{number} {noun}"
+    if (number := len({tuple(np.round(one.spacing, 3)) for one in places} - {()})) > 1:
+        return f"{number} pixel spacings"
+    spots = [(one.position, one.number) for one in places]
+    is_twice = 1 < len({*spots}) < len({*zip(spots, images, strict=True)})
+    has_numbers = all(one.number for one in places)
+    return "several at one place with one InstanceNumber" if is_twice and has_numbers else ""
 
 
 def series_order(places: Sequence[SlicePlace]) -> list[int]:

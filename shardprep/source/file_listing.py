@@ -47,6 +47,8 @@ class Scope:
     """Tells whether a file that is not below `root` is needed, for example as a table."""
     unwanted: Callable[[str], str] = lambda _: ""
     """Returns why an archive that cannot be opened has no wanted image, or "" if it may have."""
+    is_sample: Callable[[str], bool] = lambda _: False
+    """Tells whether an archive is a file of one sample, which is rejected if it is damaged."""
 
     def is_outside(self, key: str) -> bool:
         """Return True if neither the file or folder nor anything in it is below `root`."""

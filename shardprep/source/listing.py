@@ -35,6 +35,7 @@ from shardprep.source.byte_range import (
     UNPACK_ERRORS,
     MemberError,
     PlainExtent,
+    RefusedExtent,
     StoredExtent,
 )
 from shardprep.source.containers import entries
@@ -261,12 +262,15 @@ class _Walk:
         try:
             return self.archive(extent, key, f"{key}/", depth + 1, head)
         except SourceError as error:
-            reason = self.scope.unwanted(key)
-            if not reason:
+            reason, is_sample = self.scope.unwanted(key), self.scope.is_sample(key)
+            if not (reason or is_sample):
                 raise
             vars(self.budget).update(before)
             self.unopened.append(f"{key}/")
-            self.skip(key, reason, extent.num_bytes, f"{error.where}: {error.what}")
+            if reason:
+                self.skip(key, reason, extent.num_bytes, f"{error.where}: {error.what}")
+            else:
+                self.images.add(key, RefusedExtent(extent.num_bytes, error.what))
             return True
 
     def archive(

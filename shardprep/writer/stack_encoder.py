@@ -114,6 +114,7 @@ class _StackReader:
         self.levels: set[Levels] = set()
         self._measure = replace(spec, size=(1, 1), fit="stretch", format="raw", depth=8)
         self._places: list[SlicePlace] = []
+        self._has_levels: set[bool] = set()
 
     @property
     def only_measures(self) -> bool:
@@ -129,19 +130,17 @@ class _StackReader:
             return image
         if image.levels is not None:
             self.levels.add(image.levels)
+        if fault := self._fault(image):
+            return Rejection("bad_stack", fault)
         if self.only_measures:
             self._images.clear()
             return None
-        if self._is_series and is_dicom(data):
+        if is_dicom(data):
             from shardprep.image.dicom import SlicePlace
 
             self._places.append(SlicePlace.of(data))
         self._images.append(image)
         self._num_stored += len(image.data)
-        first = self._images[0]
-        if (image.height, image.width) != (first.height, first.width):
-            what = f"is {image.width}x{image.height} pixels, the first image "
-            return Rejection("bad_stack", f"{what}{first.width}x{first.height}; give --size")
         if len(self._images) * image.height * image.width > MAX_STACK_PIXELS:
             what = f"with this image, the stack has more than {MAX_STACK_PIXELS:,} pixels"
             return Rejection("too_many_pixels", what)
@@ -150,6 +149,22 @@ class _StackReader:
             return Rejection("bad_stack", what)
         return None
 
+    def _fault(self, image: ProcessedImage) -> str:
+        """Return how an image differs from the images before it, or ""."""
+        first = self._images[0] if self._images else image
+        if (image.height, image.width) != (first.height, first.width):
+            what = f"is {image.width}x{image.height} pixels, the first image "
+            return f"{what}{first.width}x{first.height}; give --size"
+        self._has_levels.add(image.levels is not None)
+        if (
+            self._is_series
+            and len(self._has_levels) > 1
+            and self._spec.depth_range in ("full", "auto")
+        ):
+            what = "has other bits than images before it, such as 8 and 16, and so another white"
+            return f"{what}; give --depth-range MIN,MAX"
+        return ""
+
     def images(self) -> StackImages | Rejection:
         first, images = self._images[0], self._images
         damaged = [one.damage for one in images if one.damage]
@@ -157,10 +172,10 @@ class _StackReader:
         if len(self._places) == len(images):
             from shardprep.image.dicom import mixture, series_order
 
-            if mixed := mixture(self._places):
+            if mixed := mixture(self._places, is_series=self._is_series):
                 hint = "sort them into folders, or leave some out with --exclude"
                 return Rejection("bad_stack", f"is one of {mixed}: {hint}")
-            order = series_order(self._places)
+            order = series_order(self._places) if self._is_series else order
         stored = tuple(images[row].data for row in order)
         files = tuple((row, images[row].placement) for row in order)
         facts = *_facts(first.original), self._num_bytes, self._digest.hexdigest()

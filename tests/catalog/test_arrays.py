@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import math
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -93,6 +94,18 @@ def rgb(array: Array) -> Array:
     return array if array.shape[-1] == 3 else np.repeat(array[..., None], 3, axis=-1)
 
 
+def tensors(array: Array, order: Sequence[int] = (0, 1, 2), names: str = "") -> Any:
+    kind = pa.fixed_shape_tensor(
+        pa.uint8(), array.shape[1:], dim_names=[*names] or None, permutation=order
+    )
+    flat = pa.array(np.ascontiguousarray(array).ravel())
+    rows = pa.FixedSizeListArray.from_arrays(flat, math.prod(array.shape[1:]))
+    return pa.ExtensionArray.from_storage(kind, rows)
+
+
+VIEWS_OF_LISTS = pa.list_view(pa.large_list_view(pa.uint8()))
+THREE = np.random.default_rng(5).integers(0, 256, (7, 8, 3, 3), np.uint8)
+"""Images whose shape does not say which axis the channels are."""
 FLOATS = (GREY / np.float32(255)).astype(np.float32)
 SQUARES = np.random.default_rng(3).integers(0, 256, (7, 8, 8), np.uint8)
 PIXELS = [f"pixel{i}" for i in range(64)]
@@ -118,6 +131,18 @@ NUMBERS: dict[str, tuple[str, Callable[[], bytes], Array, dict[str, Any]]] = {
         {}),
     "idx.gz": ("t10k-images-idx3-ubyte.gz", lambda: gzip.compress(idx(GREY)), GREY, {}),
     "parquet of nested lists": ("a.parquet", lambda: parquet({"x": GREY.tolist()}), GREY, {}),
+    "parquet of list views": (
+        "a.parquet", lambda: parquet({"x": pa.array(GREY.tolist(), VIEWS_OF_LISTS)}), GREY, {},
+    ),
+    "parquet of tensors": ("a.parquet", lambda: parquet({"x": tensors(COLOUR)}), COLOUR, {}),
+    "parquet of tensors of other axes": (
+        "a.parquet", lambda: parquet({"x": tensors(COLOUR.transpose(0, 3, 1, 2), (1, 2, 0))}),
+        COLOUR, {},
+    ),
+    "parquet of tensors of named axes": (
+        "a.parquet", lambda: parquet({"x": tensors(THREE.transpose(0, 3, 1, 2), names="CHW")}),
+        THREE, {},
+    ),
     "csv of columns": ("a.csv", lambda: csv([PIXELS, *SQUARES.reshape(7, 64).tolist()]), SQUARES,
         {}),
     "csv of one column": ("a.csv", lambda: csv([["id", "pixels"], *(
@@ -161,6 +186,13 @@ FILES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "parquet of Hugging Face": (
         "a.parquet",
         lambda: parquet({"image": STRUCTS, "label": LABELS}, CLASSES, row_group_size=3),
+    ),
+    "parquet of views": (
+        "a.parquet",
+        lambda: parquet({
+            "image": pa.array(PHOTOS, pa.binary_view()),
+            "label": pa.array(map(str, LABELS), pa.string_view()),
+        }),
     ),
     "hdf5 of rows": ("a.h5", hdf5_rows),
     "tfrecord": ("a.tfrec", lambda: records_file(*(
@@ -539,6 +571,43 @@ def test_a_flipped_bit_never_gives_a_traceback(form: str, part: int, tmp_path: P
         with contextlib.suppress(ShardprepError):
             listed = list_images(make_recipe({"source": str(source)}, "test"), tmp_path, print)
             assert listed.images
+
+
+@pytest.mark.parametrize(
+    ("labels", "note"),
+    [
+        (np.arange(6), "y.npy:y (6,) not used: a column has one axis, and as many rows as"),
+        (np.eye(7), "y.npy (7, 7) not used: a column has one axis, and as many rows as"),
+        (np.zeros(7, "u1,u1"), "left out y.npy: "),
+        (np.arange(7)[:, None], ""),
+    ],
+)
+def test_an_array_of_labels_that_does_not_fit_is_a_note(
+    labels: Array, note: str, tmp_path: Path
+) -> None:
+    source = write_folder(tmp_path / "in", {"x.npy": npy(GREY), "y.npy": npy(labels)})
+    made = built(source, tmp_path / "out")
+    found = [one for one in made.notes if "not used" in one or "left out" in one]
+    assert [one[: len(note)] for one in found] == ([note] if note else [])
+
+
+def test_two_arrays_in_one_file_are_an_error(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.npy", npy(GREY) + npy(GREY))
+    with pytest.raises(ShardprepError, match=r"a\.npy: holds several arrays; save each in a file"):
+        built(source, tmp_path / "out")
+
+
+def test_a_damaged_npz_of_one_sample_is_rejected(tmp_path: Path) -> None:
+    files = {f"{i}.npz": npz(x=GREY) for i in range(3)}
+    files["2.npz"] = cut(files["2.npz"])
+    source = write_folder(tmp_path / "in", files)
+    made = built(source, tmp_path / "out", images="*.npz:x:THW", labels="none", max_rejected=1.0)
+    found = statuses(made)
+    assert [found[f"{i}.npz/x.npy"][0] for i in range(2)] == ["written"] * 2
+    assert found["2.npz"][0] == "rejected"
+    assert "truncated" in found["2.npz"][1]
+    with pytest.raises(ShardprepError, match="truncated"):
+        built(source, tmp_path / "rows", images="*.npz:x:NHW", labels="none")
 
 
 # --- everything else follows ---

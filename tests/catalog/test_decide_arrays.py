@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,3 +45,20 @@ def test_a_split_that_is_in_an_hdf5_file_alone_is_asked_for(tmp_path: Path) -> N
               for name in ("cat", "dog") for i in range(6)}  # fmt: skip
     found = _asked(tmp_path, images | {"test-image.hdf5": b"\x89HDF\r\n\x1a\n"})
     assert "--images test-image.hdf5 (" in found
+
+
+def _npz(**arrays: Any) -> bytes:
+    out = io.BytesIO()
+    np.savez(out, x=np.random.default_rng(1).integers(0, 256, (12, 9, 16), np.uint8), **arrays)
+    return out.getvalue()
+
+
+def test_two_arrays_of_classes_are_asked_about_and_y_is_the_label(tmp_path: Path) -> None:
+    fine, coarse = np.arange(12) % 4, np.arange(12) % 2
+    found = _asked(tmp_path / "a", {"d.npz": _npz(fine_labels=fine, coarse_labels=coarse)})
+    assert "--labels column:coarse_labels (" in found
+    assert "--labels column:fine_labels (" in found
+    source = write_folder(tmp_path / "b", {"d.npz": _npz(y=coarse, z=fine)})
+    made = outcome(source, {})
+    assert made.facts["d.npz/x.npy/000001"]["label"] == "1"
+    assert any("--labels column:y is decided" in note for note in made.notes)

@@ -94,6 +94,8 @@ def test_lists_that_share_images_are_not_used(tmp_path: Path) -> None:
     lists = {"train.txt": every, "test.txt": every}
     plan = planned(tmp_path, names("images/{}/{}.jpg", "cat", "dog"), lists)
     assert splits(plan) == {"train": 8}
+    such = "images/cat/0.jpg, images/cat/1.jpg and 6 more are in several"
+    assert f"train.txt, test.txt not used as splits: {such}" in plan.findings
 
 
 def test_a_list_of_some_train_images_is_a_question(tmp_path: Path) -> None:

@@ -212,3 +212,86 @@ def test_facts_about_a_patient_are_no_labels_beside_a_column_of_labels(tmp_path:
     tables = {"metadata.csv": ["id,smoke,itch,biopsed,diagnostic", *facts]}
     found = _outcome(tmp_path, _NAMES, tables)
     assert found.facts["train/100.jpg"] == {"split": "train", "label": "NEV"}
+
+
+@pytest.mark.parametrize("names", ["train/10{}.jpg", "train/{}.jpg"])
+def test_two_tables_that_disagree_are_asked_about(names: str, tmp_path: Path) -> None:
+    images = [names.format(i) for i in range(8)]
+    ids = [name[6:-4] for name in images]
+    tables = {
+        file: ["id,label", *(f"{one},{(i + first) % 2}" for i, one in enumerate(ids))]
+        for first, file in enumerate(("a.csv", "b.csv"))
+    }
+    found = _outcome(tmp_path / "1", images, tables)
+    assert "--labels csv:a.csv:id:label (" in found.error
+    assert "--labels csv:b.csv:id:label (" in found.error
+    found = _outcome(tmp_path / "2", images, tables | {"b.csv": tables["b.csv"][:4]})
+    assert "b.csv is not used; it gives 3 images another label" in found.notes
+
+
+def test_two_usual_titles_of_different_classes_are_asked_about(tmp_path: Path) -> None:
+    own = [*_rows("0 1", "2 5 7")]
+    found = _outcome(tmp_path / "1", _NAMES, {"train.csv": ["id,label,class", *own]})
+    assert "--labels csv:train.csv:id:label (" in found.error
+    assert "--labels csv:train.csv:id:class (" in found.error
+    found = _outcome(
+        tmp_path / "2", _NAMES, {"train.csv": ["id,label,class", *_rows("0 1", "2 5")]}
+    )
+    assert found.facts["train/100.jpg"]["label"] == "0"
+
+
+def test_classes_of_a_table_that_contradict_their_folders_are_asked_about(tmp_path: Path) -> None:
+    names = [f"{'ab'[i % 2]}/{100 + i}.jpg" for i in range(8)]
+    rows = ["id,label", *(f"{100 + i},{'ab'[i // 4]}" for i in range(8))]
+    found = _outcome(tmp_path, names, {"train.csv": rows})
+    assert "--labels csv:train.csv:id:label (" in found.error
+    assert "--labels folder (the folders, which differ from 'label' for 4 images" in found.error
+
+
+def test_pairs_of_images_do_not_label_the_first(tmp_path: Path) -> None:
+    rows = [f"{100 + i},{100 + (i + 1) % 8},{i % 2}" for i in range(8)]
+    found = _outcome(tmp_path / "1", _NAMES, {"pairs.csv": ["left,right,same", *rows]})
+    assert "pairs.csv: columns 'left' and 'right' name different images in a row" in found.error
+    found = _outcome(tmp_path / "2", _NAMES, {"pairs.csv": ["image,next,label", *rows]})
+    assert found.facts["train/101.jpg"]["label"] == "1"
+
+
+_STATED = ["train", "val", "test", "train"]
+
+
+@pytest.mark.parametrize("title", ["split", "Subset"])
+def test_a_column_that_states_splits_is_used_or_noted(title: str, tmp_path: Path) -> None:
+    names = [f"all/{100 + i}.jpg" for i in range(8)]
+    tables = {"meta.csv": [f"id,label,{title}", *_rows("a b", " ".join(_STATED))]}
+    found = _outcome(tmp_path, names, tables)
+    splits = ["train", "validation", "test", "train"] * 2
+    assert [found.facts[name]["split"] for name in names] == splits
+    given = outcome(tmp_path / "source", {"labels": "csv:meta.csv:id:label"})
+    assert {one["split"] for one in given.facts.values()} == {"train"}
+    note = f"column {title!r} of meta.csv states splits: --split column:{title} uses it"
+    assert note in given.notes
+    used = outcome(
+        tmp_path / "source", {"labels": "csv:meta.csv:id:label", "split": f"column:{title}"}
+    )
+    assert [used.facts[name]["split"] for name in names] == splits
+
+
+def test_a_column_with_another_word_than_splits_is_noted(tmp_path: Path) -> None:
+    tables = {"meta.csv": ["id,label,split", *_rows("a b", "train test holdout")]}
+    found = _outcome(tmp_path, [name.replace("train", "all") for name in _NAMES], tables)
+    flag = "--split column:split:holdout=SPLIT,test=test,train=train"
+    assert f"column 'split' of meta.csv states splits: {flag} uses it" in found.notes
+
+
+def test_a_table_with_labels_that_names_no_image_is_noted(tmp_path: Path) -> None:
+    rows = [f"other-{i},{i % 2}" for i in range(8)]
+    found = _outcome(tmp_path, _NAMES, {"meta.csv": ["id,label", *rows]})
+    what = "none of its columns has names of images in the source"
+    assert f"meta.csv is not used: {what}" in found.notes
+
+
+def test_a_table_of_splits_divides_images_of_class_folders(tmp_path: Path) -> None:
+    names = [f"{'ab'[i // 4]}/{100 + i}.jpg" for i in range(8)]
+    found = _outcome(tmp_path, names, {"meta.csv": ["id,split", *_rows(" ".join(_STATED))]})
+    assert [found.facts[name]["split"] for name in names[:3]] == ["train", "validation", "test"]
+    assert found.facts[names[7]] == {"split": "train", "label": "b"}

@@ -253,6 +253,21 @@ def test_auto_asks_instead_of_taking_prefixes_if_ids_nearly_fit(tmp_path: Path) 
         catalog(tmp_path, members | {"labels.csv": labels("ab", ids)})
 
 
+@pytest.mark.parametrize("options", [{"group": "site"}, {"split": "column:split"}])
+def test_rows_of_an_image_with_other_groups_or_splits_are_an_error(
+    options: dict[str, str], tmp_path: Path
+) -> None:
+    rows = [f"{i},{'ab'[i % 2]},s{i},train" for i in IDS]
+    table = ["id,label,site,split", *rows, "0,a,s0,train"]
+    members = images(*(f"all/{i}.jpg" for i in IDS)) | {"t.csv": "\n".join(table).encode()}
+    assert len(catalog(tmp_path / "1", members, "csv:t.csv:id:label", **options).items) == 6
+    members["t.csv"] += b"\n0,a,s1,test"
+    with pytest.raises(
+        SourceError, match=r"t\.csv: gives an image 's?0?(train)?' and .*rows 1 and"
+    ):
+        catalog(tmp_path / "2", members, "csv:t.csv:id:label", **options)
+
+
 # Accounts
 
 
@@ -274,32 +289,6 @@ def test_a_row_of_an_excluded_image_is_not_a_row_without_image(tmp_path: Path) -
     made = catalog(tmp_path, members, "csv:train.csv:id:label", exclude=("train/1.jpg",))
     assert made.rows_without_image == ("9",)
     assert made.findings == ["1 row is of images that are left out: 1"]
-
-
-def test_a_class_or_separator_without_an_image_is_said(tmp_path: Path) -> None:
-    members = images("cat/1.jpg", "dog/2.jpg")
-    made = catalog(tmp_path, members, "folder", classes=("cat", "dog", "dgo"), separator="|")
-    assert made.findings == ["--separator: no label has '|'", "--classes: no image is of class dgo"]
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("mask_values", "0=background,1=x"),
-        ("instances", True),
-        ("crowds", "objects"),
-        ("rle", "row"),
-        ("annotated", "stored"),
-        ("min_visible", 0.5),
-        ("max_clipped", 1),
-    ],
-)
-def test_an_option_for_objects_without_objects_is_said(
-    tmp_path: Path, option: str, value: Any
-) -> None:
-    made = catalog(tmp_path, images("cat/1.jpg", "dog/2.jpg"), "folder", **{option: value})
-    said = f"--{option.replace('_', '-')} has no effect: nothing that it is for is stored"
-    assert made.findings == [said]
 
 
 def test_a_glob_that_fits_nothing_is_said(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from shardprep.errors import SourceError
 from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.finalize import BuildResult
 from tests.support.arrays import npy
-from tests.support.builders import build, png, write, write_folder
+from tests.support.builders import build, encoded, png, write, write_folder
 from tests.support.dicom import dicom
 from tests.writer.records import records
 
@@ -175,19 +175,82 @@ def test_channels_that_are_mirrored_against_each_other_are_skipped(tmp_path: Pat
     assert made.manifest.totals.skipped["volumes differ in the directions of their axes"] == 1
 
 
-@pytest.mark.parametrize("owner", ["SeriesInstanceUID", "PatientID"])
-def test_slices_of_two_series_or_patients_are_not_one_stack(owner: str, tmp_path: Path) -> None:
-    members = {}
-    for sample, owners in (("one", "1111"), ("two", "1122")):
-        for i, number in enumerate(owners):
-            elements: dict[str, Any] = {"InstanceNumber": i, owner: f"1.2.{number}"}
-            members[f"{sample}/{i}.dcm"] = dicom(GREY[0], **elements)
+@pytest.mark.parametrize("stack", ["{id}_{t1,t2}.nii", "{id}_*.nii"])
+def test_volumes_of_different_spacings_have_none_and_a_note(stack: str, tmp_path: Path) -> None:
+    values = BYTES.transpose(2, 1, 0)
+    sides = {"a_t1": 1, "a_t2": 1, "b_t1": 1, "b_t2": 3}
+    members = {
+        f"{name}.nii": nifti(values, np.diag([1, 2, side, 1])) for name, side in sides.items()
+    }
     source = write_folder(tmp_path / "in", members)
-    made = build(source, tmp_path / "out", stack="{id}/*.dcm", **KEYS)
+    made = build(source, tmp_path / "out", stack=stack, **KEYS)
+    found = {key: one["spacing/t"] for key, one in records(made.path).items()}
+    assert found["a"] == [1]
+    assert np.isnan(found["b"]).all()
+    what = "1 stack joins files that state different spacings"
+    assert f"{what}: they may not fit, and no spacing is stored" in made.notes
+
+
+def test_masks_of_another_spacing_than_their_image_are_a_note(tmp_path: Path) -> None:
+    values = RNG.integers(0, 2, (4, 5, 3)).astype(np.uint8)
+    members = {f"images/{i}.nii": nifti(values, np.eye(4)) for i in range(2)}
+    ways = {"labels/0.nii": np.eye(4), "labels/1.nii": np.diag([1, 1, 3, 1])}
+    members |= {name: nifti(values, affine) for name, affine in ways.items()}
+    source = write_folder(tmp_path / "in", members)
+    made = build(source, tmp_path / "out", masks="labels/{name}", mask_values="0=x,1=y", **KEYS)
+    assert "1 stack has masks that state another spacing: they may not fit" in made.notes
+
+
+ROWS, COLUMNS = [1, 0, 0, 0, 1, 0], [0, 1, 0, 0, 0, 1]
+MIXED: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "2 patients": ("*", [{"PatientID": one} for one in "1122"]),
+    "2 studies": ("*", [{"StudyInstanceUID": f"1.2.{one}"} for one in "1122"]),
+    "2 series": ("*", [{"SeriesInstanceUID": f"1.2.{one}"} for one in "1122"]),
+    "2 directions": ("*", [{"ImageOrientationPatient": one} for one in (ROWS, COLUMNS) * 2]),
+    "2 pixel spacings": ("*", [{"PixelSpacing": [one, one]} for one in (1, 1, 1, 0.5)]),
+    "several at one place with one InstanceNumber": (
+        "*", [{"InstanceNumber": i // 2 + 1, "SOPInstanceUID": f"1.2.{i + 1}"} for i in range(4)],
+    ),
+    "4 patients": ("{0,1,2,3}", [{"PatientID": one} for one in "1234"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MIXED)
+def test_slices_that_do_not_belong_together_are_not_one_stack(what: str, tmp_path: Path) -> None:
+    names, slices = MIXED[what]
+    members = {}
+    for i, own in enumerate(slices):
+        common: dict[str, Any] = {"InstanceNumber": i + 1, "SOPInstanceUID": f"1.2.{i + 1}"}
+        members[f"one_{i}.dcm"] = dicom(GREY[0], **{**common, **slices[0]} | common)
+        members[f"two_{i}.dcm"] = dicom(GREY[0], **common | own)
+    source = write_folder(tmp_path / "in", members)
+    made = build(source, tmp_path / "out", stack=f"{{id}}_{names}.dcm", **KEYS)
     assert [*records(made.path)] == ["one"]
     rows = read_items(made.path / "items.parquet", ["key", "reason"]).to_pylist()
-    what = "2 series" if owner.startswith("Series") else "2 patients"
     assert [what in row["reason"] for row in rows if row["key"] == "two"] == [True]
+
+
+def test_channels_may_be_series_of_their_own(tmp_path: Path) -> None:
+    series = ["1.2.1", "1.2.1", "1.2.2"]
+    members = {f"a_{i}.dcm": dicom(GREY[0], SeriesInstanceUID=series[i]) for i in range(3)}
+    source = write_folder(tmp_path / "in", members)
+    made = build(source, tmp_path / "out", stack="{id}_{0,1,2}.dcm", **KEYS)
+    assert [*records(made.path)] == ["a"]
+
+
+@pytest.mark.parametrize("depth", [8, 16])
+def test_slices_of_8_and_of_16_bits_need_a_range(depth: int, tmp_path: Path) -> None:
+    members = {f"{name}/0.png": png(6, 9) for name in "ab"}
+    members["a/1.png"] = encoded(Image.fromarray(np.full((6, 9), 100, np.uint8)), "PNG")
+    members["b/1.png"] = encoded(Image.fromarray(np.full((6, 9), 100, np.uint16)), "PNG")
+    source = write_folder(tmp_path / "in", members)
+    keys = KEYS | {"stack": "{id}/*.png", "depth": depth}
+    made = build(source, tmp_path / "type", **keys)
+    assert [*records(made.path)] == ["a"]
+    made = build(source, tmp_path / "range", depth_range=(0.0, 255.0), **keys)
+    assert [*records(made.path)] == ["a", "b"]
+    pixels = [np.asarray(Image.open(io.BytesIO(one))) for one in records(made.path)["b"]["images"]]
+    assert np.all(pixels[1] == 100 * (257 if depth == 16 else 1))
 
 
 def test_a_volume_is_no_near_copy_of_another_with_an_equal_middle(tmp_path: Path) -> None:
@@ -255,6 +318,9 @@ def test_a_missing_codec_is_to_be_installed(error: str, hint: str) -> None:
         ["z_-10.png", "z_-2.png", "z_-1.5.png", "z_-1.25.png", "z_-1.png", "z_0.png", "z_0.25.png",
          "z_0.5.png", "z_1.png", "z_1.25.png", "z_1.5.png", "z_2.png", "z_10.png"],
         ["-3", "-1", "-0.5", "0", "0.05", "0.5", "3"],
+        ["z -10.png", "z -2.png", "z -1.png", "z 0.png", "z 1.png"],
+        ["z (\u22122)", "z (\u22121)", "z (0)"],
+        ["5 - 1", "5 - 2", "5 - 10"],
         ["scan-1", "scan-2", "scan-10"],
         ["2020-01-15", "2020-02-03"],
         ["v1.2.3", "v1.10.2"],

@@ -130,6 +130,7 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
             _add(builder, (keys, file, offsets, sizes), one, is_own=is_auto or name in of_sample)
             if one.layout.has_samples and not is_target:
                 tables.append((keys, others.of(one, len(keys))))
+    others.name_unused()
     made = files.with_refused(builder.members())
     return made, _table(tables, {one.opened.file for one in taken})
 
@@ -282,6 +283,25 @@ class _CellColumns:
         for opened in files.files:
             for name, number in opened.arrays.cells.items() if not opened.arrays.images else ():
                 self._apart[*opened.set_name, number].append((opened, name))
+
+    def name_unused(self) -> None:
+        """Add a note on columns that may be labels, but do not fit the images."""
+        every = [one for opened in self._files.files for one in opened.columns]
+        odd = [f"{one.flag} {one.column.shape}" for one in every if not one.layouts]
+        apart = (
+            (f"{o.file}:{o.title(name)}", o.key, number)
+            for (*_, number), several in self._apart.items()
+            for o, name in several
+        )
+        odd += [
+            f"{flag} ({number:,},)" for flag, key, number in apart if key not in self._files.used
+        ]
+        idle = [one.arrays for one in self._files.files if one.key not in self._files.used]
+        if lost := [text for one in idle for text in one.left_out]:
+            self._files.notes.append(f"left out {some_of(lost, 3)}")
+        if odd:
+            what = "not used: a column has one axis, and as many rows as the images"
+            self._files.notes.append(f"{some_of(odd, 3)} {what}")
 
     def of(self, one: ChosenColumn, num_rows: int) -> dict[str, Texts]:
         """Return the columns of cells of a column of images; SourceError if they are shorter.

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from shardprep.catalog.arrays.array_file import (
     reading,
     rows_at_once,
 )
-from shardprep.catalog.arrays.layout import MIN_FLAT
+from shardprep.catalog.arrays.layout import MIN_FLAT, Layout
 from shardprep.catalog.tables.object_lists import value_at
 from shardprep.catalog.tables.table import DELIMITERS
 from shardprep.errors import SourceError
@@ -68,7 +68,7 @@ def open_parquet(place: PlainExtent, name: str) -> ArrayFile:
         ):
             some = file.iter_batches(most_rows, columns=list(titles), use_threads=False)
             for number, batch in enumerate(some):
-                yield batch
+                yield pa.record_batch([*map(_plain, batch.columns)], batch.schema.names)
                 if number % _FILES_AT_ONCE == 0:
                     release()
 
@@ -166,7 +166,7 @@ class _Rows:
         images: dict[str, ImageColumn] = {}
         cells: list[str] = []
         left_out: list[str] = []
-        kinds = {one.name: one.type for one in self.schema}
+        kinds = {one.name: _plain_type(one.type) for one in self.schema}
         pixels = _pixel_titles([title for title, kind in kinds.items() if _is_number(kind)])
         if pixels:
             dtype, shape = kinds[pixels[0]].to_pandas_dtype(), (self.num_rows, len(pixels))
@@ -185,11 +185,16 @@ class _Rows:
                 if is_files and kind.get_field_index("path") >= 0:
                     cells.append(f"{title}.path")
                 continue
-            first = _numbers(next(filter(None, some), None))
+            first, arranged = (
+                _numbers(next(filter(None, some), None)),
+                _Arranged.by(self.schema.field(title).type),
+            )
+            first = None if first is None else arranged(first[np.newaxis])[0]
             are_boxes = first is not None and first.ndim == 2 and first.shape[1] == _SIDES
             if first is not None and not are_boxes and first.size >= MIN_FLAT:
-                blocks = partial(self._nested, title, rows_at_once(first.nbytes))
-                images[title] = ImageColumn((self.num_rows, *first.shape), first.dtype, blocks)
+                blocks = partial(self._nested, title, rows_at_once(first.nbytes), arranged)
+                shape = self.num_rows, *first.shape
+                images[title] = ImageColumn(shape, first.dtype, blocks, layouts=arranged.layouts)
             elif are_boxes or _is_cell(kind):
                 cells.append(title)
             else:
@@ -232,17 +237,18 @@ class _Rows:
             rows.append(np.stack([_values(one.fill_null(np.nan)) for one in columns], axis=1))
         yield np.concatenate(rows)[np.newaxis]
 
-    def _nested(self, title: str, most_rows: int, _: int) -> Iterator[Block]:
+    def _nested(self, title: str, most_rows: int, arranged: _Arranged, _: int) -> Iterator[Block]:
         for batch in self.batches([title], min(_MOST_ROWS, most_rows)):
             column = batch.column(0)
             try:
-                yield _stacked(column)
+                yield arranged(_stacked(column))
             except (pa.ArrowInvalid, ValueError):  # rows differ in shape, or one has no numbers
-                yield [_row(column.slice(i, 1)) for i in range(len(column))]
+                rows = [_row(column.slice(i, 1)) for i in range(len(column))]
+                yield [None if one is None else arranged(one[np.newaxis])[0] for one in rows]
 
     def _read_cells(self, titles: Sequence[str]) -> list[Texts]:
         parts: list[list[Texts]] = [[] for _ in titles]
-        known = {one.name: one.type for one in self.schema}
+        known = {one.name: _plain_type(one.type) for one in self.schema}
         names = [next(n for n in known if f"{one}.".startswith(f"{n}.")) for one in titles]
         pairs = [*zip(titles, names, strict=True)]
         stored = [name if _is_list(known[name]) else title for title, name in pairs]
@@ -284,6 +290,46 @@ class _Rows:
         return Texts.of(names[int(text)] if _is_index(text, names) else "" for text in Texts(texts))
 
 
+def _plain_type(kind: Any) -> Any:
+    """Return the type with plain values instead of views and extensions."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain_type(kind.storage_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([one.with_type(_plain_type(one.type)) for one in kind])
+    if _is_list(kind) and (inner := _plain_type(kind.value_type)) != kind.value_type:
+        return pa.large_list(inner)
+    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return views.get(kind, kind)
+
+
+def _plain(column: Any) -> Any:
+    kind = _plain_type(column.type)
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    return column if column.type == kind else column.cast(kind)
+
+
+class _Arranged(NamedTuple):
+    """Gives rows of numbers the axes of their type, if it is a tensor."""
+
+    shape: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
+    layouts: tuple[Layout, ...] = ()
+
+    @classmethod
+    def by(cls, kind: Any) -> _Arranged:
+        if not isinstance(kind, pa.FixedShapeTensorType):
+            return cls()
+        order = tuple(kind.permutation or range(len(kind.shape)))
+        names = [kind.dim_names[place][:1].upper() for place in order] if kind.dim_names else []
+        is_clear = sorted(names) in (["H", "W"], ["C", "H", "W"])
+        layouts = (Layout(f"N{''.join(names)}"),) if is_clear else ()
+        return cls((*kind.shape,), (0, *(place + 1 for place in order)), layouts)
+
+    def __call__(self, rows: NDArray[Any]) -> NDArray[Any]:
+        return rows.reshape(-1, *self.shape).transpose(self.order) if self.shape else rows
+
+
 def _is_index(text: str, names: Sequence[str]) -> bool:
     return text.isdigit() and int(text) < len(names)
 
@@ -302,7 +348,9 @@ def _is_bytes(kind: Any) -> bool:
 
 def _is_list(kind: Any) -> bool:
     types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
+    is_plain = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return bool(is_view or is_plain)
 
 
 def _is_nested(kind: Any) -> bool:
@@ -364,7 +412,7 @@ def _stacked(column: Any) -> NDArray[Any]:
         return _values(column)
     else:
         inner = _stacked(column.flatten())
-    lengths = _values(column.value_lengths().cast(pa.int64()))
+    lengths = _values(pc.list_value_length(column).cast(pa.int64()))
     if len(lengths) and (lengths != lengths[0]).any():
         raise ValueError("rows differ in length")
     return inner.reshape(len(column), -1, *inner.shape[1:])

@@ -82,6 +82,11 @@ def open_npy(place: PlainExtent, name: str) -> ArrayFile:
         what = "holds pickled Python objects, which are never read"
         raise SourceError(name, what, "save it with a type of numbers: array.astype(numpy.uint8)")
     extent = PlainExtent(place.file, place.offset + at, place.num_bytes - at)
+    end = at + math.prod(shape) * dtype.itemsize
+    if place.num_bytes > end and place.read_range(end, len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
+        raise SourceError(
+            name, "holds several arrays", "save each in a file of its own, or as .npz"
+        )
     array = _Array(extent, dtype, shape, "F" if is_fortran else "C")
     return _array_file(array, name)
 

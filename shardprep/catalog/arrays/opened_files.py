@@ -304,12 +304,12 @@ class ArrayFiles:
         """Yield the rules that name a file, or the .npz that holds it."""
         folder = key.rpartition("/")[0] or self._root
         for rule in self.recipe.rules.images:
-            if _is_named(rule.file, key):
+            if is_named_by(rule.file, key):
                 yield rule
                 continue
             stem = _ENDING.sub("", key.rpartition("/")[2])
             in_npz = folder.lower().endswith(".npz") and stem == (rule.column or stem)
-            if in_npz and _is_named(rule.file, folder):
+            if in_npz and is_named_by(rule.file, folder):
                 yield rule._replace(column="")
 
     def named(self) -> Iterator[ChosenColumn]:
@@ -436,5 +436,6 @@ class ArrayFiles:
         return (*found, *self.notes, *([OWN_DATASET] if self._datasets else ()))
 
 
-def _is_named(pattern: str, key: str) -> bool:
+def is_named_by(pattern: str, key: str) -> bool:
+    """Return whether `--images` with this FILE means a file."""
     return fnmatch.fnmatchcase(f"/{key}".lower(), f"*/{pattern.lower()}")

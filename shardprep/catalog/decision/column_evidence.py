@@ -80,7 +80,7 @@ def found_columns(
     titles = [one for one in titles or table.header if not is_id(match, one) and ":" not in one]
     titles = [one for one in titles if one and "," not in one and not _OF_OBJECTS.match(one)]
     cells = {one: table.cells(table.column(one)) for one in titles}
-    files = [one for one in titles if 2 * index.num_found(some := cells[one][:_SAMPLE]) > len(some)]
+    files = [one for one in titles if _are_files(index, cells[one][:_SAMPLE])]
     titles = [one for one in titles if one not in files and not counts_rows(match, one)]
     shown = {
         title: set(other.cells(i).coded().values)
@@ -98,7 +98,9 @@ def found_columns(
     together = {title for one in found if one.strength > LIKELY for title in one.titles}
     together = set() if len(shown) == 1 else together
     together |= {str(one.options[0].get("pivot")) for one in found if one.options}
-    usual = [one for name in LABEL_COLUMNS for one in titles if one.lower() == name]
+    # The labels `y` of the images `x` in arrays; in tables, y is a place.
+    names = (*LABEL_COLUMNS, "y") if table.is_own and "x" not in titles else LABEL_COLUMNS
+    usual = [one for name in names for one in titles if one.lower() == name]
     for title in titles:
         counts = {name: n for name, n in cells[title].coded().counts().items() if name}
         if len(counts) < 2 or title in together:
@@ -113,12 +115,27 @@ def found_columns(
             kinds = [*([] if are_words else kinds), {"target": "text"}]  # or as often as classes
         if kinds == [{}] and _has_others_in_test(table, cells[title]):
             kinds = [{"target": "text"}, {}]
-        if title in usual[:1] or len(titles) == 1:
+        is_alone = len(titles) == 1 and not (table.is_own and is_about(title))
+        is_other = title in usual[1:] and not _are_alike(cells[title], cells[usual[0]])
+        if title in usual[:1] or is_other or is_alone:
             strength = CERTAIN
         if [*shown] == [title]:
             strength = SHARED
         found.append(_columns(match, (title,), strength, kinds))
     return _named(match, [one for one in found if one.options])
+
+
+def _are_files(index: KeyIndex, cells: Texts) -> bool:
+    """Return whether most cells name images. A few numbers, many times, may be classes as well."""
+    known = cells.coded().values
+    are_different = 2 * len(known) > len(cells) or any("." in one for one in known)
+    return are_different and 2 * index.num_found(cells) > len(cells)
+
+
+def _are_alike(cells: Texts, others: Texts) -> bool:
+    """Return whether two columns divide the rows in the same way."""
+    pairs = {*zip(cells, others, strict=True)}
+    return len(pairs) == len({*cells}) == len({*others})
 
 
 def _has_others_in_test(table: Table, cells: Texts) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.names import document_split, natural_order, split_folders, words_of_split
 from shardprep.catalog.splits import REST
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
-from shardprep.errors import SourceError, counted, printable
+from shardprep.errors import SourceError, counted, printable, some_of
 from shardprep.source.string_column import Coded, Texts
 
 _NEARLY_ALL = 0.9
@@ -35,6 +35,11 @@ def splits(view: View) -> Sequence[Reading]:
     for lists in _lists(view)[:_MOST_GROUPS]:
         rows = _rows_of(view, index, lists)
         if rows is None:
+            continue
+        both = [index.keys[at] for at in _in_several(rows.values())]
+        if both:
+            such = f"{some_of(both, 2)} {'is' if len(both) == 1 else 'are'} in several"
+            parts.append(Reading({}, f"{some_of([*lists.values()])} not used as splits: {such}"))
             continue
         number = sum(map(len, rows.values()))
         covers = number >= _NEARLY_ALL * len(index.keys)
@@ -143,7 +148,7 @@ def _lists(view: View) -> list[dict[str, str]]:
 def _rows_of(
     view: View, index: KeyIndex, lists: Mapping[str, str]
 ) -> dict[str, NDArray[np.int64]] | None:
-    """Return the images of each list; None if a list names others, or two the same image."""
+    """Return the images of each list; None if a list names others."""
     found: dict[str, NDArray[np.int64]] = {}
     for split, file in lists.items():
         try:
@@ -155,8 +160,13 @@ def _rows_of(
         found[split] = np.unique(places[places >= 0])
         if not ids or (places >= 0).sum() < _NEARLY_ALL * len(ids):
             return None
-    number = sum(map(len, found.values()))
-    return found if number == len(np.unique(np.concatenate([*found.values()]))) else None
+    return found
+
+
+def _in_several(rows: Iterable[NDArray[np.int64]]) -> list[int]:
+    images, counts = np.unique(np.concatenate([*rows]), return_counts=True)
+    places: list[int] = images[counts > 1].tolist()
+    return places
 
 
 def _rule(lists: Mapping[str, str]) -> str:

@@ -28,7 +28,7 @@ from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, 
 from shardprep.catalog.objects.known_formats import FORMATS
 from shardprep.catalog.stacks import sample_keys, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
-from shardprep.catalog.tables.row_matching import TableMatch, united
+from shardprep.catalog.tables.row_matching import TableMatch, stated_splits, united
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import as_number
 from shardprep.errors import SourceError, counted
@@ -56,7 +56,8 @@ _PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
 
 def by_tables(view: View) -> Sequence[Reading]:
     """Return the labels that tables state, where `auto` alone would miss them or take others."""
-    if not view.is_open(*_OPTIONS) or view.members.are_stacks.any() or not view.listing.others:
+    has_tables = view.listing.others or view.listing.columns is not None
+    if not (view.is_open(*_OPTIONS) and has_tables) or view.members.are_stacks.any():
         return []
     if readings := _of_tables(view, view.tables) or _of_channels(view):
         return readings
@@ -88,6 +89,23 @@ def _of_channels(view: View) -> list[Reading]:
                 return [Reading(stacks, f"{names[1]} as channels; {found[0].why}")] + [
                     _of_channel(channel, names[2], found[0]) for channel in names[1].split(",")
                 ]
+    return []
+
+
+def splits_by_tables(view: View) -> Sequence[Reading]:
+    """Return the splits that a table of labelled images states, if it has no labels itself."""
+    is_labelled = view.automatic.rule != "none" or view.recipe.is_annotated
+    is_open = view.is_open("split", "join") and not view.index.splits.are_there.any()
+    is_open = is_open and not view.members.are_stacks.any() and view.automatic.match is None
+    for table in (
+        view.tables if is_open and is_labelled and not view.recipe.labels.startswith("csv:") else ()
+    ):
+        title, stated = stated_splits(table)
+        with contextlib.suppress(SourceError):
+            number = int((match_ids(view.index, table).row_of >= 0).sum()) if title else 0
+            if len(stated.counts()) > 1 and number >= ENOUGH * len(view.index.keys):
+                why = f"column {title!r} of {table.name} for {counted(number, 'image')}"
+                return [Reading({"join": (table.name,), "split": f"column:{title}"}, why)]
     return []
 
 
@@ -166,6 +184,10 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         for one in found:
             if one.strength == best and _are_numbers(one) and _are_same(one, folders):
                 return [Reading({"labels": "folder"}, f"{one.why} has the numbers of the folders")]
+    for one in found if folders.names.are_there.all() else ():
+        if one.strength == best and (number := _num_unlike(one, folders)):
+            why = f"the folders, which differ from {one.titles[0]!r} for {counted(number, 'image')}"
+            return [Reading(one.options[0], one.why), Reading({"labels": "folder"}, why)]
     is_by_path = rule in ("folder", "prefix", "auto")
     if is_by_path and best < SHARED and any(_are_same(one, automatic) for one in found):
         return []
@@ -233,11 +255,27 @@ def _are_same(one: LabelColumns, automatic: Labelling) -> bool:
     return len(pairs) == len({*pairs // number}) == len({*pairs % number}) > 1
 
 
+def _num_unlike(one: LabelColumns, folders: Labelling) -> int:
+    """Return how many images a column gives another class than the folders of the same names."""
+    if len(one.titles) != 1:
+        return 0
+    cells = one.match.cells(one.titles[0])
+    if {*cells.counts()} - {""} != {*folders.names.counts()}:
+        return 0
+    pairs = zip(cells, folders.names, strict=True)
+    return sum(cell not in ("", None, name) for cell, name in pairs)
+
+
 def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
     """Return the options with the splits that the names of tables or a column of one state."""
     table = one.match.table
     ids = one.match.id_column
-    if not view.is_open("split") or table.is_own or view.index.splits.are_there.any():
+    if not view.is_open("split") or view.index.splits.are_there.any():
+        return options
+    title, stated = stated_splits(table)
+    if len(stated.counts()) > 1:
+        return {**options, "split": f"column:{title}"}
+    if table.is_own:
         return options
     others = list(_of_other_splits(view, one.match))
     files = [name for name, _ in table.parts] or [table.name]

@@ -11,7 +11,7 @@ from shardprep.catalog.names import stem
 from shardprep.catalog.objects.annotated_frames import annotated_frames
 from shardprep.catalog.objects.exported_objects import as_exported
 from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
-from shardprep.catalog.objects.formats.box_format import check_boxes, image_size
+from shardprep.catalog.objects.formats.box_format import check_boxes, check_outlines, image_size
 from shardprep.catalog.objects.formats.panoptic import masks_of_segments, with_segments
 from shardprep.catalog.objects.formats.rle_table import read_runs
 from shardprep.catalog.objects.image_points import FoundPoints
@@ -240,8 +240,10 @@ def _boxes_of(recipe: Recipe, rule: FormatRule, images: SourceImages) -> Found:
     found = as_exported(read_boxes(rule, source), images.documents.export_facts)
     if recipe.annotated_size == "file":
         return found
+    idle = not any(one and one.size and not one.is_relative for one in found.annotations)
+    remark = f"{OptionName('annotated_size')} has no effect: no size is stated in pixels"
     annotations = [one and replace(one, size=None) for one in found.annotations]
-    return replace(found, annotations=annotations)
+    return replace(found, annotations=annotations, findings=[*found.findings, *[remark] * idle])
 
 
 def _shapes(recipe: Recipe, images: SourceImages, boxes: Found | None) -> Found | None:
@@ -352,6 +354,8 @@ def _check_boxes(
     for option, found in named:
         if found is not None:
             check_boxes(found, option, images.index.keys, size_of, recipe.max_clipped)
+    if shapes is not None:
+        check_outlines(shapes, OptionName("masks", recipe.masks), images.index.keys)
 
 
 def _other_objects(recipe: Recipe) -> RecipeError:

@@ -31,6 +31,7 @@ from shardprep.catalog.objects.mask_values import (
 )
 from shardprep.catalog.objects.object_table import ONE_CLASS, UNKNOWN_CLASS, Found
 from shardprep.catalog.source_images import SourceImages
+from shardprep.catalog.stacks import spacings
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.targets import Naming
 from shardprep.errors import OptionName, SourceError, counted, some_of
@@ -101,6 +102,10 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     if values.present:
         of_file = dict(zip((member.key for member in used), values.present, strict=True))
         present = [tuple({c for m in members for c in of_file[m.key]}) for members in of_image]
+    found = [spacings([one, *beside.of(one.key)]) - {()} for one in members]
+    if odd := sum(len(one) > 1 for one in found):
+        what = f"{counted(odd, 'stack', 'has', 'have')} masks that state another spacing"
+        values = replace(values, findings=(*values.findings, f"{what}: they may not fit"))
     how = f"{counted(len(used), 'mask')} {recipe.masks}, {values.how}"
     files = [tuple(members) for members in of_image]
     return FileMasks(files, labels, present, values, raw, how, is_read=True)
@@ -134,12 +139,23 @@ def _values(
     return detected_values(files, recipe.max_pixels, instances=instances)
 
 
+_MOST_SPARSE = 8
+"""Largest number for each value of masks that are taken as class numbers without a remark."""
+
+
 def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
     files = naming_files(values, documents)
     if not files:
         hint = f"masks: {NUMBERED}? {OptionName('instances')} keeps each apart"
-        is_numbered = are_numbers(values.present)
-        return replace(values, findings=(*values.findings, hint)) if is_numbered else values
+        known = sorted({one for several in values.present for one in several} - {0})
+        if known and max(known) > _MOST_SPARSE * len(known):
+            named = OptionName("mask_values", ",".join(f"{one}=NAME" for one in known[:3]))
+            hint = (
+                f"masks have only the values 0, {some_of([*map(str, known)])}: {named} names them"
+            )
+        elif not are_numbers(values.present):
+            return values
+        return replace(values, findings=(*values.findings, hint))
     flags = " or ".join(str(OptionName("mask_values", file)) for file in files[:2])
     hint = f"classes of masks are called by their values; {flags} names them"
     return replace(values, findings=(*values.findings, hint))

@@ -290,7 +290,10 @@ def detected_values(
     binary = any(values <= pair for pair in _BINARY)
     if binary or all(seen.is_blurred or seen.values <= {0, 255} for seen in sample.values()):
         how = f"black and white, as {len(sample):,} of them show"
-        return MaskValues(names=(BACKGROUND, ONE_CLASS), is_binary=True, how=how)
+        only = f"all masks that were looked at ({len(sample):,}) have one value: {min(values)}"
+        findings = (only,) * (len(values) == 1)
+        both = BACKGROUND, ONE_CLASS
+        return MaskValues(names=both, is_binary=True, how=how, findings=findings)
     lossy = [key for key, seen in sample.items() if seen.is_lossy]
     if lossy:
         what = "is a JPEG, which blurs class indices"

@@ -68,6 +68,8 @@ class Documents:
         self._others = others
         self._recipe = recipe
         self._columns = None if columns is None else columns.without(recipe.null)
+        self.are_read = columns is not None
+        """Whether a table was read."""
 
     def label_tables(self) -> list[Table]:
         rules = self._recipe.rules
@@ -261,6 +263,7 @@ class Documents:
                 continue
             cells = dict(zip(rule.names, map(str, parts), strict=True))
             self.of_images.add(member.key)
+            self.are_read = True
             data, name = _read(member), member.key.lower()
             if name.endswith(TABLE_SUFFIXES):
                 tables.append(self._parse(data, member.key).with_cells(file, cells))
@@ -278,7 +281,7 @@ class Documents:
         return replace(stacked(tables), name=file, parts=())
 
     def _parse(self, data: bytes, name: str, columns: Sequence[str] = ()) -> Table:
-        recipe = self._recipe
+        recipe, self.are_read = self._recipe, True
         if name.lower().endswith(_JSON):
             return table_of(name, json_rows(data, name, columns), recipe.null)
         table = parse_table(data, name, has_header=recipe.header, null=recipe.null)

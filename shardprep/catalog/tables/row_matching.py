@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.catalog.names import given_split
+from shardprep.catalog.names import given_split, words_of
 from shardprep.catalog.tables.key_index import (
     SUBMISSION,
     AmbiguousIdError,
@@ -26,6 +26,7 @@ from shardprep.source.string_column import Coded, Texts, positions
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
 _SPLIT_COLUMNS = frozenset(("split", "subset", "set", "partition", "usage", "dataset", "phase"))
 _WORD_AT_END = re.compile("[-_][A-Za-z]+$")
+_OF_IDS = frozenset(("id", "image", "img", "file", "filename", "name", "path", "photo", "key"))
 _SAMPLE_ROWS = 500
 """Approximate number of rows to search in order to detect the column of ids."""
 
@@ -47,6 +48,18 @@ class TableMatch:
         cells = self.table.cells(self.table.column(column)).coded()
         codes = np.append(cells.codes, -1)[self.row_of]  # −1 is the last row
         return Coded(codes, cells.values).filled("")
+
+    def single(self, column: str) -> Coded[str]:
+        """Return `cells`; SourceError if an image has rows with different cells."""
+        every, found = self.table.cells(self.table.column(column)).coded(), self.cells(column)
+        rows = np.flatnonzero(self.key_of >= 0)
+        first = self.row_of[self.key_of[rows]]
+        if len(others := np.flatnonzero(every.codes[rows] != every.codes[first])):
+            one, two = int(first[others[0]]), int(rows[others[0]])
+            cells = f"{every[one]!r} and {every[two]!r}"
+            what = f"gives an image {cells} in column {column!r} (rows {one + 1} and {two + 1})"
+            raise SourceError(self.table.name, what, "give each image one")
+        return found
 
 
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
@@ -84,13 +97,26 @@ def find_rows(index: KeyIndex, table: Table, id_column: str, ids: Texts) -> Ints
 def _origins(table: Table) -> Coded[Origin]:
     """Return the origin of each row: its table, and the split in a column if all cells have one."""
     origins = table.parts_of_rows().map(origin_of)
+    _, stated = stated_splits(table)
+    if not len(stated):
+        return origins
+    pairs = zip(origins, stated, strict=True)
+    return Coded.of(one._replace(split=split) for one, split in pairs)
+
+
+def is_of_splits(title: str) -> bool:
+    """Return whether a column with this title states splits if its cells name them."""
+    return title.lower() in _SPLIT_COLUMNS
+
+
+def stated_splits(table: Table) -> tuple[str, Coded[str | None]]:
+    """Return the column that states a split in each row, and these splits; "" without one."""
     for place, title in enumerate(table.header):
-        splits = table.cells(place).coded() if title.lower() in _SPLIT_COLUMNS else Coded.of([])
-        stated = splits.map(lambda cell: given_split([cell]))
-        if len(splits) and stated.are_there.all():
-            pairs = zip(origins, stated, strict=True)
-            return Coded.of(one._replace(split=split) for one, split in pairs)
-    return origins
+        if is_of_splits(title):
+            stated = table.cells(place).coded().map(lambda cell: given_split([cell]))
+            if len(stated) and stated.are_there.all():
+                return title, stated
+    return "", Coded.of([])
 
 
 def joined(table: Table, other: Table, key: str) -> Table:
@@ -182,7 +208,25 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
         what = "none of its columns has names of images in the source"
         hint = "name the columns, as in csv:FILE:ID:LABEL"
         raise SourceError(table.name, what, hint)
-    return table.header[hits.index(max(hits))]
+    best = hits.index(max(hits))
+    named = [best, *(i for i in range(len(hits)) if i != best and _are_pairs(table, best, i, hits))]
+    titles = [table.header[i] for i in named]
+    usual = [one for one in titles if _OF_IDS.intersection(words_of(one))]
+    if len(titles) > 1 and len(usual) != 1:
+        what = f"columns {' and '.join(map(repr, titles[:2]))} name different images in a row"
+        hint = f"say which has the ids, as in csv:{table.files}:{titles[0]}:LABEL"
+        raise AmbiguousIdError(table.name, what, hint)
+    return usual[0] if len(titles) > 1 else titles[0]
+
+
+def _are_pairs(table: Table, first: int, second: int, hits: Sequence[int]) -> bool:
+    """Return whether two columns have the same ids in different rows."""
+    if 2 * hits[second] <= hits[first]:
+        return False
+    own, others = (table.cells(place)[:_SAMPLE_ROWS] for place in (first, second))
+    shared = {*own.coded().values} & {*others.coded().values}
+    differ = sum(one != other for one, other in zip(own, others, strict=True))
+    return 2 * min(len(shared), differ) > len(own)
 
 
 def _ids_before_ending(index: KeyIndex, title: str, cells: Texts) -> str:

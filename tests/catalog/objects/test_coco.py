@@ -471,3 +471,23 @@ def test_a_document_without_any_image_in_the_source_is_reported(tmp_path: Path) 
     found = source(tmp_path, texts, "1.png").read("coco")
     assert found.findings == ["no image of instances_val.json is in the source"]
     assert (found.without_image, found.num_elsewhere) == ({"7.png": 0}, 1)
+
+
+def test_two_names_of_one_image_are_an_error_and_two_ids_a_note(tmp_path: Path) -> None:
+    things = [thing(1, 1, [1, 2, 3, 4]), thing(2, 1, [5, 5, 9, 9])]
+    text = document([image(1, "x/a.png"), image(2, "y/a.png")], things)
+    with pytest.raises(SourceError, match=r"'y/a.png' and 'x/a.png' both belong to a.png"):
+        source(tmp_path / "1", {"instances.json": text}, "a.png").read("coco")
+    text = document([image(1, "a.png"), image(2, "a.png")], things)
+    found = source(tmp_path / "2", {"instances.json": text}, "a.png").read("coco")
+    what = "1 image has several ids in instances.json: their objects are stored together"
+    assert what in found.findings
+
+
+def test_outlines_in_shares_are_refused(tmp_path: Path) -> None:
+    ring = [0.1, 0.1, 0.9, 0.1, 0.9, 0.9]
+    things = [thing(1, 1, [4, 4, 20, 20], segmentation=[ring])]
+    files = {"instances.json": document([image(1, "a.png")], things).encode(), "a.png": PIXELS}
+    path = write(tmp_path / "a.zip", zip_bytes(files))
+    with pytest.raises(SourceError, match=r"the outlines are below one pixel.*shares of the sides"):
+        build(path, tmp_path / "out", masks="coco")

@@ -260,6 +260,12 @@ def test_a_shape_that_has_no_area_is_counted(tmp_path: Path, shape: str) -> None
         assert not np.isfinite(one.boxes[0]).all()
 
 
+def test_tags_are_counted(tmp_path: Path) -> None:
+    text = document(image("1.png", box(), element("tag", label="blurred")))
+    found = source(tmp_path, {"a.xml": text}, "1.png").read("cvat")
+    assert found.findings == ["1 tag of CVAT, labels of images, not read"]
+
+
 def test_sides_of_400_digits_are_not_stated(tmp_path: Path) -> None:
     text = document(image("1.png", box(), width=HUGE))
     made = source(tmp_path, {"a.xml": text}, "1.png")

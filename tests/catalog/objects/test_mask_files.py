@@ -275,6 +275,26 @@ def test_more_than_254_classes_have_another_value_for_nothing(tmp_path: Path) ->
     assert found.present == [(0, 255, 300), (1,)]
 
 
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        ((0, 127, 255), "masks have only the values 0, 127: --mask-values 127=NAME names them"),
+        (
+            (0, 38, 75),
+            "masks have only the values 0, 38, 75: --mask-values 38=NAME,75=NAME names them",
+        ),
+        ((0,), "all masks that were looked at (3) have one value: 0"),
+        ((0, 1, 2), ""),
+        ((0, 255), ""),
+    ],
+)
+def test_values_that_are_hardly_classes_are_a_note(
+    values: tuple[int, ...], note: str, tmp_path: Path
+) -> None:
+    made = catalog(tmp_path, masked(3, *values), "none", masks="masks/{name}")
+    assert [one for one in made.findings if "value" in one] == ([note] if note else [])
+
+
 def coloured() -> bytes:
     """Return a mask of colours."""
     return encoded(Image.fromarray(np.full((4, 4, 3), (255, 0, 9), np.uint8)), "PNG")

@@ -228,3 +228,14 @@ def test_a_bad_document_of_via_is_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(SourceError, match=r"via\.json: ") as raised:
         made.read("via:via.json")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("others", "note"), [(("b", "c"), "'a', not by b, c"), (("class",), "")])
+def test_the_attribute_that_gives_classes_is_said(
+    others: tuple[str, ...], note: str, tmp_path: Path
+) -> None:
+    shape = {"name": "rect", "x": 1, "y": 2, "width": 3, "height": 4}
+    region = {"shape_attributes": shape, "region_attributes": dict.fromkeys(("a", *others), "x")}
+    text = json.dumps({"1": {"filename": "1.png", "regions": [region]}})
+    found = source(tmp_path, {"via.json": text}, "1.png").read("via:via.json")
+    assert found.findings == ([f"via.json: classes by {note}"] if note else [])

@@ -109,6 +109,16 @@ def test_the_stated_name_counts_if_no_image_has_the_name_of_the_file(tmp_path: P
     assert [one is not None for one in made.read("voc").annotations] == [True, False]
 
 
+def test_a_stated_name_of_another_image_is_a_note(tmp_path: Path) -> None:
+    names = {"1": "2.png", "2": "1.png", "3": "3.jpg"}
+    files = {f"{i}.xml": xml(thing("cat", 1, 2, 3, 4), filename=names[i]) for i in names}
+    made = source(tmp_path, files, *(f"{i}.png" for i in names))
+    found = made.read("voc")
+    assert len(made.rows(found)) == 3
+    what = "2 documents state another image than the one of the same name, which is used"
+    assert f"{what}: 1.xml states 2.png, 2.xml states 1.png" in found.findings
+
+
 def test_files_of_equal_names_in_folders_of_equal_names(tmp_path: Path) -> None:
     keys = [
         f"{top}/{kind}/{n}.png" for top in ("x", "y") for kind in ("cat", "dog") for n in (1, 2)

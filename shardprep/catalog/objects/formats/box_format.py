@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.objects.object_table import MOST_SIDE, Found
 from shardprep.errors import OptionName, SourceError, shown
-from shardprep.image.annotation_types import Floats, Runs
+from shardprep.image.annotation_types import Floats, Polygons, Runs
 from shardprep.recipe.object_rules import BoxForm
 from shardprep.source.members import Extent
 
@@ -191,6 +191,24 @@ def check_boxes(
     hint = "correct the boxes" if better is None else _hint(found, better)
     hint = f"{hint}, or accept them with {OptionName('max_clipped')} 1"
     raise SourceError(option, f"{what}, such as {', '.join(some)}", hint)
+
+
+def check_outlines(found: Found, option: OptionName, keys: Sequence[str]) -> None:
+    """Raise a SourceError if outlines look like shares of the sides, but should be in pixels."""
+    step = -(-len(found.annotations) // _MOST_HEADS) or 1
+    some = [*enumerate(found.annotations)][::step]
+    boxes = [
+        (i, box_of(one.rings))
+        for i, every in some
+        if every is not None and not every.is_relative
+        for one in every.outlines
+        if isinstance(one, Polygons)
+    ]
+    if boxes and is_relative(np.array([box for _, box in boxes], np.float64)):
+        what = "the outlines are below one pixel, and the format has them in pixels, such as"
+        hint = "convert them: they look like shares of the sides"
+        such = ", ".join(f"{value:.6g}" for value in boxes[0][1])
+        raise SourceError(option, f"{what} [{such}] in {shown(keys[boxes[0][0]])}", hint)
 
 
 def _boxes(found: Found, size_of: SizeOf) -> _Boxes:

@@ -324,12 +324,20 @@ class _Reader:
         """Record images as annotated; return id → position, −1 if the source lacks the image."""
         split = document_split(key) or ""
         places: dict[object, int] = {}
+        names: dict[int, str] = {}
         for id_, (name, size) in images.items():
             found = self._pairing.find(name, key, split)
             places[id_] = -1 if found is None else found
             if found is not None:
+                if (other := names.setdefault(found, name)) != name:
+                    what = f"{name!r} and {other!r} both belong to {self._source.index.keys[found]}"
+                    raise SourceError(key, what, "add the image of each, or delete one entry")
                 self._table.list_image(found, size)
                 self._splits[found] = split or None
+        there = [one for one in places.values() if one >= 0]
+        if number := len(there) - len({*there}):
+            what = f"{counted(number, 'image', 'has', 'have')} several ids in {key}"
+            self._findings.append(f"{what}: their objects are stored together")
         return places
 
     def _check_repeated(self, key: str, images: Ints) -> None:

@@ -33,7 +33,7 @@ from shardprep.catalog.objects.formats.box_format import (
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import MALFORMED, MOST_SIDE, Found, ObjectTable
 from shardprep.catalog.tables.key_index import AmbiguousIdError
-from shardprep.errors import SourceError, some_of
+from shardprep.errors import SourceError, counted, some_of
 from shardprep.image.annotation_types import Outline, Polygons
 from shardprep.recipe.object_rules import FormatRule
 
@@ -60,6 +60,7 @@ class _Reader:
     def __init__(self, key: str) -> None:
         self.labels: list[str] = []
         self.has_image = False
+        self.num_tags = 0
         self._key = key
         self._images: list[_Image] = []
         self._path: list[str] = []
@@ -96,6 +97,7 @@ class _Reader:
             self.has_image |= "name" in facts
             self._images.append(_Image(facts, []))
         elif depth == 2 and self._path[1] == "image":
+            self.num_tags += tag == "tag"
             if tag != "tag":
                 self._images[-1].shapes.append(_Shape(tag, facts))
         elif tag == "label":
@@ -135,7 +137,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all documents, with classes in the order of the declared labels.
 
     Boxes, polygons, ellipses and masks are objects. Other shapes are dropped by name, tags are
-    ignored. An image in several documents has the objects of all of them. The subset of an image
+    counted. An image in several documents has the objects of all of them. The subset of an image
     is its split.
     """
     index = source.index
@@ -143,6 +145,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     splits: list[str | None] = [None] * len(index.keys)
     labels: dict[str, None] = {}
     keys: list[str] = []
+    num_tags = 0
     for file in shared_documents(source, rule, is_cvat, ".xml"):
         key, data = source.documents.find(file)
         keys.append(key)
@@ -160,6 +163,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
                 _add(table, found, shape, size)
         table.miss(missing, is_elsewhere=not is_listed)
         labels.update(dict.fromkeys(reader.labels))
+        num_tags += reader.num_tags
     if not table.listed:
         such = f", such as {next(iter(table.missing))!r}" if table.missing else ""
         hint = f"a key looks like {index.keys[0]}"
@@ -171,6 +175,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         keys,
         (names, {name: i for i, name in enumerate(names)}),
         splits=splits if any(splits) else None,
+        findings=[f"{counted(num_tags, 'tag')} of CVAT, labels of images, not read"]
+        * (num_tags > 0),
     )
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardprep.catalog.names import stem
 from shardprep.catalog.objects.formats.annotated_source import (
     MOST_BYTES,
     MOST_VALUES,
@@ -68,7 +67,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         elif reason := file.fault or _add(table, file.image, file.document, poses):
             table.fault(file.image, f"{file.key} {reason}")
     keys = _claimed(pairing, OptionName("boxes", rule.kind))
-    findings = []
+    findings = pairing.findings
     if poses.num_points and not source.keypoints:
         how = "" if poses.are_of_objects else f" instead of {OptionName('boxes')}"
         flag = OptionName("points", rule.kind)
@@ -127,9 +126,7 @@ def _files(source: AnnotatedSource, pairing: Pairing) -> Iterator[_File]:
             continue
         document, fault = _parsed(text)
         path = document.get("imagePath")
-        image = pairing.find(stem(key), key)
-        if image is None and isinstance(path, str):
-            image = pairing.find(path, key)
+        image = pairing.of_document(key, path if isinstance(path, str) else "")
         if image is not None:
             pairing.claim(image, key)
         yield _File(key, image, document, fault)

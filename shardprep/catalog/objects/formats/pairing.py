@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 
-from shardprep.catalog.names import IMAGE_FOLDER, folder_splits, stated_split
+from shardprep.catalog.names import IMAGE_FOLDER, folder_splits, stated_split, stem
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
-from shardprep.errors import OptionName, SourceError
+from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.source.names import composed, without_archive_suffix
 
@@ -41,6 +42,31 @@ class Pairing:
         self._entries: dict[int, tuple[str, str, str]] = {}
         """Position of an image → document, name and split of its last entry."""
         self._places: dict[tuple[str, str], tuple[str | None, list[str]]] = {}
+        self._unlike: list[str] = []
+        """Documents that state another image of the source than the one of their own name."""
+
+    def of_document(self, key: str, stated: str) -> int | None:
+        """Return the image of the name of a document, or else the image that it states."""
+        try:
+            found = self.find(stem(key), key)
+        except AmbiguousIdError:
+            if not stated:
+                raise
+            found = None
+        if found is None:
+            return self.find(stated, key) if stated else None
+        name = stated.replace("\\", "/").rpartition("/")[2]
+        if stated and stem(key) not in (name, stem(name)):
+            with contextlib.suppress(AmbiguousIdError):
+                if self.find(stated, key) not in (None, found):
+                    self._unlike.append(f"{key} states {name}")
+        return found
+
+    @property
+    def findings(self) -> list[str]:
+        documents = counted(len(self._unlike), "document", "states", "state")
+        what = "another image than the one of the same name, which is used"
+        return [f"{documents} {what}: {some_of(self._unlike, 2)}"] if self._unlike else []
 
     def find(self, name: str, document: str, split: str = "") -> int | None:
         """Return the position of the image that a document calls `name`, or None.

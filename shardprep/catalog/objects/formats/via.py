@@ -61,6 +61,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     pairing = Pairing(source.index)
     table = ObjectTable(len(source.index.keys), outlines=source.outlines)
     keys: list[str] = []
+    findings: list[str] = []
     for file in shared_documents(source, rule, is_one, suffix):
         key, data = source.documents.find(file)
         keys.append(key)
@@ -70,7 +71,9 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             raise SourceError(key, what, hint)
         try:
             entries = _entries_of_lines(data) if is_lines else _entries(data)
-            attribute = "type" if is_lines else _class_attribute(entries)
+            attribute, *others = ["type"] if is_lines else _class_attributes(entries)
+            if others:
+                findings.append(f"{key}: classes by {attribute!r}, not by {some_of(others)}")
             is_listed, missing = False, Counter[str]()
             for entry in entries:
                 name = entry["filename"]
@@ -91,7 +94,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     if not table.listed:
         such = f", such as {next(iter(table.missing))}" if table.missing else ""
         raise SourceError(", ".join(keys), f"names no image of the source{such}")
-    return table.found(f"{title}, {', '.join(keys)}", keys)
+    return table.found(f"{title}, {', '.join(keys)}", keys, findings=findings)
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
@@ -131,8 +134,11 @@ def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
     return list(regions.values()) if isinstance(regions, dict) else regions
 
 
-def _class_attribute(entries: Iterable[dict[str, Any]]) -> str:
-    """Return the attribute that holds the class: one of a usual name, or the most frequent."""
+def _class_attributes(entries: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the attribute that holds the class, of a usual name or the most frequent, and others.
+
+    The others are as frequent. Without attributes, the name is "".
+    """
     counts: Counter[str] = Counter()
     for entry in entries:
         for region in _regions(entry):
@@ -140,8 +146,9 @@ def _class_attribute(entries: Iterable[dict[str, Any]]) -> str:
             if isinstance(attributes, dict):
                 counts.update(attributes.keys())
     named = {name.lower(): name for name in counts}
-    usual = next((named[name] for name in _CLASS_NAMES if name in named), "")
-    return usual or max(counts, key=lambda name: counts[name], default="")
+    usual = [named[name] for name in _CLASS_NAMES if name in named]
+    most = max(counts.values(), default=0)
+    return usual[:1] or [name for name in counts if counts[name] == most] or [""]
 
 
 def _add(table: ObjectTable, image: int, region: dict[str, Any], attribute: str) -> None:

@@ -19,7 +19,7 @@ from shardprep.catalog.objects.formats.annotated_source import (
 )
 from shardprep.catalog.objects.formats.pairing import Pairing
 from shardprep.catalog.objects.object_table import MALFORMED, NO_BOX, Found, ObjectTable
-from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.image.annotation_types import Segment
 from shardprep.recipe.object_rules import BoxColumns, FormatRule
@@ -54,7 +54,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     findings: list[str] = []
     for key, content in _parsed(read_each(source.documents.members(".xml"))):
         keys.append(key)
-        image = _image(pairing, key, content)
+        image = pairing.of_document(key, content.filename if isinstance(content, VocFile) else "")
         if image is not None:
             pairing.claim(image, key)
             _add(table, image, key, content, numbers=source.numbers)
@@ -77,7 +77,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         notation=BoxColumns(_SIDES, "xyxy"),
         splits=splits if any(splits) else None,
         are_listed=any(splits),
-        findings=findings,
+        findings=[*findings, *pairing.findings],
     )
 
 
@@ -112,17 +112,6 @@ def _add(
             table.drop(image, MALFORMED)
         else:
             table.add(image, box, table.number_of(name))
-
-
-def _image(pairing: Pairing, key: str, content: VocFile | str) -> int | None:
-    filename = content.filename if isinstance(content, VocFile) else ""
-    try:
-        found = pairing.find(stem(key), key)
-    except AmbiguousIdError:
-        if not filename:
-            raise
-        found = None
-    return pairing.find(filename, key) if found is None and filename else found
 
 
 def _list_splits(lists: Iterable[Text], index: KeyIndex, findings: list[str]) -> list[str | None]:

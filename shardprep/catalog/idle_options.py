@@ -1,0 +1,113 @@
+"""Options that have nothing to do in a source: each is said, because it may be a typing error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import NamedTuple
+
+from shardprep.catalog.objects.combine import Annotated
+from shardprep.catalog.source_images import SourceImages
+from shardprep.catalog.tables.row_matching import TableMatch
+from shardprep.catalog.targets import Targets
+from shardprep.errors import OptionName, some_of
+from shardprep.recipe.options import BUILD_DEFAULTS
+from shardprep.source.file_listing import LEADS_OUTSIDE, find_files
+
+_SHALLOW = (".jpg", ".jpeg", ".webp", ".bmp", ".gif")
+"""Suffixes of images of at most 8 bits."""
+_NO_DICOM = (*_SHALLOW, ".png", ".tif", ".tiff")
+
+
+class Found(NamedTuple):
+    """What the options select in a source."""
+
+    wanted: SourceImages
+    match: TableMatch | None
+    """The rows of the label table, or of the joined tables."""
+    targets: Targets
+    annotated: Annotated | None
+
+
+def idle_options(found: Found) -> list[str]:
+    """Return a remark on each option that has nothing to do, or that names what does not occur."""
+    recipe, labelling, targets = found.wanted.recipe, found.wanted.labelling, found.targets
+    findings = [
+        f"{OptionName(option)} has no effect: {what}"
+        for option, (has_effect, what) in _NEEDS.items()
+        if getattr(recipe, option) != BUILD_DEFAULTS[option] and not has_effect(found)
+    ]
+    cells = [*labelling.names.counts(), *chain(*labelling.cells.values())]
+    if recipe.separator and not any(recipe.separator in str(cell) for cell in cells):
+        findings.append(f"{OptionName('separator')}: no label has {recipe.separator!r}")
+    if targets.kind in ("none", "class", "multilabel") and found.annotated is None:
+        codes = (one if isinstance(one, tuple) else (one,) for one in targets.values.counts())
+        used = {targets.names[i] for i in chain(*codes)}
+        if unused := [name for name in recipe.classes if name not in used]:
+            findings.append(f"{OptionName('classes')}: no image is of class {some_of(unused)}")
+    return findings
+
+
+def _has_boxes(found: Found) -> bool:
+    every = [] if found.annotated is None else found.annotated.annotations
+    return any(one is not None and len(one.boxes) for one in every)
+
+
+def _has_objects(found: Found) -> bool:
+    return found.annotated is not None and found.annotated.facts.spec.has_objects
+
+
+def _uses_join(found: Found) -> bool:
+    """Return whether an option names a column of a joined table, or may choose one."""
+    rules, labelling = found.wanted.recipe.rules, found.wanted.labelling
+    own = labelling.match.table if labelling.match is not None else None
+    joined = found.match.table if found.match is not None else None
+    if joined is None or rules.split.kind == "tables" or rules.labels.kind == "auto":
+        return True
+    titles = joined.header if own is None else own.header[len(own.header) - own.num_joined :]
+    used = {*labelling.columns, *found.wanted.recipe.columns, found.wanted.recipe.pivot}
+    used |= {rules.group.text, rules.split.column}
+    ids = rules.labels.table.id_column
+    return any(title in used or f"{{{title}" in ids for title in titles)
+
+
+def _has_links(found: Found) -> bool:
+    return any(one.problem == LEADS_OUTSIDE for one in find_files(found.wanted.recipe.source))
+
+
+def _has_foreign_names(found: Found) -> bool:
+    listing = found.wanted.listing
+    others, skipped = ([one.key for one in some] for some in (listing.others, listing.skipped))
+    return not all(map(str.isascii, chain(listing.images.keys, others, skipped)))
+
+
+def _are_not(suffixes: tuple[str, ...]) -> Callable[[Found], bool]:
+    def test(found: Found) -> bool:
+        return not all(key.lower().endswith(suffixes) for key in found.wanted.listing.images.keys)
+
+    return test
+
+
+def _is_annotated(found: Found) -> bool:
+    return found.annotated is not None
+
+
+_ANNOTATED = _is_annotated, "no boxes, masks or keypoints are stored"
+_BOXES = _has_boxes, "no boxes or outlines are read"
+_TABLES: tuple[Callable[[Found], bool], str] = (
+    lambda found: found.wanted.documents.are_read, "no table is read",
+)  # fmt: skip
+_NEEDS: dict[str, tuple[Callable[[Found], bool], str]] = {
+    "mask_values": _ANNOTATED, "instances": _ANNOTATED, "crowds": _ANNOTATED, "rle": _ANNOTATED,
+    "annotated": _ANNOTATED, "max_dropped": _ANNOTATED, "unlisted": _ANNOTATED,
+    "annotated_size": _BOXES, "max_clipped": _BOXES,
+    "min_visible": (_has_objects, "no objects are stored"),
+    "target": (lambda found: found.targets.kind != "none", "no image has a label"),
+    "header": _TABLES, "null": _TABLES,
+    "join": (_uses_join, "no option names a column of its table"),
+    "depth_range": (_are_not(_SHALLOW), "no image can have more than 8 bits"),
+    "window": (_are_not(_NO_DICOM), "no image is a DICOM file"),
+    "follow_links": (_has_links, "no link leads outside"),
+    "zip_encoding": (_has_foreign_names, "all names are ASCII"),
+}  # fmt: skip
+"""Option → what it needs to have an effect, and the remark if that is missing."""
