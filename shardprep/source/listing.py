@@ -55,6 +55,7 @@ from shardprep.source.names import (
     is_archive_name,
     is_array_name,
     is_junk,
+    is_package_name,
 )
 from shardprep.source.string_column import booleans, integers, release
 from shardprep.source.unpack import Unpacker, buffered, decompressed, member_stream
@@ -219,6 +220,8 @@ class _Walk:
             self.others.append(Member(key, self.budget.readable(extent, key)))
         elif name[name.rfind(".") :].lower() in IMAGE_SUFFIXES:
             self.image(key, extent)
+        elif is_package_name(name):
+            self.other(key, extent, is_array=False)
         elif self.scope.is_outside(key) and not self.scope.is_named(key):
             self.closed(key, extent)
         elif not self.volume(key, extent, depth):

@@ -15,6 +15,9 @@ _PLAIN_PATH = re.compile(r"(?!\.?/|.*//|.*/\.(/|$)).*[^/]", re.DOTALL)
 """A path in its shortest form. Other paths are rare, so `clean_key` may be slow for them."""
 _ARCHIVES = r"zip|7z|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|7z)"
 _ARCHIVE_NAME = re.compile(rf".+\.({_ARCHIVES})(\.001)?", re.IGNORECASE)
+_PACKAGE_NAME = re.compile(
+    r".+\.((doc|xls|ppt)[xm]|xlsb|od[tsp]|epub|jar|apk|whl|pages|numbers|key)", re.IGNORECASE
+)
 _ARRAYS = r"npy|npz|parquet|h5|hdf5|tfrec|tfrecords?|nii(\.gz)?|zarr"
 _ARCHIVE_SUFFIX = re.compile(
     rf"\.({_ARCHIVES}|{_ARRAYS}|gz|bz2|xz)(\.\d{{3}})?(?=/|$)", re.IGNORECASE | re.ASCII
@@ -52,6 +55,11 @@ def without_archive_suffix(path: str) -> str:
 def is_archive_name(name: str) -> bool:
     """Return True for the name of an archive or of the first volume of a split archive."""
     return _ARCHIVE_NAME.fullmatch(name) is not None
+
+
+def is_package_name(name: str) -> bool:
+    """Return True for documents and programs that are zips: their pictures are no images."""
+    return _PACKAGE_NAME.fullmatch(name) is not None
 
 
 def is_array_name(name: str) -> bool:

@@ -273,6 +273,16 @@ def test_a_missing_part_is_an_error_with_its_name(tmp_path: Path, missing: str) 
         listed(write_folder(tmp_path / "source", parts))
 
 
+@pytest.mark.parametrize("name", ["labels.xlsx", "READ ME.docx", "viewer.jar"])
+@pytest.mark.parametrize("data", [zip_bytes({"media/image1.png": PNG}), b"PK\3\4 broken"])
+def test_pictures_in_documents_and_programs_are_no_images(
+    tmp_path: Path, name: str, data: bytes
+) -> None:
+    found = listed_bytes(tmp_path, zip_bytes({"1.png": PNG, name: data}))
+    assert found.image_keys == ["1.png"]
+    assert found.contents == {"1.png": PNG, name: data}
+
+
 def test_numbered_files_that_are_not_archives_are_members(tmp_path: Path) -> None:
     members = {"photo.001": JPEG, "photo.002": PNG, "text.001": b"text", "in.zip.007": b"x"}
     found = listed_bytes(tmp_path, zip_bytes(members))
