@@ -98,13 +98,10 @@ def _kind(schema: Schema) -> str:
 
 def _classes(layout: str, schema: Schema) -> tuple[str, ...]:
     """Return the classes to state, in order; () if they would also name those of objects."""
-    labels = () if schema.target not in (LABEL, LABELS) else schema.labels
     parts = [one for one in (BOX_LABEL, MASK) if one in schema.features]
-    if (
-        layout == "parquet"
-        and schema.target == TARGETS
-        and not (parts or POINTS in schema.features)
-    ):
+    has_more = parts or POINTS in schema.features
+    labels: tuple[str, ...] = schema.labels if schema.target in (LABEL, LABELS) else ()
+    if layout == "parquet" and schema.target == TARGETS and not has_more:
         labels = schema.features[TARGETS].labels
     others = (schema.features[one].labels for one in parts)
     return labels if {*labels}.isdisjoint(itertools.chain(*others)) else ()

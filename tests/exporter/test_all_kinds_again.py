@@ -122,7 +122,7 @@ KINDS: dict[str, tuple[Mapping[str, bytes], dict[str, Any]]] = {
         {"labels": "csv:t.csv:file:x", "target": "regression"},
     ),
     "vector": (
-        {"t.csv": rows("file,x,y", lambda i: f"{i * 1.5},{i}")},
+        {"t.csv": rows("file,x,y", lambda i: f"{i * 1.5},{'' if i % 3 else i}")},
         {"labels": "csv:t.csv:file:x,y", "target": "vector"},
     ),
     "classes, numbers": (
@@ -205,7 +205,7 @@ def contents(dataset: Path, lost: set[str]) -> dict[bytes, dict[str, list[Any]]]
                 continue
             names = features[name].labels if name in features else ()
             plain = (bytes(one) if isinstance(one, memoryview) else one for one in several)
-            rounded = (round(one + 0.0002, 3) if isinstance(one, float) else one for one in plain)
+            rounded = (f"{one + 0.0002:.3f}" if isinstance(one, float) else one for one in plain)
             own[name] = [
                 names[one] if names and isinstance(one, int) and one >= 0 else one
                 for one in rounded

@@ -281,6 +281,10 @@ class _Rows:
             parts = column.cast(pa.list_(pa.string()))
             if names or pc.any(pc.match_substring(pc.list_flatten(parts), " ")).as_py():
                 return self._lists(column, title, "")
+            if parts.flatten().null_count:  # or the whole row would be null
+                gap = "nan" if _is_number(column.type.value_type) else ""
+                rows = parts.to_pylist()
+                return Texts.of(" ".join(one or gap for one in row or ()) for row in rows)
             column = pc.binary_join(parts, " ")
         texts = column.cast(pa.large_string()).fill_null("")
         if pa.types.is_floating(column.type):

@@ -18,6 +18,7 @@ def as_exported(found: Found, facts: Mapping[str, Any]) -> Found:
     stated = facts.get("object_labels")
     names = tuple(stated) if isinstance(stated, list) else ()
     if all(isinstance(one, str) for one in names) and {*found.names} <= {*names}:
+        names = tuple(dict.fromkeys(names))
         place = [names.index(name) for name in found.names]
         annotations = [
             one
