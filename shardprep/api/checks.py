@@ -24,7 +24,7 @@ from shardprep.recipe.options import ARGUMENTS, DATASET, RUN_OPTIONS, Option
 if TYPE_CHECKING:
     from shardprep.dataset.diff import Difference
     from shardprep.dataset.locate import DatasetFiles
-    from shardprep.reporter.overlap import ComparedImages, Overlap
+    from shardprep.reporter.leaks import ComparedImages, Overlap
     from shardprep.verifier.problem import Verification
 
 
@@ -195,7 +195,7 @@ def leaks(
         DatasetError: a dataset or a file of hashes is missing or damaged.
         StorageError: object storage does not answer, or refuses a request.
     """
-    from shardprep.reporter.overlap import compare_images, images_of, read_hashes
+    from shardprep.reporter.leaks import compare_images, images_of, read_hashes
 
     def images(place: str | Path, watch: Watch) -> ComparedImages:
         if str(place).endswith(".parquet"):

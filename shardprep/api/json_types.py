@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.survey import Survey
     from shardprep.exporter.export import Exported
     from shardprep.reporter.findings.copies import Copies
-    from shardprep.reporter.overlap import Overlap
+    from shardprep.reporter.leaks import Overlap
     from shardprep.reporter.report import Report
     from shardprep.writer.build import PartResult
     from shardprep.writer.finalize import BuildResult

@@ -20,7 +20,7 @@ from shardprep.dataset import item_table
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.item_check import check_values
-from shardprep.dataset.item_table import TARGET_COLUMNS
+from shardprep.dataset.item_table import TARGET_COLUMNS, target_texts
 from shardprep.dataset.leak_check import leak_check_differences
 from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.dataset.open_dataset import OpenDataset
@@ -34,7 +34,6 @@ from shardprep.dataset.record_changes import (
     record_changes,
 )
 from shardprep.dataset.schema import OBJECTS, Schema
-from shardprep.dataset.target_text import target_texts
 from shardprep.errors import DatasetError, counted
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

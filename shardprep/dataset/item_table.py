@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shardprep.dataset.folder import COPY_AGAIN
-from shardprep.dataset.schema import ALL_POINTS, Schema
+from shardprep.dataset.schema import ALL_POINTS, CLASS_PREFIX, TARGETS, Schema
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import open_regular
 
@@ -353,3 +353,31 @@ class ItemView:
     @cached_property
     def numbers(self) -> Ints:
         return np.flatnonzero(self._is_of)
+
+
+def target_text(
+    schema: Schema,
+    numbers: Sequence[float | None] | None,
+    classes: Sequence[int] | None,
+    texts: Sequence[str] | None,
+) -> str | None:
+    """Return "name=value, …" or the texts, or None if the image has no target."""
+    parts: list[str] = []
+    if numbers:
+        names = schema.features[TARGETS].labels
+        words = ("none" if one is None else str(one) for one in numbers)
+        parts += [f"{name}={word}" for name, word in zip(names, words, strict=False)]
+    for name, label in zip(schema.class_features, classes or (), strict=False):
+        labels = schema.features[name].labels
+        word = labels[label] if 0 <= label < len(labels) else "none"
+        parts.append(f"{name.removeprefix(CLASS_PREFIX)}={word}")
+    parts += [" | ".join(texts)] if texts else []
+    return ", ".join(parts) or None
+
+
+def target_texts(schema: Schema, rows: pa.Table) -> pa.Array:
+    """Return the target of each row as text; null if it has none, or has one value only."""
+    if not schema.target_lists:
+        return pa.nulls(len(rows), pa.string())
+    columns = (rows[name].to_pylist() for name in TARGET_COLUMNS.names)
+    return pa.array([target_text(schema, *one) for one in zip(*columns, strict=True)], pa.string())

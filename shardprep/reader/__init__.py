@@ -25,8 +25,7 @@ from shardprep.reader.config import (
     ReadConfig,
     Request,
 )
-from shardprep.reader.selection.mix import Mix, Shares, mix_of
-from shardprep.reader.selection.split_argument import EvenSplit, even_splits
+from shardprep.reader.selection.split_argument import EvenSplit, Mix, Shares, even_splits, mix_of
 from shardprep.reader.validators import (
     Folder,
     WithOptions,
@@ -273,7 +272,7 @@ def clear_cache(folder: Folder) -> int:
         DatasetError: the folder does not exist, or a file cannot be removed.
         BusyError: another process is filling a cache in this folder.
     """
-    from shardprep.reader.tf.folder_cache import clear
+    from shardprep.reader.tf.image_cache import clear
 
     return clear(Path(folder))
 

@@ -16,8 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
-from shardprep.reader.selection.mix import Mix, Place
-from shardprep.reader.selection.split_argument import AnySplit, is_training
+from shardprep.reader.selection.split_argument import AnySplit, Mix, Place, is_training
 from shardprep.reader.validators import (
     Address,
     AnyWeights,
@@ -181,7 +180,19 @@ class CenterCrop:
         return _middle(height, width, self.size[1] / self.size[0], self.fraction)
 
 
-Crop = RandomResizedCrop | CenterCrop
+@dataclass(frozen=True, slots=True)
+class WholeImage:
+    """The whole image at another size: the `image_size` of `ReadConfig`."""
+
+    size: tuple[int, int]
+    min_visible: float = 0.0
+
+    def window(self, height: int, width: int, draws: Iterator[float]) -> CropWindow:
+        del draws
+        return CropWindow(0, 0, height, width)
+
+
+Crop = RandomResizedCrop | CenterCrop | WholeImage
 
 
 def _middle(height: int, width: int, aspect: float, fraction: float) -> CropWindow:
@@ -215,14 +226,14 @@ class ReadConfig:
         interleave_block_length: With `shuffle=True`, the number of neighbouring records of a
             block. None: 64, or fewer if 64 are more than 2 MiB, at least 8. With `shuffle=N`, the
             number of records taken from a shard at a time. None: 16.
-        num_parallel_calls_for_interleave_files: Number of concurrent calls that read records. None:
-            2; more if `on_error` is not "raise", because these calls then decode records once.
+        num_parallel_calls_for_interleave_files: Number of concurrent calls that read records for
+            TensorFlow's graph, which decodes small whole images on many cores. None: 2.
         num_parallel_calls_for_decode: Number of images decoded concurrently. None: one per core,
             or one per thread of the pipeline if each image is decoded by a call of its own.
-        num_workers: Number of processes that fill batches, or 0 for none. None: for crops and
-            stacks, the number that `Dataset.batches` has by default; 0 for others. A number is an
-            error with `service`, `image_size`, `on_error`, texts, `as_supervised=False`, or without
-            `batch_size`: then TensorFlow makes the elements.
+        num_workers: Number of processes that fill batches, or 0 for none. None: the number that
+            `Dataset.batches` has by default; 0 for single elements, and where TensorFlow's graph
+            decodes small images without annotations faster than threads. A number is an error with
+            `service`, which has workers of its own.
         shuffle_reshuffle_each_iteration: True for another order in each epoch. With a seed, the
             orders of all epochs are the same in every run.
         image_size: (height, width) in pixels to which each whole image is stretched, antialiased.
@@ -240,8 +251,7 @@ class ReadConfig:
             plain `metrics` also count padding rows. All hosts yield the same number of batches.
         on_error: "skip" logs each record that is damaged or cannot be decoded, and yields the next
             good record instead. A function does the same, and is called once with each `BadRecord`
-            instead of logging it. The first epoch is slower than with "raise", because each record
-            is decoded once more to check it.
+            instead of logging it.
         service: Address of a tf.data service, "grpc://host:port". Its workers read, decode and
             batch; they must see the dataset under the same path.
         staging_bytes: Disk space for copies of shards from object storage, for all datasets on
@@ -455,44 +465,3 @@ def check_mix(where: str, path: object, options: Mapping[str, object]) -> None:
     if isinstance(path, Mix) and given:
         hint = "leave it out, or merge the datasets with `shardprep repack`"
         raise DatasetError(where, f"a mix cannot be read with {given[0]}", hint)
-
-
-def check_request(request: Request) -> None:
-    """Raise DatasetError if arguments of `reader.load` contradict each other."""
-    config = request.config
-    no_mix = {
-        "weights": request.weights,
-        f"shuffle={request.window}": request.window,
-        "a tf.data service": config.service,
-        "a cache in a folder": request.cache not in (False, "auto", "memory"),
-    }
-    check_mix("reader", request.path, no_mix)
-    check_weights("reader", request)
-    if request.weights is not None and (config.pad_batches or config.service):
-        hint = "leave out pad_batches and service, or weights"
-        raise _refused("weights are only for training in this process", hint)
-    if config.pad_batches and (
-        request.batch_size is None or request.drop_remainder or request.repeat
-    ):
-        hint = "give batch_size, and neither repeat nor drop_remainder"
-        raise _refused("pad_batches pads the last batch of a single epoch", hint)
-    if request.crop is not None and config.image_size is not None:
-        raise _refused("image_size and a crop, which has a size of its own", "give one of them")
-    if config.service is None:
-        return
-    if request.crop is not None:
-        hint = "pass augment=augment.RandomResizedCrop((height, width)) instead"
-        raise _refused("the workers of a service cannot crop images", hint)
-    if request.batch_size is None:
-        raise _refused("a service sends only batches", "give batch_size")
-    if request.cache == "memory":
-        raise _refused("a service does not see this process's memory", "give cache a folder")
-    if config.on_error != "raise":
-        raise _refused("a service cannot skip bad records", "use on_error='raise'")
-    if request.window:
-        what = f"shuffle={request.shuffle} is a window of one reader, but a service has many"
-        raise _refused(what, "use shuffle=True or False")
-
-
-def _refused(what: str, hint: str) -> DatasetError:
-    return DatasetError("reader", what, hint)

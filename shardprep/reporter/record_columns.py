@@ -14,11 +14,16 @@ import pyarrow.compute as pc
 
 from shardprep.dataset import item_table, tally
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
-from shardprep.dataset.item_table import TARGET_COLUMNS, ItemFile, ItemView
+from shardprep.dataset.item_table import (
+    TARGET_COLUMNS,
+    ItemFile,
+    ItemView,
+    target_text,
+    target_texts,
+)
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import LABEL, LABELS, TARGET_IMAGE, Schema
-from shardprep.dataset.target_text import target_text, target_texts
 from shardprep.errors import DatasetError
 
 if TYPE_CHECKING:

@@ -189,16 +189,23 @@ def test_a_bad_record_is_named_by_shard_and_number(copies: dict[str, Path], form
         batches(copies[form])
 
 
-def test_the_graph_decodes_what_threads_cannot_fill(
+def test_the_graph_decodes_only_whole_images_that_it_decodes_faster(
     sets: Sets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "BatchDecoder", lambda *_, **__: pytest.fail("threads decode"))
-    with pytest.raises(pytest.fail.Exception):
-        load(sets["jpeg"])
     load(sets["jpeg"], batch_size=None)
+    monkeypatch.setattr(pipeline, "threads_are_faster", lambda *_: False)
+    load(sets["jpeg"])
     load(sets["jpeg"], as_supervised=False)
-    load(sets["jpeg"], read_config=ReadConfig(on_error="skip"))
-    load(sets["jpeg"], read_config=ReadConfig(image_size=(6, 8)))
+    for more in (
+        {"random_resized_crop": 8},
+        {"read_config": ReadConfig(on_error="skip")},
+        {"read_config": ReadConfig(image_size=(6, 8))},
+        {"read_config": ReadConfig(num_workers=1)},
+        {"read_config": ReadConfig(image_size=(6, 8)), "batch_size": None},
+    ):
+        with pytest.raises(pytest.fail.Exception):
+            load(sets["jpeg"], **more)
 
 
 def test_the_graph_decodes_small_images_on_many_cores(

@@ -225,7 +225,7 @@ def test_free_memory_is_reused_up_to_a_limit(sets: Set) -> None:
     held = [next(batches) for _ in range(100)]
     del held
     gc.collect()
-    assert len(batches._team._maker._filler._free) <= 3
+    assert len(batches._team._maker._free) <= 3
     batches.close()
 
 

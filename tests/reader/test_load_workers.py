@@ -70,7 +70,9 @@ def digests(dataset: Any) -> list[str]:
         digest = hashlib.sha256(repr(tf.nest.map_structure(tf.rank, batch)).encode())
         for one in tf.nest.flatten(batch):
             digest.update(f"{one.dtype}{one.shape}".encode())
-            digest.update(one.numpy().tobytes())
+            values = one.numpy()
+            has_texts = one.dtype == tf.string
+            digest.update(repr(values.tolist()).encode() if has_texts else values.tobytes())
         found.append(digest.hexdigest())
     return found
 
@@ -92,6 +94,12 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "boxes in pixels": ("boxes", {"box_format": "xywh", "max_boxes": 2}),
     "masks": ("masks", {"random_resized_crop": 8}),
     "stacks": ("stacks", {}),
+    "texts": ("text", {}),
+    "all features": ("jpeg", {"as_supervised": False}),
+    "single elements": ("jpeg", {"batch_size": None}),
+    "single elements of any size": ("keep", {"batch_size": None}),
+    "smaller": ("jpeg", {"config": {"image_size": (6, 8)}}),
+    "good records": ("jpeg", {"config": {"on_error": "skip"}}),
     "cut stacks": ("stacks", {"max_length": 2}),
     "padded": ("jpeg", {"config": {"pad_batches": True}}),
     "one of two hosts": ("jpeg", {"config": {"num_shards": 2, "shard_index": 1}}),
@@ -184,6 +192,20 @@ def test_slots_are_used_again_when_tensors_are_released(sets: Set, teams: list[A
 # Errors
 
 
+def test_bad_records_are_replaced_as_by_threads_and_reported_once(
+    sets: Set, tmp_path: Path
+) -> None:
+    copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
+    names = damage(copied, 12, 40)
+    found, bad = [], list[reader.BadRecord]()
+    for number in (2, 0):
+        dataset = load(copied, number, repeat=3, config={"on_error": bad.append})
+        found.append(digests(dataset))
+        assert sorted(f"{one.shard}, record {one.record}:" for one in bad) == sorted(names)
+        bad.clear()
+    assert found[0] == found[1]
+
+
 def test_a_damaged_record_is_the_error_of_threads(sets: Set, tmp_path: Path) -> None:
     copied = shutil.copytree(sets["jpeg"], tmp_path / "set")
     damage(copied, 12, 40)
@@ -244,28 +266,10 @@ def test_workers_that_do_not_start_are_an_error(sets: Set, monkeypatch: pytest.M
     assert all(len(next(batches)[0]) == 5 for _ in range(20))
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"batch_size": None}, "TensorFlow makes single elements"),
-        ({"as_supervised": False}, "TensorFlow makes the features of as_supervised=False"),
-        ({"config": {"on_error": "skip"}}, "on_error checks records in this process"),
-        ({"config": {"image_size": (6, 8)}}, "TensorFlow resizes to image_size"),
-        ({"config": {"service": "grpc://localhost:1"}}, "a tf.data service has workers of its own"),
-    ],
-)
-def test_a_number_of_workers_that_cannot_work_is_an_error(
-    sets: Set, options: dict[str, Any], reason: str
-) -> None:
-    line = refused(lambda: load(sets["jpeg"], 2, **options))
-    assert line.startswith(f"reader: num_workers=2, but {reason}; give num_workers=0")
-    if "service" not in str(options):
-        load(sets["jpeg"], 0, **options)
-
-
-def test_texts_are_made_without_workers(sets: Set) -> None:
-    line = refused(lambda: load(sets["text"], 1))
-    assert line.startswith("reader: num_workers=1, but TensorFlow makes texts")
+def test_a_service_has_workers_of_its_own(sets: Set) -> None:
+    line = refused(lambda: load(sets["jpeg"], 2, config={"service": "grpc://localhost:1"}))
+    said = "num_workers=2, but a tf.data service has workers of its own; give num_workers=0"
+    assert line.startswith(f"reader: {said}")
 
 
 # The end

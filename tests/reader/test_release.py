@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from shardprep import reader
 from shardprep.machine import usable_cores
+from shardprep.reader.decode.features import DecodedExamples
 from shardprep.reader.tf import python_calls
-from shardprep.reader.tf.memory_cache import DecodedRows
 from tests.reader.datasets import pets
 from tests.support.builders import animals
 
@@ -116,7 +116,7 @@ def test_decoded_images_in_memory_are_released(folder: Path) -> None:
             options: dict[str, Any] = {"cache": "memory", "center_crop": crop}
             list(reader.load(folder, batch_size=4, **options).as_numpy_iterator())
     gc.collect()
-    assert [one for one in gc.get_objects() if isinstance(one, DecodedRows)] == []
+    assert [one for one in gc.get_objects() if isinstance(one, DecodedExamples)] == []
 
 
 def by_variant(dataset: Any) -> Any:

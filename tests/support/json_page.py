@@ -35,7 +35,7 @@ from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Facts
 from shardprep.dataset.diff import Difference
 from shardprep.exporter.export import Exported
-from shardprep.reporter.overlap import Overlap
+from shardprep.reporter.leaks import Overlap
 from tests.support.paths import DATA, ROOT
 
 PAGE = ROOT / "docs" / "json.md"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from shardprep.dataset.schema import BOX, IMAGE, KEYPOINTS, POINTS, Schema
 from shardprep.errors import RecordError
-from shardprep.reader.array_types import Columns, Ints
-from shardprep.reader.arrays.filler import Filler, Filling, NewArray
-from shardprep.reader.arrays.memory import ALIGNMENT, HostMemory
+from shardprep.reader.array_types import Array, Columns, Ints, Pixels
+from shardprep.reader.arrays.memory import ALIGNMENT, FreePieces, HostMemory
 from shardprep.reader.config import BatchOptions
 from shardprep.reader.decode.annotations import boxes_as, points_as
 from shardprep.reader.decode.crop import crop_keys
@@ -23,6 +25,7 @@ from shardprep.reader.decode.targets import BoxLimit
 from shardprep.reader.order.epoch import Size
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Records
+from shardprep.reader.records.shards import submitted
 
 BatchName = tuple[int, int] | Ints
 """Epoch and number of a global batch, or the tags of a batch."""
@@ -32,6 +35,14 @@ _VARYING = 16
 """Usual maximum factor for a dimension that varies, such as the number of objects."""
 _CHANGED = 4
 """Usual growth of a batch by a transform, from uint8 to float32."""
+_GROUP = 8
+"""Rows that a thread takes together, and parses before it decodes their images. Decoding evicts the
+interpreter's code and data from the cache of the core, so it then runs at a third of its speed."""
+IMAGES_A_TURN = 8
+"""Number of images of a batch that justify waking another thread."""
+
+NewArray = Callable[[tuple[int, ...], Any], Array]
+"""Returns an uninitialized array of a shape and dtype."""
 _FORMATS = ((BOX, boxes_as), (KEYPOINTS, points_as), (POINTS, points_as))
 
 
@@ -56,11 +67,16 @@ class BatchSource:
         """Return the tags of a batch, and the size of its images with buckets."""
         return self.order.batch(*name) if isinstance(name, tuple) else (name, None)
 
-    def decoder(self) -> FeatureDecoder:
+    def decoder(self, fallback: Callable[[bytes], Pixels] | None = None) -> FeatureDecoder:
+        """Return the decoder of the examples; for `fallback` see `FeatureDecoder`."""
         options = self.options
-        limit = None if options.max_boxes is None else BoxLimit(options.max_boxes)
         return FeatureDecoder(
-            self.schema, self.names, decode=self.decode, limit=limit, options=options
+            self.schema,
+            self.names,
+            decode=self.decode,
+            fallback=fallback,
+            limit=None if options.max_boxes is None else BoxLimit(options.max_boxes),
+            options=options,
         )
 
     def examples(self) -> ExampleReader:
@@ -78,16 +94,62 @@ class BatchSource:
         growth = 1 if self.transform is None else _CHANGED
         return growth * size * self.num_rows + ALIGNMENT * len(decoder.names)
 
-    def for_workers(self, num_threads: int) -> BatchSource:
+    def for_workers(self, num_threads: int, on_error: Literal["raise", "skip"]) -> BatchSource:
         """Return the source without options that only the making of the order needs."""
         options = replace(
-            self.options, sharding=None, weights=None, buckets=None, num_threads=num_threads
+            self.options,
+            sharding=None,
+            weights=None,
+            buckets=None,
+            num_threads=num_threads,
+            on_error=on_error,
         )
         return replace(self, options=options)
 
 
+@dataclass(slots=True)
+class Filling:
+    """A batch that is being filled: each thread takes the next rows of it until none is left."""
+
+    numbers: list[int]
+    keys: list[int]
+    """For each row, the key that decides its crop."""
+    columns: Columns
+    groups: Iterator[range]
+    """Rows that a thread takes together."""
+    futures: list[Future[None]] = field(default_factory=list)
+    errors: dict[int, RecordError] = field(default_factory=dict)
+    """Row of the batch → its error; complete when all futures are done."""
+
+    def run(self, examples: ExampleReader | DecodedExamples) -> None:
+        for rows in self.groups:  # `next` of an iterator is atomic: no two threads get the same
+            steps = [
+                (row, examples.steps(self.numbers[row], self.columns, row, self.keys[row]))
+                for row in rows
+            ]
+            for row, step in steps * 2:
+                try:
+                    next(step, None)
+                except RecordError as error:
+                    self.errors[row] = error
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row is filled, without an error."""
+        return all(future.done() for future in self.futures) and not self.errors
+
+    def wait(self) -> None:
+        """Block until every row is filled or has an entry in `errors`."""
+        for future in self.futures:
+            future.result()
+
+
 class BatchMaker:
-    """Makes batches with threads of this process."""
+    """Makes batches with threads of this process, in memory that is reused.
+
+    The images of a batch are not overwritten while anybody holds their array or a view of it.
+    Afterwards, a later batch uses their memory.
+    """
 
     def __init__(
         self,
@@ -100,7 +162,8 @@ class BatchMaker:
     ) -> None:
         """Keep the memory of `num_kept` batches; `note` gets each bad record that is replaced.
 
-        `examples` are the examples of the source, with another decoder or decoded already.
+        With 0 threads, the thread that finishes a batch fills it. `examples` are the examples of
+        the source, with another decoder or decoded already.
         """
         self._source = source
         self._examples = examples = source.examples() if examples is None else examples
@@ -110,16 +173,17 @@ class BatchMaker:
         self._options = source.options
         self._note = note
         self._bad: dict[int, RecordError] = {}
-        self._filler = Filler(
-            self._examples,
-            batch_size=source.num_rows,
-            num_threads=num_threads,
-            num_kept=num_kept,
-            memory=memory,
-        )
+        self._num_threads = num_threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._memory = memory or HostMemory()
+        self._free = FreePieces[memoryview](self._memory, num_kept)
 
     def begin(self, name: BatchName, new_images: NewArray | None = None) -> Filling:
-        """Start to fill a batch. It must not be empty."""
+        """Start to fill a batch. It must not be empty.
+
+        `new_images` returns the memory of images of one size, uninitialized.
+        """
         order = self._source.order
         tags, image_size = self._source.tags(name)
         if isinstance(name, tuple):
@@ -128,14 +192,33 @@ class BatchMaker:
         keys = [0] * len(tags)
         if self._options.crop is not None or self._source.transform is not None:
             keys = crop_keys(order.key, tags)
-        rows = order.rows(tags).tolist()
-        return self._filler.begin(rows, keys, image_size, new_images)
+        numbers = order.rows(tags).tolist()
+        decoder = self._examples.decoder
+        columns = decoder.columns(len(numbers))
+        shape = decoder.image_shape
+        if shape is not None:
+            # A single element is too small a part of its time for memory to be worth reusing.
+            new_images = new_images or (self._array if self._num_threads else np.empty)
+            memory = new_images((self._source.num_rows, *shape), decoder.dtype)
+            columns[decoder.image_name] = memory[: len(numbers)]
+        elif image_size is not None:
+            columns[IMAGE] = (new_images or np.empty)((len(numbers), *image_size, 3), np.uint8)
+        rows = range(len(numbers))
+        groups = iter([rows[start : start + _GROUP] for start in rows[::_GROUP]])
+        filling = Filling(numbers, keys, columns, groups)
+        for _ in range(min(self._num_threads, -(-len(numbers) // IMAGES_A_TURN))):
+            with self._lock:
+                pool = self._threads()
+            filling.futures.append(submitted(pool, filling.run, self._examples))
+        return filling
 
     def finish(self, filling: Filling) -> dict[str, Any]:
         """Wait until a batch is filled; return its values by feature, padded and in their format.
 
         Bad records are replaced if the options say so. Otherwise the first error is raised.
         """
+        if not self._num_threads:
+            filling.run(self._examples)
         filling.wait()
         for row in sorted(filling.errors):
             if self._options.on_error == "raise":
@@ -152,7 +235,9 @@ class BatchMaker:
 
     def close(self) -> None:
         """Stop the threads. `begin` starts new ones."""
-        self._filler.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
 
     def _fill(self, number: int, columns: Columns, row: int, key: int) -> None:
         for _ in self._examples.steps(number, columns, row, key):
@@ -185,3 +270,24 @@ class BatchMaker:
             return convert(places, box_format, size or images.shape[1:3])
         sizes = [size or image.shape[:2] for image in images]
         return [convert(own, box_format, of) for own, of in zip(places, sizes, strict=True)]
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._num_threads, "shardprep-batches")
+            # The work of the threads holds no reference to this maker. So when the maker is
+            # garbage, the finalizer runs and stops them. At exit they finish the work they have.
+            end = weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+            end.atexit = False
+        return self._pool
+
+    def _array(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return an uninitialized array; its memory returns to the maker after the last use."""
+        memory = self._free.take()
+        if memory is None:
+            num_bytes = prod(shape) * dtype.itemsize
+            memory = self._memory.allocate(num_bytes).view(dtype).reshape(shape).data
+        # NumPy sets `base` of a view to `array`, because `memory` is a memoryview. So the finalizer
+        # runs after the last view is gone. If `memory` were an array, views would have it as base.
+        array = np.asarray(memory)
+        weakref.finalize(array, self._free.add, memory).atexit = False
+        return array

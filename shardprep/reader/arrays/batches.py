@@ -17,8 +17,8 @@ from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.arrays.memory import HostMemory
 from shardprep.reader.arrays.team import Begun, Team
-from shardprep.reader.config import BatchOptions, warn
-from shardprep.reader.decode.targets import Target
+from shardprep.reader.config import warn
+from shardprep.reader.decode.targets import target_of
 from shardprep.reader.order.order import State, check_state, identity
 
 _STATE = "Dataset.batches.load_state_dict"
@@ -39,22 +39,15 @@ class _Skipped:
 class ArrayBatches:
     """The iterator that `Dataset.batches` returns; its batches are described there."""
 
-    def __init__(
-        self,
-        source: BatchSource,
-        target: Target,
-        digest: str,
-        options: BatchOptions,
-        memory: HostMemory | None = None,
-    ) -> None:
+    def __init__(self, source: BatchSource, digest: str, memory: HostMemory | None = None) -> None:
         """Begin at the first batch of epoch 0. `digest` is the hash of the records of all hosts."""
         self._source, self._memory = source, memory
+        self._options = options = source.options
         self._digest = digest
         self._num_batches = source.order.num_batches(drop=options.drop_remainder)
         """Number of global batches of an epoch."""
         self._num_own_batches = source.order.num_own_batches(drop=options.drop_remainder)
-        self._options = options
-        self._target = target
+        self._target = target_of(source.schema)
         self._skipped = _Skipped()
         self._next = 0
         self._started = deque[tuple[int, Begun]]()

@@ -33,14 +33,13 @@ from shardprep.reader.config import (
     seed_of,
 )
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder, middle_image
-from shardprep.reader.decode.targets import check_boxes, check_stacks, target_of
+from shardprep.reader.decode.targets import check_boxes, check_stacks, element_names, target_of
 from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.epoch import EpochOrder
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.subset import check_hosts, open_subset
-from shardprep.reader.selection.mix import Place
-from shardprep.reader.selection.split_argument import AnySplit, is_training
+from shardprep.reader.selection.split_argument import AnySplit, Place, is_training
 from shardprep.reader.validators import (
     Function,
     WithOptions,
@@ -128,7 +127,8 @@ class Dataset:
                 what = f"{_TRANSFORM} gets the target, but as_supervised=False has no target"
                 raise DatasetError("reader.Dataset", what, "leave it out")
             _check_transform("reader.Dataset", _TRANSFORM, transform)
-        decoder = FeatureDecoder(self.schema, self._names(as_supervised), decode=decode)
+        names = element_names(self.schema, as_supervised=as_supervised)
+        decoder = FeatureDecoder(self.schema, names, decode=decode)
         self._examples = ExampleReader(subset.records, decoder)
 
     def __repr__(self) -> str:
@@ -293,11 +293,11 @@ class Dataset:
             options = with_shard(options, self.schema)
         source = self._batch_source(options)
         if options.sharding is None:
-            return ArrayBatches(source, self._target, self._subset.digest, options)
+            return ArrayBatches(source, self._subset.digest)
         from shardprep.reader.jax import ShardedBatches, check_last_batches
 
         check_last_batches(source.order, options)
-        return ShardedBatches(source, self._target, self._subset.digest, options)
+        return ShardedBatches(source, self._subset.digest)
 
     @WithOptions(_LOADER, LoaderOptions)
     def loader(self, options: LoaderOptions) -> Loader:  # noqa: D417 - documents fields
@@ -347,8 +347,7 @@ class Dataset:
         index, number = process_of(options.shard_index, options.num_shards)
         own = BatchOptions(**given, epochs=None, num_shards=number, shard_index=index)
         source = self._batch_source(own)
-        batches = batches_of(source, self._target, self._subset.digest, options)
-        return Loader(batches, options.batch_size)
+        return Loader(batches_of(source, self._subset.digest, options), options.batch_size)
 
     @WithOptions(_KERAS, KerasOptions)
     def keras(self, options: KerasOptions) -> KerasBatches:  # noqa: D417 - documents fields
@@ -389,7 +388,7 @@ class Dataset:
         self._check_batches(options)
         order = self._order(options)
         records = self._subset.records[order.own]
-        names = self._names(options.as_supervised)
+        names = element_names(self.schema, as_supervised=options.as_supervised)
         num_rows = min(options.batch_size, len(order))
         return BatchSource(records, self.schema, names, self._decode, order, options, num_rows)
 
@@ -415,13 +414,6 @@ class Dataset:
         check_hosts(str(self.path), len(within), num_hosts)
         seed = seed_of(options.seed, num_hosts)
         return Order(within, GlobalBatches(len(within), size, host, num_hosts), seed)
-
-    def _names(self, as_supervised: bool) -> tuple[str, ...]:  # noqa: FBT001 - an option
-        return (
-            (self.schema.image_name, *self._target.names)
-            if as_supervised
-            else tuple(self.schema.features)
-        )
 
     def _check_batches(self, options: BatchOptions) -> None:
         check_boxes(_BATCHES, self.schema, options)

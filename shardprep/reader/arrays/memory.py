@@ -1,19 +1,29 @@
-"""Memory of batches that is used again and again.
+"""Memory of batches that is used again and again, in this process or shared with workers.
 
 A piece of memory is free when the last array in it is gone. A copy to a device may still be reading
 it then, if the device reads memory by itself. So a piece is used again only when the copies that
 had begun have ended.
+
+Worker processes and this process share memory in slots of one size: a slot for a batch. It is a
+file without a name, so nothing is left when the processes have ended, and a small /dev/shm does not
+matter. If no slot is free, there are twice as many from then on; pages that nobody has written take
+no memory. Workers map the whole file again when a slot is not in the part they have mapped.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
+import tempfile
+import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from multiprocessing import reduction
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from shardprep.reader.array_types import Bytes
+from shardprep.reader.array_types import Array, Bytes
 
 ALIGNMENT = 64
 """Alignment in bytes of the arrays that TensorFlow uses without a copy."""
@@ -74,3 +84,86 @@ class FreePieces(Generic[_Piece]):
                 read.append((piece, has_ended))
         self._pieces.extend(reversed(read))
         return found
+
+
+class SharedFile:
+    """An open file without a name, which can be passed to a process when it is started."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    @classmethod
+    def new(cls) -> SharedFile:
+        if hasattr(os, "memfd_create"):
+            return cls(os.memfd_create("shardprep"))
+        with tempfile.TemporaryFile() as file:
+            return cls(os.dup(file.fileno()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (reduction.DupFd(self.descriptor),)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def _received(passed: Any) -> SharedFile:
+    return SharedFile(passed.detach())
+
+
+class Slots:
+    """The slots of this process, which gives them to workers and takes arrays out of them."""
+
+    def __init__(self, slot_bytes: int, number: int, memory: HostMemory) -> None:
+        """Create `number` slots of at least `slot_bytes`; `memory` pins them when they are used."""
+        page = mmap.ALLOCATIONGRANULARITY
+        self.slot_bytes = -(-slot_bytes // page) * page
+        self.file = SharedFile.new()
+        self._slots: list[memoryview] = []
+        self._memory = memory
+        self._free = FreePieces[int](memory)
+        weakref.finalize(self, self.file.close)
+        self._map(0, number)
+
+    def take(self) -> int:
+        """Return the number of a slot that nobody uses."""
+        while (slot := self._free.take()) is None:
+            self._map(len(self._slots), 2 * len(self._slots))
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """Free a slot that never had an array."""
+        self._free.add_unread(slot)
+
+    def array(self, slot: int, num_bytes: int) -> Bytes:
+        """Return the first bytes of a slot, which is free when all views of this array are gone."""
+        self._memory.pin(self._slots[slot], num_bytes)
+        array = np.asarray(self._slots[slot][:num_bytes])
+        weakref.finalize(array, self._free.add, slot).atexit = False
+        return array
+
+    def _map(self, first: int, stop: int) -> None:
+        size = self.slot_bytes
+        os.ftruncate(self.file.descriptor, stop * size)
+        memory = mmap.mmap(self.file.descriptor, (stop - first) * size, offset=first * size)
+        whole = memoryview(memory)
+        count = stop - first
+        self._slots += [whole[i * size : (i + 1) * size] for i in range(count)]
+        for slot in range(first, stop):
+            self._free.add_unread(slot)
+
+
+class WorkerSlots:
+    """The same slots in a worker."""
+
+    def __init__(self, file: SharedFile, slot_bytes: int) -> None:
+        self._file, self._slot_bytes = file, slot_bytes
+        self._memory: Array = np.empty(0, np.uint8)
+
+    def array(self, slot: int) -> Bytes:
+        """Return the bytes of a slot."""
+        start = slot * self._slot_bytes
+        if start >= len(self._memory):
+            num_bytes = os.fstat(self._file.descriptor).st_size
+            self._memory = np.frombuffer(mmap.mmap(self._file.descriptor, num_bytes), np.uint8)
+        memory: Bytes = self._memory[start : start + self._slot_bytes]
+        return memory

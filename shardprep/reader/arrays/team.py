@@ -16,10 +16,14 @@ from typing import Any, Protocol
 
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import free_bytes, usable_cores
-from shardprep.reader.arrays.batch_maker import BatchMaker, BatchName, BatchSource
-from shardprep.reader.arrays.filler import IMAGES_A_TURN, Filling
-from shardprep.reader.arrays.memory import HostMemory
-from shardprep.reader.arrays.slots import Slots
+from shardprep.reader.arrays.batch_maker import (
+    IMAGES_A_TURN,
+    BatchMaker,
+    BatchName,
+    BatchSource,
+    Filling,
+)
+from shardprep.reader.arrays.memory import HostMemory, Slots
 from shardprep.reader.arrays.worker_pool import StartError, WorkerPool
 from shardprep.reader.config import warn
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader
@@ -80,17 +84,20 @@ class Team:
     ) -> None:
         """Get ready; `note` gets each bad record that is replaced.
 
-        Threads read `examples`, if given, instead of the examples that the source opens.
+        Threads read `examples`, if given, instead of the examples that the source opens. As their
+        decoder may decode more, workers then raise errors of records, and threads replace them.
         """
         options, records = source.options, source.records
         self._source, self._note, self._memory = source, note, memory or HostMemory()
+        self._on_error = options.on_error if examples is None else "raise"
         self._num_workers = _num_workers(
             options.num_workers,
             is_remote=records.is_remote,
             has_transform=source.transform is not None,
         )
         cores, waiting = _own_cores(), NUM_READS if records.in_order(source.order).waits else 1
-        num_threads = options.num_threads or max(cores, waiting)
+        given = options.num_threads
+        num_threads = max(cores, waiting) if given is None else given
         busy = -(-num_threads * IMAGES_A_TURN // options.batch_size) + 1
         usual = max(2, busy, _WINDOW * self._num_workers)
         self.prefetch = usual if options.prefetch is None else options.prefetch
@@ -102,10 +109,12 @@ class Team:
         )
         self._pool: Future[WorkerPool] | None = None
         """The pool of workers, which a thread starts."""
+        self._lock = threading.Lock()
 
     def begin(self, name: BatchName) -> Begun:
-        """Start to fill a batch. It must not be empty."""
-        pool = self._workers()
+        """Start to fill a batch. It must not be empty. Thread-safe."""
+        with self._lock:
+            pool = self._workers()
         return self.begin_in_threads(name) if pool is None else pool.begin(name)
 
     def begin_in_threads(self, name: BatchName) -> Begun:
@@ -143,7 +152,7 @@ class Team:
             pool.set_exception(error)
 
     def _started(self) -> WorkerPool:
-        source = self._source.for_workers(self._threads_a_worker)
+        source = self._source.for_workers(self._threads_a_worker, self._on_error)
         size = source.batch_bytes()
         if self._source.options.prefetch is None and (free := free_bytes()):
             self.prefetch = max(1, min(self.prefetch, int(_MEMORY_SHARE * free / size)))

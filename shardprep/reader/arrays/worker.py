@@ -30,10 +30,8 @@ import numpy as np
 from shardprep.errors import InternalError, RecordError, ShardprepError
 from shardprep.processes import worker_process
 from shardprep.reader.array_types import Array, Bytes
-from shardprep.reader.arrays.batch_maker import BatchMaker, BatchName, BatchSource
-from shardprep.reader.arrays.filler import Filling
-from shardprep.reader.arrays.memory import ALIGNMENT
-from shardprep.reader.arrays.slots import SharedFile, WorkerSlots
+from shardprep.reader.arrays.batch_maker import BatchMaker, BatchName, BatchSource, Filling
+from shardprep.reader.arrays.memory import ALIGNMENT, SharedFile, WorkerSlots
 from shardprep.reader.config import Advice
 
 BEGUN = 2

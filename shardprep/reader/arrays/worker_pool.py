@@ -20,7 +20,7 @@ from typing import Any
 from shardprep.errors import DatasetError, RecordError
 from shardprep.processes import worker_process
 from shardprep.reader.arrays.batch_maker import BatchName, BatchSource
-from shardprep.reader.arrays.slots import Slots
+from shardprep.reader.arrays.memory import Slots
 from shardprep.reader.arrays.worker import BEGUN, Answer, Parcel, Task, serve, unpacked
 from shardprep.reader.config import warn
 

@@ -2,7 +2,8 @@
 
 A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if the window is then still as high and wide as the
 result. libjpeg uses smaller inverse transforms for that, which are faster and still average every
-pixel. The window is resized by Pillow's bicubic filter, which reads pixels beyond its edges.
+pixel. The window is resized by Pillow's bicubic filter, which reads pixels beyond its edges. Whole
+images are stretched by the bilinear filter, as in TensorFlow's `resize` with `antialias`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from shardprep.dataset.stored_size import check_stored_size
 from shardprep.image.jpeg_header import is_scalable
 from shardprep.image.resample import resize, resize_deep
 from shardprep.reader.array_types import Array, Ints, Pixels
-from shardprep.reader.config import Crop, CropWindow
+from shardprep.reader.config import Crop, CropWindow, WholeImage
 from shardprep.reader.order.epoch import Size
 from shardprep.reader.order.permutation import mix
 
 _CROP = 3
 """Separates the keys of crops from the keys of augmentation, which depend on the same tags."""
+_FEW_TAGS = 8
+"""Number of tags from which NumPy mixes them faster than Python."""
 _UINT64 = (1 << 64) - 1
 _SCALES = (8, 4, 2)
 """Divisors of a JPEG's size that have a fast inverse transform."""
@@ -38,6 +41,8 @@ _buffers = threading.local()
 
 def crop_keys(key: int, tags: Ints) -> list[int]:
     """Return the keys, one per tag, that decide the crops; `key` is the key of the `Order`."""
+    if len(tags) < _FEW_TAGS:
+        return [mix(key, tag, _CROP) for tag in tags.tolist()]
     return mix(key, tags, _CROP).tolist()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -61,6 +66,7 @@ class JpegCrop(NamedTuple):
     """Height and width of the whole image."""
     scale: int
     """Divisor of `size` at which the image is decoded."""
+    crop: Crop
 
 
 def jpeg_crop(data: bytes | memoryview, crop: Crop, key: int) -> JpegCrop | None:
@@ -71,14 +77,14 @@ def jpeg_crop(data: bytes | memoryview, crop: Crop, key: int) -> JpegCrop | None
     except ValueError:
         return None
     window = crop.window(height, width, draws(key))
-    scale = scale_of(window, crop.size)
+    scale = 1 if isinstance(crop, WholeImage) else scale_of(window, crop.size)
     is_decodable = scale == 1 or is_scalable(data)
-    return JpegCrop(window, (height, width), scale) if is_decodable else None
+    return JpegCrop(window, (height, width), scale, crop) if is_decodable else None
 
 
 def fill_jpeg(data: bytes | memoryview, crop: JpegCrop, out: Pixels) -> bool:
     """Fill `out` with the crop of a JPEG; return whether simplejpeg could decode the image."""
-    window, (height, width), scale = crop
+    window, (height, width), scale, _ = crop
     rows, columns = -(-height // scale), -(-width // scale)
     try:
         pixels = simplejpeg.decode_jpeg(
@@ -87,7 +93,7 @@ def fill_jpeg(data: bytes | memoryview, crop: JpegCrop, out: Pixels) -> bool:
         )  # fmt: skip
     except ValueError:
         return False
-    _fill(out, pixels, window, scale)
+    _fill(out, pixels, window, scale, crop.crop)
     return True
 
 
@@ -95,7 +101,7 @@ def crop_pixels(pixels: Pixels, crop: Crop, key: int, out: Pixels) -> tuple[Crop
     """Fill `out` with the crop of an image; return the window and the size of the whole image."""
     height, width, _ = pixels.shape
     window = crop.window(height, width, draws(key))
-    _fill(out, pixels, window, 1)
+    _fill(out, pixels, window, 1, crop)
     return window, (height, width)
 
 
@@ -105,7 +111,15 @@ def scale_of(window: CropWindow, size: Size) -> int:
     return next((scale for scale in _SCALES if scale <= fits), 1)
 
 
-def _fill(out: Any, pixels: Any, window: tuple[float, ...], scale: int) -> None:
+def _fill(
+    out: Any, pixels: Any, window: tuple[float, ...], scale: int, crop: Crop | None = None
+) -> None:
+    if isinstance(crop, WholeImage):
+        from PIL import Image
+
+        size = out.shape[1], out.shape[0]
+        out[:] = Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR)
+        return
     top, left, height, width, mirrored = window
     bottom = min((top + height) / scale, pixels.shape[0])  # decoders round sides up
     right = min((left + width) / scale, pixels.shape[1])
@@ -151,6 +165,8 @@ def _same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> A
 
 def clipped(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:
     """Return boxes relative to a window and clipped to it, and bool[n]: whether to keep each."""
+    if isinstance(crop, WholeImage):
+        return boxes, np.ones(len(boxes), bool)
     top, left, height, width, mirrored = window
     begin = np.array([top, left] * 2, np.float64) / (size * 2)
     length = np.array([height, width] * 2, np.float64) / (size * 2)

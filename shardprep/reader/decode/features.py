@@ -26,8 +26,8 @@ from shardprep.dataset.stored_size import (
 from shardprep.errors import RecordError
 from shardprep.image.png import stored_png
 from shardprep.image.resample import resize
-from shardprep.reader.array_types import Array, Columns, Pixels
-from shardprep.reader.config import Crop, CropWindow, EpochOptions, Request, StackPart
+from shardprep.reader.array_types import Array, Columns, Ints, Pixels
+from shardprep.reader.config import Crop, CropWindow, EpochOptions, StackPart
 from shardprep.reader.decode.annotations import AnnotationDecoder, stacked
 from shardprep.reader.decode.crop import JpegCrop, crop_pixels, fill_jpeg, jpeg_crop
 from shardprep.reader.decode.targets import BoxLimit
@@ -49,7 +49,7 @@ class FeatureDecoder:
         decode: bool,
         fallback: Callable[[bytes], Pixels] | None = None,
         limit: BoxLimit | None = None,
-        options: Request | EpochOptions | None = None,
+        options: EpochOptions | None = None,
     ) -> None:
         """Decode the features `names`; without `decode`, images and masks stay bytes.
 
@@ -342,15 +342,12 @@ class ExampleReader:
     records: Records
     decoder: FeatureDecoder
 
-    def __len__(self) -> int:
-        return len(self.records)
-
     def item(self, number: int, out: Pixels | None = None) -> dict[str, Any]:
         payload = self.records.payload(number)
         try:
             return self.decoder.item(payload, out)
         except Exception as error:
-            raise self._record_error(number, error) from error
+            raise self.error_of(number, error) from error
 
     def steps(self, number: int, columns: Columns, row: int, key: int) -> Iterator[None]:
         """Fill a row of a batch in two steps, see `FeatureDecoder.steps`."""
@@ -358,9 +355,10 @@ class ExampleReader:
         try:
             yield from self.decoder.steps(payload, columns, row, key)
         except Exception as error:
-            raise self._record_error(number, error) from error
+            raise self.error_of(number, error) from error
 
-    def _record_error(self, number: int, error: Exception) -> Exception:
+    def error_of(self, number: int, error: Exception) -> Exception:
+        """Return the RecordError for a record that cannot be decoded."""
         # Decoders may raise any error. Only MemoryError is not a problem of the record.
         if isinstance(error, MemoryError):
             return error
@@ -370,19 +368,21 @@ class ExampleReader:
 
 @dataclass(frozen=True, slots=True)
 class DecodedExamples:
-    """Decoded examples with whole images in memory; `decoder` crops them."""
+    """Decoded examples with whole images in memory; `decoder` crops and pads them."""
 
     arrays: Columns
     """Feature → array of values by example; an object array if their shapes differ."""
     decoder: FeatureDecoder
 
-    def __len__(self) -> int:
-        return len(self.arrays[self.decoder.image_name])
-
     def steps(self, number: int, columns: Columns, row: int, key: int) -> Iterator[None]:
         yield
         values = {name: column[number] for name, column in self.arrays.items()}
         self.decoder.fill_crop(values, columns, row, key)
+
+    def batch(self, numbers: Ints) -> dict[str, Any]:
+        """Return the values of examples by feature, without a crop."""
+        columns = {name: column[numbers] for name, column in self.arrays.items()}
+        return self.decoder.padded(columns) if self.decoder.needs_padding else columns
 
 
 def middle_image(stack: Any) -> Pixels:

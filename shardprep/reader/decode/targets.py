@@ -78,6 +78,12 @@ def target_of(schema: Schema) -> Target:
     return Target((*schema.annotations, *own, *schema.class_features, *schema.rows))
 
 
+def element_names(schema: Schema, *, as_supervised: bool) -> tuple[str, ...]:
+    """Return the features of an element: those of the image and the target, or all features."""
+    names = (schema.image_name, *target_of(schema).names)
+    return names if as_supervised else tuple(schema.features)
+
+
 def padding(values: Mapping[str, Any]) -> dict[str, int]:
     """Return the padding values of objects by key, named as in `values`; {} without boxes."""
     if BOX in values:

@@ -22,8 +22,7 @@ from shardprep.reader.order.epoch import (
     lane_shuffle,
 )
 from shardprep.reader.order.mixed_draws import MixedDraws
-from shardprep.reader.selection.mix import Mix
-from shardprep.reader.selection.split_argument import AnySplit, EvenSplit, numbers_of
+from shardprep.reader.selection.split_argument import AnySplit, EvenSplit, Mix, numbers_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ _MOST_GROUP_BYTES = 128 << 20
 """Maximum bytes of one group of each lane, summed over lanes; above it, no block is read ahead."""
 _NUM_GROUPS = 4
 """Groups in memory for each lane: two that batches use, and others that are requested."""
+_TURNS_AHEAD = 2
+"""Results for each thread of `map_ranges` that wait to be taken."""
 _NUM_EPOCHS = 4
 """Number of epochs that several iterators can read ahead concurrently."""
 _T = TypeVar("_T")
@@ -398,11 +400,15 @@ class Records:
     def map_ranges(self, function: Callable[[range], _T], size: int) -> Iterator[_T]:
         """Call a function with ranges of `size` numbers in threads; yield its results in order."""
         num_threads = max(usable_cores(), NUM_READS if self.is_remote else 1)
-        numbers = range(len(self))
-        ranges = (numbers[start : start + size] for start in range(0, len(self), size))
+        numbers, begun = range(len(self)), deque[Future[_T]]()
         with ThreadPoolExecutor(num_threads, "shardprep-map") as pool:
             try:
-                yield from pool.map(function, ranges)
+                for start in range(0, len(self), size):
+                    begun.append(pool.submit(function, numbers[start : start + size]))
+                    if len(begun) > _TURNS_AHEAD * num_threads:
+                        yield begun.popleft().result()
+                while begun:
+                    yield begun.popleft().result()
             except BaseException:  # including KeyboardInterrupt
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise

@@ -12,8 +12,8 @@ from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, TARGET_IMAGE, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
-from shardprep.reader.config import ReadConfig, Request, check_request, seed_of
-from shardprep.reader.decode.targets import check_boxes, check_stacks, target_of
+from shardprep.reader.config import ReadConfig, Request, check_mix, check_weights, seed_of
+from shardprep.reader.decode.targets import check_boxes, check_stacks
 from shardprep.reader.order.epoch import (
     BlockShuffle,
     EpochOrder,
@@ -27,8 +27,7 @@ from shardprep.reader.order.order import Order
 from shardprep.reader.records.datasets import Datasets, sizes_of_blocks
 from shardprep.reader.records.records import Places, Records, indexed
 from shardprep.reader.records.shards import LocalShards, RemoteShards, Shards
-from shardprep.reader.selection.mix import Mix
-from shardprep.reader.selection.split_argument import AnySplit
+from shardprep.reader.selection.split_argument import AnySplit, Mix
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ def open_records(
 
 def open_request(request: Request) -> Subset:
     """Return the records that a call of `load` reads on this host. Raises like `load`."""
-    check_request(request)
+    _check_request(request)
     config = request.config
     datasets, numbers = Datasets.of(request.path, request.split)
     host, num_hosts = config.shard_of
@@ -195,42 +194,69 @@ def open_request(request: Request) -> Subset:
             what = "ops of reader.augment take no target images of 16 bits"
             what = what if is_moved else "image_size does not resize target images"
             raise DatasetError(str(datasets), what, "give a crop, or build with --size")
-    _check_workers(subset, request)
+    if config.service is not None:
+        _check_served(subset, request)
     return subset
 
 
-def _check_workers(subset: Subset, request: Request) -> None:
-    config, datasets = request.config, subset.datasets
-    if config.num_workers and (reason := only_in_graph(subset.schema, request)):
-        what = f"num_workers={config.num_workers}, but {reason}"
-        raise DatasetError("reader", what, "give num_workers=0")
-    if config.service and request.max_boxes is None and BOX in subset.schema.features:
+def _check_request(request: Request) -> None:
+    config = request.config
+    no_mix = {
+        "weights": request.weights,
+        f"shuffle={request.window}": request.window,
+        "a tf.data service": config.service,
+        "a cache in a folder": request.cache not in (False, "auto", "memory"),
+    }
+    check_mix("reader", request.path, no_mix)
+    check_weights("reader", request)
+    if request.weights is not None and (config.pad_batches or config.service):
+        hint = "leave out pad_batches and service, or weights"
+        raise _refused("weights are only for training in this process", hint)
+    if config.pad_batches and (
+        request.batch_size is None or request.drop_remainder or request.repeat
+    ):
+        hint = "give batch_size, and neither repeat nor drop_remainder"
+        raise _refused("pad_batches pads the last batch of a single epoch", hint)
+    if request.crop is not None and config.image_size is not None:
+        raise _refused("image_size and a crop, which has a size of its own", "give one of them")
+    if config.service is not None:
+        _check_service(request)
+
+
+def _check_service(request: Request) -> None:
+    config = request.config
+    if request.crop is not None:
+        hint = "pass augment=augment.RandomResizedCrop((height, width)) instead"
+        raise _refused("the workers of a service cannot crop images", hint)
+    if request.batch_size is None:
+        raise _refused("a service sends only batches", "give batch_size")
+    if request.cache == "memory":
+        raise _refused("a service does not see this process's memory", "give cache a folder")
+    if config.num_workers:
+        what = f"num_workers={config.num_workers}, but a tf.data service has workers of its own"
+        raise _refused(what, "give num_workers=0")
+    if config.on_error != "raise":
+        raise _refused("a service cannot skip bad records", "use on_error='raise'")
+    if request.window:
+        what = f"shuffle={request.shuffle} is a window of one reader, but a service has many"
+        raise _refused(what, "use shuffle=True or False")
+
+
+def _refused(what: str, hint: str) -> DatasetError:
+    return DatasetError("reader", what, hint)
+
+
+def _check_served(subset: Subset, request: Request) -> None:
+    datasets = subset.datasets
+    if request.max_boxes is None and BOX in subset.schema.features:
         what = "a service sends batches of one shape, but images differ in their number of boxes"
         raise DatasetError(str(datasets), what, "give max_boxes")
-    if config.service and subset.records.is_remote:
+    if subset.records.is_remote:
         raise DatasetError(
             str(datasets),
             "workers of a service cannot read object storage through this process",
             f"shardprep fetch {datasets} to a folder they share, or mount the bucket there",
         )
-
-
-def only_in_graph(schema: Schema, request: Request) -> str:
-    """Return why only TensorFlow's graph can make the elements; "" if threads and workers can."""
-    config = request.config
-    targets = [schema.features[name] for name in target_of(schema).names]
-    has_texts = any(one.dtype == "bytes" and one.kind not in ("mask", "image") for one in targets)
-    has_folder = request.cache not in (False, "auto", "memory")
-    resizes = config.image_size not in (None, schema.image_size) and not has_folder
-    reasons = {
-        "a tf.data service has workers of its own": config.service is not None,
-        "TensorFlow makes single elements": request.batch_size is None,
-        "TensorFlow makes the features of as_supervised=False": not request.as_supervised,
-        "TensorFlow makes texts": has_texts,
-        "TensorFlow resizes to image_size": resizes,
-        "on_error checks records in this process": config.on_error != "raise",
-    }
-    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 def _check_stack_request(subset: Subset, request: Request) -> None:

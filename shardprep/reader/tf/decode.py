@@ -1,21 +1,19 @@
-"""Decode records in the graph, or outside of it, with the same results as `decode/`.
+"""Decode records outside of the graph, or in it, with the same results as `decode/`.
 
 Threads or worker processes of this package decode each image into its row of the batch, and the
 graph gets only tags. If the graph decodes records, every image is allocated and then copied into
 its batch; raw images are copied four times. But only one thread of a process at a time runs Python,
 and a switch to another thread costs as much as a small image. So on many cores the graph is faster
-than threads for small images. It is also used by the workers of a tf.data service, which cannot
-call Python.
+than threads for small whole images without annotations, and everywhere for single whole images. It
+is also used by the workers of a tf.data service, which cannot call Python.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from shardprep.dataset.kinds import KINDS
@@ -34,12 +32,11 @@ from shardprep.dataset.schema import (
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Ints
-from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.arrays.team import Team
-from shardprep.reader.decode.crop import crop_keys
-from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
-from shardprep.reader.decode.targets import PADDING, BoxLimit, target_of
-from shardprep.reader.tf.python_calls import as_written, in_python
+from shardprep.reader.decode.features import DecodedExamples, FeatureDecoder
+from shardprep.reader.decode.targets import PADDING, BoxLimit, element_names, target_of
+from shardprep.reader.order.order import Order
+from shardprep.reader.tf.python_calls import in_python
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _WHITE = 255.0
@@ -56,22 +53,14 @@ class Elements:
         self.schema = schema
         self.target = target_of(schema)
         self._as_supervised = as_supervised
-        self.image_name = name = schema.image_name
-        self.names = (name, *self.target.names) if as_supervised else tuple(schema.features)
+        self.names = element_names(schema, as_supervised=as_supervised)
         self.ignored = schema.features[MASK].ignored if MASK in schema.features else 0
 
     def pack(self, features: dict[str, Any]) -> Any:
         """Return (image, target) or only the image, or without `as_supervised` all features."""
         if not self._as_supervised:
-            return features
-        return self.target.pair(features[self.image_name], features)
-
-    def unpack(self, element: Any) -> dict[str, Any]:
-        """Return the features of an element by name."""
-        if isinstance(element, dict):
-            return element
-        image, *labels = element if isinstance(element, tuple) else (element,)
-        return {self.image_name: image, **(self.target.unpacked(labels[0]) if labels else {})}
+            return {name: features[name] for name in self.names}
+        return self.target.pair(features[self.schema.image_name], features)
 
 
 class Decoder:
@@ -81,9 +70,9 @@ class Decoder:
         self,
         elements: Elements,
         *,
-        resize: tuple[int, int] | None,
-        max_boxes: int | None,
-        limit: BoxLimit | None,
+        resize: tuple[int, int] | None = None,
+        max_boxes: int | None = None,
+        limit: BoxLimit | None = None,
     ) -> None:
         """Decode the features of `elements`, and resize images to `resize` if given.
 
@@ -123,18 +112,6 @@ class Decoder:
         flat = tf.io.decode_raw(features[IMAGE], tf.uint8, fixed_length=height * width * 3)
         features[IMAGE] = self._resized(tf.reshape(flat, (-1, height, width, 3)))
         return self._packed(features)
-
-    @as_written
-    def record_and_image(self, record: Any) -> Any:
-        """Return (record, pixels); the pixels of an empty record are zeros."""
-
-        def pixels() -> Any:
-            image = tf.io.parse_single_example(record, {IMAGE: self._specs[IMAGE]})
-            return self._resized(self._pixels(image[IMAGE]))
-
-        size = self._resize or self._stored_size()
-        is_empty = tf.equal(tf.strings.length(record), 0)
-        return record, tf.cond(is_empty, lambda: tf.zeros((*size, 3), tf.uint8), pixels)
 
     def pixels(self, data: bytes) -> Any:
         """Return the pixels of an encoded image, uint8[height, width, 3], not resized."""
@@ -207,28 +184,26 @@ class Decoder:
             return {**values, BOX: tf.identity(values[BOX])}
 
     def _largest(self, values: dict[str, Any]) -> dict[str, Any]:
-        most = self._max_boxes
-        if most is None:
+        if self._max_boxes is None:
             return values
         number = tf.shape(values[BOX])[0]
         if self._limit is not None:
-            warn = self._limit.warn
-
-            def warned(number: Any) -> list[Any]:
-                warn(int(number))
-                return [number]
-
-            number = tf.cond(
-                number > most,
-                lambda: in_python(warned, [number], [tf.TensorSpec((), tf.int32)])[0],
-                lambda: number,
-            )
+            number = self._warned(number, self._limit)
         with tf.control_dependencies([number]):
-            rows = largest(values[BOX], most)
+            rows = largest(values[BOX], self._max_boxes)
         return {
             name: tf.gather(value, rows) if name in PADDING else value
             for name, value in values.items()
         }
+
+    def _warned(self, number: Any, limit: BoxLimit) -> Any:
+        def warned(number: Any) -> list[Any]:
+            limit.warn(int(number))
+            return [number]
+
+        spec = [tf.TensorSpec((), tf.int32)]
+        is_more = number > limit.max_boxes
+        return tf.cond(is_more, lambda: in_python(warned, [number], spec)[0], lambda: number)
 
     def _masks(self, encoded: Any, image: Any) -> Any:
         """Return n PNGs decoded to uint8[n, height, width]."""
@@ -320,15 +295,12 @@ def threads_are_faster(image_size: tuple[int, int] | None, encoding: str | None)
 class BatchDecoder:
     """Decodes batches, or single elements, given their tags, in threads or worker processes."""
 
-    def __init__(
-        self, source: BatchSource, examples: ExampleReader | DecodedExamples, elements: Elements
-    ) -> None:
-        """Decode `examples` in threads, or the batches of `source` in workers."""
-        self._decoder = examples.decoder
+    def __init__(self, team: Team, decoder: FeatureDecoder, elements: Elements) -> None:
+        """`decoder` is the one of the threads of the team."""
+        self._decoder = decoder
         self._elements = elements
-        self._lock = threading.Lock()
-        self._team = Team(source, lambda *_: None, examples=examples)
-        self.num_calls = self._team.prefetch
+        self._team = team
+        self.num_calls = team.prefetch
         """Number of parallel calls: enough that no thread waits for others to end a batch."""
 
     def __call__(self, tags: Any) -> Any:
@@ -340,9 +312,7 @@ class BatchDecoder:
 
     def _filled(self, tags: Ints) -> list[Any]:
         every = tags.reshape(-1)
-        with self._lock:
-            begun = self._team.begin(every)
-        columns = None
+        begun, columns = self._team.begin(every), None
         with contextlib.suppress(RecordError):
             columns = begun.result()
         if columns is None:
@@ -352,24 +322,20 @@ class BatchDecoder:
         return values if tags.ndim else [value[0] for value in values]
 
 
-def decode_in_python(
-    decoder: FeatureDecoder, elements: Elements, key: int
-) -> Callable[[Any, Any], Any]:
-    """Return a function for a graph that decodes a record, given with its tag, to an element.
+def from_memory(
+    examples: DecodedExamples, order: Order, elements: Elements
+) -> Callable[[Any], Any]:
+    """Return a function for a graph that copies the elements of tags, like a `BatchDecoder`."""
 
-    It decodes stacks, and crops images: TensorFlow's resize alone takes twice as long. `key` is the
-    order's key.
-    """
+    def copied(tags: Ints) -> list[Any]:
+        rows = order.rows(tags.reshape(-1))
+        if not (tags.ndim or examples.decoder.needs_padding):
+            return [examples.arrays[name][rows[0]] for name in examples.decoder.names]
+        columns = examples.batch(rows)
+        values = [columns[name] for name in examples.decoder.names]
+        return values if tags.ndim else [value[0] for value in values]
 
-    def filled(record: bytes, tag: Any) -> list[Any]:
-        columns = decoder.columns(1)
-        if decoder.image_shape is not None:
-            columns[decoder.image_name] = np.empty((1, *decoder.image_shape), decoder.dtype)
-        decoder.fill(memoryview(record), columns, 0, *crop_keys(key, tag[np.newaxis]))
-        columns = decoder.padded(columns)
-        return [columns[name][0] for name in decoder.names]
-
-    return lambda record, tag: _in_python(filled, [record, tag], decoder, elements, ())
+    return lambda tags: _in_python(copied, [tags], examples.decoder, elements, tags.shape)
 
 
 def _in_python(

@@ -4,8 +4,8 @@ The stages, in order:
 
 1. Tags name the records of all epochs in order. Shuffling is done here, before records are decoded
    to ten times their size. Epochs repeat here too, so each one ends before the next begins.
-2. Tags become decoded batches: threads of this package fill them (`decode`), or they are
-   copied from a cache in memory, or the graph decodes records.
+2. Tags become decoded batches: threads or processes of this package fill them (`decode`), or they
+   are copied from a cache in memory, or the graph decodes records where that is faster.
 3. `augment`, `dtype` and `box_format` change batches (`finish`): one call for many images, after
    the cache, so that nothing random is cached.
 4. The last batch is dropped or padded (`batching`), and batches are prepared ahead.
@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import math
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,35 +27,45 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from shardprep.dataset.schema import BOX, LABEL, LABELS, TARGET, TARGETS, TEXT, TEXTS
+from shardprep.dataset.schema import IMAGE, LABEL, LABELS, TARGET, TARGETS, TEXT, TEXTS, Schema
 from shardprep.errors import DatasetError, RecordError
+from shardprep.reader.array_types import Columns
 from shardprep.reader.arrays.batch_maker import BatchSource
-from shardprep.reader.config import BatchOptions, Request, warn
+from shardprep.reader.arrays.team import Team
+from shardprep.reader.config import BadRecord, BatchOptions, Request, WholeImage, warn
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
-from shardprep.reader.decode.targets import BoxLimit
+from shardprep.reader.decode.targets import BoxLimit, element_names
+from shardprep.reader.order.epoch import BlockShuffle
+from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Records
-from shardprep.reader.records.subset import Subset, only_in_graph, open_request
+from shardprep.reader.records.subset import Subset, open_request
 from shardprep.reader.selection.selection import Selection
-from shardprep.reader.tf.bad_records import CheckedRecords, log_bad_records
 from shardprep.reader.tf.batching import batched, count_steps, counted, num_batches, padded
 from shardprep.reader.tf.decode import (
     BatchDecoder,
     Decoder,
     Elements,
-    decode_in_python,
+    from_memory,
     threads_are_faster,
 )
 from shardprep.reader.tf.finish import Finisher
-from shardprep.reader.tf.folder_cache import small_twin, twins
-from shardprep.reader.tf.memory_cache import DecodedRows, cache_of, memory_cache, rows_a_turn
+from shardprep.reader.tf.image_cache import (
+    Note,
+    cache_of,
+    memory_cache,
+    small_twin,
+    turn_of,
+    twins,
+)
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
-from shardprep.reader.tf.records import Cursor, EpochTags, Read, served, served_records
+from shardprep.reader.tf.records import Cursor, EpochTags, served, served_records
 from shardprep.reader.tf.tuning import ahead, options_of, parallel_calls, untuned
 
 # `fit` of Keras has shuffle=True by default, and warns that it ignores this for a tf.data.Dataset,
 # even if the dataset is shuffled already.
 warnings.filterwarnings("ignore", "`shuffle=True` was passed.* as a tf.data.Dataset")
 
+_log = logging.getLogger("shardprep.reader")
 _TAGS_A_STEP = 64
 """Number of tags that are computed at a time for single elements."""
 _NUM_READS = 2
@@ -70,8 +82,8 @@ class Source(NamedTuple):
     subset: Subset
     is_cached: bool = False
     """Whether the shards of the subset are decoded copies."""
-    rows: DecodedRows | None = None
-    """The decoded elements of all records if they are cached in memory."""
+    rows: Columns | None = None
+    """The decoded values of all records by feature, if they are cached in memory."""
 
 
 def load(request: Request) -> Any:
@@ -132,25 +144,17 @@ def opened(request: Request) -> Source:
     cache = cache_of(subset, request)
     if not cache:
         return Source(subset)
-    size = subset.image_size(request)
     if cache != "memory":
-        skips = request.config.on_error != "raise"
-        decode = functools.partial(_decoded, subset, request)
-        return Source(twins(subset, Path(cache), size, decode, skips=skips), is_cached=True)
-    has_all = request.max_boxes is None or request.crop is not None
-    is_ragged = BOX in subset.schema.features and has_all
-    is_ragged |= subset.schema.is_stack and request.max_length is None
-    is_ragged |= bool(subset.schema.rows) or TEXTS in subset.schema.features
-    batch_size = None if size is None or is_ragged else rows_a_turn(*size)
-    decoded = _all_elements(subset, request, batch_size)
-    return Source(subset, rows=memory_cache(decoded, subset, request, batch_size))
+        written = twins(subset, Path(cache), _image_decoder(subset, request), _reporter(request))
+        return Source(written, is_cached=True)
+    return Source(subset, rows=_rows(subset, request))
 
 
 def cached_sample(request: Request, folder: Path) -> Source:
     """Return the records of a request after decoding them to one shard in an empty folder."""
     subset = open_request(request)
-    decode = functools.partial(_decoded, subset, request)
-    return Source(small_twin(subset, folder, subset.image_size(request), decode), is_cached=True)
+    decoder = _image_decoder(subset, request)
+    return Source(small_twin(subset, folder, decoder, _reporter(request)), is_cached=True)
 
 
 def undecoded(request: Request, size: int) -> Any:
@@ -234,43 +238,26 @@ class _Stages:
 
     def __init__(self, source: Source, request: Request, cursor: Callable[[], Cursor]) -> None:
         subset, config = source.subset, request.config
-        self._request = request
-        self._rows = source.rows
+        self._request, self._source = request, source
         self._size, self._drop = request.batch_size, request.drop_remainder
         # With several epochs, parallel calls keep the order: otherwise epochs would mix.
         self._keep_order = True if request.repeat else None
         self._order = order = subset.order(request)
-        records = subset.records if request.window else subset.records.in_order(order)
-        self._subset, self._records = subset, records
+        self._records = subset.records if request.window else subset.records.in_order(order)
         # Workers read ahead by themselves.
-        read = subset.records if config.num_workers else records
-        self._tags = EpochTags(order, read, request, cursor)
-        self._blocks = subset.blocks(config, shuffle=request.is_shuffled)
-        self._block_length = subset.block_length
+        read = subset.records if config.num_workers else self._records
+        self._tags = EpochTags(order, read, request, subset.schema.dtypes, cursor)
         self._elements = Elements(subset.schema, as_supervised=request.as_supervised)
         most = request.max_boxes
-        self._limit = None if most is None or config.service else BoxLimit(most)
-        self._decoder = Decoder(
-            self._elements, resize=config.image_size, max_boxes=most, limit=self._limit
-        )
+        limit = None if most is None or config.service else BoxLimit(most)
+        resize = config.image_size
+        self._decoder = Decoder(self._elements, resize=resize, max_boxes=most, limit=limit)
         self._finish = Finisher(request, self._elements.target, order.key, subset.schema)
         crop, size = request.crop, subset.image_size(request)
         height, width = crop.size if crop is not None else size or (0, 0)
         length = (request.max_length or 1) if subset.schema.is_stack else 1
         image_bytes = length * height * width * 3 * np.dtype(request.dtype).itemsize
         self.calls = parallel_calls(config, self._size and self._size * image_bytes)
-        decode = report = None
-        if config.on_error != "raise":
-            decode = self._checked_stack if subset.schema.is_stack else self._decoder.one
-            if not source.is_cached:  # reported when the cache was filled
-                report = log_bad_records() if config.on_error == "skip" else config.on_error
-        self._checked = CheckedRecords(records, subset.schema.dtypes, decode, report)
-
-    def _checked_stack(self, record: Any) -> None:
-        try:
-            self._feature_decoder().item(memoryview(record.numpy()))
-        except ValueError as error:
-            raise RecordError("image", str(error)) from error
 
     def dataset(self, total: int | None) -> Any:
         """Return the dataset. `total` is its number of records, or None to set no cardinality."""
@@ -283,48 +270,44 @@ class _Stages:
         dataset = served(self._finished(self._served()), service, size, drop=self._drop)
         return counted(dataset, total, size, drop=self._drop)
 
-    def payloads(self, size: int, read: Read | None = None, *, drop: bool = False) -> Any:
+    def payloads(self, size: int, *, drop: bool = False) -> Any:
         """Return the dataset of batches of (bytes, tag)."""
-        num_reads = self._request.config.num_parallel_calls_for_interleave_files
-        if num_reads is None:
-            # With `on_error`, these calls also decode every record once, to find bad ones.
-            skips = self._request.config.on_error != "raise"
-            decodes = skips and not self._records.is_remote
-            num_reads = self.calls.images if decodes else _NUM_READS
-        return self._tags.payloads(size, read or self._checked.read, num_reads, drop=drop)
-
-    @as_written
-    def images(self) -> Any:
-        """Return the dataset of (bytes, pixels) of single records; b"" for a bad one to skip."""
-        decode = self._decoder.record_and_image
-        records = self._single_payloads(self._checked.read_or_empty)
-        return records.map(lambda record, _: decode(record), self.calls.images)
-
-    def _single_payloads(self, read: Read | None = None) -> Any:
-        # Larger reads for object storage: records that are close together share a request.
-        is_remote = self._records.is_remote
-        size = self._blocks.group_records if is_remote else self._block_length
-        return self.payloads(size, read).unbatch()
+        num_reads = self._request.config.num_parallel_calls_for_interleave_files or _NUM_READS
+        return self._tags.payloads(size, num_reads, drop=drop)
 
     def _decoded(self, total: int | None) -> Any:
         """Return the dataset of decoded elements, in the fastest way that the request allows."""
-        request, rows, order = self._request, self._rows, self._order
-        if rows is not None and request.crop is None:
-            return self._by_tag(
-                functools.partial(rows, numbers=order.rows), self.calls.batches, total
-            )
-        if rows is not None:
-            arrays = rows.by_feature(self._elements)
-            examples = DecodedExamples(arrays, self._feature_decoder())
-            return self._filled(examples, total)
-        if self._may_fill and (request.config.num_workers or not self._records.waits):
-            reader = ExampleReader(self._records, self._feature_decoder())
-            return self._filled(reader, total)
-        if self._decodes_batches and not self._records.waits:
-            size = self._size or 1
-            dataset = counted(self.payloads(size, drop=self._drop), total, size, drop=self._drop)
+        subset, rows, records = self._source.subset, self._source.rows, self._records
+        size, drop = self._size or 1, self._drop
+        if rows is not None or self._fills:
+            decode, num_calls = self._filled(rows)
+            return self._by_tag(decode, num_calls, total)
+        if self._decodes_batches:
+            dataset = counted(self.payloads(size, drop=drop), total, size, drop=drop)
             return self._raw_batches(dataset)
-        return self._by_record(counted(self._single_payloads(), total, 1))
+        # Larger reads for object storage: records that are close together share a request.
+        together = self._blocks.group_records if records.is_remote else subset.block_length
+        return self._by_record(counted(self.payloads(together).unbatch(), total, 1))
+
+    def _filled(self, rows: Columns | None) -> tuple[Callable[[Any], Any], int]:
+        """Return what decodes elements by their tags, or copies them, and the number of calls."""
+        request, order, subset = self._request, self._order, self._source.subset
+        source = _batch_source(subset, request, order, self._size or 1, copied=rows is not None)
+        examples: ExampleReader | DecodedExamples = _examples(source, self._records)
+        decoder = examples.decoder
+        if rows is not None:
+            examples = DecodedExamples(rows, decoder)
+            if request.crop is None:
+                return from_memory(examples, order, self._elements), self.calls.batches
+        note = None if self._source.is_cached else _reporter(request)  # it was reported already
+        team = Team(source, _noted(note, self._records), examples=examples)
+        filled = BatchDecoder(team, decoder, self._elements)
+        return filled, self.calls.images if self._size is None else filled.num_calls
+
+    @property
+    def _blocks(self) -> BlockShuffle:
+        request = self._request
+        return self._source.subset.blocks(request.config, shuffle=request.is_shuffled)
 
     def _served(self) -> Any:
         epochs = self._request.num_epochs
@@ -343,51 +326,20 @@ class _Stages:
         return dataset
 
     @property
-    def _may_fill(self) -> bool:
-        """Whether threads or workers can fill batches, and do so faster than the graph."""
-        request, schema = self._request, self._elements.schema
-        return not only_in_graph(schema, request) and (
-            request.crop is not None
-            or schema.is_stack
-            or bool(request.config.num_workers)
-            or threads_are_faster(schema.image_size, schema.image.encoding)
-        )
+    def _fills(self) -> bool:
+        """Whether threads or workers fill elements: for all that the graph does not do faster."""
+        request, schema, config = self._request, self._elements.schema, self._request.config
+        is_changed = request.crop is not None or _whole_image(request, schema) is not None
+        if is_changed or schema.is_stack or config.on_error != "raise" or config.num_workers:
+            return True
+        if self._size is None:
+            return False
+        is_annotated = not schema.annotations.keys().isdisjoint(self._elements.names)
+        return is_annotated or threads_are_faster(schema.image_size, schema.image.encoding)
 
     @property
     def _decodes_batches(self) -> bool:
-        return self._size is not None and self._decoder.is_batched and self._request.crop is None
-
-    def _feature_decoder(self) -> FeatureDecoder:
-        return FeatureDecoder(
-            self._elements.schema,
-            self._elements.names,
-            decode=True,
-            fallback=self._decoder.pixels,
-            limit=self._limit,
-            options=self._request,
-        )
-
-    def _filled(self, examples: ExampleReader | DecodedExamples, total: int | None) -> Any:
-        request, order, names = self._request, self._order, examples.decoder.names
-        size, config = request.batch_size or 1, request.config
-        is_copied = examples.decoder.encoding == "raw" and request.crop is None
-        options = BatchOptions(
-            size,
-            max_boxes=request.max_boxes,
-            random_resized_crop=request.random_resized_crop,
-            center_crop=request.center_crop,
-            every=request.every,
-            max_length=request.max_length,
-            num_workers=config.num_workers if self._rows is None else 0,
-            num_threads=1 if is_copied else config.num_parallel_calls_for_decode,
-        )
-        records, schema = self._subset.records, self._elements.schema
-        num_rows = size if request.repeat else min(size, len(order))
-        source = BatchSource(
-            records, schema, names, decode=True, order=order, options=options, num_rows=num_rows
-        )
-        decoder = BatchDecoder(source, examples, self._elements)
-        return self._by_tag(decoder, decoder.num_calls, total)
+        return self._size is not None and self._decoder.is_batched
 
     @as_written
     def _by_tag(self, decode: Callable[[Any], Any], num_calls: int, total: int | None) -> Any:
@@ -405,14 +357,8 @@ class _Stages:
             # A call for a single raw image would cost more than its work.
             return self._raw_batches(self._batched(records))
         decode = self._decoder.one
-        in_python = None
-        if self._request.crop is not None or self._elements.schema.is_stack:
-            in_python = decode_in_python(self._feature_decoder(), self._elements, self._order.key)
-
-        def one(record: Any, tag: Any) -> Any:
-            return decode(record) if in_python is None else in_python(record, tag)
-
-        return self._batched(self._mapped(records, self._tagged(one), self.calls.images))
+        function = self._tagged(lambda record, _: decode(record))
+        return self._batched(self._mapped(records, function, self.calls.images))
 
     @as_written
     def _raw_batches(self, records: Any) -> Any:
@@ -436,41 +382,99 @@ class _Stages:
         return lambda *inputs: (decode(*inputs), inputs[-1])
 
 
-def _decoded(subset: Subset, request: Request, records: Records) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (bytes, pixels) of records in order; b"" for bad ones unless `on_error="raise"`."""
-    plain = _plain(request, batch_size=None, max_boxes=request.max_boxes)
-    stages = _Stages(Source(subset.alone(records, 1)), plain, Cursor)
-    with one_pipeline():
-        dataset = stages.images()
-    dataset = ahead(dataset.with_options(untuned()), is_batched=False)
-    for data, pixels in dataset.as_numpy_iterator():
-        yield data, pixels.tobytes()
+def _rows(subset: Subset, request: Request) -> Columns:
+    """Return the decoded, uncropped values of all records in the order of the shards."""
+    size = turn_of(subset.image_size(request))
+    alone = subset.alone(subset.records, size)
+    source = _batch_source(alone, request, alone.order(request), size, whole=True)
+    examples = _examples(source, alone.records.in_order(source.order))
+    team = Team(source, _noted(_reporter(request), alone.records), examples=examples)
+    return memory_cache(team, examples.decoder, len(alone.records), size)
 
 
-def _all_elements(subset: Subset, request: Request, batch_size: int | None) -> Any:
-    """Return a dataset of the decoded elements of a request, each once, in shard order."""
-    most = request.max_boxes if request.crop is None else None
-    plain = _plain(request, batch_size=batch_size, max_boxes=most)
-    stages = _Stages(Source(subset.alone(subset.records, batch_size or 1)), plain, Cursor)
-    return stages.dataset(None).with_options(options_of(plain))
+def _image_decoder(subset: Subset, request: Request) -> FeatureDecoder:
+    """Return the decoder of uncropped images; of all features if bad records are replaced."""
+    source = _batch_source(subset, request, subset.order(request), whole=True)
+    names = (IMAGE,) if request.config.on_error == "raise" else tuple(subset.schema.features)
+    return _examples(replace(source, names=names), subset.records).decoder
 
 
-def _plain(request: Request, *, batch_size: int | None, max_boxes: int | None) -> Request:
-    """Return the request for uncropped, unchanged images, each once, in shard order."""
-    return replace(
-        request,
-        batch_size=batch_size,
-        max_boxes=max_boxes,
-        drop_remainder=False,
-        shuffle=False,
-        repeat=False,
-        random_resized_crop=None,
-        center_crop=None,
-        augment=None,
-        dtype="uint8",
-        box_format="rel_yxyx",
-        cache=False,
+def _batch_source(
+    subset: Subset,
+    request: Request,
+    order: Order,
+    size: int = 1,
+    *,
+    whole: bool = False,
+    copied: bool = False,
+) -> BatchSource:
+    """Return the source of batches of `size`: as requested, or `whole` without a crop or padding.
+
+    Batches that are `copied` from a cache, and single elements, need no workers.
+    """
+    schema, config = subset.schema, request.config
+    whole_image = _whole_image(request, schema)
+    is_raw = schema.image.encoding == "raw" and not request.crop and not whole_image
+    # The thread of tf.data that asks for a single element decodes it.
+    is_alone = request.batch_size is None and not config.num_workers and not whole
+    options = BatchOptions(
+        size,
+        max_boxes=None if whole and request.crop else request.max_boxes,
+        random_resized_crop=None if whole else request.random_resized_crop,
+        center_crop=whole_image if whole else request.center_crop or whole_image,
+        every=request.every,
+        max_length=request.max_length,
+        ragged=whole,
+        on_error="raise" if config.on_error == "raise" else "skip",
+        num_workers=0 if copied or is_alone else config.num_workers,
+        num_threads=0 if is_alone else 1 if is_raw else config.num_parallel_calls_for_decode,
     )
+    return BatchSource(
+        subset.records,
+        schema,
+        element_names(schema, as_supervised=request.as_supervised),
+        decode=True,
+        order=order,
+        options=options,
+        num_rows=size if request.repeat else min(size, len(order)),
+    )
+
+
+def _whole_image(request: Request, schema: Schema) -> WholeImage | None:
+    size = request.config.image_size
+    return None if size is None or size == schema.image_size else WholeImage(size)
+
+
+def _examples(source: BatchSource, records: Records) -> ExampleReader:
+    """Return the examples of `records`; TensorFlow decodes images that no other library can."""
+    elements = Elements(source.schema, as_supervised=True)
+    fallback = Decoder(elements).pixels
+    return ExampleReader(records, source.decoder(fallback))
+
+
+def _reporter(request: Request) -> Note | None:
+    """Return a function that reports each bad record once, or None if the first one is raised."""
+    report = request.config.on_error
+    if report == "raise":
+        return None
+    lock, found = threading.Lock(), dict[BadRecord, None]()
+
+    def note(records: Records, number: int, error: RecordError) -> None:
+        bad = BadRecord(*records.place(number), error.what)
+        with lock:
+            if bad in found:
+                return
+            found[bad] = None
+            if report == "skip":
+                _log.warning("%s; left out, %d so far", bad, len(found))
+            else:
+                report(bad)
+
+    return note
+
+
+def _noted(note: Note | None, records: Records) -> Callable[[int, RecordError], None]:
+    return (lambda *_: None) if note is None else functools.partial(note, records)
 
 
 def _next_epochs(request: Request) -> Callable[[], Cursor]:

@@ -10,13 +10,17 @@ TensorFlow reads the shards (`served_records`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from shardprep.dataset.example import ExampleDecoder
+from shardprep.dataset.schema import IMAGE, MASKS, TARGET_IMAGE
+from shardprep.dataset.stored_size import TooLargeError, check_stored_png
+from shardprep.errors import RecordError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import Request
 from shardprep.reader.order import permutation
@@ -25,8 +29,7 @@ from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Records
 from shardprep.reader.tf.python_calls import as_written, first_element, in_python
 
-Read = Callable[[Ints], list[bytes]]
-"""Returns the payloads of rows."""
+_PICTURES = frozenset({IMAGE, TARGET_IMAGE, *MASKS})
 _FOREVER = (1 << 62) - 1
 _MAX_BUFFER_BYTES = 1 << 20
 _FILE_BLOCK_LENGTH = _FILE_CYCLE_LENGTH = 16
@@ -51,6 +54,8 @@ class EpochTags:
     order: Order
     records: Records
     request: Request
+    dtypes: Mapping[str, str]
+    """Of the features of the records."""
     cursor: Callable[[], Cursor] = Cursor
     """Returns the start of an iteration when it begins."""
 
@@ -84,9 +89,9 @@ class EpochTags:
         return batches.take_while(lambda tags: tf.size(tags) > 0)
 
     @as_written
-    def payloads(self, size: int, read: Read, num_calls: int, *, drop: bool = False) -> Any:
+    def payloads(self, size: int, num_calls: int, *, drop: bool = False) -> Any:
         """Return a dataset of batches of (bytes, tag), read by `num_calls` parallel calls."""
-        rows = self.order.rows
+        rows, read = self.order.rows, _checked(self.records, self.dtypes)
 
         def payloads(tags: Ints) -> Any:
             return [np.array(read(rows(tags)), object)]
@@ -145,6 +150,36 @@ class EpochTags:
             )
 
         return tf.data.Dataset.from_tensors(first_element()).map(begin).flat_map(all_epochs)
+
+
+def _checked(records: Records, dtypes: Mapping[str, str]) -> Callable[[Ints], list[bytes]]:
+    """Return a function that reads the payloads of rows, and checks each when it is first read.
+
+    Records are checked before TensorFlow parses them: its error for a record that is not an Example
+    quotes bytes that are not text, and its size limit for a PNG is three times that for a JPEG.
+    """
+    decoder, is_good = ExampleDecoder(dtypes, _PICTURES), bytearray(len(records))
+
+    def good(row: int, read: memoryview | RecordError) -> bytes:
+        if isinstance(read, RecordError):
+            raise read
+        payload = bytes(read)
+        if not is_good[row]:
+            try:
+                values = decoder.find(payload) or decoder.decode(payload)
+                for name in _PICTURES & values.keys():
+                    for data in values[name]:
+                        if not isinstance(data, int | float):
+                            check_stored_png(data)
+            except (RecordError, TooLargeError) as error:
+                raise records.damaged(row, getattr(error, "what", str(error))) from error
+            is_good[row] = 1
+        return payload
+
+    def payloads(rows: Ints) -> list[bytes]:
+        return [good(*pair) for pair in zip(rows.tolist(), records.read(rows), strict=True)]
+
+    return payloads
 
 
 def walked(places: Any, size: int, key: Any) -> Any:

@@ -15,7 +15,7 @@ from shardprep.errors import DatasetError
 from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.arrays.batches import AheadBatches, ArrayBatches
 from shardprep.reader.config import LoaderOptions, warn
-from shardprep.reader.decode.targets import Target
+from shardprep.reader.decode.targets import target_of
 from shardprep.reader.torch.device import Cuda, PinnedMemory, Transfer, Transfers
 from shardprep.reader.torch.transform import Transform, mapped, received, tensor_of
 from shardprep.reader.validators import short_repr
@@ -61,13 +61,10 @@ class DeviceBatches(AheadBatches, TensorBatches):
         return self._transfers.begin(element)
 
 
-def batches_of(
-    source: BatchSource, target: Target, digest: str, options: LoaderOptions
-) -> ArrayBatches:
+def batches_of(source: BatchSource, digest: str, options: LoaderOptions) -> ArrayBatches:
     """Return the batches of a loader, as tensors on the device that the options name."""
     device = _device(options)
-    source = _with_transform(source, target, options)
-    arguments = source, target, digest, source.options
+    arguments = _with_transform(source, options), digest
     if device is not None and device.type == "cuda":
         cuda = Cuda(device)
         memory = PinnedMemory(cuda, by_user=False)
@@ -98,14 +95,15 @@ def _pins(options: LoaderOptions) -> bool:
     return torch.cuda.is_available() if options.pin_memory is None else options.pin_memory
 
 
-def _with_transform(source: BatchSource, target: Target, options: LoaderOptions) -> BatchSource:
+def _with_transform(source: BatchSource, options: LoaderOptions) -> BatchSource:
     """Return the source with the transform, if any; without workers if it cannot be sent."""
     if options.transform is None:
         return source
     if find_spec("torchvision") is None:
         what = "transform needs torchvision, which is not installed"
         raise DatasetError(_WHERE, what, "install torchvision")
-    transform = Transform(options.transform, target, source.schema.image_name)
+    schema = source.schema
+    transform = Transform(options.transform, target_of(schema), schema.image_name)
     if options.num_workers != 0 and (problem := transform.problem()):
         what = f"transform cannot be sent to worker processes ({problem})"
         if options.num_workers:

@@ -1,9 +1,10 @@
-"""The cache of decoded images in a folder: raw shards, complete or absent, never outdated.
+"""The cache of decoded images, in memory or in a folder, and the choice of `cache="auto"`.
 
-Every shard has a decoded copy, its *twin*: the same records in the same order with raw pixels. The
-folder of twins is named with a hash of the decoding options, and a twin with the name of its shard
-and the start of the shard's SHA-256. Twins have an index and are read like other shards. A missing
-or truncated twin is written again. Only `twins` imports TensorFlow, which `clear` does not need.
+In a folder, it is raw shards, complete or absent, never outdated. Every shard has a decoded copy,
+its *twin*: the same records in the same order with raw pixels. The folder of twins is named with a
+hash of the decoding options, and a twin with the name of its shard and the start of the shard's
+SHA-256. Twins have an index and are read like other shards. A missing or truncated twin is written
+again.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import logging
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +28,23 @@ from shardprep.dataset import example
 from shardprep.dataset.folder import INDEX_DIR, index_name
 from shardprep.dataset.local_files import read_index
 from shardprep.dataset.manifest import Shard
-from shardprep.dataset.schema import IMAGE, MASKS, Schema
+from shardprep.dataset.schema import IMAGE, MASK, MASKS, OBJECT_MASK, TARGET_IMAGE, Schema
 from shardprep.dataset.tfrecord import frame
 from shardprep.errors import BusyError, DatasetError, RecordError
+from shardprep.machine import free_bytes
+from shardprep.reader.array_types import Columns
+from shardprep.reader.arrays.team import Begun, Team
+from shardprep.reader.config import Request
 from shardprep.reader.decode.annotations import resized_mask
+from shardprep.reader.decode.features import ExampleReader, FeatureDecoder
+from shardprep.reader.decode.targets import element_names
 from shardprep.reader.records.records import Places, Records, open_folder
 from shardprep.reader.records.subset import Subset, open_records
 from shardprep.storage.atomic_file import DurableFile, write_durably
 from shardprep.storage.lock import take
 from shardprep.storage.space import shortage
 
-_FORMAT = 2
+_FORMAT = 3
 """Part of the hash in folder names: a new value makes all caches outdated."""
 _FRAME_BYTES = 64
 """Estimated bytes of a record for its frame, its line in the index, and longer length fields."""
@@ -45,33 +54,73 @@ _FILE = re.compile(r".+\.[0-9a-f]{16}(\.idx)?(\.tmp)?")
 _LOCK = "lock"
 _SECONDS_A_LINE = 5.0
 _log = logging.getLogger("shardprep.reader")
+_MOST_ROWS, _FEW_ROWS = 64, 8
+_BYTES_A_TURN = 4 << 20
+"""Largest size in bytes of the images of a batch that fills a cache, unless one is larger."""
+Note = Callable[[Records, int, RecordError], None]
+"""Gets each bad record, by its number in some records."""
 
-Decode = Callable[[Records], Iterator[tuple[bytes, bytes]]]
-"""Yields (record, pixels) in order; for a bad record, b"" and pixels without meaning."""
+
+def cache_of(subset: Subset, request: Request) -> str:
+    """Return "memory", the folder of the cache, or "" for no cache; log the choice of "auto"."""
+    if request.cache != "auto":
+        return str(request.cache or "")
+    size, config = subset.image_size(request), request.config
+    if size is None or config.service or subset.schema.is_stack:
+        why = "a service has its own memory" if config.service else "its images differ in size"
+        why = "its stacks differ in length" if subset.schema.is_stack else why
+        _log.info("cache: none, %s", why)
+        return ""
+    needed = int(subset.num_records * size[0] * size[1] * _bytes_per_pixel(subset, request))
+    allowed = int(free_bytes() * config.cache_ram_share)
+    fits = needed <= allowed
+    _log.info(
+        "cache: %s, %.2f GB decoded %s the %.2f GB it may fill (%d%% of what is free)",
+        "memory" if fits else "none",
+        needed / 1e9,
+        "fit" if fits else "do not fit",
+        allowed / 1e9,
+        config.cache_ram_share * 100,
+    )
+    return "memory" if fits else ""
 
 
-def twins(
-    subset: Subset, place: Path, size: tuple[int, int] | None, decode: Decode, *, skips: bool
-) -> Subset:
+def _bytes_per_pixel(subset: Subset, request: Request) -> float:
+    """Return the decoded size of a record, image and masks, in bytes per pixel of the image."""
+    names = element_names(subset.schema, as_supervised=request.as_supervised)
+    num_bytes = 3.0
+    if MASK in names:
+        num_bytes += np.dtype(subset.schema.features[MASK].pixel_dtype).itemsize
+    num_bytes += 3 * (TARGET_IMAGE in names)
+    if OBJECT_MASK in names:
+        manifests = [one.manifest for one in subset.datasets.opened]
+        counts = [one.objects for manifest in manifests for one in manifest.annotations.values()]
+        num_objects = sum(one.num_objects for one in counts if one)
+        splits = [split for manifest in manifests for split in manifest.splits.values()]
+        num_records = sum(split.num_records for split in splits)
+        num_bytes += request.max_boxes or num_objects / num_records
+    return num_bytes
+
+
+def twins(subset: Subset, place: Path, decoder: FeatureDecoder, note: Note | None) -> Subset:
     """Return the subset with twins for its shards. Missing twins are written first.
 
     Another process that needs to write twins with these options waits. `place` is the folder of all
-    caches. `size` is the size of the images, or None if they differ in size, which is an error.
-    `skips` says whether bad records are replaced.
+    caches. `decoder` decodes images; it is an error if they differ in size. `note` gets the bad
+    records, which readers replace; without it, the first one is raised.
     """
-    import tensorflow as tf
-
+    size = decoder.image_size
     if size is None:
         raise DatasetError(
             str(subset.datasets),
             "its images differ in size, so they cannot be cached decoded",
             "pass read_config=ReadConfig(image_size=(height, width)), or cache=False",
         )
-    key = (_FORMAT, tf.__version__, (size, subset.schema.image.encoding, skips))
+    key = (_FORMAT, (size, subset.schema.image.encoding, note is not None))
     schema = subset.schema.with_images(size, "raw")
     folder = place / hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     try:
-        _write_missing(folder, subset, schema, decode)
+        _write_missing(folder, subset, decoder, note)
         written = tuple(_twin(folder, shard) for shard in subset.records.shards)
     except OSError as error:
         raise DatasetError(
@@ -81,27 +130,29 @@ def twins(
     return replace(subset, records=open_folder(folder, places), schema=schema)
 
 
-def small_twin(
-    subset: Subset, folder: Path, size: tuple[int, int] | None, decode: Decode
-) -> Subset:
+def small_twin(subset: Subset, folder: Path, decoder: FeatureDecoder, note: Note | None) -> Subset:
     """Return the subset after decoding all its records to a single shard in an empty folder."""
     (folder / INDEX_DIR).mkdir()
     first = subset.records.shards[0]
-    schema = subset.schema.with_images(size or (0, 0), "raw")
+    schema = subset.schema.with_images(decoder.image_size or (0, 0), "raw")
     progress = CacheProgress(subset.num_records, str(folder))
-    _write_twin(folder, first, schema, decode(subset.records), progress)
+    _write_twin(folder, first, _twin_records(subset.records, decoder, schema, note), progress)
     written = _twin(folder, first).model_copy(update={"num_records": subset.num_records})
     return replace(subset, records=open_folder(folder, Places.whole(written)), schema=schema)
 
 
-def _write_missing(folder: Path, subset: Subset, schema: Schema, decode: Decode) -> None:
+def _write_missing(
+    folder: Path, subset: Subset, decoder: FeatureDecoder, note: Note | None
+) -> None:
     """Write the missing twins; raise DatasetError before that if the disk lacks room for all."""
+    size = decoder.image_size or (0, 0)
+    schema = subset.schema.with_images(size, "raw")
     shards = subset.records.shards
     missing = [shard for shard in shards if not _is_whole(folder, shard)]
     if not missing:
         return
     existing = next(one for one in (folder, *folder.parents) if one.exists())
-    if lacking := shortage(existing, _num_bytes(subset, missing, schema.image_size or (0, 0))):
+    if lacking := shortage(existing, _num_bytes(subset, missing, size)):
         what = f"the decoded images do not fit: {lacking}"
         raise DatasetError(str(folder.parent), what, "free some, or give cache another folder")
     (folder / INDEX_DIR).mkdir(parents=True, exist_ok=True)
@@ -114,7 +165,7 @@ def _write_missing(folder: Path, subset: Subset, schema: Schema, decode: Decode)
             for shard in missing:
                 places = Places.whole(shard)
                 records = open_records(subset.datasets.only, places, store=subset.records.store)
-                _write_twin(folder, shard, schema, decode(records), progress)
+                _write_twin(folder, shard, _twin_records(records, decoder, schema, note), progress)
         except OSError:
             _remove(folder, missing)  # complete twins would keep the disk full
             raise
@@ -154,40 +205,72 @@ def _is_whole(folder: Path, shard: Shard) -> bool:
     return True
 
 
-def _twin_record(data: bytes, pixels: bytes, schema: Schema) -> bytes:
-    """Return the record of a twin: raw pixels, and masks resized to the image size."""
-    features: dict[str, Any] = {**example.decode(data), IMAGE: (pixels,)}
-    for name in schema.annotations.keys() & MASKS:
-        features[name] = [resized_mask(mask, schema.image_size) for mask in features[name]]
-    return example.encode(features, schema.dtypes)
+def _twin_records(
+    records: Records, decoder: FeatureDecoder, schema: Schema, note: Note | None
+) -> Iterator[bytes]:
+    """Yield the framed records of a twin in order: raw pixels, and masks of the image size.
+
+    The twin of a bad record is empty, and each reader finds its replacement again.
+    """
+    examples, (height, width) = ExampleReader(records, decoder), decoder.image_size or (0, 0)
+    masks = schema.annotations.keys() & MASKS
+
+    def framed(payload: memoryview) -> bytes:
+        columns = decoder.columns(1)
+        columns[IMAGE] = np.empty((1, height, width, 3), np.uint8)
+        decoder.fill(payload, columns, 0, 0)
+        features: dict[str, Any] = example.decode(bytes(payload))
+        features[IMAGE] = (columns[IMAGE].tobytes(),)
+        try:
+            for name in masks:
+                features[name] = [resized_mask(one, decoder.image_size) for one in features[name]]
+        except Exception as error:
+            raise ValueError(f"a mask cannot be decoded ({error})") from error
+        return frame(example.encode(features, schema.dtypes))
+
+    def framed_or_empty(number: int, read: memoryview | RecordError) -> bytes:
+        if isinstance(read, RecordError):
+            error: Exception = read
+        else:
+            try:
+                return framed(read)
+            except Exception as raised:
+                error = examples.error_of(number, raised)
+        if note is None or not isinstance(error, RecordError):
+            raise error
+        note(records, number, error)
+        return frame(b"")
+
+    def several(numbers: range) -> list[bytes]:
+        every = records.read(np.array(numbers, np.int64))
+        return [framed_or_empty(*pair) for pair in zip(numbers, every, strict=True)]
+
+    return chain.from_iterable(records.map_ranges(several, turn_of(decoder.image_size)))
 
 
 def _write_twin(
-    folder: Path,
-    shard: Shard,
-    schema: Schema,
-    decoded: Iterator[tuple[bytes, bytes]],
-    progress: CacheProgress,
+    folder: Path, shard: Shard, framed: Iterator[bytes], progress: CacheProgress
 ) -> None:
     file = DurableFile(folder / _twin_name(shard))
     lines: list[str] = []
     offset = 0
     try:
-        for data, pixels in decoded:
-            # The twin of a bad record is empty, and each reader finds its replacement again.
-            try:
-                framed = frame(_twin_record(data, pixels, schema) if data else b"")
-            except Exception as error:
-                where = f"{shard.name}, record {len(lines)}"
-                raise RecordError(where, f"a mask cannot be decoded ({error})") from error
-            file.write(framed)
-            lines.append(f"{offset} {len(framed)}\n")
-            offset += len(framed)
+        for one in framed:
+            file.write(one)
+            lines.append(f"{offset} {len(one)}\n")
+            offset += len(one)
             progress.add(1)
         file.commit()
     finally:
         file.abandon()
     write_durably(folder / index_name(_twin_name(shard)), "".join(lines).encode())
+
+
+def turn_of(size: tuple[int, int] | None) -> int:
+    """Return the number of images of a batch that fills a cache; `size` is None if they differ."""
+    if size is None:
+        return _FEW_ROWS
+    return min(_MOST_ROWS, max(1, _BYTES_A_TURN // (size[0] * size[1] * 3)))
 
 
 class CacheProgress:
@@ -243,6 +326,33 @@ def _remove(folder: Path, shards: Iterable[Shard]) -> None:
         (folder / index_name(_twin_name(shard))).unlink(missing_ok=True)
     if not any(_FILE.fullmatch(path.name) for path in folder.iterdir()):
         _remove_empty(folder)
+
+
+def memory_cache(team: Team, decoder: FeatureDecoder, number: int, size: int) -> Columns:
+    """Return the decoded values of `number` records, which a team fills in batches of `size`."""
+    cached = decoder.columns(number)
+    if decoder.image_shape is not None:
+        cached[decoder.image_name] = np.empty((number, *decoder.image_shape), decoder.dtype)
+    progress = CacheProgress(number, "memory")
+    begun = deque[tuple[range, Begun]]()
+    with contextlib.closing(team):
+        for start in range(0, number, size):
+            begun.append((range(number)[start : start + size], team.begin((0, start // size))))
+            if len(begun) > team.prefetch:
+                _keep(cached, progress, *begun.popleft())
+        while begun:
+            _keep(cached, progress, *begun.popleft())
+    return cached
+
+
+def _keep(cached: Columns, progress: CacheProgress, rows: range, begun: Begun) -> None:
+    for name, values in begun.result().items():
+        if isinstance(values, list):  # arrays of any shape, which NumPy would make one
+            for row, value in zip(rows, values, strict=True):
+                cached[name][row] = value
+        else:
+            cached[name][rows.start : rows.stop] = values
+    progress.add(len(rows))
 
 
 def clear(place: Path) -> int:
