@@ -300,3 +300,24 @@ def test_classes_of_drawings_of_few_colours_are_classes(tmp_path: Path) -> None:
     members = files("mask", *numbered("icons/cat/{}.png"))
     members |= files("mask", *numbered("icons/dog/{}.png"), like="d")
     assert catalog(tmp_path, members).label_names == ("cat", "dog")
+
+
+def test_masks_whose_names_differ_in_the_word_before_the_ending_are_two_sets(
+    tmp_path: Path,
+) -> None:
+    members = files("scene", *numbered("clip/frame_{}_endo.png"))
+    members |= files("ids", *numbered("clip/frame_{}_endo_watershed_mask.png"))
+    members |= files("mask", *numbered("clip/frame_{}_endo_mask.png"))
+    found = {str(one.get("masks")) for one in flags(tmp_path, members)}
+    assert "{stem}_watershed_mask.png" in found
+    assert any("_endo_mask" in one or one == "{stem}_mask.png" for one in found)
+
+
+def test_folders_of_masks_with_more_words_in_one_split_are_one_set(tmp_path: Path) -> None:
+    members = dict[str, bytes]()
+    for name in ("Train", "Val", "Test_v2"):
+        members |= files("scene", *numbered(f"S_{name}_Data/{name}{{}}.jpg"), like=name)
+        members |= files("mask", *numbered(f"S_{name}_GT/{name}{{}}_seg.png"), like=name)
+    made = catalog(tmp_path, members)
+    assert made.recipe.masks == "S_*_GT/{stem}_seg.png"
+    assert len(masks_of(made)) == 18

@@ -12,8 +12,9 @@ import glob
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +47,8 @@ _KIND = re.compile(
 )
 """A word before the ending of a mask: `_inst_label` is not `_label`."""
 _ENDING = re.compile(r"([-_. ](rgb|gt|images?|imgs?|masks?))?[-_. ](?=\d*[^\W\d_])[^\W_]+$")
+_WORD = re.compile(r"[-_. ][^\W\d_]+$")
+_MOST_WORDS = 3
 _TWO_WORDS = re.compile(r"[-_. ][^\W_]+[-_. ]")
 _OF_MASKS = re.compile(
     r"masks?\b|annots?\b|\b(labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
@@ -140,8 +143,28 @@ def find_kinds(members: Members) -> list[Kind]:
         of_end: defaultdict[str, dict[str, int]] = defaultdict(dict)
         for name, row in names.items():
             of_end[end_of[name] if end_of[name] in ends else ""][name] = row
-        found += [Kind(folder, end, own) for end, own in of_end.items()]
+        found += [Kind(folder, end, own) for end, own in _by_word(of_end, everywhere)]
     return found
+
+
+def _by_word(
+    of_end: Mapping[str, dict[str, int]], endings: Collection[str]
+) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield endings of masks and their files, divided by the word before: `_red_mask`.
+
+    They are not divided if names of pictures have all of these words as `endings`.
+    """
+    for end, own in of_end.items():
+        of_word: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        if MASK_ENDING.fullmatch(end):
+            for name, row in own.items():
+                match = _WORD.search(_cut(name, end))
+                of_word[match[0] if match else ""][name] = row
+        is_clear = 1 < len(of_word) <= _MOST_WORDS and min(map(len, of_word.values())) > 1
+        if is_clear and "" not in of_word and not of_word.keys() <= {*endings}:
+            yield from ((f"{word}{end}", several) for word, several in of_word.items())
+        else:
+            yield end, own
 
 
 def _ending(name: str) -> str:
@@ -222,6 +245,7 @@ def mask_sets(
         one.is_drawn = is_drawn
         one.kinds.append(kind)
         one.colours |= colours
+    _join_folders(found)
     sets = list(found.values())
     values = [one for one in sets if not (one.colours or one.is_drawn)]
     for one in sets:  # colours of masks that are there as values, but no more than these
@@ -234,6 +258,16 @@ def mask_sets(
             one.folder += "/*"
     of_drawn = {id(kind) for one in sets if one.is_drawn for kind in one.kinds}
     return sets, [one for one in pictures if id(one) not in of_drawn]
+
+
+def _join_folders(found: dict[tuple[str, str, bool], MaskSet]) -> None:
+    """Add each set to that whose glob fits its folder: `Test_v2_GT` to `*_GT`."""
+    for key, one in [*found.items()]:
+        wider = (found[other] for other in found if other[1:] == key[1:] and other[0] != key[0])
+        if (whole := next((w for w in wider if fnmatchcase(key[0], w.folder)), None)) is not None:
+            whole.kinds += one.kinds
+            whole.colours |= one.colours
+            del found[key]
 
 
 def is_named_as_masks(text: str) -> bool:
