@@ -94,16 +94,19 @@ def target_images(view: View) -> Sequence[Reading]:
     folders = view.members.keys.folders.firsts()
     for kinds in _sets_of_kinds(view.members, folders):
         if readings := _readings(view, kinds):
-            return [*readings, *_labelled(view, readings)]
+            return [*readings, *_labelled(view, kinds)]
     return _by_suffix(view.members) or _unlabelled(view, [*folders.values()])
 
 
-def _labelled(view: View, readings: Sequence[Reading]) -> Iterator[Reading]:
-    """Yield the inputs without their targets if a table labels them."""
-    folder, _, rest = str(readings[0].options.get("target_image", "")).partition("/")
-    if len(readings) == 1 and rest and "{" not in folder:
-        alone = Reading({"exclude": (f"{folder}/*",)}, "labels of a table, without target images")
-        labels = view.read_as(alone).automatic
+def _labelled(view: View, kinds: Sequence[_Kind]) -> Iterator[Reading]:
+    """Yield each of two kinds of pictures alone if a table labels them."""
+    for kind in kinds if len(kinds) == _A_PAIR and all(one.folders for one in kinds) else ():
+        why = "labels of a table, without target images"
+        alone = Reading({"exclude": (f"{kind.glob}/*",)}, why)
+        try:
+            labels = view.read_as(alone).automatic
+        except SourceError:  # no image is left
+            continue
         values = {*labels.names.counts()} if labels.rule.startswith("csv") else set[str]()
         are_files = any(len(view.index.find(str(one))) for one in values)
         if values and not are_files and are_classes(len(values), len(labels.names)):
