@@ -11,10 +11,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from pycocotools import mask as coco
 
 from shardprep.dataset.schema import BOX_LABEL, KEYPOINTS, Schema
-from shardprep.dataset.stored_size import open_stored
 from shardprep.errors import RecordError
 from shardprep.exporter.samples import ExportSample, Keypoints
 
@@ -41,6 +39,8 @@ def pixel_points(sample: ExportSample, keypoints: Keypoints) -> list[float]:
 
 def mask_pixels(sample: ExportSample) -> Iterator[NDArray[np.uint8]]:
     """Yield the mask of each object, uint8[height, width] of 0 and 1."""
+    from shardprep.dataset.stored_size import open_stored
+
     for i, mask in enumerate(sample.objects.masks):
         try:
             with open_stored(mask, "PNG") as image:
@@ -52,12 +52,18 @@ def mask_pixels(sample: ExportSample) -> Iterator[NDArray[np.uint8]]:
 
 def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
     """Return the masks of the objects as COCO's compressed run lengths."""
+    if not sample.objects.masks:
+        return []
+    from pycocotools import mask as coco
+
     encoded = map(coco.encode, mask_pixels(sample))
     return [{"size": [*one["size"]], "counts": one["counts"].decode()} for one in encoded]
 
 
 def entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]:
     """Return COCO's `image` of a sample and its `annotations`, which get their `id` later."""
+    from pycocotools import mask as coco
+
     height, width = sample.size
     image = {"id": image_id, "file_name": file_name, "width": width, "height": height}
     boxes, crowds, masks = pixel_boxes(sample), sample.objects.crowds, run_lengths(sample)

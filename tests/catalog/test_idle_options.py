@@ -88,12 +88,11 @@ REFUSED: list[tuple[str, Any]] = [
     ("exclude_list", "none.txt"),
     ("schema", "none"),
     ("split", "tables"),
-    ("ray_address", "auto"),
     ("refresh", True),
 ]
 _FILE = re.compile(r"none[.\w]*|coco")
 ALWAYS_ACT = {
-    "": "source out name version shards size fit format seed labels overwrite engine part",
+    "": "source out name version shards size fit format seed labels overwrite part",
     "with their default, other options act": "quality background",
     "a limit, which is there for what may come": "max_pixels min_side max_aspect truncated "
     "timeout max_members max_member_size max_unpacked max_ratio max_depth max_rejected "

@@ -36,7 +36,7 @@ USES: dict[str, Callable[[Path, Path], object]] = {
 def test_the_collector_stays_enabled_and_frozen_objects_stay_frozen(
     source: Path, tmp_path: Path, use: str
 ) -> None:
-    """The suite has frozen what it imported."""
+    gc.freeze()
     frozen = gc.get_freeze_count()
     USES[use](source, tmp_path)
     assert gc.isenabled()
