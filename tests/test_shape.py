@@ -66,3 +66,17 @@ def test_few_frames_lead_from_the_command_line_to_a_pixel(tmp_path: Path) -> Non
     assert any(name.startswith("typer.") for name in names)
     assert "shardprep.writer.engine.worker_main.encoded" in frames
     assert len(frames) <= 22, "\n".join(frames)
+
+
+_MOST_LINES, _MOST_MODULES, _MOST_TEST_LINES = 74_100, 355, 73_750
+"""Budgets: a capability says in its change how many lines it adds, and what goes for them."""
+
+
+def test_the_package_and_its_tests_do_not_grow() -> None:
+    package = Path(shardprep.__file__).parent
+    modules = [*package.rglob("*.py")]
+    tests = [*Path(__file__).parent.rglob("*.py")]
+    sources = [*modules, *package.rglob("*.[ch]")]
+    assert len(modules) <= _MOST_MODULES
+    assert sum(len(path.read_bytes().splitlines()) for path in sources) <= _MOST_LINES
+    assert sum(len(path.read_bytes().splitlines()) for path in tests) <= _MOST_TEST_LINES
