@@ -6,11 +6,9 @@ import contextlib
 import glob
 import itertools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from shardprep.catalog.candidates import match_ids
 from shardprep.catalog.decision.column_evidence import LIKELY, LabelColumns, found_columns
@@ -68,16 +66,9 @@ _NO_CLASS = re.compile(r"\b(images?|imgs?|inputs?|data|originals?|raw|rgb|photos
 
 
 def mask_files(view: View) -> Sequence[Reading]:
-    """Return how to read a source with masks: which masks, and which files to leave out.
-
-    Folders named like masks, whose files look so and pair with no images, are asked for.
-    """
+    """Return how to read a source with masks: which masks, and which files to leave out."""
     if not view.is_open("masks", "boxes", "points", "stack", "target_image"):
         return []
-    return _of_sets(view) or _unpaired(view)
-
-
-def _of_sets(view: View) -> Sequence[Reading]:
     members = view.candidates
     every = find_kinds(members)
     kinds = named_alike(every)
@@ -97,25 +88,6 @@ def _of_sets(view: View) -> Sequence[Reading]:
     return _readings(view, sets)
 
 
-def _unpaired(view: View) -> list[Reading]:
-    folders = view.members.keys.folders
-    masks = find_masks(view.members.keys).num_masks
-    of_masks = folders.fit(lambda path: not masks.keys().isdisjoint(path.split("/")))
-    if not masks or of_masks.all() or not of_masks.any():
-        return []
-    parts = (np.flatnonzero(fits) for fits in (of_masks, ~of_masks))
-    some = [view.members.take(rows[:: len(rows) // NUM_PROBES + 1]) for rows in parts]
-    seen = [[*filter(None, map(view.pictures.values, several))] for several in some]
-    may_be = [[one.may_be_mask for one in several] for several in seen]
-    if not all(may_be[0]) or 2 * sum(may_be[1]) > len(may_be[1]):
-        return []
-    if any(one.colours for one in seen[0]) and _are_panoptic(view):
-        return []
-    globs = tuple(f"{glob.escape(name)}/*" for name in masks)
-    why = f"{counted(int(of_masks.sum()), 'mask')} in {', '.join(masks)} that no images pair with"
-    return [Reading({"exclude": globs}, f"{why} are left out"), Reading({}, f"{why} are images")]
-
-
 def mask_pictures(view: View) -> Sequence[Reading]:
     """Return the readings of pictures that look like masks, among others that do not.
 
@@ -123,10 +95,15 @@ def mask_pictures(view: View) -> Sequence[Reading]:
     """
     if not view.is_open("labels", "boxes", "masks", "target_image", "stack", "points"):
         return []
+    every = find_kinds(view.members)
+    names = {glob.escape(kind.folder.rpartition("/")[2]) for kind in every if not kind.ending}
+    numbered = Counter(re.sub(r"\d+", "*", name) for name in names)
     kinds = defaultdict[str, list[int]](list)
-    for kind in find_kinds(view.members):
-        name = re.sub(r"\d+", "*", glob.escape(kind.folder.rpartition("/")[2]))
+    for kind in every:
+        name = glob.escape(kind.folder.rpartition("/")[2])
+        wide = re.sub(r"\d+", "*", name)
         own = f"*{glob.escape(kind.ending)}.*" if kind.ending else f"{name}/*"
+        own = f"{wide}/*" if numbered[wide] > 1 and not kind.ending else own
         kinds[own] += list(kind.rows.values())
     if not 1 < len(kinds) <= _MOST_KINDS:
         return []
