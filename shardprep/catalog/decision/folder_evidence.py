@@ -16,7 +16,6 @@ from posixpath import commonpath
 import numpy as np
 
 from shardprep.catalog.decision.mask_sets import is_named_as_masks
-from shardprep.catalog.decision.name_fields import form_of
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.names import IMAGE_FOLDER, UNTRAINED, given_split, split_folders, stem
 from shardprep.errors import counted
@@ -29,13 +28,6 @@ INDEX = "an index of letters above the names"
 _TAKE = re.compile(
     r"(study|series|scan|session|visit|exam|case|take|clip|seq)[-_ ]?\d+_", re.IGNORECASE
 )
-_SAMPLE = re.compile(r"[A-Za-z]+[-_ ]?\d+[-_ ][A-Za-z]+[-_ ]?\d+([-_ ]?[A-Za-z0-9]+)*")
-_VIEW = re.compile(
-    "cam(era)?|views?|left|right|front|back|rear|side|rgb|nir|ir|infrared|thermal|visible|depth"
-    "|gr[ae]y|gt|colou?r|raw|hr|lr",
-    re.IGNORECASE,
-)
-"""A word for a kind of picture or a view, rather than for what it shows."""
 
 
 def class_pictures(view: View) -> Sequence[Reading]:
@@ -166,16 +158,11 @@ def _of_paths(paths: Collection[str]) -> Iterator[Reading]:
 
 
 def _of_takes(names: Collection[str]) -> Iterator[Reading]:
-    """Yield the reading of names of a take and a class, as `study1_negative`; or of views alone."""
+    """Yield the reading of names of a take and a class, as `study1_negative`."""
     ends = {name.rpartition("_")[2] for name in names if _TAKE.match(name)}
     if all(map(_TAKE.match, names)) and 1 < len(ends) < len(names):
         why = f"{len(ends):,} names such as {min(ends)}, after a number"
         yield Reading({"labels": "regex:(?P<label>[^/_]+)/[^/]+$"}, why)
-    if len({*map(form_of, names)}) == 1 and all(map(_SAMPLE.fullmatch, names)):
-        yield Reading({"labels": "none"}, f"{min(names)} has several numbers, as samples have")
-    words = [[*map(str.casefold, re.findall("[A-Za-z]+", name))] for name in names]
-    if all(any(map(_VIEW.fullmatch, several)) for several in words):
-        yield Reading({"labels": "none"}, f"{min(names)} names a kind of picture or a view")
 
 
 def _of_repeated(view: View, names: Collection[str]) -> Iterator[Reading]:

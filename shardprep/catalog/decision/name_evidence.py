@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from shardprep.catalog.candidates import stack_candidates
+from shardprep.catalog.decision.class_level import is_kind, unproved
 from shardprep.catalog.decision.folder_evidence import INDEX, are_photos, other_folders
 from shardprep.catalog.decision.name_fields import form_of, name_fields
 from shardprep.catalog.decision.pairs import common_start
@@ -71,9 +72,15 @@ def labels_by_names(view: View) -> Sequence[Reading]:
     if is_fit and are_classes(len(names), names.total()) and not are_parts(names):
         found = [*_of_folders(view, counts, names)]
         found = found or [*_of_test_names(view, tests, names)] or [*_of_test(view, tests, names)]
+        found = found or [*unproved(view)]
         return found if len(found) < 2 or not _has_table(view) else []
     found = _of_fields(view) or [*_of_whole_names(view)]
-    return [] if not found or _is_explained(view) else found
+    if found and not _is_explained(view):
+        return found
+    starts = view.automatic.names.values if view.automatic.rule == "prefix" else ()
+    kinds = [str(name) for name in starts if is_kind(str(name))]
+    prefix = Reading({"labels": "prefix"}, f"{min(kinds, default='')} may be a kind of picture")
+    return [prefix, _NONE] if kinds else []
 
 
 def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> Iterator[Reading]:
@@ -94,8 +101,7 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
         return
     if are_numbers or len({re.sub(_COUNTED, "", name) for name in names}) == 1:
         found += _of_numbers(view, counts, len(names))
-    is_many = len(names) >= _MANY and names.total() < _MANY * len(names)
-    if found or (is_many and are_numbers):
+    if found:
         yield from (*found[:4], folder, _NONE)
 
 

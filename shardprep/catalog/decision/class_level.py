@@ -1,0 +1,120 @@
+"""The proof that folders are classes: without wrappers and splits, one level of names is left.
+
+These are names of things. A number, a code or the name of a kind of picture is none, unless two
+splits share it, as classes do and samples do not. Without the proof, the user is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from posixpath import commonpath
+
+from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.labels import ENOUGH
+from shardprep.catalog.names import UNTRAINED, given_split, split_folders, words_of
+
+_LEAST_LETTERS = 3
+_MOST_DIGITS = 10
+_MOST_LEVELS = 3
+_WORDNET = re.compile(r"n\d{8}")
+_KIND = re.compile(
+    "align(ed)?|annot(ated|ations?)?|aug(mented)?|back|blur(red|ry)?|cam(era)?s?|clean|colou?rs?"
+    "|compressed|crop(ped|s)?|data|dataset|depth|disp(arity)?|enhanced|expert|extras?|files?|flow"
+    "|frames?|front|gr[ae]y(scale)?|ground|truth|gt|groundtruth|hr|images?|imgs?|infrared|input"
+    "|inputs|ir|jpe?gs?|jpegimages|labels?|left|lr|lrd?|manual|masks?|nir|noisy|noise|original"
+    "|originals?|output|overlays?|patches|photos?|pics?|pictures?|pngs?|preprocessed|preview"
+    "|processed|raw|rear|ref(erence)?|resized|rgb|right|samples?|scenes?|segmentations?|segmented"
+    "|sharp|side|synthetic|targets?|thermal|thumb(nail)?s?|tiles?|tiffs?|top|videos?|views?"
+    "|visible|visuali[sz]ations?",
+    re.IGNORECASE,
+)
+"""A word for a kind of picture or a view, rather than for what it shows."""
+_DOMAINS = {"A", "B"}
+"""Usual names of two kinds of pictures, one of which is to be made of the other."""
+_WITH_OR_NOT = re.compile(r"^(without|with|non|not|no|un)(?![a-z]{0,2}$)|[-_ ]")
+_PICTURES = re.compile("images?|imgs?|photos?|pictures?", re.IGNORECASE)
+
+
+def unproved(view: View) -> Iterator[Reading]:
+    """Yield the levels of folders that may be the class, unless the lowest is proved to be it."""
+    paths = [path for path in view.folders if path]
+    splits = split_folders(paths)
+    levels = {path: _level(path, splits) for path in paths}
+    of_splits = defaultdict[str | None, set[str]](set)
+    for split, names in levels.values():
+        of_splits[split].update(names[-1:])
+    levels = {path: one for path, one in levels.items() if not _is_split(path, splits)}
+    trained = [one for split, one in levels.values() if split not in UNTRAINED]
+    rests = _without_common(trained or [one for _, one in levels.values()])
+    depths = {*map(len, rests)}
+    if not rests or min(depths) < 1:
+        return
+    names = {one[-1] for one in rests}
+    why = _doubt(names, [one for one in of_splits.values() if len(one) > 1])
+    uppers = [{one[-depth] for one in rests} for depth in range(2, min(depths) + 1)]
+    if len(depths) == 1 and not why and all(_doubt(one, ()) for one in uppers):
+        return
+    yield Reading({"labels": "folder"}, why or f"{len(names):,} names such as {min(names)}")
+    for depth, level in enumerate(uppers[: _MOST_LEVELS - 1], 2):
+        why = f"{len(level):,} names such as {min(level)}"
+        yield Reading({"labels": f"folder:{depth}"}, why)
+    if len(depths) > 1:
+        start = commonpath(paths)
+        start = f"{re.escape(start)}/" if start else ""
+        yield Reading({"labels": f"regex:^{start}(?P<label>[^/]+)/"}, "the uppermost name")
+        yield Reading({"labels": f"regex:^{start}(?P<label>.+)/[^/]+$"}, "the whole path")
+    yield Reading({"labels": "none"}, "images without labels")
+
+
+def _is_split(path: str, splits: Collection[str]) -> bool:
+    return path in splits or given_split([path.rpartition("/")[2]]) is not None
+
+
+def _level(path: str, splits: Mapping[str, str]) -> tuple[str | None, Sequence[str]]:
+    """Return the split of a folder, and the names of its path that are no split and no wrapper."""
+    parts, split, names = path.split("/"), None, list[str]()
+    for end, name in enumerate(parts, 1):
+        own = splits.get("/".join(parts[:end])) or given_split([name])
+        split = own or split
+        if not own and names[-1:] != [name]:
+            names.append(name)
+    return split, names
+
+
+def _without_common(several: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return paths without the first names that all have in common; the last one stays."""
+    least = min(map(len, several), default=0)
+    width = next((at for at in range(least) if len({names[at] for names in several}) > 1), least)
+    return [names[min(width, least - 1) :] for names in several]
+
+
+def _doubt(names: Collection[str], of_splits: Sequence[Collection[str]]) -> str:
+    """Return why names may not be classes, or ""; `of_splits` are those of each split."""
+    shown = f"{len(names):,} names such as {min(names)}"
+    if len(names) == 2 and len({_WITH_OR_NOT.sub("", name.casefold()) for name in names}) == 1:
+        return ""  # with and without something
+    kinds = [*names] if {*names} == _DOMAINS else [*filter(is_kind, names)]
+    if kinds:
+        return f"{shown}; {min(kinds)} may be a kind of picture"
+    words = {"".join(re.findall(r"[^\W\d_]+", name)) for name in names if not _is_code(name)}
+    are_digits = len(names) <= _MOST_DIGITS and {*names} == {*map(str, range(len(names)))}
+    if 2 * len(words) > len(names) or are_digits or all(map(_WORDNET.fullmatch, names)):
+        return ""
+    own, *others = sorted(map(set, of_splits), key=len)[:2] or [set[str]()]
+    are_shared = bool(others) and len(own & others[0]) >= ENOUGH * len(own)
+    return "" if are_shared else f"{shown}, which may be samples"
+
+
+def _is_code(name: str) -> bool:
+    has_digits = any(map(str.isdigit, name))
+    return has_digits and sum(map(str.isalpha, name)) < _LEAST_LETTERS
+
+
+def is_kind(name: str) -> bool:
+    """Return whether the words of a name are those of kinds of pictures."""
+    words = [word for word in words_of(name) if not word.isdigit() and not given_split([word])]
+    return any(map(_PICTURES.fullmatch, words)) or (
+        words != [] and all(map(_KIND.fullmatch, words))
+    )
