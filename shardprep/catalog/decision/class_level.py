@@ -114,7 +114,8 @@ def _is_code(name: str) -> bool:
 
 def is_kind(name: str) -> bool:
     """Return whether the words of a name are those of kinds of pictures."""
-    words = [word for word in words_of(name) if not word.isdigit() and not given_split([word])]
+    words = [word for word in words_of(name) if len(word) > 1 and word.isalpha()]
+    words = [word for word in words if not given_split([word])]
     return any(map(_PICTURES.fullmatch, words)) or (
         words != [] and all(map(_KIND.fullmatch, words))
     )

@@ -30,7 +30,8 @@ word of the title, or columns of flags; cells like classes; cells of ids, measur
 _LABELS = frozenset((
     "label", "labels", "class", "classes", "category", "categories", "target", "targets", "genre",
     "genres", "tag", "tags", "diagnosis", "diagnostic", "disease", "diseases", "species", "breed",
-    "finding", "findings", "attribute", "attributes", "emotion", "grade",
+    "finding", "findings", "attribute", "attributes", "emotion", "grade", "mos", "rating", "score",
+    "sentiment",
 ))  # fmt: skip
 _SETS = frozenset(("tags", "labels", "classes", "genres", "findings", "attributes", "categories"))
 _ABOUT = frozenset((
@@ -126,7 +127,12 @@ def found_columns(
 
 
 def _are_files(index: KeyIndex, cells: Texts) -> bool:
-    """Return whether most cells name images. A few numbers, many times, may be classes as well."""
+    """Return whether most cells name images or addresses.
+
+    A few numbers, many times, may be classes as well.
+    """
+    if 2 * sum(cell.startswith(("http://", "https://")) for cell in cells) > len(cells):
+        return True
     known = cells.coded().values
     are_different = 2 * len(known) > len(cells) or any("." in one for one in known)
     return are_different and 2 * index.num_found(cells) > len(cells)

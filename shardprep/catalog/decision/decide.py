@@ -30,7 +30,7 @@ STAGES: tuple[Stage, ...] = (
     unread_documents,
 )  # fmt: skip
 """In order: what is an image, then which split it is in, then what its label is."""
-_MOST_CHOICES = 4
+_MOST_CHOICES = 6
 _SELECTION = {"root", "include"}
 _ORDER = (
     "root", "include", "exclude", "dedup", "images", "stack", "header", "labels", "join", "pivot",

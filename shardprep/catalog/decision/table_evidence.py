@@ -39,7 +39,7 @@ _OPTIONS = (
     "labels", "pivot", "target", "separator", "rows", "join", "class_map",
     "boxes", "masks", "points", "target_image", "stack",
 )  # fmt: skip
-_MOST_SHOWN = 4
+_MOST_SHOWN = 6
 _FIRST_FEW = 100
 _MOST_COPIES = 4
 _MOST_KEYS = 20_000

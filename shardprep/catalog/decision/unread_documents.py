@@ -30,6 +30,7 @@ _SUFFIXES = (
     ".txt", ".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".mat", ".csv", ".tsv", ".pts",
     ".ann", ".lst", ".dat", ".yaml", ".yml",
 )  # fmt: skip
+_LINES = (".txt", ".csv", ".tsv", ".lst", ".dat")
 _ABOUT = re.compile(
     r"(read.?me|licen[cs]e|copying|changes|citation|checksum|md5|sha\d|manifest|submission)[^/]*$"
     r"|\.aux\.xml$",
@@ -90,7 +91,8 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
 def _has_more(index: KeyIndex, document: Member) -> bool:
     """Return whether a document says more than the folders: on one image, boxes, other classes."""
     lines = head_of(document).splitlines()
-    if index.find(stem(document.key)) or any(map(_BOX.fullmatch, lines)):
+    is_list = document.key.lower().endswith(_LINES)
+    if index.find(stem(document.key)) or any(map(_BOX.fullmatch, lines)) or not is_list:
         return True
     folders = defaultdict[int, defaultdict[str, list[str]]](lambda: defaultdict(list))
     for fields in map(_FIELDS.split, lines[:_MOST_LINES]):
