@@ -40,6 +40,8 @@ _AT_EACH_END = 4
 """Kinds that are decoded, from the start and from the end of their list."""
 NUM_PROBES = 8
 _MOST_ENDINGS = 6
+_HALF = 0.5
+"""Minimum share of masks with an image, if they are in a folder of masks and have its name."""
 _USUAL = 0.1
 """Minimum share of the files of a folder for an ending of their names."""
 _KIND = re.compile(
@@ -335,9 +337,9 @@ def pair_set(
         num_paired = len(files.keys) - len(files.without_image)
         longer = files.without_image if one.ending else ()  # `_inst_label` fits `_label`
         num_others = sum(key.rpartition(".")[0].endswith(ends) for key in longer)
-        if num_paired >= ENOUGH * (len(files.keys) - num_others) and _are_alike(
-            files, members, one
-        ):
+        enough = _HALF if one.has_word and "/{stem}." in text else ENOUGH
+        is_enough = num_paired >= enough * (len(files.keys) - num_others)
+        if is_enough and _are_alike(files, members, one):
             one.pattern, one.files = text, files
             return
 
@@ -399,7 +401,10 @@ def _glob_text(text: str) -> str:
 def _of_folders(one: MaskSet, pictures: Sequence[Kind], rest: str) -> Iterator[str]:
     """Yield a pattern by the names of folders: `masks_{folder[7:]}/…` for `images_train`."""
     start, _, end = one.folder.partition("*")
-    for name in {kind.folder.rpartition("/")[2] for kind in pictures}:
+    names = {kind.folder.rpartition("/")[2] for kind in pictures}
+    if {kind.folder.rpartition("/")[2] for kind in one.kinds} <= {start + x + end for x in names}:
+        yield f"{start}{{folder}}{end}{rest}"
+    for name in names:
         if match := SPLIT_WORD.search(name):
             before, after = match.start(), len(name) - match.end()
             letters = f"{before or ''}:{-after if after else ''}"

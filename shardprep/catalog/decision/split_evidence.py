@@ -33,8 +33,8 @@ def splits(view: View) -> Sequence[Reading]:
     whole, parts = list[Reading](), list[Reading]()
     index, out = _targeted(view)
     for lists in _lists(view)[:_MOST_GROUPS]:
-        rows = _rows_of(view, index, lists)
-        if rows is None:
+        rows, num_ids = _rows_of(view, index, lists)
+        if not rows:
             continue
         both = [index.keys[at] for at in _in_several(rows.values())]
         if both:
@@ -43,6 +43,8 @@ def splits(view: View) -> Sequence[Reading]:
             continue
         number = sum(map(len, rows.values()))
         covers = number >= _NEARLY_ALL * len(index.keys)
+        if not covers and number < _NEARLY_ALL * num_ids:
+            continue
         shown = ", ".join(f"{len(own):,} {split}" for split, own in rows.items())
         why = f"lists name {number:,} of {counted(len(index.keys), 'image')}: {shown}"
         if covers and len(lists) > 1:
@@ -147,20 +149,21 @@ def _lists(view: View) -> list[dict[str, str]]:
 
 def _rows_of(
     view: View, index: KeyIndex, lists: Mapping[str, str]
-) -> dict[str, NDArray[np.int64]] | None:
-    """Return the images of each list; None if a list names others."""
-    found: dict[str, NDArray[np.int64]] = {}
+) -> tuple[dict[str, NDArray[np.int64]], int]:
+    """Return the images of each list and the number of ids; {} if a list names mostly others."""
+    found, num_ids = dict[str, NDArray[np.int64]](), 0
     for split, file in lists.items():
         try:
             ids = view.documents.ids(file)
             origin = origin_of(file, is_firm=False)._replace(split=split)
             places = index.find_all(Texts.of(ids), file, Coded.constant(origin, len(ids)))
         except SourceError:  # an id fits several images
-            return None
+            return {}, 0
         found[split] = np.unique(places[places >= 0])
-        if not ids or (places >= 0).sum() < _NEARLY_ALL * len(ids):
-            return None
-    return found
+        num_ids += len(ids)
+        if not ids or 2 * (places >= 0).sum() < len(ids):
+            return {}, 0
+    return found, num_ids
 
 
 def _in_several(rows: Iterable[NDArray[np.int64]]) -> list[int]:

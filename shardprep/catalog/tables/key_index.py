@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.names import document_split, folder_splits, given_split, stated_split
 from shardprep.dataset.card import from_cell
 from shardprep.errors import SourceError, printable, shown
+from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Lookup, Texts, booleans, positions
 
@@ -33,6 +34,9 @@ _START = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://|[A-Za-z]:/)?(\.{0,2}/)*")
 SUBMISSION = re.compile("submission", re.IGNORECASE)
 """Name of a sample submission, whose rows are of the split test."""
 _MOST_SHOWN = 3
+_IMAGE_SUFFIX = re.compile(
+    "(" + "|".join(map(re.escape, sorted(IMAGE_SUFFIXES))) + ")$", re.IGNORECASE
+)
 _MOST_FOLDERS = 16
 """Maximum number of folders in an id; ids with more are searched one by one."""
 
@@ -268,13 +272,14 @@ class KeyIndex:
 
         All ids of an origin lose the same number of folders, the fewest with which one of them fits
         a key; an origin with an id that `fits` loses none. A split that the lost folders name still
-        applies to the id.
+        applies to the id. Ids that no key fits then are names of other files of the images, such as
+        masks: they lose the ending of an image.
         """
         short, split_of = texts, origins
         depths = texts.num_folders()
         for row in origins.firsts():
             rows = np.flatnonzero(origins.codes == origins.codes[row])
-            if fits[rows].any() or not depths[rows].any():
+            if fits[rows].any():
                 continue
             own = texts.take(rows)
             for number in range(1, int(depths[rows].max()) + 1):
@@ -283,7 +288,9 @@ class KeyIndex:
                 if is_many.any() or (found >= 0).any():
                     break
             else:
-                continue
+                cut = Texts.of(_IMAGE_SUFFIX.sub("", one) for one in own)
+                if not (self._find_names(cut)[0] >= 0).any():
+                    continue
             short = short.replaced(rows, cut)
             stated = own.folders.map(lambda path: given_split(path.split("/")))
             changed = list(split_of)
