@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 NAMES = [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(6)]
 
 
-def planned(folder: Path, members: dict[str, bytes]) -> Catalog:
-    return catalog(folder, members)
+def planned(folder: Path, members: dict[str, bytes], labels: str = "auto") -> Catalog:
+    return catalog(folder, members, labels=labels)
 
 
 def pictures(start: str, seed: str = "", kind: str = "scene") -> dict[str, bytes]:
@@ -56,7 +56,8 @@ def test_folders_of_the_same_scenes_are_a_question(tmp_path: Path) -> None:
 
 
 def test_folders_of_other_scenes_are_one_set(tmp_path: Path) -> None:
-    plan = planned(tmp_path, pictures("set/summer") | pictures("set/winter", "x"))
+    members = pictures("set/summer") | pictures("set/winter", "x")
+    plan = planned(tmp_path, members, labels="folder")
     assert len(keys(plan)) == 24
     assert plan.label_names == ("cat", "dog")
 
@@ -113,4 +114,4 @@ def test_two_partitions_of_the_same_files_are_asked_for(tmp_path: Path) -> None:
     flags = [one.flags for one in error.value.choices]
     assert flags == ["--root set/by_chance", "--root set/by_place"]
     others = {key: data + b"0" * key.count("by_place") for key, data in members.items()}
-    assert len(catalog(tmp_path / "2", others).items) == 16
+    assert len(catalog(tmp_path / "2", others, labels="folder").items) == 16

@@ -93,7 +93,7 @@ def test_folders_of_test_with_the_start_of_a_class_as_name_are_asked_for(tmp_pat
 
 def test_images_above_the_folders_of_all_others_are_asked_for(tmp_path: Path) -> None:
     keys = [f"signs/{i:05}.jpg" for i in range(8)]
-    keys += [f"signs/{label}/{i:05}.jpg" for label in ("04", "11", "38") for i in range(2)]
+    keys += [f"signs/{label}/{i:05}.jpg" for label in ("stop", "turn", "yield") for i in range(2)]
     assert [one.partition("' ")[0].strip("'") for one in flags(tmp_path, pictures(*keys))] == [
         "--exclude 'signs/*/*",
         "--include 'signs/*/*",
@@ -139,7 +139,7 @@ def test_a_numbered_word_that_begins_anew_in_each_folder_may_be_a_part_of_the_cl
 
 def test_folders_with_two_numbers_each_may_be_samples(tmp_path: Path) -> None:
     keys = [f"patches/patient_{i:03}_node_{i % 2}/{k}.jpg" for i in range(4) for k in range(3)]
-    assert flags(tmp_path, pictures(*keys)) == ["--labels none", "--labels folder"]
+    assert flags(tmp_path, pictures(*keys)) == ["--labels folder", "--labels none"]
 
 
 @pytest.mark.parametrize("odd", ["resized/resized", "validation_data/prelim_phase"])

@@ -220,12 +220,11 @@ def test_masks_that_differ_in_the_end_of_their_names_are_of_classes(tmp_path: Pa
 
 
 def test_masks_that_fit_two_folders_are_shown_with_each(tmp_path: Path) -> None:
-    members = files("scene", *numbered("A/{}.jpg")) | files(
-        "scene", *numbered("B/{}.jpg"), like="b"
-    )
+    members = files("scene", *numbered("day/{}.jpg"))
+    members |= files("scene", *numbered("dusk/{}.jpg"), like="b")
     found = flags(tmp_path, members | files("mask", *numbered("label/{}.png")))
     assert [one.get("masks") for one in found] == [None] + ["label/{stem}.png"] * 2
-    assert [one["exclude"] for one in found] == [("label/*",), ("B/*",), ("A/*",)]
+    assert [one["exclude"] for one in found] == [("label/*",), ("dusk/*",), ("day/*",)]
 
 
 def test_masks_whose_names_have_another_start_are_of_images_with_the_same_number(

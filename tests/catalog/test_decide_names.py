@@ -80,12 +80,15 @@ def test_class_folders_that_number_their_files_alike_are_not_asked_for(
     assert catalog(tmp_path, pictures(*keys)).label_names == names
 
 
-@pytest.mark.parametrize("names", [("cam_a", "cam_b"), ("rgb", "GT_color", "nir_color")])
+@pytest.mark.parametrize(
+    "names", [("cam_a", "cam_b"), ("rgb", "GT_color", "nir_color"), ("tile 1", "tile 2", "tile 3")]
+)
 def test_views_and_kinds_of_pictures_may_be_no_classes(
     tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     members = pictures(*(f"{name}/{name}{i}.jpg" for name in names for i in range(6)))
-    assert asked(tmp_path, members) == ["none", "folder"]
+    found = asked(tmp_path, members)
+    assert (found[0], found[-1]) == ("folder", "none")
 
 
 def test_the_end_of_numbered_studies_may_be_the_class(tmp_path: Path) -> None:
@@ -143,7 +146,6 @@ def test_fields_are_not_asked_for_if_a_table_names_the_images(tmp_path: Path) ->
     "keys",
     [
         [f"IMG_2024010{day}_{i:06}.jpg" for day in (1, 2) for i in range(5)],
-        [f"tile {tile}/part_{i:03}.jpg" for tile in (1, 2, 3) for i in range(4)],
         [f"{i:08x}.jpg" for i in range(3_000_000, 3_000_012)],
     ],
 )
@@ -174,8 +176,7 @@ def test_a_word_in_names_that_a_list_has_is_the_text_of_the_image(tmp_path: Path
     images = pictures(*keys)
     made = catalog(tmp_path / "1", images | {"words.txt": b"bulls\nchair\nlute\nsquad\n"})
     assert sorted({str(one.target) for one in made.items}) == ["Bulls", "Squad", "lute"]
-    made = catalog(tmp_path / "2", images | {"words.txt": b"bulls\nchair\n"})
-    assert made.label_names == ("1", "2")
+    assert asked(tmp_path / "2", images | {"words.txt": b"bulls\nchair\n"})[0] == "folder"
     photos = pictures(
         "tame/1_cat_7.jpg", "tame/2_dog_14.jpg", "wild/3_elk_21.jpg", "wild/4_fox_1.jpg"
     )
@@ -191,9 +192,9 @@ def test_texts_beside_images_are_their_captions(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_a_picture_of_each_class_is_left_out(tmp_path: Path) -> None:
-    keys = [f"data/{number}/{i}.jpg" for number in (7, 8, 9) for i in range(20, 24)]
-    found = catalog(tmp_path, pictures(*keys, "Meta/7.jpg", "Meta/8.jpg", "Meta/9.jpg"))
-    assert found.label_names == ("7", "8", "9")
+    keys = [f"data/{number}/{i}.jpg" for number in (0, 1, 2) for i in range(20, 24)]
+    found = catalog(tmp_path, pictures(*keys, "Meta/0.jpg", "Meta/1.jpg", "Meta/2.jpg"))
+    assert found.label_names == ("0", "1", "2")
     assert len(found.items) == len(keys)
 
 

@@ -45,7 +45,7 @@ def test_folders_that_are_ids_of_a_table_are_clips(tmp_path: Path) -> None:
     own = asked(tmp_path / "d", photos | {"train.csv": f"case,gesture\n{rows}".encode()})
     assert own[0] == "--stack 'photos/{id}/*.jpg' --labels csv:train.csv:case:gesture"
     assert own[-2:] == ["--labels none", "--labels folder"]
-    assert len(classes_of(tmp_path / "b", members)) == 6
+    assert asked(tmp_path / "b", members) == ["--labels folder", "--labels none"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_series_of_dicom_files_are_stacks(tmp_path: Path) -> None:
     own = asked(tmp_path / "b", members | {"labels.csv": rows})
     assert "--stack '{id}/T2/*.dcm' --labels csv:labels.csv:case:grade" in own
     words = pictures("ct/{healthy,sick}/{1..3}.dcm", "mr/{healthy,sick}/{1..3}.dcm")
-    assert classes_of(tmp_path / "c", words) == ("healthy", "sick")
+    assert asked(tmp_path / "c", words)[:2] == ["--labels folder", "--labels folder:2"]
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,40 @@ def test_takes_have_the_class_in_their_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "faces/s{1..6}/{1..4}.jpg",
         "digits/{0..4}/{000..004}.png",
-        "train/n0{144,145,146}/{1..4}.jpg",
-        "cars/Audi_A{4,6}/{1..3}.jpg",
-        "rooms/{day,night}/{bath,hall}/{1..3}.jpg",
+        "{train,val}/s{1..6}/{1..4}.jpg",
+        "train/n0144{0764,0765}/{1..4}.jpg",
+        "cars/{Audi_A4,BMW_320}/{1..3}.jpg",
+        "rooms/{01..03}/{bath,hall}/{1..3}.jpg",
     ],
 )
-def test_folders_of_classes_with_codes_stay_classes(tmp_path: Path, pattern: str) -> None:
+def test_folders_are_classes_if_they_are_words_in_one_level_or_in_two_splits(
+    tmp_path: Path, pattern: str
+) -> None:
     assert classes_of(tmp_path, pictures(pattern))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "flags"),
+    [
+        ("faces/s{1..6}/{1..4}.jpg", ["--labels folder", "--labels none"]),
+        ("cars/Audi_A{4,6}/{1..3}.jpg", ["--labels folder", "--labels none"]),
+        (
+            "rooms/{day,night}/{bath,hall}/{1..3}.jpg",
+            ["--labels folder", "--labels folder:2", "--labels none"],
+        ),
+        (
+            "art/{old/oil,old/ink,new}/{1..3}.jpg",
+            [
+                "--labels folder",
+                "--labels 'regex:^art/(?P<label>[^/]+)/'",
+                "--labels 'regex:^art/(?P<label>.+)/[^/]+$'",
+                "--labels none",
+            ],
+        ),
+    ],
+)
+def test_codes_and_levels_of_words_are_asked_for(
+    tmp_path: Path, pattern: str, flags: list[str]
+) -> None:
+    assert asked(tmp_path, pictures(pattern)) == flags

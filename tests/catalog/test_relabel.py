@@ -70,7 +70,8 @@ def test_a_class_whose_last_image_is_relabelled_keeps_its_number(tmp_path: Path)
 
 def test_a_whole_number_is_the_class_whatever_its_decimals(tmp_path: Path) -> None:
     file = write(tmp_path / "fixes.csv", b"key,label\n0/1.png,7.0\n")
-    made = catalog(tmp_path, images("0/1.png", "0/2.png", "7/3.png"), relabel=f"csv:{file}")
+    members = images("0/1.png", "0/2.png", "7/3.png")
+    made = catalog(tmp_path, members, relabel=f"csv:{file}", labels="folder")
     assert made.label_names == ("0", "7")
 
 

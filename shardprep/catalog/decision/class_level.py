@@ -14,10 +14,11 @@ from posixpath import commonpath
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ENOUGH
 from shardprep.catalog.names import UNTRAINED, given_split, split_folders, words_of
+from shardprep.catalog.stacks import id_column
 
 _LEAST_LETTERS = 3
 _MOST_DIGITS = 10
-_MOST_LEVELS = 3
+_MOST_LEVELS, _MOST_TABLES = 3, 8
 _WORDNET = re.compile(r"n\d{8}")
 _KIND = re.compile(
     "align(ed)?|annot(ated|ations?)?|aug(mented)?|back|blur(red|ry)?|cam(era)?s?|clean|colou?rs?"
@@ -26,7 +27,7 @@ _KIND = re.compile(
     "|inputs|ir|jpe?gs?|jpegimages|labels?|left|lr|lrd?|manual|masks?|nir|noisy|noise|original"
     "|originals?|output|overlays?|patches|photos?|pics?|pictures?|pngs?|preprocessed|preview"
     "|processed|raw|rear|ref(erence)?|resized|rgb|right|samples?|scenes?|segmentations?|segmented"
-    "|sharp|side|synthetic|targets?|thermal|thumb(nail)?s?|tiles?|tiffs?|top|videos?|views?"
+    "|sharp|side|synthetic|targets?|thermal|thumbnails?|tiles?|tiffs?|top|videos?|views?"
     "|visible|visuali[sz]ations?",
     re.IGNORECASE,
 )
@@ -53,8 +54,12 @@ def unproved(view: View) -> Iterator[Reading]:
         return
     names = {one[-1] for one in rests}
     why = _doubt(names, [one for one in of_splits.values() if len(one) > 1])
+    why = "" if why and _are_listed(view, names) else why
     uppers = [{one[-depth] for one in rests} for depth in range(2, min(depths) + 1)]
-    if len(depths) == 1 and not why and all(_doubt(one, ()) for one in uppers):
+    if len(depths) == 1 and not why and all(_doubt(one, ()) or _are_letters(one) for one in uppers):
+        return
+    first = {one[-1] for one in rests if len(one) == min(depths)}
+    if len(depths) > 1 and not why and names == first:  # some are in another wrapper
         return
     yield Reading({"labels": "folder"}, why or f"{len(names):,} names such as {min(names)}")
     for depth, level in enumerate(uppers[: _MOST_LEVELS - 1], 2):
@@ -66,6 +71,16 @@ def unproved(view: View) -> Iterator[Reading]:
         yield Reading({"labels": f"regex:^{start}(?P<label>[^/]+)/"}, "the uppermost name")
         yield Reading({"labels": f"regex:^{start}(?P<label>.+)/[^/]+$"}, "the whole path")
     yield Reading({"labels": "none"}, "images without labels")
+
+
+def _are_listed(view: View, names: Collection[str]) -> bool:
+    """Return whether a table has the names as ids, and a row for each."""
+    tables = view.tables[:_MOST_TABLES]
+    return any(len(one.rows) < 2 * len(names) and id_column(one, names) for one in tables)
+
+
+def _are_letters(names: Collection[str]) -> bool:
+    return all(len(name) == 1 for name in names)
 
 
 def _is_split(path: str, splits: Collection[str]) -> bool:

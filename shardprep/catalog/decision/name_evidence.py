@@ -72,7 +72,8 @@ def labels_by_names(view: View) -> Sequence[Reading]:
     if is_fit and are_classes(len(names), names.total()) and not are_parts(names):
         found = [*_of_folders(view, counts, names)]
         found = found or [*_of_test_names(view, tests, names)] or [*_of_test(view, tests, names)]
-        if not found and (found := [*unproved(view)]):
+        is_by_folder = view.automatic.match is None and view.automatic.rule in ("folder", "auto")
+        if not found and is_by_folder and (found := [*unproved(view)]):
             found[-1:-1] = [one for one in _of_fields(view) if one != _NONE]
         return found if len(found) < 2 or not _has_table(view) else []
     found = _of_fields(view) or [*_of_whole_names(view)]
