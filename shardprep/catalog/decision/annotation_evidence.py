@@ -16,7 +16,7 @@ from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, are_classes, find_label_column
 from shardprep.catalog.names import find_masks, stem
-from shardprep.catalog.objects.detect import document_signs, usual
+from shardprep.catalog.objects.detect import usual
 from shardprep.catalog.objects.formats.annotated_source import (
     AnnotatedSource,
     Sign,
@@ -46,6 +46,7 @@ _CUTS = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _FILE_NAME = re.compile("<filename>([^<]+)</filename>")
 _MOST_BYTES = 1 << 20
+_OBJECTS = ("boxes", "points", "rows", "stack", "target_image")
 _OUTLINES = ("labelme", "via", "jsonl")
 """Formats of tools that draw outlines; COCO has boxes first."""
 
@@ -59,13 +60,29 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     if not _has_documents(view):
         return []
     are_masks = not view.is_open("masks")
-    signs = usual(document_signs(view.index, view.documents, view.candidates))
+    signs = usual(view.signs)
     signs = [one for one in signs if one.key == "boxes" or (one.key == "masks" and not are_masks)]
     if not signs:
         return [] if are_masks else _without_header(view) or _labels_of_files(view)
     several = [] if are_masks else _of_several(view, signs)
-    readings = several or [reading for sign in _different(view, signs) for reading in _read(sign)]
+    readings = several or [
+        reading for sign in _different(view, signs) for reading in readings_of(sign)
+    ]
     return readings if are_masks or several else _with_labels(view, signs, readings)
+
+
+def objects_of_few(view: View) -> Sequence[Reading]:
+    """Return what to do with objects that are stated for fewer than half of the images.
+
+    They are a question beside images without labels; beside labels, a note names them.
+    """
+    if not view.is_open(*_OBJECTS) or not view.listing.others or view.members.are_stacks.any():
+        return []
+    signs = [one for one in usual(view.all_signs) if one.is_few and not view.signs]
+    if signs and (not view.is_open("labels") or view.automatic.rule not in ("none", "prefix")):
+        return [Reading({}, f"{one.how}, not read; {one.flag} stores them") for one in signs]
+    readings = [reading for sign in signs for reading in readings_of(sign)]
+    return [*readings, Reading({}, "images without objects")] if readings else []
 
 
 def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> Sequence[Reading]:
@@ -113,7 +130,7 @@ def _of_several(view: View, signs: Sequence[Sign]) -> list[Reading]:
 
 def _has_documents(view: View) -> bool:
     """Return whether objects or labels may be decided, by documents that are of many images."""
-    is_open = view.is_open("labels", "boxes", "points", "rows", "stack", "target_image")
+    is_open = view.is_open("labels", *_OBJECTS)
     are_masks = not view.is_open("masks")
     if not is_open or (are_masks and "masks" not in view.decided):
         return False
@@ -124,25 +141,24 @@ def _has_documents(view: View) -> bool:
     return are_masks or not find_masks(view.index.keys).num_masks
 
 
-def _read(sign: Sign) -> list[Reading]:
+def readings_of(sign: Sign) -> list[Reading]:
     """Return the readings of a sign: several if it is unclear what one of its parts means."""
     plain = Reading({sign.key: sign.option}, sign.how)
     if sign.has_outlines and sign.option in _OUTLINES:
         why = f"{sign.how}, with outlines; {OptionName('boxes', sign.option)} stores boxes alone"
-        return [Reading({"masks": sign.option, "instances": True}, why)]
-    if sign.has_outlines:
+        plain = Reading({"masks": sign.option, "instances": True}, why)
+    elif sign.has_outlines:
         more = f"{OptionName('masks', sign.option)} {OptionName('instances')}"
-        return [replace(plain, why=f"{sign.how}; {more} stores the outlines as well")]
-    if sign.instances:
+        plain = replace(plain, why=f"{sign.how}; {more} stores the outlines as well")
+    elif sign.instances:
         apart = Reading({**plain.options, "instances": True}, f"{sign.how}; objects apart")
         return [apart, replace(plain, why=f"{sign.how}; areas of a class together")]
-    if sign.num_unlisted and sign.key == "boxes" and sign.option.startswith("csv:"):
-        number = counted(sign.num_unlisted, "image")
-        taken = {**plain.options, "unlisted": "background"}
-        why = f"{sign.how}; {number} without a row"
+    if sign.num_unlisted and (sign.is_few or sign.option.startswith("csv:")):
+        why = f"{plain.why}; {counted(sign.num_unlisted, 'other')}"
+        left_out = {"unlisted": "skip"} if sign.has_unlisted else {}
         return [
-            Reading(taken, f"{why}, without an object"),
-            replace(plain, why=f"{why}, left out"),
+            Reading({**plain.options, "unlisted": "background"}, f"{why} without an object"),
+            Reading({**plain.options, **left_out}, f"{why} left out"),
         ]
     return [plain]
 

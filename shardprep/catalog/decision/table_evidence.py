@@ -23,9 +23,8 @@ from shardprep.catalog.decision.view import Options, Reading, View
 from shardprep.catalog.label_rules import label_keys
 from shardprep.catalog.labels import ENOUGH, Labelling
 from shardprep.catalog.names import document_split, find_masks, given_split, words_of_split
-from shardprep.catalog.objects.detect import document_signs, text_files, usual
-from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
-from shardprep.catalog.objects.known_formats import FORMATS
+from shardprep.catalog.objects.detect import text_files, usual
+from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.stacks import sample_keys, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch, stated_splits, united
@@ -171,8 +170,9 @@ def _that_name_images(view: View, cells: Sequence[str]) -> list[str]:
 def _signs(view: View, automatic: Labelling) -> list[Sign]:
     """Return boxes and points of tables; other annotations count only if nothing labels images."""
     if automatic.rule == "none":
-        return usual(document_signs(view.index, view.documents, view.candidates))
-    return FORMATS["csv"].recognise(AnnotatedSource(view.index, view.documents))
+        return usual(view.signs)
+    of_tables = ("csv:", "column:")
+    return [s for s in view.signs if s.key == "boxes" and s.option.startswith(of_tables)]
 
 
 def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -> list[Reading]:

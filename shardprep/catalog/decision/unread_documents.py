@@ -17,7 +17,7 @@ from shardprep.catalog.decision.column_evidence import is_about
 from shardprep.catalog.decision.view import HEAD, Reading, View, head_of
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import folder_splits, stem, words_of_split
-from shardprep.catalog.objects.detect import document_signs, text_pattern
+from shardprep.catalog.objects.detect import text_pattern
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
 from shardprep.errors import SourceError, printable
 from shardprep.source.members import Member
@@ -76,7 +76,7 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
     rule = automatic.rule
     is_open = rule in ("none", "prefix", "folder")
     is_explained = automatic.unclear or not is_open
-    if is_explained or document_signs(view.index, view.documents, view.candidates):
+    if is_explained or view.all_signs:
         return []
     if rule == "folder" and not _has_more(view.index, document):
         return [Reading({}, _unread(document))]

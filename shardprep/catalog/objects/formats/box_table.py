@@ -8,6 +8,7 @@ import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from operator import attrgetter
 
@@ -274,33 +275,34 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequen
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the first table with boxes of enough images, or []."""
+    """Return the `Sign` of the first table with boxes of most images, else of any, or []."""
+    few: list[Sign] = []
     for table in united(source.index, source.documents.tables):
         option, id_column = _rule_of(table, source)
         if option:
             named = coverage(source.index, {*row_ids(table, id_column)[1]})
-            if named.is_enough:
-                place = parse_box_rule(option).table.boxes
-                sides = [table.column(one) for one in place.names] if place else []
-                are_all = all(row[sides[0]] not in _NO_BOXES for row in table.rows)
-                num_unlisted = named.num_images - named.num_named if are_all else 0
-                how = f"{table.name}: boxes of {named}"
-                return [Sign("boxes", option, how, num_unlisted=num_unlisted)]
-    return []
+            signs = named.signs(Sign("boxes", option, f"{table.name}: boxes of {named}"))
+            if not named.is_enough:
+                few = few or signs
+                continue
+            place = parse_box_rule(option).table.boxes
+            sides = [table.column(one) for one in place.names] if place else []
+            are_all = all(row[sides[0]] not in _NO_BOXES for row in table.rows)
+            return signs if are_all else [replace(one, num_unlisted=0) for one in signs]
+    return few
 
 
 def recognise_documents(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of JSON documents of single images that list boxes, or []."""
     members = named_as_images(source, ".json")
     named = coverage(source.index, [member.key for member in members])
-    if not named.is_enough:
-        return []
-    texts = read_each(members[:: -(-len(members) // NUM_SAMPLES)])
+    texts = read_each(members[:: -(-len(members) // NUM_SAMPLES) or 1])
     documents = of_own_documents(source, members)
     with contextlib.suppress(SourceError):
         rows = [row for one in texts for row in object_rows(one.data, one.key)]
         if option := _rule_of(table_of(documents, rows), source, documents)[0]:
-            return [Sign("boxes", option, f"{documents.partition(':')[0]}: boxes of {named}")]
+            how = f"{documents.partition(':')[0]}: boxes of {named}"
+            return named.signs(Sign("boxes", option, how))
     return []
 
 
