@@ -204,7 +204,7 @@ def test_objects_of_few_images_are_a_question_and_beside_labels_a_note(
     skip = " --unlisted skip" if kind == "yolo" else ""
     for options, why in ((" --unlisted background", "without an object"), (skip, "left out")):
         assert re.search(f"--boxes {rule}{options} .[^)]* 4 of 10 images; 6 others {why}", error)
-    assert "--labels none (images without objects)" in error
+    assert "--labels none (images without boxes)" in error
     for share, number in (("background", 10), ("skip", 4)):
         flags = {"boxes": rule, "unlisted": share}
         assert len(outcome(tmp_path / "few" / "source", flags).facts) == number
@@ -214,3 +214,30 @@ def test_objects_of_few_images_are_a_question_and_beside_labels_a_note(
     found = outcome(write_folder(tmp_path / "labels", members), {})
     assert {fact["label"] for fact in found.facts.values()} == {"a", "b"}
     assert any("4 of 10 images, not read; --boxes" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("titles", "cells"),
+    [
+        ("xmin,ymin,xmax,ymax,class", "3,3,{x},20,{c}"),
+        ("x,y,w,h,label", "3,3,{x},20,{c}"),
+        ("x1,y1,x2,y2", "3,3,{x},20"),
+    ],
+)
+def test_boxes_of_a_table_with_a_row_for_each_image_are_a_question(
+    tmp_path: Path, titles: str, cells: str
+) -> None:
+    """Labels of something else make it a note: here class folders."""
+    names = [f"{kind}/{kind[0]}{i}" for kind in ("cats", "dogs") for i in range(6)]
+    rows = [f"{n[5:]}.jpg," + cells.format(x=20 + i, c=n[:4]) for i, n in enumerate(names)]
+    table = {"t.csv": "\n".join([f"image,{titles}", *rows]).encode()}
+    error = asked(tmp_path / "flat", images(*(f"img/{name[5:]}.jpg" for name in names)) | table)
+    *four, label = titles.split(",") if "l" in titles else (*titles.split(","), "")
+    rule = ":".join(filter(None, ["csv:t.csv:image", ",".join(four), label]))
+    labels = f"csv:t.csv:image:{label}" if label else "none"
+    assert f"--boxes {rule} (t.csv: boxes of 12 of 12 images, a row for each)" in error
+    assert f"--labels {labels} (images without boxes)" in error
+    folder = write_folder(tmp_path / "folders", images(*(f"{name}.jpg" for name in names)) | table)
+    found = outcome(folder, {})
+    assert {fact["label"] for fact in found.facts.values()} == {"cats", "dogs"}
+    assert any(f"not read; --boxes {rule} stores them" in note for note in found.notes)

@@ -275,7 +275,7 @@ class Source:
 
     def signs(self) -> list[str]:
         signs = recognise(AnnotatedSource(self.index, self.documents))
-        return [sign.option for sign in signs if not sign.is_few]
+        return [sign.option for sign in signs if not sign.is_unclear]
 
     def of(self, found: Found, key: str) -> Annotation:
         annotation = found.annotations[list(self.index.keys).index(key)]

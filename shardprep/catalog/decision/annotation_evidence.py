@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardprep.catalog.decision.column_evidence import numbered_boxes
-from shardprep.catalog.decision.table_evidence import apart
+from shardprep.catalog.decision.table_evidence import apart, by_tables
 from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, are_classes, find_label_column
@@ -71,18 +71,26 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     return readings if are_masks or several else _with_labels(view, signs, readings)
 
 
-def objects_of_few(view: View) -> Sequence[Reading]:
-    """Return what to do with objects that are stated for fewer than half of the images.
+def unclear_objects(view: View) -> Sequence[Reading]:
+    """Return what to do with objects of few images, or of a table that may be one of labels.
 
-    They are a question beside images without labels; beside labels, a note names them.
+    They are a question, or a note if something else labels the images.
     """
-    if not view.is_open(*_OBJECTS) or not view.listing.others or view.members.are_stacks.any():
+    if not view.is_open(*_OBJECTS) or not view.has_documents or view.members.are_stacks.any():
         return []
-    signs = [one for one in usual(view.all_signs) if one.is_few and not view.signs]
-    if signs and (not view.is_open("labels") or view.automatic.rule not in ("none", "prefix")):
+    signs = [] if view.signs else usual(view.all_signs)
+    labels = by_tables(view) if signs else []
+    rule = str(labels[0].options.get("labels", "")) if labels else view.automatic.rule
+    of_signs = "".join(one.option for one in signs)
+    pairs = zip(view.index.keys, view.automatic.names, strict=True) if signs else ()
+    num_in_folders = sum(f"/{name}/" in f"/{key}" for key, name in pairs)  # these are classes
+    is_own = rule.startswith("csv:") and rule.split(":")[1] in of_signs
+    is_own &= 2 * num_in_folders < len(view.index.keys)
+    is_asked = view.is_open("labels", "masks") and (is_own or rule in ("none", "prefix"))
+    if not is_asked:
         return [Reading({}, f"{one.how}, not read; {one.flag} stores them") for one in signs]
     readings = [reading for sign in signs for reading in readings_of(sign)]
-    return [*readings, Reading({}, "images without objects")] if readings else []
+    return [*readings, Reading({}, "images without boxes")] if readings else []
 
 
 def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> Sequence[Reading]:
@@ -153,7 +161,7 @@ def readings_of(sign: Sign) -> list[Reading]:
     elif sign.instances:
         apart = Reading({**plain.options, "instances": True}, f"{sign.how}; objects apart")
         return [apart, replace(plain, why=f"{sign.how}; areas of a class together")]
-    if sign.num_unlisted and (sign.is_few or sign.option.startswith("csv:")):
+    if sign.num_unlisted and (sign.is_unclear or sign.option.startswith("csv:")):
         why = f"{plain.why}; {counted(sign.num_unlisted, 'other')}"
         left_out = {"unlisted": "skip"} if sign.has_unlisted else {}
         return [

@@ -55,8 +55,7 @@ _PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
 
 def by_tables(view: View) -> Sequence[Reading]:
     """Return the labels that tables state, where `auto` alone would miss them or take others."""
-    has_tables = view.listing.others or view.listing.columns is not None
-    if not (view.is_open(*_OPTIONS) and has_tables) or view.members.are_stacks.any():
+    if not (view.is_open(*_OPTIONS) and view.has_documents) or view.members.are_stacks.any():
         return []
     if readings := _of_tables(view, view.tables) or _of_channels(view):
         return readings

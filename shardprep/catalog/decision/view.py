@@ -152,9 +152,13 @@ class View:
         return document_signs(self.index, self.documents, self.candidates)
 
     @property
+    def has_documents(self) -> bool:
+        return bool(self.listing.others) or self.listing.columns is not None
+
+    @property
     def signs(self) -> list[Sign]:
         """The objects that documents and tables state for at least half of the images."""
-        return [one for one in self.all_signs if not one.is_few]
+        return [one for one in self.all_signs if not one.is_unclear]
 
     def is_open(self, *options: str) -> bool:
         """Return whether all of these options have their defaults, so that they may be decided."""

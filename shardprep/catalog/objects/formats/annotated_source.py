@@ -49,8 +49,8 @@ class Sign:
     """True if mask values look like object numbers; `--instances` then keeps objects apart."""
     num_unlisted: int = 0
     """Number of images outside test splits that no document or row names."""
-    is_few: bool = False
-    """Whether these are most images. The user must then say what they are."""
+    is_unclear: bool = False
+    """Whether these are most images, or each row of a table is another image: the user chooses."""
     has_points: bool = False
     """Whether the objects have keypoints, which `--points` with the same value stores."""
     has_outlines: bool = False
@@ -191,8 +191,9 @@ class Coverage(NamedTuple):
     def signs(self, sign: Sign) -> list[Sign]:
         """Return `sign` with the number of images that are not named, or [] if none is."""
         number = self.num_images - self.num_named
-        few = replace(sign, num_unlisted=number, is_few=not self.is_enough)
-        return [few] if self.num_named else []
+        is_unclear = sign.is_unclear or not self.is_enough
+        found = replace(sign, num_unlisted=number, is_unclear=is_unclear)
+        return [found] if self.num_named else []
 
 
 def coverage(index: KeyIndex, names: Iterable[str]) -> Coverage:

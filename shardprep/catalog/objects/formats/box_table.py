@@ -275,21 +275,22 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequen
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the first table with boxes of most images, else of any, or []."""
-    few: list[Sign] = []
+    """Return the `Sign` of the first table with boxes, a clear one if there is one, or []."""
+    unclear: list[Sign] = []
     for table in united(source.index, source.documents.tables):
-        option, id_column = _rule_of(table, source)
+        option, id_column, is_once = _rule_of(table, source)
         if option:
             named = coverage(source.index, {*row_ids(table, id_column)[1]})
-            signs = named.signs(Sign("boxes", option, f"{table.name}: boxes of {named}"))
-            if not named.is_enough:
-                few = few or signs
+            how = f"{table.name}: boxes of {named}" + (", a row for each" if is_once else "")
+            signs = named.signs(Sign("boxes", option, how, is_unclear=is_once))
+            if not named.is_enough or is_once:
+                unclear = unclear or signs
                 continue
             place = parse_box_rule(option).table.boxes
             sides = [table.column(one) for one in place.names] if place else []
             are_all = all(row[sides[0]] not in _NO_BOXES for row in table.rows)
             return signs if are_all else [replace(one, num_unlisted=0) for one in signs]
-    return few
+    return unclear
 
 
 def recognise_documents(source: AnnotatedSource) -> list[Sign]:
@@ -306,24 +307,24 @@ def recognise_documents(source: AnnotatedSource) -> list[Sign]:
     return []
 
 
-def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tuple[str, str]:
-    """Return the `--boxes` value of a table, and its id column; both are "" if it is unclear.
+def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tuple[str, str, bool]:
+    """Return the `--boxes` value of a table, or "", its id column, and whether it may be of labels.
 
-    It is clear if the table has usual column names and repeated ids, or a column of numbers in
-    brackets, or lists of objects, as a table of `documents` must have.
+    A table has boxes if it has usual column names, a column of numbers in brackets, or lists of
+    objects, as a table of `documents` must have. It may be of labels if no id is repeated.
     """
     try:
         columns = _find_columns(table)
         ids = "" if documents else find_ids(source.index, table)
     except SourceError:
-        return "", ""
+        return "", "", False
     start = "column:" if table.is_own else f"csv:{documents or f'{table.files}:{ids}'}:"
     table, lists = unfolded(table, columns.names)
     titles = {title.lower() for title in table.header}
     is_once = not (lists or documents) and len({*row_ids(table, ids)[1]}) == len(table.rows)
-    is_table = len(columns.names) == 4 and is_once and not titles >= _OF_TENSORFLOW
-    if is_table or (documents and not lists):
-        return "", ""
+    is_once &= len(columns.names) == 4 and not titles >= _OF_TENSORFLOW
+    if documents and not lists:
+        return "", "", False
     label = _find_label(table, columns, ids, lists)
     if label and _says_whether(table, columns, label):
         label = ""
@@ -331,7 +332,7 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
     names = ",".join(columns.names)
     is_odd = ":" in names + label or (":" in ids and "{" not in ids)
     rule = start + ":".join(filter(None, [f"{form}({names})" if form else names, label]))
-    return ("", "") if is_odd else (rule, ids)
+    return ("" if is_odd else rule, ids, is_once)
 
 
 def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:
