@@ -9,7 +9,8 @@ import pytest
 
 from shardprep.errors import Choice, QuestionError
 from tests.catalog.builders import catalog
-from tests.support.builders import jpeg
+from tests.support.builders import jpeg, write_folder
+from tests.support.first_contact import outcome
 
 
 def pictures(*keys: str) -> dict[str, bytes]:
@@ -179,3 +180,22 @@ def test_values_that_join_folders_are_classes_unless_they_are_a_level_of_folders
     levels = pictures(*(f"{kinds[key.split('/')[0]]}/{key}" for key in keys))
     levels["kinds.txt"] = members["kinds.txt"]
     assert set(catalog(tmp_path / "2", levels).label_names) == {*kinds}
+
+
+@pytest.mark.parametrize("name", ["labels.xlsx", "meta/Labels.XLS", "labels.ods"])
+def test_a_spreadsheet_is_a_question_beside_images_without_labels_and_else_a_note(
+    tmp_path: Path, name: str
+) -> None:
+    what = f"a spreadsheet is not read, save it as CSV: {name}"
+    sheet, keys = {name: b"PK\x03\x04"}, [f"p{i}" for i in range(8)]
+    flat = pictures(*(f"img/{key}.jpg" for key in keys))
+    found = outcome(write_folder(tmp_path / "flat", flat | sheet), {})
+    assert f"--labels none (images alone; {what})" in found.error
+    folders = pictures(*(f"{'ab'[i % 2] * 3}/{key}.jpg" for i, key in enumerate(keys)))
+    found = outcome(write_folder(tmp_path / "folders", folders | sheet), {})
+    assert what in found.notes
+    rows = "".join(f"{key},{'ab'[i % 2]}\n" for i, key in enumerate(keys))
+    same = {f"{name.rpartition('.')[0]}.csv": f"id,label\n{rows}".encode()}
+    found = outcome(write_folder(tmp_path / "same", flat | sheet | same), {})
+    assert not found.error
+    assert what not in found.notes

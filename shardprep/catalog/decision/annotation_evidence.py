@@ -88,7 +88,8 @@ def unclear_objects(view: View) -> Sequence[Reading]:
     is_own &= 2 * num_in_folders < len(view.index.keys)
     is_asked = view.is_open("labels", "masks") and (is_own or rule in ("none", "prefix"))
     if not is_asked:
-        return [Reading({}, f"{one.how}, not read; {one.flag} stores them") for one in signs]
+        notes = [f"{one.how}, not read; {one.flag} stores them" for one in signs]
+        return [Reading({}, "; ".join(notes))] if notes else []
     readings = [reading for sign in signs for reading in readings_of(sign)]
     return [*readings, Reading({}, "images without boxes")] if readings else []
 

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from shardprep.catalog.candidates import path_candidates, table_candidates
 from shardprep.catalog.decision.column_evidence import is_about
@@ -19,7 +20,7 @@ from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import folder_splits, stem, words_of_split
 from shardprep.catalog.objects.detect import text_pattern
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
-from shardprep.errors import SourceError, printable
+from shardprep.errors import SourceError, printable, some_of
 from shardprep.source.members import Member
 from shardprep.source.string_column import Texts
 
@@ -30,6 +31,7 @@ _SUFFIXES = (
     ".txt", ".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".mat", ".csv", ".tsv", ".pts",
     ".ann", ".lst", ".dat", ".yaml", ".yml",
 )  # fmt: skip
+_SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 _ABOUT = re.compile(
     r"(read.?me|licen[cs]e|copying|changes|citation|checksum|md5|sha\d|manifest|submission)[^/]*$"
     r"|\.aux\.xml$",
@@ -47,6 +49,25 @@ _MOST_DOCUMENTS, _MOST_KEYS, _MOST_LINES, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_0
 
 
 def unread_documents(view: View) -> Sequence[Reading]:
+    """Return the note or the question of documents that nothing reads.
+
+    Spreadsheets are never read. If nothing else labels the images, they are a question.
+    """
+    readings = [*_of_documents(view)]
+    members = view.documents.members(*_SPREADSHEETS)
+    tables = {stem(one.name) for one in view.documents.tables} if members else set()
+    sheets = [one.key for one in members if not (_ABOUT.search(one.key) or stem(one.key) in tables)]
+    if not sheets:
+        return readings
+    what = f"a spreadsheet is not read, save it as CSV: {some_of(sheets, 2)}"
+    if readings:
+        return [replace(readings[0], why=f"{readings[0].why}; {what}"), *readings[1:]]
+    if view.is_open(*_OPTIONS) and view.automatic.rule == "none":
+        return [Reading({"labels": "none"}, f"images alone; {what}", is_certain=False)]
+    return [Reading({}, what)]
+
+
+def _of_documents(view: View) -> Sequence[Reading]:
     """Return the question whether images alone are wanted, if there are documents of them.
 
     Folders of classes are compared only with documents that say more than the folders, and with
