@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from shardprep.catalog.decision.column_evidence import numbered_boxes
-from shardprep.catalog.decision.table_evidence import apart, by_tables
+from shardprep.catalog.decision.table_evidence import CUTS, apart, by_tables, class_folders, is_kind
 from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
-from shardprep.catalog.labels import ENOUGH, are_classes, find_label_column
+from shardprep.catalog.labels import ENOUGH, find_label_column
 from shardprep.catalog.names import find_masks, stem
 from shardprep.catalog.objects.detect import usual
 from shardprep.catalog.objects.formats.annotated_source import (
@@ -36,13 +36,6 @@ from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
 _NUM_SAMPLES = 8
 _SHARED = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml")
 """Suffixes of documents that may describe many images."""
-_NO_CLASS = re.compile(
-    r"train(ing)?|tr|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval|query|gallery|all|data(set)?|set|stage"
-    r"|images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|frames?|input|rgb|zip|parts?|v?\d+",
-    re.IGNORECASE,
-)
-"""A word in the names of folders that are splits or kinds of files, and not classes."""
-_CUTS = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _FILE_NAME = re.compile("<filename>([^<]+)</filename>")
 _MOST_BYTES = 1 << 20
@@ -80,7 +73,8 @@ def unclear_objects(view: View) -> Sequence[Reading]:
         return []
     signs = [] if view.signs else usual(view.all_signs)
     labels = by_tables(view) if signs else []
-    rule = str(labels[0].options.get("labels", "")) if labels else view.automatic.rule
+    stated = labels[0].options.get("labels") if labels else None
+    rule = str(stated or view.automatic.rule)
     of_signs = "".join(one.option for one in signs)
     pairs = zip(view.index.keys, view.automatic.names, strict=True) if signs else ()
     num_in_folders = sum(f"/{name}/" in f"/{key}" for key, name in pairs)  # these are classes
@@ -117,7 +111,7 @@ def _of_the_rest(view: View, sign: Sign) -> list[Reading]:
     if 2 * number >= len(every) or "unlisted" in sign.options:
         return []
     names = {path.rpartition("/")[2] for path in view.folders}
-    names = {name for name in names if not _is_kind(name)}
+    names = {name for name in names if not is_kind(name)}
     why = f"{sign.how} is of few images; the folders are classes"
     return [Reading({"labels": "folder"}, why)] if len(names) > 1 else []
 
@@ -199,10 +193,9 @@ def _found(view: View, sign: Sign, places: Any) -> Found | None:
 
 def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Sequence[Reading]:
     """Return the readings, or folders as labels: one if folders and objects have equal classes."""
-    names = label_keys(view.index, LabelRule("folder"), ()).names
-    counts = {name: count for name, count in names.counts().items() if not _is_kind(str(name))}
-    number = sum(counts.values())
-    if number < ENOUGH * len(names) or not are_classes(len(counts), number):
+    labelling = label_keys(view.index, LabelRule("folder"), ())
+    names, counts = labelling.names, class_folders(labelling)
+    if not counts:
         return readings
     folders = Reading({"labels": "folder"}, f"{counted(len(counts), 'folder')} of images")
     places = [int(np.flatnonzero(names.codes == names.values.index(one))[0]) for one in counts]
@@ -227,12 +220,8 @@ def _are_listed(view: View, sign: Sign) -> bool:
     return found is not None and starts.isdisjoint(map(_plain, found.names))
 
 
-def _is_kind(name: str) -> bool:
-    return all(_NO_CLASS.fullmatch(word) for word in _CUTS.split(name) if word)
-
-
 def _plain(name: str) -> str:
-    return _CUTS.sub("", name).casefold()
+    return CUTS.sub("", name).casefold()
 
 
 def _without_header(view: View) -> list[Reading]:
