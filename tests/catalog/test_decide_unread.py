@@ -199,3 +199,28 @@ def test_a_spreadsheet_is_a_question_beside_images_without_labels_and_else_a_not
     found = outcome(write_folder(tmp_path / "same", flat | sheet | same), {})
     assert not found.error
     assert what not in found.notes
+
+
+def test_texts_of_boxes_that_begin_with_their_number_are_no_captions(tmp_path: Path) -> None:
+    members = pictures(*(f"Images/{i:06}.jpg" for i in range(6)))
+    members |= {f"Annotations/{i:06}.jpg.txt": b"1\n1 5 6 12 14\n" for i in range(6)}
+    [alone] = choices(tmp_path, members)
+    assert alone.flags == "--labels none"
+    assert "--boxes csv:FILE:ID:x,y,w,h:CLASS takes them from a table of yours" in alone.why
+
+
+def test_the_longest_list_of_a_json_document_is_a_table(tmp_path: Path) -> None:
+    """As in the JSON of captions by Karpathy, whose images have a list of sentences each."""
+    texts = [
+        [{"raw": f"a {i} {j}", "tokens": ["a"], "sentid": 2 * i + j} for j in (0, 1)]
+        for i in range(6)
+    ]
+    entries = [
+        {"filename": f"{i}.jpg", "imgid": i, "split": "train" if i < 4 else "val", "sentences": own}
+        for i, own in enumerate(texts)
+    ]
+    document = json.dumps({"dataset": "x", "images": entries, "sizes": [1]}).encode()
+    members = pictures(*(f"img/{i}.jpg" for i in range(6))) | {"dataset.json": document}
+    found = outcome(write_folder(tmp_path, members), {})
+    assert found.facts["img/5.jpg"] == {"split": "validation", "texts": "a 5 0|a 5 1"}
+    assert found.labels_from.endswith("column 'images.sentences.raw' by 'images.filename'")

@@ -20,7 +20,7 @@ from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import folder_splits, stem, words_of_split
 from shardprep.catalog.objects.detect import text_pattern
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
-from shardprep.errors import SourceError, printable, some_of
+from shardprep.errors import OptionName, SourceError, printable, some_of
 from shardprep.source.members import Member
 from shardprep.source.string_column import Texts
 
@@ -101,7 +101,10 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
         return []
     if rule == "folder" and not _has_more(view.index, document):
         return [Reading({}, _unread(document))]
-    alone = Reading({"labels": "none"}, f"images alone; {_unread(document)}", is_certain=False)
+    why = f"images alone; {_unread(document)}"
+    if _has_boxes(document):
+        why += f"; {OptionName('boxes')} csv:FILE:ID:x,y,w,h:CLASS takes them from a table of yours"
+    alone = Reading({"labels": "none"}, why, is_certain=False)
     others = [Reading({"labels": rule}, automatic.how)] if rule != "none" else []
     if rule != "folder":
         others += _proposals(view, document)
@@ -110,15 +113,19 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
 
 def _has_more(index: KeyIndex, document: Member) -> bool:
     """Return whether a document says more than the folders: on one image, boxes, other classes."""
-    lines = head_of(document).splitlines()
-    if index.find(stem(document.key)) or any(map(_BOX.fullmatch, lines)):
+    if index.find(stem(document.key)) or _has_boxes(document):
         return True
+    lines = head_of(document).splitlines()
     folders = defaultdict[int, defaultdict[str, list[str]]](lambda: defaultdict(list))
     for fields in map(_FIELDS.split, lines[:_MOST_LINES]):
         named = [found[0] for one in fields if len(found := index.find(one)) == 1]
         for at, cell in enumerate(fields) if named else ():
             folders[at][cell].append(index.keys[named[0]].rpartition("/")[0])
     return any(map(_are_others, folders.values()))
+
+
+def _has_boxes(document: Member) -> bool:
+    return any(_BOX.fullmatch(line.strip()) for line in head_of(document).splitlines())
 
 
 def _are_others(folders: Mapping[str, Sequence[str]]) -> bool:
@@ -153,12 +160,15 @@ def _proposals(view: View, document: Member) -> Iterator[Reading]:
     index, tables, suffix = view.index, [*view.tables], document.key.lower().rpartition(".")[2]
     if len(index.find(stem(document.key))) == 1:
         pattern = text_pattern(index.keys, document.key)
-        if suffix == "txt":
+        if suffix == "txt" and not _has_boxes(document):
             options = {"labels": f"text:{pattern}", "target": "text"}
             yield Reading(options, "the text of each image as it is")
         elif suffix == "json" and len(view.documents.members(".json")) <= _MOST_KEYS:
             with contextlib.suppress(SourceError):
                 tables.append(view.documents.table([pattern.replace("{stem}", "{id}")]))
+    elif suffix == "json":
+        with contextlib.suppress(SourceError):
+            tables.append(view.documents.table([document.key]))
     found = [one for table in tables for one in table_candidates(index, table, tables)]
     yield from [*found, *path_candidates(view)][:_MOST_PROPOSED]
 

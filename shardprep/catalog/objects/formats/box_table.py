@@ -53,6 +53,11 @@ _NO_OBJECT = "none"
 _SPACES = str.maketrans("[](){},;\"'", " " * 10)
 _DICT = re.compile(r"\{([^{}]*)\}")
 _ENTRY = re.compile(r"['\"]?([A-Za-z_]\w*)['\"]?\s*:\s*([-+.\w]+)")
+_POLYGON = re.compile(
+    r"[\[(]\s*([\[(]\s*-?[\d.]+[,\s]+-?[\d.]+\s*[\])][,\s]*){3,}[\])]"
+    r"|POLYGON\s*\(\(\s*(-?[\d.]+\s+-?[\d.]+[,\s]*){3,}\)\)"
+)
+"""Cell of the points of a polygon, x first."""
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 _MOST_SEEN = 100
 _NUMBERS = re.compile(r"(\s-?\d[\d.]*){4}")
@@ -97,7 +102,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         hint = f"a key looks like {shown(index.keys[0])}"
         raise SourceError(table.name, f"has no id of an image of the source ({such})", hint)
     places = [table.column(name) for name in columns.names]
-    boxes = _of_columns(table, places) if len(places) == 4 else _of_cells(table, places[0])
+    boxes = _of_columns(table, places) if len(places) == 4 else _of_cells(table, places[0], source)
     values = boxes.array()
     if not len(values) and boxes.malformed:
         row = min(boxes.malformed)
@@ -158,6 +163,8 @@ def _objects(
     cells = {one: table.cells(table.column(columns[one])).take(rows) for one in columns if one}
     crowds = bytes(cell in _TRUE for cell in cells.pop("iscrowd", ()))
     objects.extend(match.key_of[rows].tolist(), corners, objects.numbers_of(names), crowds)
+    for number, points in boxes.polygons.items():
+        objects.add_outline(number, outline_of(points))
     for kind, several in cells.items():
         _add_shapes(objects, several, is_keypoints=kind == "keypoints", is_y_first=form == "yxyx")
     for row, count in boxes.malformed.items():
@@ -256,7 +263,9 @@ def _find_columns(table: Table) -> BoxColumns:
         words = [cell.translate(_SPACES).split() for cell in cells]
         has_classes = bool(cells) and not any(_is_number(one[0]) for one in words if one)
         if cells and (
-            all(map(_BRACKETS.match, cells)) or (has_classes and all(_tuple_size(words)))
+            all(map(_BRACKETS.match, cells))
+            or all(map(_POLYGON.fullmatch, cells))
+            or (has_classes and all(_tuple_size(words)))
         ):
             return BoxColumns((title,))
     what = f"it is not clear which columns are boxes: {', '.join(table.header)}"
@@ -348,6 +357,7 @@ class _Boxes:
         self.labels: list[str | None] = []
         """Label of each box; None means the label of its row."""
         self.malformed: Counter[int] = Counter()
+        self.polygons: dict[int, list[float]] = {}
         self.form: BoxForm | None = None
         self._values = array("d")
 
@@ -359,6 +369,16 @@ class _Boxes:
         else:
             self.rows.append(row)
             self.labels.append(label)
+
+    def add_polygon(self, row: int, words: Sequence[str], *, keeps_outline: bool) -> None:
+        try:
+            points = np.array(words[len(words) % 2 :], np.float64).reshape(-1, 2)
+        except ValueError:
+            self.malformed[row] += 1
+        else:
+            if keeps_outline:
+                self.polygons[len(self.rows)] = points.ravel().tolist()
+            self.add(row, map(str, (*points.min(0), *points.max(0))))
 
     def array(self) -> Floats:
         return np.array(self._values).reshape(-1, 4)
@@ -373,14 +393,22 @@ def _of_columns(table: Table, places: Sequence[int]) -> _Boxes:
     return boxes
 
 
-def _of_cells(table: Table, place: int) -> _Boxes:
-    """Return the boxes in one column: `[x, y, w, h]`, dicts, or `label confidence x y w h …`."""
+def _of_cells(table: Table, place: int, source: AnnotatedSource) -> _Boxes:
+    """Return the boxes in one column: `[x, y, w, h]`, dicts, `label confidence x y w h …`.
+
+    Points of a polygon, as `[(x, y), …]` or in the form WKT, are its box, and its outline.
+    """
     cells = [(i, row[place]) for i, row in enumerate(table.rows) if row[place] not in _NO_BOXES]
     if any("{" in cell for _, cell in cells[:_SAMPLE]):
         return _of_dicts(cells)
     words = [(i, cell.translate(_SPACES).split()) for i, cell in cells]
-    size, has_label = _tuple_size([several for _, several in words])
     boxes = _Boxes()
+    if cells and all(_POLYGON.fullmatch(cell) for _, cell in cells):
+        boxes.form = "xyxy"
+        for number, several in words:
+            boxes.add_polygon(number, several, keeps_outline=source.outlines)
+        return boxes
+    size, has_label = _tuple_size([several for _, several in words])
     for number, several in words:
         if not size or len(several) % size:
             boxes.malformed[number] += 1
