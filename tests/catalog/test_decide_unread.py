@@ -207,6 +207,11 @@ def test_texts_of_boxes_that_begin_with_their_number_are_no_captions(tmp_path: P
     [alone] = choices(tmp_path, members)
     assert alone.flags == "--labels none"
     assert "--boxes csv:FILE:ID:x,y,w,h:CLASS takes them from a table of yours" in alone.why
+    rows = "".join(f"{i:06},5,6,7,8,cat\n" for i in range(6))
+    members["boxes.csv"] = f"id,x,y,w,h,class\n{rows}".encode()
+    flags = {"boxes": "csv:boxes.csv:id:x,y,w,h:class"}
+    found = outcome(write_folder(tmp_path / "own", members), flags)
+    assert {fact["boxes"] for fact in found.facts.values()} == {"cat"}
 
 
 def test_the_longest_list_of_a_json_document_is_a_table(tmp_path: Path) -> None:
