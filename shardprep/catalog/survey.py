@@ -13,7 +13,6 @@ from shardprep.catalog.candidates import candidates
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import find_masks, folder_splits
-from shardprep.catalog.objects.detect import document_signs
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.source_images import list_images, no_image, source_images
@@ -151,7 +150,7 @@ def survey_source(
     names = [one.name for one in fields(recipe) if one.compare]
     values = {name: getattr(recipe, name) for name in names}
     decided = {name: one for name, one in values.items() if one != getattr(own, name)}
-    signs = document_signs(view.index, view.documents, view.candidates)
+    signs = view.all_signs
     readings = [Reading(sign.options, sign.how) for sign in signs] + _stacks(view)
     readings += candidates(view)
     offered = [one.flags for one in choices] + [Reading(decided, "").flags]

@@ -129,7 +129,11 @@ def _of_long_table(
     most_rows = min(_MOST_NAMES, int(np.bincount(images).max()))
     values = sorted(others, key=lambda title: not _VALUES.fullmatch(title))
     cells = {one: table.cells(table.column(one)).coded().take(rows) for one in others}
-    is_of_row = {one: have_several(images, cells[one]) for one in others}
+    is_of_row = {
+        one: have_several(images, column)
+        and not (one.lower().endswith("id") and len(column.values) >= len(rows))
+        for one, column in cells.items()
+    }
     for pivot in [one for one in others if not counts_rows(match, one)]:
         names = cells[pivot]
         number = len(np.unique(names.codes))

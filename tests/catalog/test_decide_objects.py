@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,69 @@ def test_boxes_of_few_images_beside_folders_of_classes_are_asked_about(tmp_path:
     text = asked(tmp_path, members)
     assert "--boxes via" in text
     assert "--labels folder" in text
+
+
+@pytest.mark.parametrize("kind", ["voc", "labelme", "yolo", "coco", "csv"])
+def test_objects_of_few_images_are_a_question_and_beside_labels_a_note(
+    tmp_path: Path, kind: str
+) -> None:
+    """Its answers count the images without an object."""
+    names = [f"p{i:02}" for i in range(10)]
+    few, members = names[::3], images(*(f"img/{name}.jpg" for name in names))
+    rows = [f"{name}.jpg,3,3,{x},20,cat\n" for name in few for x in (20, 30)]
+    box = {"category_id": 1, "bbox": [3, 3, 9, 9]}
+    coco = {
+        "images": [{"id": i, "file_name": f"{name}.jpg"} for i, name in enumerate(few)],
+        "annotations": [{"id": i, "image_id": i, **box} for i in range(len(few))],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    shapes = [{"label": "cat", "shape_type": "rectangle", "points": [[3, 3], [20, 19]]}]
+    members |= {
+        "voc": {f"notes/{name}.xml": voc(f"{name}.jpg", "cat") for name in few},
+        "labelme": {f"notes/{name}.json": labelme(name, shapes=shapes) for name in few},
+        "yolo": {f"labels/{name}.txt": b"0 .5 .5 .2 .2\n" for name in few},
+        "coco": {"notes.json": json.dumps(coco).encode()},
+        "csv": {"boxes.csv": ("file,xmin,ymin,xmax,ymax,class\n" + "".join(rows)).encode()},
+    }[kind]
+    error = asked(tmp_path / "few", members)
+    rule = "csv:boxes.csv:file:xmin,ymin,xmax,ymax:class" if kind == "csv" else kind
+    skip = " --unlisted skip" if kind == "yolo" else ""
+    for options, why in ((" --unlisted background", "without an object"), (skip, "left out")):
+        assert re.search(f"--boxes {rule}{options} .[^)]* 4 of 10 images; 6 others {why}", error)
+    assert "--labels none (images without boxes)" in error
+    for share, number in (("background", 10), ("skip", 4)):
+        flags = {"boxes": rule, "unlisted": share}
+        assert len(outcome(tmp_path / "few" / "source", flags).facts) == number
+    members["labels.csv"] = (
+        "id,label\n" + "".join(f"{n},{'ab'[n > 'p04']}\n" for n in names)
+    ).encode()
+    found = outcome(write_folder(tmp_path / "labels", members), {})
+    assert {fact["label"] for fact in found.facts.values()} == {"a", "b"}
+    assert any("4 of 10 images, not read; --boxes" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("titles", "cells"),
+    [
+        ("xmin,ymin,xmax,ymax,class", "3,3,{x},20,{c}"),
+        ("x,y,w,h,label", "3,3,{x},20,{c}"),
+        ("x1,y1,x2,y2", "3,3,{x},20"),
+    ],
+)
+def test_boxes_of_a_table_with_a_row_for_each_image_are_a_question(
+    tmp_path: Path, titles: str, cells: str
+) -> None:
+    """Labels of something else make it a note: here class folders."""
+    names = [f"{kind}/{kind[0]}{i}" for kind in ("cats", "dogs") for i in range(6)]
+    rows = [f"{n[5:]}.jpg," + cells.format(x=20 + i, c=n[:4]) for i, n in enumerate(names)]
+    table = {"t.csv": "\n".join([f"image,{titles}", *rows]).encode()}
+    error = asked(tmp_path / "flat", images(*(f"img/{name[5:]}.jpg" for name in names)) | table)
+    *four, label = titles.split(",") if "l" in titles else (*titles.split(","), "")
+    rule = ":".join(filter(None, ["csv:t.csv:image", ",".join(four), label]))
+    labels = f"csv:t.csv:image:{label}" if label else "none"
+    assert f"--boxes {rule} (t.csv: boxes of 12 of 12 images, a row for each)" in error
+    assert f"--labels {labels} (images without boxes)" in error
+    folder = write_folder(tmp_path / "folders", images(*(f"{name}.jpg" for name in names)) | table)
+    found = outcome(folder, {})
+    assert {fact["label"] for fact in found.facts.values()} == {"cats", "dogs"}
+    assert any(f"not read; --boxes {rule} stores them" in note for note in found.notes)

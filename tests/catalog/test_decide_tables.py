@@ -193,10 +193,11 @@ def test_several_images_of_an_id_are_asked_for_with_their_tags(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("numbers", "label"), [({"mild": 1, "no": 0}, "mild"), ({"00001": 1, "00007": 7}, "00001")]
+    ("numbers", "label", "others_are"),
+    [({"mild": 1, "no": 0}, "mild", "asked"), ({"00001": 1, "00007": 7}, "00001", "used")],
 )
 def test_folders_are_the_labels_if_a_table_numbers_them(
-    tmp_path: Path, numbers: Mapping[str, int], label: str
+    tmp_path: Path, numbers: Mapping[str, int], label: str, others_are: str
 ) -> None:
     names = {f"{folder}/a{i}f{n}.jpg": n for folder, n in numbers.items() for i in range(4)}
     rows = [f"{name.rpartition('/')[2]},{n}" for name, n in names.items()]
@@ -204,7 +205,11 @@ def test_folders_are_the_labels_if_a_table_numbers_them(
     assert found.facts[next(iter(names))]["label"] == label
     others = [*rows[:-1], rows[-1].replace(",", ",9")]  # one number is of no folder
     found = _outcome(tmp_path / "2", [*names], {"train.csv": ["id,grade", *others]})
-    assert "train.csv, column 'grade'" in found.labels_from
+    if others_are == "used":
+        assert "train.csv, column 'grade'" in found.labels_from
+    else:
+        assert "--labels csv:train.csv:id:grade (" in found.error
+        assert "--labels folder (the folders, which are other classes" in found.error
 
 
 def test_facts_about_a_patient_are_no_labels_beside_a_column_of_labels(tmp_path: Path) -> None:
@@ -240,12 +245,26 @@ def test_two_usual_titles_of_different_classes_are_asked_about(tmp_path: Path) -
     assert found.facts["train/100.jpg"]["label"] == "0"
 
 
-def test_classes_of_a_table_that_contradict_their_folders_are_asked_about(tmp_path: Path) -> None:
-    names = [f"{'ab'[i % 2]}/{100 + i}.jpg" for i in range(8)]
-    rows = ["id,label", *(f"{100 + i},{'ab'[i // 4]}" for i in range(8))]
+@pytest.mark.parametrize(
+    ("classes", "difference"),
+    [("aaaabbbb", "differ from 'label' for 4 images"), ("xyxxxyxy", "are other classes than"),
+     ("wxyzwxyz", "are other classes than 'label'"), ("xxxxxxxx", ""), ("xyxyxyxy", "")],
+)  # fmt: skip
+def test_classes_of_a_table_that_contradict_their_folders_are_asked_about(
+    tmp_path: Path, classes: str, difference: str
+) -> None:
+    """Other names of the same classes are a note."""
+    names = [f"{'ab'[i % 2] * 3}/{100 + i}.jpg" for i in range(8)]
+    rows = ["id,label", *(f"{100 + i},{one * 3}" for i, one in enumerate(classes))]
     found = _outcome(tmp_path, names, {"train.csv": rows})
-    assert "--labels csv:train.csv:id:label (" in found.error
-    assert "--labels folder (the folders, which differ from 'label' for 4 images" in found.error
+    if difference:
+        assert "--labels csv:train.csv:id:label (" in found.error
+        assert f"--labels folder (the folders, which {difference}" in found.error
+    elif len({*classes}) > 1:
+        note = "column 'label' for 8 of 8 images renames the class folders: aaa is xxx, bbb is yyy"
+        assert note in found.notes
+    else:
+        assert found.facts["aaa/100.jpg"]["label"] == "aaa"
 
 
 def test_pairs_of_images_do_not_label_the_first(tmp_path: Path) -> None:

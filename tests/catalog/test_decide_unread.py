@@ -9,7 +9,8 @@ import pytest
 
 from shardprep.errors import Choice, QuestionError
 from tests.catalog.builders import catalog
-from tests.support.builders import jpeg
+from tests.support.builders import jpeg, write_folder
+from tests.support.first_contact import outcome
 
 
 def pictures(*keys: str) -> dict[str, bytes]:
@@ -179,3 +180,52 @@ def test_values_that_join_folders_are_classes_unless_they_are_a_level_of_folders
     levels = pictures(*(f"{kinds[key.split('/')[0]]}/{key}" for key in keys))
     levels["kinds.txt"] = members["kinds.txt"]
     assert set(catalog(tmp_path / "2", levels).label_names) == {*kinds}
+
+
+@pytest.mark.parametrize("name", ["labels.xlsx", "meta/Labels.XLS", "labels.ods"])
+def test_a_spreadsheet_is_a_question_beside_images_without_labels_and_else_a_note(
+    tmp_path: Path, name: str
+) -> None:
+    what = f"a spreadsheet is not read, save it as CSV: {name}"
+    sheet, keys = {name: b"PK\x03\x04"}, [f"p{i}" for i in range(8)]
+    flat = pictures(*(f"img/{key}.jpg" for key in keys))
+    found = outcome(write_folder(tmp_path / "flat", flat | sheet), {})
+    assert f"--labels none (images alone; {what})" in found.error
+    folders = pictures(*(f"{'ab'[i % 2] * 3}/{key}.jpg" for i, key in enumerate(keys)))
+    found = outcome(write_folder(tmp_path / "folders", folders | sheet), {})
+    assert what in found.notes
+    rows = "".join(f"{key},{'ab'[i % 2]}\n" for i, key in enumerate(keys))
+    same = {f"{name.rpartition('.')[0]}.csv": f"id,label\n{rows}".encode()}
+    found = outcome(write_folder(tmp_path / "same", flat | sheet | same), {})
+    assert not found.error
+    assert what not in found.notes
+
+
+def test_texts_of_boxes_that_begin_with_their_number_are_no_captions(tmp_path: Path) -> None:
+    members = pictures(*(f"Images/{i:06}.jpg" for i in range(6)))
+    members |= {f"Annotations/{i:06}.jpg.txt": b"1\n1 5 6 12 14\n" for i in range(6)}
+    [alone] = choices(tmp_path, members)
+    assert alone.flags == "--labels none"
+    assert "--boxes csv:FILE:ID:x,y,w,h:CLASS takes them from a table of yours" in alone.why
+    rows = "".join(f"{i:06},5,6,7,8,cat\n" for i in range(6))
+    members["boxes.csv"] = f"id,x,y,w,h,class\n{rows}".encode()
+    flags = {"boxes": "csv:boxes.csv:id:x,y,w,h:class"}
+    found = outcome(write_folder(tmp_path / "own", members), flags)
+    assert {fact["boxes"] for fact in found.facts.values()} == {"cat"}
+
+
+def test_the_longest_list_of_a_json_document_is_a_table(tmp_path: Path) -> None:
+    """As in the JSON of captions by Karpathy, whose images have a list of sentences each."""
+    texts = [
+        [{"raw": f"a {i} {j}", "tokens": ["a"], "sentid": 2 * i + j} for j in (0, 1)]
+        for i in range(6)
+    ]
+    entries = [
+        {"filename": f"{i}.jpg", "imgid": i, "split": "train" if i < 4 else "val", "sentences": own}
+        for i, own in enumerate(texts)
+    ]
+    document = json.dumps({"dataset": "x", "images": entries, "sizes": [1]}).encode()
+    members = pictures(*(f"img/{i}.jpg" for i in range(6))) | {"dataset.json": document}
+    found = outcome(write_folder(tmp_path, members), {})
+    assert found.facts["img/5.jpg"] == {"split": "validation", "texts": "a 5 0|a 5 1"}
+    assert found.labels_from.endswith("column 'images.sentences.raw' by 'images.filename'")

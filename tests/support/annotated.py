@@ -274,7 +274,8 @@ class Source:
         return read_boxes(parse_box_rule(option), source)
 
     def signs(self) -> list[str]:
-        return [sign.option for sign in recognise(AnnotatedSource(self.index, self.documents))]
+        signs = recognise(AnnotatedSource(self.index, self.documents))
+        return [sign.option for sign in signs if not sign.is_unclear]
 
     def of(self, found: Found, key: str) -> Annotation:
         annotation = found.annotations[list(self.index.keys).index(key)]

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from shardprep.catalog.decision.column_evidence import numbered_boxes
-from shardprep.catalog.decision.table_evidence import apart
+from shardprep.catalog.decision.table_evidence import CUTS, apart, by_tables, class_folders, is_kind
 from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
-from shardprep.catalog.labels import ENOUGH, are_classes, find_label_column
+from shardprep.catalog.labels import ENOUGH, find_label_column
 from shardprep.catalog.names import find_masks, stem
-from shardprep.catalog.objects.detect import document_signs, usual
+from shardprep.catalog.objects.detect import usual
 from shardprep.catalog.objects.formats.annotated_source import (
     AnnotatedSource,
     Sign,
@@ -36,16 +36,10 @@ from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
 _NUM_SAMPLES = 8
 _SHARED = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml")
 """Suffixes of documents that may describe many images."""
-_NO_CLASS = re.compile(
-    r"train(ing)?|tr|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval|query|gallery|all|data(set)?|set|stage"
-    r"|images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|frames?|input|rgb|zip|parts?|v?\d+",
-    re.IGNORECASE,
-)
-"""A word in the names of folders that are splits or kinds of files, and not classes."""
-_CUTS = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _FILE_NAME = re.compile("<filename>([^<]+)</filename>")
 _MOST_BYTES = 1 << 20
+_OBJECTS = ("boxes", "points", "rows", "stack", "target_image")
 _OUTLINES = ("labelme", "via", "jsonl")
 """Formats of tools that draw outlines; COCO has boxes first."""
 
@@ -59,13 +53,39 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     if not _has_documents(view):
         return []
     are_masks = not view.is_open("masks")
-    signs = usual(document_signs(view.index, view.documents, view.candidates))
+    signs = usual(view.signs)
     signs = [one for one in signs if one.key == "boxes" or (one.key == "masks" and not are_masks)]
     if not signs:
         return [] if are_masks else _without_header(view) or _labels_of_files(view)
     several = [] if are_masks else _of_several(view, signs)
-    readings = several or [reading for sign in _different(view, signs) for reading in _read(sign)]
+    readings = several or [
+        reading for sign in _different(view, signs) for reading in readings_of(sign)
+    ]
     return readings if are_masks or several else _with_labels(view, signs, readings)
+
+
+def unclear_objects(view: View) -> Sequence[Reading]:
+    """Return what to do with objects of few images, or of a table that may be one of labels.
+
+    They are a question, or a note if something else labels the images.
+    """
+    if not view.is_open(*_OBJECTS) or not view.has_documents or view.members.are_stacks.any():
+        return []
+    signs = [] if view.signs else usual(view.all_signs)
+    labels = by_tables(view) if signs else []
+    stated = labels[0].options.get("labels") if labels else None
+    rule = str(stated or view.automatic.rule)
+    of_signs = "".join(one.option for one in signs)
+    pairs = zip(view.index.keys, view.automatic.names, strict=True) if signs else ()
+    num_in_folders = sum(f"/{name}/" in f"/{key}" for key, name in pairs)  # these are classes
+    is_own = rule.startswith("csv:") and rule.split(":")[1] in of_signs
+    is_own &= 2 * num_in_folders < len(view.index.keys)
+    is_asked = view.is_open("labels", "masks") and (is_own or rule in ("none", "prefix"))
+    if not is_asked:
+        notes = [f"{one.how}, not read; {one.flag} stores them" for one in signs]
+        return [Reading({}, "; ".join(notes))] if notes else []
+    readings = [reading for sign in signs for reading in readings_of(sign)]
+    return [*readings, Reading({}, "images without boxes")] if readings else []
 
 
 def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> Sequence[Reading]:
@@ -91,7 +111,7 @@ def _of_the_rest(view: View, sign: Sign) -> list[Reading]:
     if 2 * number >= len(every) or "unlisted" in sign.options:
         return []
     names = {path.rpartition("/")[2] for path in view.folders}
-    names = {name for name in names if not _is_kind(name)}
+    names = {name for name in names if not is_kind(name)}
     why = f"{sign.how} is of few images; the folders are classes"
     return [Reading({"labels": "folder"}, why)] if len(names) > 1 else []
 
@@ -113,7 +133,7 @@ def _of_several(view: View, signs: Sequence[Sign]) -> list[Reading]:
 
 def _has_documents(view: View) -> bool:
     """Return whether objects or labels may be decided, by documents that are of many images."""
-    is_open = view.is_open("labels", "boxes", "points", "rows", "stack", "target_image")
+    is_open = view.is_open("labels", *_OBJECTS)
     are_masks = not view.is_open("masks")
     if not is_open or (are_masks and "masks" not in view.decided):
         return False
@@ -124,25 +144,24 @@ def _has_documents(view: View) -> bool:
     return are_masks or not find_masks(view.index.keys).num_masks
 
 
-def _read(sign: Sign) -> list[Reading]:
+def readings_of(sign: Sign) -> list[Reading]:
     """Return the readings of a sign: several if it is unclear what one of its parts means."""
     plain = Reading({sign.key: sign.option}, sign.how)
     if sign.has_outlines and sign.option in _OUTLINES:
         why = f"{sign.how}, with outlines; {OptionName('boxes', sign.option)} stores boxes alone"
-        return [Reading({"masks": sign.option, "instances": True}, why)]
-    if sign.has_outlines:
+        plain = Reading({"masks": sign.option, "instances": True}, why)
+    elif sign.has_outlines:
         more = f"{OptionName('masks', sign.option)} {OptionName('instances')}"
-        return [replace(plain, why=f"{sign.how}; {more} stores the outlines as well")]
-    if sign.instances:
+        plain = replace(plain, why=f"{sign.how}; {more} stores the outlines as well")
+    elif sign.instances:
         apart = Reading({**plain.options, "instances": True}, f"{sign.how}; objects apart")
         return [apart, replace(plain, why=f"{sign.how}; areas of a class together")]
-    if sign.num_unlisted and sign.key == "boxes" and sign.option.startswith("csv:"):
-        number = counted(sign.num_unlisted, "image")
-        taken = {**plain.options, "unlisted": "background"}
-        why = f"{sign.how}; {number} without a row"
+    if sign.num_unlisted and (sign.is_unclear or sign.option.startswith("csv:")):
+        why = f"{plain.why}; {counted(sign.num_unlisted, 'other')}"
+        left_out = {"unlisted": "skip"} if sign.has_unlisted else {}
         return [
-            Reading(taken, f"{why}, without an object"),
-            replace(plain, why=f"{why}, left out"),
+            Reading({**plain.options, "unlisted": "background"}, f"{why} without an object"),
+            Reading({**plain.options, **left_out}, f"{why} left out"),
         ]
     return [plain]
 
@@ -174,10 +193,9 @@ def _found(view: View, sign: Sign, places: Any) -> Found | None:
 
 def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Sequence[Reading]:
     """Return the readings, or folders as labels: one if folders and objects have equal classes."""
-    names = label_keys(view.index, LabelRule("folder"), ()).names
-    counts = {name: count for name, count in names.counts().items() if not _is_kind(str(name))}
-    number = sum(counts.values())
-    if number < ENOUGH * len(names) or not are_classes(len(counts), number):
+    labelling = label_keys(view.index, LabelRule("folder"), ())
+    names, counts = labelling.names, class_folders(labelling)
+    if not counts:
         return readings
     folders = Reading({"labels": "folder"}, f"{counted(len(counts), 'folder')} of images")
     places = [int(np.flatnonzero(names.codes == names.values.index(one))[0]) for one in counts]
@@ -202,12 +220,8 @@ def _are_listed(view: View, sign: Sign) -> bool:
     return found is not None and starts.isdisjoint(map(_plain, found.names))
 
 
-def _is_kind(name: str) -> bool:
-    return all(_NO_CLASS.fullmatch(word) for word in _CUTS.split(name) if word)
-
-
 def _plain(name: str) -> str:
-    return _CUTS.sub("", name).casefold()
+    return CUTS.sub("", name).casefold()
 
 
 def _without_header(view: View) -> list[Reading]:

@@ -42,11 +42,11 @@ _ABOUT = frozenset((
     "lon", "latitude", "longitude", "altitude", "index", "idx", "row", "number", "source",
     "license", "author", "credit", "fold", "split", "x", "y", "w", "h", "xmin", "ymin", "xmax",
     "ymax", "eye", "area", "spacing", "region", "country", "state", "location", "mask", "image",
-    "key",
+    "key", "imgid", "imageid", "sentid",
 ))  # fmt: skip
 _TEXTS = frozenset((
-    "caption", "captions", "text", "prompt", "description", "sentence", "comment", "transcription",
-    "transcript", "report",
+    "caption", "captions", "text", "prompt", "description", "sentence", "sentences", "comment",
+    "transcription", "transcript", "report",
 ))  # fmt: skip
 _OF_OBJECTS = re.compile(r"image/object/|objects?\.")
 """Start of the columns of objects in TFRecords and Parquet."""
@@ -90,7 +90,8 @@ def found_columns(
         for i, title in enumerate(other.header)
         if title in titles and (i or len(cells[title].coded().values) < len(table.rows))
     }
-    titles = [one for one in titles if one in shown or one.lower() not in NO_LABEL_COLUMNS]
+    last = {one: one.lower().rpartition(".")[2] for one in titles}  # of a path into JSON
+    titles = [one for one in titles if one in shown or last[one] not in NO_LABEL_COLUMNS]
     found = list(_groups(match, tables, titles, shown))
     if several := numbered_boxes(table):
         options: list[Options] = [{"boxes": rule} for rule in several]
@@ -109,7 +110,7 @@ def found_columns(
         kinds, is_likely = _kinds(match, title, counts, shown.get(title, set()))
         words = {*words_of(title)}
         strength = LIKELY if is_likely and not is_about(title) else WEAK
-        if words & _LABELS or (words & _TEXTS and "target" in kinds[0]):
+        if words & _LABELS or (words & _TEXTS and "target" in kinds[0] and not is_about(title)):
             strength = STRONG
         if table.name.endswith(".txt") and kinds == [{}] and None in map(as_number, counts):
             are_words = _WORD.search(index.keys[0]) is not None

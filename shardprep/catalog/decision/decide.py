@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from shardprep.catalog.decision.annotation_evidence import annotation_readings
+from shardprep.catalog.decision.annotation_evidence import annotation_readings, unclear_objects
 from shardprep.catalog.decision.array_evidence import array_readings
 from shardprep.catalog.decision.copies import copies, variants
 from shardprep.catalog.decision.folder_evidence import class_pictures, loose_images
@@ -26,7 +26,7 @@ from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, Sou
 
 STAGES: tuple[Stage, ...] = (
     copies, class_pictures, loose_images, mask_files, target_images, variants, annotation_readings,
-    samples, mask_pictures, splits, by_tables, labels_by_names, splits_by_tables,
+    samples, mask_pictures, splits, unclear_objects, by_tables, labels_by_names, splits_by_tables,
     unread_documents,
 )  # fmt: skip
 """In order: what is an image, then which split it is in, then what its label is."""
@@ -86,7 +86,9 @@ def _followed(view: View, readings: Sequence[Reading], stages: Sequence[Stage]) 
         further = stages if is_selection else stages[1:]
         try:
             own = _decided(view.read_as(reading), further)
-            options = _options(own) or {"labels": own.automatic.rule}
+            options = _options(own)
+            if not (options and reading.options):  # something must answer the question
+                options = {"labels": own.automatic.rule, **options}
             several.append([_choice(options, reading.why)])
         except QuestionError as error:
             choices = (one._replace(why=f"{reading.why}; {one.why}") for one in error.choices)

@@ -28,7 +28,6 @@ from shardprep.catalog.names import (
     find_masks,
     given_split,
 )
-from shardprep.catalog.objects.detect import document_signs
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.row_matching import find_ids
@@ -300,4 +299,4 @@ def _is_explained(view: View) -> bool:
     labelling = view.automatic
     if labelling.rule != "none" or labelling.unclear is not None:
         return True
-    return bool(document_signs(view.index, view.documents, view.candidates))
+    return bool(view.signs)

@@ -20,18 +20,17 @@ from shardprep.catalog.decision.column_evidence import (
 )
 from shardprep.catalog.decision.name_evidence import are_wide
 from shardprep.catalog.decision.view import Options, Reading, View
-from shardprep.catalog.label_rules import label_keys
-from shardprep.catalog.labels import ENOUGH, Labelling
+from shardprep.catalog.label_rules import auto_labels, label_keys
+from shardprep.catalog.labels import ENOUGH, Labelling, are_classes
 from shardprep.catalog.names import document_split, find_masks, given_split, words_of_split
-from shardprep.catalog.objects.detect import document_signs, text_files, usual
-from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource, Sign
-from shardprep.catalog.objects.known_formats import FORMATS
+from shardprep.catalog.objects.detect import text_files, usual
+from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.stacks import sample_keys, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch, stated_splits, united
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import as_number
-from shardprep.errors import SourceError, counted
+from shardprep.errors import SourceError, counted, some_of
 from shardprep.recipe.rules import LabelRule
 from shardprep.source.string_column import Lookup, Texts
 
@@ -51,13 +50,19 @@ _NAMED = 0.5
 """Share of the images outside test splits that a table must name to label them."""
 _SOLUTION = re.compile("solution|answers?", re.IGNORECASE)
 _PARTITION = re.compile("partition|split", re.IGNORECASE)
+_NO_CLASS = re.compile(
+    r"train(ing)?|tr|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval|query|gallery|all|data(set)?|set|stage"
+    r"|images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|frames?|input|rgb|zip|parts?|v?\d+",
+    re.IGNORECASE,
+)
+"""A word in the names of folders that are splits or kinds of files, and not classes."""
+CUTS = re.compile(r"[\W_]+")
 _PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
 
 
 def by_tables(view: View) -> Sequence[Reading]:
     """Return the labels that tables state, where `auto` alone would miss them or take others."""
-    has_tables = view.listing.others or view.listing.columns is not None
-    if not (view.is_open(*_OPTIONS) and has_tables) or view.members.are_stacks.any():
+    if not (view.is_open(*_OPTIONS) and view.has_documents) or view.members.are_stacks.any():
         return []
     if readings := _of_tables(view, view.tables) or _of_channels(view):
         return readings
@@ -171,8 +176,9 @@ def _that_name_images(view: View, cells: Sequence[str]) -> list[str]:
 def _signs(view: View, automatic: Labelling) -> list[Sign]:
     """Return boxes and points of tables; other annotations count only if nothing labels images."""
     if automatic.rule == "none":
-        return usual(document_signs(view.index, view.documents, view.candidates))
-    return FORMATS["csv"].recognise(AnnotatedSource(view.index, view.documents))
+        return usual(view.signs)
+    of_tables = ("csv:", "column:")
+    return [s for s in view.signs if s.key == "boxes" and s.option.startswith(of_tables)]
 
 
 def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -> list[Reading]:
@@ -184,9 +190,10 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         for one in found:
             if one.strength == best and _are_numbers(one) and _are_same(one, folders):
                 return [Reading({"labels": "folder"}, f"{one.why} has the numbers of the folders")]
-    for one in found if folders.names.are_there.all() else ():
-        if one.strength == best and (number := _num_unlike(one, folders)):
-            why = f"the folders, which differ from {one.titles[0]!r} for {counted(number, 'image')}"
+    is_folder = class_folders(folders) and auto_labels(view.index, ()).rule == "folder"
+    for one in found if is_folder else ():
+        if one.strength == best and (unlike := _unlike(one, folders)):
+            why = f"the folders, which {unlike}"
             return [Reading(one.options[0], one.why), Reading({"labels": "folder"}, why)]
     is_by_path = rule in ("folder", "prefix", "auto")
     if is_by_path and best < SHARED and any(_are_same(one, automatic) for one in found):
@@ -203,8 +210,9 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         for options in (one.options[:1] if one in rivals or _is_word(view, one) else one.options)
         for reading in _with_solution(view, one, Reading(_with_splits(view, one, options), one.why))
     ]
-    if readings == [one for one in readings if one.options == {"labels": rule}]:
-        return []  # as `auto` does
+    if readings == [one for one in readings if one.options == {"labels": rule}]:  # as `auto` does
+        pairs = _renamed(first[0], folders) if readings and is_folder else ""
+        return [Reading({}, f"{first[0].why} renames the class folders: {pairs}")] if pairs else []
     if rule == "folder" and best < SHARED:
         several = counted(len(automatic.names.counts()), "class", "classes")
         readings = [*readings[: _MOST_SHOWN - 1], Reading({"labels": rule}, several)]
@@ -217,6 +225,20 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         why = f"all images, also {number:,} with an empty cell"
         readings.append(Reading({"labels": "none"}, why))
     return readings[:_MOST_SHOWN]
+
+
+def class_folders(folders: Labelling) -> dict[str, int]:
+    """Return the folders that may be classes, with their numbers of images; {} if they are few."""
+    counts = {str(name): count for name, count in folders.names.counts().items()}
+    counts = {name: count for name, count in counts.items() if not is_kind(name)}
+    number = sum(counts.values())
+    is_most = number >= ENOUGH * int(folders.names.are_there.sum())
+    return counts if is_most and are_classes(len(counts), number) else {}
+
+
+def is_kind(name: str) -> bool:
+    """Return whether the name of a folder is of a split or of a kind of files."""
+    return all(_NO_CLASS.fullmatch(word) for word in CUTS.split(name) if word)
 
 
 def _is_word(view: View, one: LabelColumns) -> bool:
@@ -255,15 +277,26 @@ def _are_same(one: LabelColumns, automatic: Labelling) -> bool:
     return len(pairs) == len({*pairs // number}) == len({*pairs % number}) > 1
 
 
-def _num_unlike(one: LabelColumns, folders: Labelling) -> int:
-    """Return how many images a column gives another class than the folders of the same names."""
-    if len(one.titles) != 1:
-        return 0
-    cells = one.match.cells(one.titles[0])
-    if {*cells.counts()} - {""} != {*folders.names.counts()}:
-        return 0
-    pairs = zip(cells, folders.names, strict=True)
-    return sum(cell not in ("", None, name) for cell, name in pairs)
+def _unlike(one: LabelColumns, folders: Labelling) -> str:
+    """Return how classes of a column differ from those of the folders, except in their names."""
+    if len(one.titles) != 1 or "target" in one.options[0] or _are_same(one, folders):
+        return ""
+    title, cells = one.titles[0], one.match.cells(one.titles[0])
+    pairs = [two for two in zip(cells, folders.names, strict=True) if all(two)]
+    if {cell for cell, _ in pairs} == {name for _, name in pairs}:
+        number = sum(cell != name for cell, name in pairs)
+        return f"differ from {title!r} for {counted(number, 'image')}" if number else ""
+    return f"are other classes than {title!r}" if one.strength < SHARED else ""
+
+
+def _renamed(one: LabelColumns, folders: Labelling) -> str:
+    """Return some folders and the classes of a column that only renames them, or ""."""
+    if not _are_same(one, folders):
+        return ""
+    pairs = {*zip(folders.names, one.match.cells(one.titles[0]), strict=True)}
+    return some_of(
+        [f"{name} is {cell}" for name, cell in sorted(filter(all, pairs)) if name != cell]
+    )
 
 
 def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:

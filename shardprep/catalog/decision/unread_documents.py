@@ -11,15 +11,16 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from shardprep.catalog.candidates import path_candidates, table_candidates
 from shardprep.catalog.decision.column_evidence import is_about
 from shardprep.catalog.decision.view import HEAD, Reading, View, head_of
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import folder_splits, stem, words_of_split
-from shardprep.catalog.objects.detect import document_signs, text_pattern
+from shardprep.catalog.objects.detect import text_pattern
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
-from shardprep.errors import SourceError, printable
+from shardprep.errors import OptionName, SourceError, printable, some_of
 from shardprep.source.members import Member
 from shardprep.source.string_column import Texts
 
@@ -31,6 +32,7 @@ _SUFFIXES = (
     ".ann", ".lst", ".dat", ".yaml", ".yml",
 )  # fmt: skip
 _LINES = (".txt", ".csv", ".tsv", ".lst", ".dat")
+_SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 _ABOUT = re.compile(
     r"(read.?me|licen[cs]e|copying|changes|citation|checksum|md5|sha\d|manifest|submission)[^/]*$"
     r"|\.aux\.xml$",
@@ -48,6 +50,25 @@ _MOST_DOCUMENTS, _MOST_KEYS, _MOST_LINES, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_0
 
 
 def unread_documents(view: View) -> Sequence[Reading]:
+    """Return the note or the question of documents that nothing reads.
+
+    Spreadsheets are never read. If nothing else labels the images, they are a question.
+    """
+    readings = [*_of_documents(view)]
+    members = view.documents.members(*_SPREADSHEETS)
+    tables = {stem(one.name) for one in view.documents.tables} if members else set()
+    sheets = [one.key for one in members if not (_ABOUT.search(one.key) or stem(one.key) in tables)]
+    if not sheets:
+        return readings
+    what = f"a spreadsheet is not read, save it as CSV: {some_of(sheets, 2)}"
+    if readings:
+        return [replace(readings[0], why=f"{readings[0].why}; {what}"), *readings[1:]]
+    if view.is_open(*_OPTIONS) and view.automatic.rule == "none":
+        return [Reading({"labels": "none"}, f"images alone; {what}", is_certain=False)]
+    return [Reading({}, what)]
+
+
+def _of_documents(view: View) -> Sequence[Reading]:
     """Return the question whether images alone are wanted, if there are documents of them.
 
     Folders of classes are compared only with documents that say more than the folders, and with
@@ -77,11 +98,14 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
     rule = automatic.rule
     is_open = rule in ("none", "prefix", "folder")
     is_explained = automatic.unclear or not is_open
-    if is_explained or document_signs(view.index, view.documents, view.candidates):
+    if is_explained or view.all_signs:
         return []
     if rule == "folder" and not _has_more(view.index, document):
         return [Reading({}, _unread(document))]
-    alone = Reading({"labels": "none"}, f"images alone; {_unread(document)}", is_certain=False)
+    why = f"images alone; {_unread(document)}"
+    if _has_boxes(document):
+        why += f"; {OptionName('boxes')} csv:FILE:ID:x,y,w,h:CLASS takes them from a table of yours"
+    alone = Reading({"labels": "none"}, why, is_certain=False)
     others = [Reading({"labels": rule}, automatic.how)] if rule != "none" else []
     if rule != "folder":
         others += _proposals(view, document)
@@ -90,16 +114,20 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
 
 def _has_more(index: KeyIndex, document: Member) -> bool:
     """Return whether a document says more than the folders: on one image, boxes, other classes."""
-    lines = head_of(document).splitlines()
     is_list = document.key.lower().endswith(_LINES)
-    if index.find(stem(document.key)) or any(map(_BOX.fullmatch, lines)) or not is_list:
+    if index.find(stem(document.key)) or _has_boxes(document) or not is_list:
         return True
+    lines = head_of(document).splitlines()
     folders = defaultdict[int, defaultdict[str, list[str]]](lambda: defaultdict(list))
     for fields in map(_FIELDS.split, lines[:_MOST_LINES]):
         named = [found[0] for one in fields if len(found := index.find(one)) == 1]
         for at, cell in enumerate(fields) if named else ():
             folders[at][cell].append(index.keys[named[0]].rpartition("/")[0])
     return any(map(_are_others, folders.values()))
+
+
+def _has_boxes(document: Member) -> bool:
+    return any(_BOX.fullmatch(line.strip()) for line in head_of(document).splitlines())
 
 
 def _are_others(folders: Mapping[str, Sequence[str]]) -> bool:
@@ -134,12 +162,15 @@ def _proposals(view: View, document: Member) -> Iterator[Reading]:
     index, tables, suffix = view.index, [*view.tables], document.key.lower().rpartition(".")[2]
     if len(index.find(stem(document.key))) == 1:
         pattern = text_pattern(index.keys, document.key)
-        if suffix == "txt":
+        if suffix == "txt" and not _has_boxes(document):
             options = {"labels": f"text:{pattern}", "target": "text"}
             yield Reading(options, "the text of each image as it is")
         elif suffix == "json" and len(view.documents.members(".json")) <= _MOST_KEYS:
             with contextlib.suppress(SourceError):
                 tables.append(view.documents.table([pattern.replace("{stem}", "{id}")]))
+    elif suffix == "json":
+        with contextlib.suppress(SourceError):
+            tables.append(view.documents.table([document.key]))
     found = [one for table in tables for one in table_candidates(index, table, tables)]
     yield from [*found, *path_candidates(view)][:_MOST_PROPOSED]
 

@@ -16,6 +16,8 @@ from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
 from shardprep.catalog.decision.pairs import Pictures
 from shardprep.catalog.label_rules import auto_labels
 from shardprep.catalog.labels import Labelling
+from shardprep.catalog.objects.detect import document_signs
+from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.objects.mask_files import MaskFiles, MasksBeside, masks_beside
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.selection import Selected, select
@@ -144,6 +146,20 @@ class View:
         """The labels that `auto` finds in tables and names."""
         return auto_labels(self.index, self.documents.tables)
 
+    @cached_property
+    def all_signs(self) -> Sequence[Sign]:
+        """The objects that documents and tables state, also those of few images."""
+        return document_signs(self.index, self.documents, self.candidates)
+
+    @property
+    def has_documents(self) -> bool:
+        return bool(self.listing.others) or self.listing.columns is not None
+
+    @property
+    def signs(self) -> list[Sign]:
+        """The objects that documents and tables state for at least half of the images."""
+        return [one for one in self.all_signs if not one.is_unclear]
+
     def is_open(self, *options: str) -> bool:
         """Return whether all of these options have their defaults, so that they may be decided."""
         return all(getattr(self.recipe, one) == BUILD_DEFAULTS[one] for one in options)
@@ -176,7 +192,7 @@ class View:
         if has_tables and "tables" in vars(self.documents):
             own.documents.tables = self.documents.tables
         shared = {"beside", "selected", "folders", "index"} if has_images else set[str]()
-        shared |= {"tables", "automatic"} if has_images and has_tables else set()
+        shared |= {"tables", "automatic", "all_signs"} if has_images and has_tables else set()
         vars(own).update({key: one for key, one in vars(self).items() if key in shared})
         return own
 

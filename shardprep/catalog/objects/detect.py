@@ -66,7 +66,7 @@ def recognised(
     wanted = [key for key in ("boxes", "masks") if getattr(recipe, key) == "auto"]
     keys = wanted or ["boxes", "masks", "points"]
     found = document_signs(index, documents, images)
-    signs = usual([one for one in found if one.key in keys])
+    signs = usual([one for one in found if one.key in keys and not one.is_unclear])
     is_said = recipe.instances or bool(recipe.mask_values or recipe.classes)
     for key in wanted or [""]:
         fit = [one for one in signs if key in ("", one.key)]

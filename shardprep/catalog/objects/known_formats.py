@@ -59,4 +59,6 @@ def read_image_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return a `Sign` for each format, in this order, or of lists in JSON, or of keypoints."""
     signs = [sign for one in FORMATS.values() for sign in one.recognise(source)]
-    return signs or box_table.recognise_documents(source) or point_table.recognise(source)
+    if not all(one.is_unclear for one in signs):
+        return signs
+    return signs + (box_table.recognise_documents(source) or point_table.recognise(source))

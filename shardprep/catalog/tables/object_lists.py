@@ -31,7 +31,7 @@ def unfolded(table: Table, sides: Sequence[str]) -> tuple[Table, list[str]]:
     cells = [table.cells(place) for place in range(len(table.header))]
     lists = {place: found for place in places if (found := _lists(cells[place])) is not None}
     first = next((box for several in lists.get(places[0], ()) for box in several), None)
-    is_flat = len(places) == 1 and not isinstance(first, list)
+    is_flat = len(places) == 1 and (not isinstance(first, list) or len(first) == 2)  # x, y
     if len(lists) < len(places) or is_flat or table.parts:
         return table, []
     counts = np.max([[*map(len, one)] for one in lists.values()], axis=0)

@@ -106,7 +106,7 @@ def _origins(table: Table) -> Coded[Origin]:
 
 def is_of_splits(title: str) -> bool:
     """Return whether a column with this title states splits if its cells name them."""
-    return title.lower() in _SPLIT_COLUMNS
+    return title.lower().rpartition(".")[2] in _SPLIT_COLUMNS
 
 
 def stated_splits(table: Table) -> tuple[str, Coded[str | None]]:

@@ -216,10 +216,11 @@ def _fitted(rows: Iterable[list[str]], width: int, null: Collection[str]) -> Ite
 def json_rows(
     data: bytes, name: str, columns: Sequence[str] = (), *, is_of_image: bool = False
 ) -> list[dict[str, str]]:
-    """Return the rows of a list of JSON objects, of JSON lines, or of a COCO document.
+    """Return the rows of a list of JSON objects, of JSON lines, or of a document with lists.
 
     An annotation of COCO is a row. It also has the keys of its image, and `category`, the name of
-    its category. The document `is_of_image` if it describes one image, so that it is not COCO.
+    its category. Without columns, another document has those of its longest list, as
+    `images.filename`. The document `is_of_image` if it describes one image.
     Values that are lists or objects are left out unless a column is a path into them, as
     `points.x`: an object of the list `points` is then a row. An object of flags, as
     `{"cat": true, "dog": false}`, is a cell: the names that are true.
@@ -229,8 +230,12 @@ def json_rows(
             document: Any = [json.loads(line) for line in decoded(data).split("\n") if line.strip()]
         else:
             document = json.loads(decoded(data))
-        is_coco = isinstance(document, dict) and not is_of_image
-        return _rows_of(_of_coco(document) if is_coco else document, name, columns, {""})
+        if isinstance(document, dict) and not is_of_image:
+            if "annotations" in document:
+                document = _of_coco(document)
+            elif not columns:
+                columns = [*_longest_list(document)]
+        return _rows_of(document, name, columns, {""})
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         what = "is neither a list of JSON objects nor a COCO document"
         raise SourceError(name, what, "name a CSV, or such a JSON") from error
@@ -281,6 +286,23 @@ def table_of(name: str, rows: Sequence[dict[str, str]], null: Collection[str] = 
     nothing = frozenset(null)
     table = [[row.get(key, "") for key in header] for row in rows]
     return Table(name, header, [["" if c in nothing else c for c in row] for row in table])
+
+
+def _longest_list(document: dict[str, Any]) -> Iterator[str]:
+    """Yield the paths of single values in the longest list of objects; KeyError without one."""
+    lists = {key: one for key, one in document.items() if isinstance(one, list) and one}
+    key = max(lists, key=lambda key: len(lists[key]), default="")
+    return _paths(document[key][0], key)
+
+
+def _paths(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, list):
+        value = value[0] if value and isinstance(value[0], dict) else None
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _paths(one, f"{path}.{key}")
+    elif value is not None:
+        yield path
 
 
 def _leads(path: str, inner: str) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shardprep.errors import RecipeError, SourceError
+from shardprep.image.annotation_types import Polygons
 from tests.support.annotated import source
 from tests.support.paths import data_rows
 
@@ -73,6 +74,22 @@ def test_tuples_of_a_cell(
     made = table(tmp_path, "id,PredictionString", *(f"a,{cell}" for cell in cells))
     found = made.read("csv:t.csv:id:xywh(PredictionString)")
     assert sorted(made.rows(found)["a.png"]) == sorted(rows)
+
+
+@pytest.mark.parametrize(
+    "cell", ["[(2, 3), (12, 3), (12, 8)]", "[[2, 3], [12, 3], [12, 8]]",
+             "POLYGON ((2 3, 12 3, 12 8, 2 3))", "[(2, 3), (12, 3), (12, 8), (2, 8)]"],
+)  # fmt: skip
+def test_points_of_a_cell_are_a_polygon(tmp_path: Path, cell: str) -> None:
+    made = table(tmp_path, "id,geometry,class", f'a,"{cell}",x', f'b,"{cell}",y', f'b,"{cell}",y')
+    option = "csv:t.csv:id:geometry:class"
+    assert made.signs() == [option]
+    found = made.read(option, outlines=True)
+    assert made.rows(found) == {"a.png": [("x", BOX)], "b.png": [("y", BOX)] * 2}
+    [outline] = made.of(found, "a.png").outlines
+    assert isinstance(outline, Polygons)
+    assert outline.rings[0][:3].tolist() == [[2, 3], [12, 3], [12, 8]]
+    assert not made.of(made.read(option), "a.png").outlines
 
 
 def random_boxes(number: int, *, corners: bool, scale: float = 1.0) -> list[str]:

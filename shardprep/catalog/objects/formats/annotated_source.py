@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shardprep.catalog.names import stem
@@ -48,7 +48,9 @@ class Sign:
     instances: bool = False
     """True if mask values look like object numbers; `--instances` then keeps objects apart."""
     num_unlisted: int = 0
-    """Number of images without a document, in a format with a document for each image."""
+    """Number of images outside test splits that no document or row names."""
+    is_unclear: bool = False
+    """Whether these are most images, or each row of a table is another image: the user chooses."""
     has_points: bool = False
     """Whether the objects have keypoints, which `--points` with the same value stores."""
     has_outlines: bool = False
@@ -186,6 +188,13 @@ class Coverage(NamedTuple):
     def __str__(self) -> str:
         return f"{self.num_named:,} of {self.num_images:,} images"
 
+    def signs(self, sign: Sign) -> list[Sign]:
+        """Return `sign` with the number of images that are not named, or [] if none is."""
+        number = self.num_images - self.num_named
+        is_unclear = sign.is_unclear or not self.is_enough
+        found = replace(sign, num_unlisted=number, is_unclear=is_unclear)
+        return [found] if self.num_named else []
+
 
 def coverage(index: KeyIndex, names: Iterable[str]) -> Coverage:
     """Return how many images outside test splits have one of these names, compared by stem.
@@ -208,11 +217,8 @@ def by_sample(
 ) -> list[Sign]:
     """Return the `Sign` of a format with a document for each image; [] if too few of them fit."""
     named = coverage(source.index, [member.key for member in members])
-    if not named.is_enough:
-        return []
     sample = members[:: max(1, len(members) // NUM_SAMPLES)][:NUM_SAMPLES]
     fit = [not text.fault and is_one(text.data) for text in read_each(sample)]
     if sum(fit) < ENOUGH * len(fit):
         return []
-    num_unlisted = named.num_images - named.num_named
-    return [Sign("boxes", option, f"{title}: a file for {named}", num_unlisted=num_unlisted)]
+    return named.signs(Sign("boxes", option, f"{title}: a file for {named}"))

@@ -8,6 +8,7 @@ import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from operator import attrgetter
 
@@ -52,6 +53,11 @@ _NO_OBJECT = "none"
 _SPACES = str.maketrans("[](){},;\"'", " " * 10)
 _DICT = re.compile(r"\{([^{}]*)\}")
 _ENTRY = re.compile(r"['\"]?([A-Za-z_]\w*)['\"]?\s*:\s*([-+.\w]+)")
+_POLYGON = re.compile(
+    r"[\[(]\s*([\[(]\s*-?[\d.]+[,\s]+-?[\d.]+\s*[\])][,\s]*){3,}[\])]"
+    r"|POLYGON\s*\(\(\s*(-?[\d.]+\s+-?[\d.]+[,\s]*){3,}\)\)"
+)
+"""Cell of the points of a polygon, x first."""
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 _MOST_SEEN = 100
 _NUMBERS = re.compile(r"(\s-?\d[\d.]*){4}")
@@ -96,7 +102,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         hint = f"a key looks like {shown(index.keys[0])}"
         raise SourceError(table.name, f"has no id of an image of the source ({such})", hint)
     places = [table.column(name) for name in columns.names]
-    boxes = _of_columns(table, places) if len(places) == 4 else _of_cells(table, places[0])
+    boxes = _of_columns(table, places) if len(places) == 4 else _of_cells(table, places[0], source)
     values = boxes.array()
     if not len(values) and boxes.malformed:
         row = min(boxes.malformed)
@@ -157,6 +163,8 @@ def _objects(
     cells = {one: table.cells(table.column(columns[one])).take(rows) for one in columns if one}
     crowds = bytes(cell in _TRUE for cell in cells.pop("iscrowd", ()))
     objects.extend(match.key_of[rows].tolist(), corners, objects.numbers_of(names), crowds)
+    for number, points in boxes.polygons.items():
+        objects.add_outline(number, outline_of(points))
     for kind, several in cells.items():
         _add_shapes(objects, several, is_keypoints=kind == "keypoints", is_y_first=form == "yxyx")
     for row, count in boxes.malformed.items():
@@ -255,7 +263,9 @@ def _find_columns(table: Table) -> BoxColumns:
         words = [cell.translate(_SPACES).split() for cell in cells]
         has_classes = bool(cells) and not any(_is_number(one[0]) for one in words if one)
         if cells and (
-            all(map(_BRACKETS.match, cells)) or (has_classes and all(_tuple_size(words)))
+            all(map(_BRACKETS.match, cells))
+            or all(map(_POLYGON.fullmatch, cells))
+            or (has_classes and all(_tuple_size(words)))
         ):
             return BoxColumns((title,))
     what = f"it is not clear which columns are boxes: {', '.join(table.header)}"
@@ -274,54 +284,56 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequen
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the first table with boxes of enough images, or []."""
+    """Return the `Sign` of the first table with boxes, a clear one if there is one, or []."""
+    unclear: list[Sign] = []
     for table in united(source.index, source.documents.tables):
-        option, id_column = _rule_of(table, source)
+        option, id_column, is_once = _rule_of(table, source)
         if option:
             named = coverage(source.index, {*row_ids(table, id_column)[1]})
-            if named.is_enough:
-                place = parse_box_rule(option).table.boxes
-                sides = [table.column(one) for one in place.names] if place else []
-                are_all = all(row[sides[0]] not in _NO_BOXES for row in table.rows)
-                num_unlisted = named.num_images - named.num_named if are_all else 0
-                how = f"{table.name}: boxes of {named}"
-                return [Sign("boxes", option, how, num_unlisted=num_unlisted)]
-    return []
+            how = f"{table.name}: boxes of {named}" + (", a row for each" if is_once else "")
+            signs = named.signs(Sign("boxes", option, how, is_unclear=is_once))
+            if not named.is_enough or is_once:
+                unclear = unclear or signs
+                continue
+            place = parse_box_rule(option).table.boxes
+            sides = [table.column(one) for one in place.names] if place else []
+            are_all = all(row[sides[0]] not in _NO_BOXES for row in table.rows)
+            return signs if are_all else [replace(one, num_unlisted=0) for one in signs]
+    return unclear
 
 
 def recognise_documents(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of JSON documents of single images that list boxes, or []."""
     members = named_as_images(source, ".json")
     named = coverage(source.index, [member.key for member in members])
-    if not named.is_enough:
-        return []
-    texts = read_each(members[:: -(-len(members) // NUM_SAMPLES)])
+    texts = read_each(members[:: -(-len(members) // NUM_SAMPLES) or 1])
     documents = of_own_documents(source, members)
     with contextlib.suppress(SourceError):
         rows = [row for one in texts for row in object_rows(one.data, one.key)]
         if option := _rule_of(table_of(documents, rows), source, documents)[0]:
-            return [Sign("boxes", option, f"{documents.partition(':')[0]}: boxes of {named}")]
+            how = f"{documents.partition(':')[0]}: boxes of {named}"
+            return named.signs(Sign("boxes", option, how))
     return []
 
 
-def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tuple[str, str]:
-    """Return the `--boxes` value of a table, and its id column; both are "" if it is unclear.
+def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tuple[str, str, bool]:
+    """Return the `--boxes` value of a table, or "", its id column, and whether it may be of labels.
 
-    It is clear if the table has usual column names and repeated ids, or a column of numbers in
-    brackets, or lists of objects, as a table of `documents` must have.
+    A table has boxes if it has usual column names, a column of numbers in brackets, or lists of
+    objects, as a table of `documents` must have. It may be of labels if no id is repeated.
     """
     try:
         columns = _find_columns(table)
         ids = "" if documents else find_ids(source.index, table)
     except SourceError:
-        return "", ""
+        return "", "", False
     start = "column:" if table.is_own else f"csv:{documents or f'{table.files}:{ids}'}:"
     table, lists = unfolded(table, columns.names)
     titles = {title.lower() for title in table.header}
     is_once = not (lists or documents) and len({*row_ids(table, ids)[1]}) == len(table.rows)
-    is_table = len(columns.names) == 4 and is_once and not titles >= _OF_TENSORFLOW
-    if is_table or (documents and not lists):
-        return "", ""
+    is_once &= len(columns.names) == 4 and not titles >= _OF_TENSORFLOW
+    if documents and not lists:
+        return "", "", False
     label = _find_label(table, columns, ids, lists)
     if label and _says_whether(table, columns, label):
         label = ""
@@ -329,7 +341,7 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
     names = ",".join(columns.names)
     is_odd = ":" in names + label or (":" in ids and "{" not in ids)
     rule = start + ":".join(filter(None, [f"{form}({names})" if form else names, label]))
-    return ("", "") if is_odd else (rule, ids)
+    return ("" if is_odd else rule, ids, is_once)
 
 
 def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:
@@ -345,6 +357,7 @@ class _Boxes:
         self.labels: list[str | None] = []
         """Label of each box; None means the label of its row."""
         self.malformed: Counter[int] = Counter()
+        self.polygons: dict[int, list[float]] = {}
         self.form: BoxForm | None = None
         self._values = array("d")
 
@@ -356,6 +369,16 @@ class _Boxes:
         else:
             self.rows.append(row)
             self.labels.append(label)
+
+    def add_polygon(self, row: int, words: Sequence[str], *, keeps_outline: bool) -> None:
+        try:
+            points = np.array(words[len(words) % 2 :], np.float64).reshape(-1, 2)
+        except ValueError:
+            self.malformed[row] += 1
+        else:
+            if keeps_outline:
+                self.polygons[len(self.rows)] = points.ravel().tolist()
+            self.add(row, map(str, (*points.min(0), *points.max(0))))
 
     def array(self) -> Floats:
         return np.array(self._values).reshape(-1, 4)
@@ -370,14 +393,22 @@ def _of_columns(table: Table, places: Sequence[int]) -> _Boxes:
     return boxes
 
 
-def _of_cells(table: Table, place: int) -> _Boxes:
-    """Return the boxes in one column: `[x, y, w, h]`, dicts, or `label confidence x y w h …`."""
+def _of_cells(table: Table, place: int, source: AnnotatedSource) -> _Boxes:
+    """Return the boxes in one column: `[x, y, w, h]`, dicts, `label confidence x y w h …`.
+
+    Points of a polygon, as `[(x, y), …]` or in the form WKT, are its box, and its outline.
+    """
     cells = [(i, row[place]) for i, row in enumerate(table.rows) if row[place] not in _NO_BOXES]
     if any("{" in cell for _, cell in cells[:_SAMPLE]):
         return _of_dicts(cells)
     words = [(i, cell.translate(_SPACES).split()) for i, cell in cells]
-    size, has_label = _tuple_size([several for _, several in words])
     boxes = _Boxes()
+    if cells and all(_POLYGON.fullmatch(cell) for _, cell in cells):
+        boxes.form = "xyxy"
+        for number, several in words:
+            boxes.add_polygon(number, several, keeps_outline=source.outlines)
+        return boxes
+    size, has_label = _tuple_size([several for _, several in words])
     for number, several in words:
         if not size or len(several) % size:
             boxes.malformed[number] += 1

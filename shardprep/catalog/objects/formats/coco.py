@@ -67,7 +67,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the documents with boxes if they name enough images, otherwise []."""
+    """Return the `Sign` of the documents with boxes if they name images, otherwise []."""
     names: dict[str, list[str]] = {}
     with_points, has_outlines = set(), False
     for key, data, _ in shared_texts(source, ".json"):
@@ -80,7 +80,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
     how = f"{some_of(keys, 2)}: COCO with boxes, names {named}"
     has_points = bool({*names} & with_points)
     sign = Sign("boxes", "coco", how, has_points=has_points, has_outlines=has_outlines)
-    return [sign] if named.is_enough else []
+    return named.signs(sign)
 
 
 def is_coco(data: bytes) -> bool:

@@ -199,12 +199,12 @@ def _image(facts: Mapping[str, str], pairing: Pairing, document: str) -> tuple[s
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the documents if they name enough images, otherwise []."""
+    """Return the `Sign` of the documents if they name images, otherwise []."""
     found = [text for text in shared_texts(source, ".xml") if is_cvat(text.data)]
     named = coverage(source.index, [name for text in found for name in _stated_names(text.data)])
     how = f"{some_of([text.key for text in found], 2)}: CVAT for images, names {named}"
     has_outlines = any(_OUTLINED.search(text.data) for text in found)
-    return [Sign("boxes", "cvat", how, has_outlines=has_outlines)] if named.is_enough else []
+    return named.signs(Sign("boxes", "cvat", how, has_outlines=has_outlines))
 
 
 def _size(facts: Mapping[str, str]) -> tuple[int, int] | None:
