@@ -16,7 +16,13 @@ from shardprep.catalog.names import find_masks
 from shardprep.catalog.objects.detect import text_files
 from shardprep.catalog.stacks import sample_keys, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex
-from shardprep.catalog.tables.row_matching import TableMatch, joined, match_table, united
+from shardprep.catalog.tables.row_matching import (
+    TableMatch,
+    joined,
+    match_table,
+    paths_of_columns,
+    united,
+)
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import SourceError, counted
 from shardprep.recipe.rules import LabelRule
@@ -110,22 +116,10 @@ def match_ids(index: KeyIndex, table: Table) -> TableMatch:
     try:
         return match_table(index, table)
     except SourceError:
-        for ids in _paths_of_columns(index, table):
+        for ids in paths_of_columns(index, table):
             with contextlib.suppress(SourceError):
                 return match_table(index, table, ids)
         raise
-
-
-def _paths_of_columns(index: KeyIndex, table: Table) -> Iterator[str]:
-    """Yield paths of columns that fit an image of the first row, such as `{dataset}/{image}`."""
-    fields = [f"{{{title}}}" for title in table.header]
-    row = table.rows[0] if table.rows else []
-    for cell, field in zip(row, fields, strict=False):
-        for at in index.find(cell):
-            folders = index.keys[at].split("/")[:-1]
-            parts = [fields[row.index(one)] if one in row else one for one in folders]
-            if first := [i for i, part in enumerate(parts) if part in fields]:
-                yield "/".join([*parts[first[0] :], field])
 
 
 def _titles_of_rows(match: TableMatch) -> list[str]:

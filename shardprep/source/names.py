@@ -16,7 +16,9 @@ _PLAIN_PATH = re.compile(r"(?!\.?/|.*//|.*/\.(/|$)).*[^/]", re.DOTALL)
 _ARCHIVES = r"zip|7z|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|7z)"
 _ARCHIVE_NAME = re.compile(rf".+\.({_ARCHIVES})(\.001)?", re.IGNORECASE)
 _PACKAGE_NAME = re.compile(
-    r".+\.((doc|xls|ppt)[xm]?|xlsb|od[tsp]|epub|jar|apk|whl|pages|numbers|key)", re.IGNORECASE
+    r".+\.((doc|xls|ppt)[xm]?|xlsb|od[tsp]|epub|jar|apk|whl|pages|numbers|key"
+    r"|pth?|keras)",
+    re.IGNORECASE,
 )
 _ARRAYS = r"npy|npz|parquet|h5|hdf5|tfrec|tfrecords?|nii(\.gz)?|zarr"
 _ARCHIVE_SUFFIX = re.compile(

@@ -303,4 +303,4 @@ def test_classes_named_by_their_numbers_are_shown_as_a_range(here: Path) -> None
         images = {f"{one}/{i}.jpg": jpeg() for one in classes for i in range(2)}
         write(here / f"{name}.zip", zip_bytes(images))
     assert "3 classes, 0 to 2 (by " in run("build", "digits.zip", cwd=here).stdout
-    assert "0 1, 1 3, 2 5 (by " in run("build", "odd.zip", cwd=here).stdout
+    assert "0 1, 1 3, 2 5 (by " in run("build", "odd.zip", "--labels", "folder", cwd=here).stdout

@@ -56,10 +56,13 @@ def unproved(view: View) -> Iterator[Reading]:
     why = _doubt(names, [one for one in of_splits.values() if len(one) > 1])
     why = "" if why and _are_listed(view, names) else why
     uppers = [{one[-depth] for one in rests} for depth in range(2, min(depths) + 1)]
-    if len(depths) == 1 and not why and all(_doubt(one, ()) or _are_letters(one) for one in uppers):
-        return
     first = {one[-1] for one in rests if len(one) == min(depths)}
-    if len(depths) > 1 and not why and names == first:  # some are in another wrapper
+    are_equal = names == first  # some of them in another wrapper
+    uppers_are_no_classes = all(_doubt(one, ()) or _are_letters(one) for one in uppers)
+    is_level = are_equal if len(depths) > 1 else uppers_are_no_classes
+    in_splits, apart = ({one[-1] for split, one in levels.values() if one and bool(split) == is_in}
+                        for is_in in (True, False))  # fmt: skip
+    if is_level and not why and (not in_splits or apart <= in_splits):
         return
     yield Reading({"labels": "folder"}, why or f"{len(names):,} names such as {min(names)}")
     for depth, level in enumerate(uppers[: _MOST_LEVELS - 1], 2):

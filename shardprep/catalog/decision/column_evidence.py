@@ -37,12 +37,12 @@ _SETS = frozenset(("tags", "labels", "classes", "genres", "findings", "attribute
 _ABOUT = frozenset((
     "id", "ids", "uid", "uuid", "patient", "subject", "study", "series", "site", "hospital", "age",
     "sex", "gender", "date", "time", "timestamp", "year", "month", "day", "device", "machine",
-    "camera", "view", "position", "laterality", "side", "width", "height", "size", "bytes", "md5",
-    "sha", "sha1", "sha256", "hash", "checksum", "url", "link", "path", "file", "filename", "lat",
-    "lon", "latitude", "longitude", "altitude", "index", "idx", "row", "number", "source",
-    "license", "author", "credit", "fold", "split", "x", "y", "w", "h", "xmin", "ymin", "xmax",
-    "ymax", "eye", "area", "spacing", "region", "country", "state", "location", "mask", "image",
-    "key", "imgid", "imageid", "sentid",
+    "camera", "view", "projection", "position", "laterality", "side", "width", "height", "size",
+    "bytes", "md5", "sha", "sha1", "sha256", "hash", "checksum", "url", "link", "path", "file",
+    "filename", "lat", "lon", "latitude", "longitude", "altitude", "index", "idx", "row", "number",
+    "source", "license", "author", "credit", "fold", "split", "x", "y", "w", "h", "xmin", "ymin",
+    "xmax", "ymax", "eye", "area", "spacing", "region", "country", "state", "location", "mask",
+    "image", "key", "imgid", "imageid", "sentid",
 ))  # fmt: skip
 _TEXTS = frozenset((
     "caption", "captions", "text", "prompt", "description", "sentence", "sentences", "comment",

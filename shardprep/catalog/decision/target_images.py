@@ -95,7 +95,7 @@ def target_images(view: View) -> Sequence[Reading]:
     for kinds in _sets_of_kinds(view.members, folders):
         if readings := _readings(view, kinds):
             return [*readings, *_labelled(view, kinds)]
-    return _by_suffix(view.members) or _unlabelled(view, [*folders.values()])
+    return _by_suffix(view.members)
 
 
 def _labelled(view: View, kinds: Sequence[_Kind]) -> Iterator[Reading]:
@@ -415,15 +415,3 @@ def _glob(names: Sequence[str]) -> str:
     start = common_start(names)
     end = common_start([name[len(start) :][::-1] for name in names])[::-1]
     return f"{glob.escape(start)}*{glob.escape(end)}"
-
-
-def _unlabelled(view: View, paths: Sequence[str]) -> list[Reading]:
-    """Return no labels if all folders are splits of one kind of picture: train_HR, valid_HR."""
-    if not 2 <= len(paths) <= _MOST_KINDS:
-        return []
-    names = {tuple(_words(part) for part in path.split("/")) for path in paths}
-    are_kinds = any(_side(words) for one in names for words in one)
-    if len(names) > 1 or not are_kinds or view.documents.tables:
-        return []
-    why = f"{counted(len(paths), 'folder')} of splits of one kind of picture"
-    return [Reading({"labels": "none"}, why)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.catalog.names import given_split, words_of
+from shardprep.catalog.names import given_split, words_of, words_of_split
 from shardprep.catalog.tables.key_index import (
     SUBMISSION,
     AmbiguousIdError,
@@ -106,7 +106,8 @@ def _origins(table: Table) -> Coded[Origin]:
 
 def is_of_splits(title: str) -> bool:
     """Return whether a column with this title states splits if its cells name them."""
-    return title.lower().rpartition(".")[2] in _SPLIT_COLUMNS
+    name = title.lower().rpartition(".")[2]
+    return name in _SPLIT_COLUMNS or len(words_of_split(name)[0]) > 1  # train-valid
 
 
 def stated_splits(table: Table) -> tuple[str, Coded[str | None]]:
@@ -237,6 +238,42 @@ def _ids_before_ending(index: KeyIndex, title: str, cells: Texts) -> str:
         return ""
     number = index.num_found(Texts.of([one.removesuffix(ending) for one in cells]))
     return f"{{{title}[:-{len(ending)}]}}" if 2 * number > len(cells) else ""
+
+
+def clear_ids(index: KeyIndex, table: Table) -> str:
+    """Return the column of ids, or a path of columns if some of its cells fit several images."""
+    title = find_ids(index, table)
+    cells = row_ids(table, title)[1]
+    if all(len(index.find(cell)) < 2 for cell in cells[:_SAMPLE_ROWS]):
+        return title
+    return next(
+        (
+            path
+            for path in paths_of_columns(index, table)
+            if all(len(index.find(one)) == 1 for one in row_ids(table, path)[1][:_SAMPLE_ROWS])
+        ),
+        title,
+    )
+
+
+def paths_of_columns(index: KeyIndex, table: Table) -> Iterator[str]:
+    """Yield paths of columns that fit an image of the first row: `{dataset}/{image}`, `v{n}/{i}`.
+
+    A folder is a cell, or the word of a title and a cell: `video_0` for 0 in `video_id`.
+    """
+    row = [*table.rows[0]] if table.rows else []
+    fields = dict[str, str]()
+    for cell, title in zip(row, table.header, strict=False):
+        word = title.rpartition("_")[0] or title
+        fields |= {f"{word}{sign}{cell}": f"{word}{sign}{{{title}}}" for sign in ("", "_", "-")}
+    fields |= {cell: f"{{{title}}}" for cell, title in zip(row, table.header, strict=False)}
+    for cell, title in zip(row, table.header, strict=False):
+        for at in index.find(cell):
+            folders = index.keys[at].split("/")[:-1]
+            first = next((i for i, one in enumerate(folders) if one in fields), None)
+            if first is not None:
+                parts = [fields.get(one, one) for one in folders[first:]]
+                yield "/".join([*parts, f"{{{title}}}"])
 
 
 def row_ids(table: Table, column: str) -> tuple[str, Texts]:

@@ -201,7 +201,7 @@ def coverage(index: KeyIndex, names: Iterable[str]) -> Coverage:
 
     A name without an extension, as ids of tables often are, is its own stem.
     """
-    stems = {stem(name) or composed(name) for name in names}
+    stems = {stem(name) or composed(name.rpartition("/")[2]) for name in names}
     is_test = index.splits.fit(lambda split: split == "test")
     considered = index.keys if is_test.all() else index.keys.where(~is_test)
     num_named = sum((stem(key) or composed(key)) in stems for key in considered) if stems else 0

@@ -34,7 +34,13 @@ from shardprep.catalog.objects.object_table import (
     ObjectTable,
 )
 from shardprep.catalog.tables.object_lists import object_rows, unfolded
-from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table, row_ids, united
+from shardprep.catalog.tables.row_matching import (
+    TableMatch,
+    clear_ids,
+    match_table,
+    row_ids,
+    united,
+)
 from shardprep.catalog.tables.table import Table, table_of
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import Floats
@@ -324,7 +330,7 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
     """
     try:
         columns = _find_columns(table)
-        ids = "" if documents else find_ids(source.index, table)
+        ids = "" if documents else clear_ids(source.index, table)
     except SourceError:
         return "", "", False
     start = "column:" if table.is_own else f"csv:{documents or f'{table.files}:{ids}'}:"
