@@ -44,8 +44,8 @@ def unproved(view: View) -> Iterator[Reading]:
     splits = split_folders(paths)
     levels = {path: _level(path, splits) for path in paths}
     of_splits = defaultdict[str | None, set[str]](set)
-    for split, names in levels.values():
-        of_splits[split].update(names[-1:])
+    for split, parts in levels.values():
+        of_splits[split].update(parts[-1:])
     levels = {path: one for path, one in levels.items() if not _is_split(path, splits)}
     trained = [one for split, one in levels.values() if split not in UNTRAINED]
     rests = _without_common(trained or [one for _, one in levels.values()])
