@@ -38,7 +38,7 @@ LABEL_COLUMNS = (
 NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
 _SET = frozenset(("1", "1.0", "true", "yes"))
 _SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
-_MOST_TARGETS = 1_000
+_MOST_TARGETS, _FEW = 1_000, 100
 
 
 class TwoLabelsError(SourceError):
@@ -231,9 +231,12 @@ def flag_columns(match: TableMatch) -> tuple[str, ...]:
     flags: list[str] = []
     num_set = 0
     for place, title in enumerate(match.table.header):
-        cells = {cell.lower() for cell in match.table.cells(place).coded().values}
+        column = match.table.cells(place)
+        if title == match.id_column or not _SET_OR_NOT.issuperset(map(str.lower, column[:_FEW])):
+            continue  # the codes of a million ids would take 150 MB
+        cells = {cell.lower() for cell in column.coded().values}
         is_flag = any(cells) and cells <= _SET_OR_NOT
-        if is_flag and title != match.id_column and title.lower() not in NO_LABEL_COLUMNS:
+        if is_flag and title.lower() not in NO_LABEL_COLUMNS:
             flags.append(title)
             num_set += not _SET.isdisjoint(cells)
     return tuple(flags) if num_set > 1 else ()

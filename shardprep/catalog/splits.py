@@ -130,7 +130,7 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
 def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> GivenSplits:
     splits: list[str | None] = [None] * len(index.keys)
     notes, every = list[str](), list[str]()
-    for split, file in rule.places.items():
+    for file, split in rule.places.items():
         if file == REST:
             continue
         ids = documents.ids(file)
@@ -145,11 +145,11 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
                     file, f"{index.keys[place]} is in two splits, {other} and {split}"
                 )
             splits[place] = split
-        if split not in splits:
+        if not (places >= 0).any():
             line = f", such as {shown(ids[0], _MOST_CHARACTERS)}" if ids else ": it is empty"
             hint = f"a key looks like {shown(index.keys[0], _MOST_CHARACTERS)}"
             raise SourceError(file, f"names no image of the source{line}", hint)
-    rest = next((split for split, file in rule.places.items() if file == REST), None)
+    rest = rule.places.get(REST)
     return GivenSplits(Coded.of(one or rest for one in splits), notes, every)
 
 

@@ -75,12 +75,12 @@ class SplitRule:
     """For kind "ratio": split → share. The shares add up to 1."""
     column: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
-    """For kind "column": cell → split; for "list": split → file; for "roots": split → glob."""
+    """For kind "column": cell → split; for "list": file → split; for "roots": split → glob."""
 
     @property
     def files(self) -> tuple[str, ...]:
         """The lists, without "*"."""
-        return tuple(f for f in self.places.values() if f != "*") if self.kind == "list" else ()
+        return tuple(f for f in self.places if f != "*") if self.kind == "list" else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +201,9 @@ def parse_split_rule(text: str) -> SplitRule:
         column, _, rest = rest.partition(":")
         if not column:
             raise OptionError(option, "column: names no column", "use column:NAME")
-    places = parse_pairs(rest, option) if rest or kind != "column" else {}
-    for split in places.values() if kind == "column" else places:
+    is_list = kind == "list"
+    places = parse_pairs(rest, option, is_flipped=is_list) if rest or kind != "column" else {}
+    for split in places if kind == "roots" else places.values():
         _check_split_name(split, option)
     return SplitRule(kind, text, {}, column, places)  # type: ignore[arg-type]
 
@@ -288,13 +289,17 @@ def wildcard_pattern(text: str) -> str:
     return pattern + re.escape(text[at:])
 
 
-def parse_pairs(text: str, option: OptionName) -> dict[str, str]:
-    """Return {"a": "b", "c": "d"} for "a=b,c=d"; OptionError if a part is not A=B or A is twice."""
+def parse_pairs(text: str, option: OptionName, *, is_flipped: bool = False) -> dict[str, str]:
+    """Return {"a": "b", "c": "d"} for "a=b,c=d", or for "b=a,d=c" if it is flipped.
+
+    OptionError if a part is not A=B, or a key is twice.
+    """
     pairs = dict[str, str]()
     for part in text.split(","):
         left, sign, right = (piece.strip() for piece in part.partition("="))
         if not (left and sign and right):
             raise OptionError(option, f"{part.strip()!r} is not A=B")
+        left, right = (right, left) if is_flipped else (left, right)
         if left in pairs:
             what = f"{shown(left)!r} is both {shown(pairs[left])} and {shown(right)}"
             raise OptionError(option, what, "name each once")

@@ -7,7 +7,8 @@ import pytest
 
 from shardprep.errors import QuestionError
 from tests.catalog.builders import VOC, catalog
-from tests.support.builders import jpeg
+from tests.support.builders import jpeg, write_folder
+from tests.support.first_contact import outcome
 from tests.support.scenes import picture
 
 if TYPE_CHECKING:
@@ -138,3 +139,27 @@ def test_a_list_of_trainval_is_of_train_and_the_rest_is_a_question(tmp_path: Pat
     both = catalog(tmp_path / "both", members)  # the list of trainval is their sum
     splits = {item.key[-5]: item.split for item in both.items}
     assert splits == {"0": "train", "1": "validation", "2": "test", "3": "validation"}
+
+
+def test_two_lists_for_each_split_that_name_other_images_are_used_together(tmp_path: Path) -> None:
+    """Those of the same trial, as RegDB has them for two cameras."""
+    members, lists = dict[str, bytes](), dict[str, bytes]()
+    for camera in ("rgb", "ir"):
+        keys = [f"{camera}/{number}/{camera}_{number}.jpg" for number in range(1, 7)]
+        members |= {key: jpeg(16, 16, i) for i, key in enumerate(keys)}
+        for trial, order in (("1", keys), ("2", keys[::-1])):
+            lists[f"idx/train_{camera}_{trial}.txt"] = "\n".join(order[:4]).encode()
+            lists[f"idx/test_{camera}_{trial}.txt"] = "\n".join(order[4:]).encode()
+    found = outcome(write_folder(tmp_path, members | lists), {})
+    for trial, own in (("1", "12"), ("2", "65")):
+        files = [
+            f"{s}=idx/{s}_{camera}_{trial}.txt"
+            for camera in ("ir", "rgb")
+            for s in ("train", "test")
+        ]
+        assert f"--split list:{','.join(files)} (two lists for each split name 12" in found.error
+        facts = outcome(tmp_path, {"labels": "none", "split": f"list:{','.join(files)}"}).facts
+        assert len(facts) == 12
+        assert {facts[f"{c}/{n}/{c}_{n}.jpg"]["split"] for c in ("rgb", "ir") for n in own} == {
+            "train"
+        }

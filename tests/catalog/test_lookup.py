@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
+from shardprep.catalog.tables.row_matching import united
+from shardprep.catalog.tables.table import parse_table
 from shardprep.source.string_column import Texts
 from tests.support.examples import examples
 
@@ -60,3 +62,15 @@ def test_the_first_id_that_fits_several_is_the_one_of_the_error() -> None:
         AmbiguousIdError, match=r"id '2' fits several images: a/2\.jpg and b/2\.jpg"
     ):
         index.find_all(Texts.of(["a/1", "2", "1"]), "t.csv")
+
+
+def test_joined_tables_hold_the_cells_of_their_parts_once() -> None:
+    several = [
+        parse_table(f"id,label\n{split}/1,a\n{split}/2,b\n".encode(), f"{split}.csv")
+        for split in ("train", "test")
+    ]
+    [whole] = united(KeyIndex(["train/1.png", "test/2.png"]), several)
+    assert [[*one.rows] for one in several] == [[*whole.rows][:2], [*whole.rows][2:]]
+    for place in (0, 1):
+        cells = {one.cells(place).array.buffers()[2].address for one in (whole, *several)}
+        assert len(cells) == 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from shardprep.source.string_column import Coded, Texts
 
 _NEARLY_ALL = 0.9
 _MOST_GROUPS, _MOST_BYTES, _MOST_NAMES = 8, 1 << 26, 1_000
+_NUMBER = re.compile(r"\d+")
 _LISTS = (".txt", ".lst")
 _ORDER = ("train", "validation", "test")
 _ODD_SIGNS = frozenset(",=:")
@@ -31,6 +33,7 @@ def splits(view: View) -> Sequence[Reading]:
     if {*view.index.splits.counts()} - {"train"}:
         return _class_or_split(view)
     whole, parts = list[Reading](), list[Reading]()
+    found: list[tuple[dict[str, str], NDArray[np.int64]]] = []
     index, out = _targeted(view)
     for lists in _lists(view)[:_MOST_GROUPS]:
         rows, num_ids = _rows_of(view, index, lists)
@@ -41,7 +44,10 @@ def splits(view: View) -> Sequence[Reading]:
             such = f"{some_of(both, 2)} {'is' if len(both) == 1 else 'are'} in several"
             parts.append(Reading({}, f"{some_of([*lists.values()])} not used as splits: {such}"))
             continue
-        number = sum(map(len, rows.values()))
+        images = np.concatenate([*rows.values()])
+        whole += _of_two(found, lists, images, len(index.keys))
+        found.append((lists, images))
+        number = len(images)
         covers = number >= _NEARLY_ALL * len(index.keys)
         if not covers and number < _NEARLY_ALL * num_ids:
             continue
@@ -144,7 +150,29 @@ def _lists(view: View) -> list[dict[str, str]]:
     several = [
         {s: one[s] for s in _ORDER if s in one} for one in groups.values() if all(one.values())
     ]
-    return sorted(several, key=lambda one: (-len(one), natural_order(" ".join(one.values()))))
+
+    def order(one: Mapping[str, str]) -> tuple[Any, ...]:
+        names = " ".join(one.values())
+        return -len(one), [*map(int, _NUMBER.findall(names))], natural_order(names)
+
+    return sorted(several, key=order)
+
+
+def _of_two(
+    known: Sequence[tuple[Mapping[str, str], NDArray[np.int64]]],
+    lists: Mapping[str, str],
+    images: NDArray[np.int64],
+    total: int,
+) -> Iterator[Reading]:
+    """Yield the splits of two lists each that name other images: `train_rgb_1`, `train_ir_1`."""
+    for others, taken in known:
+        more = np.concatenate([taken, images])
+        numbers = [
+            [_NUMBER.findall(one.get(split, "")) for split in lists] for one in (others, lists)
+        ]
+        if numbers[0] == numbers[1] and len(np.unique(more)) == len(more) >= _NEARLY_ALL * total:
+            rule = f"{_rule(others)},{_rule(lists).removeprefix('list:')}"
+            yield Reading({"split": rule}, f"two lists for each split name {len(more):,} images")
 
 
 def _rows_of(

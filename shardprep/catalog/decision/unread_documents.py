@@ -83,23 +83,20 @@ def _of_documents(view: View) -> Sequence[Reading]:
         for one in view.documents.members(*_SUFFIXES)
         if not _ABOUT.search(one.key) and one.key.rpartition("/")[2] not in used
     ]
-    document = next(_of_images(view, documents), None) if documents else None
-    lists = next(_of_splits(view, documents), None)
-    if document is None and lists is None:
-        return []
     automatic = view.automatic
+    lists = next(_of_splits(view, documents), None)
     if lists is not None and automatic.rule != "none":
         why = f"{_unread(lists)}, and all images are in train"
         return [Reading({"labels": automatic.rule}, why, is_certain=False)]
+    is_open = automatic.rule in ("none", "prefix", "folder") and not automatic.unclear
+    if not (documents and is_open) or view.all_signs:
+        return []
+    document = next(_of_images(view, documents), None)
     return _compared(view, document, automatic) if document else []
 
 
 def _compared(view: View, document: Member, automatic: Labelling) -> list[Reading]:
     rule = automatic.rule
-    is_open = rule in ("none", "prefix", "folder")
-    is_explained = automatic.unclear or not is_open
-    if is_explained or view.all_signs:
-        return []
     if rule == "folder" and not _has_more(view.index, document):
         return [Reading({}, _unread(document))]
     why = f"images alone; {_unread(document)}"

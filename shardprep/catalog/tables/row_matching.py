@@ -18,7 +18,7 @@ from shardprep.catalog.tables.key_index import (
     Origin,
     origin_of,
 )
-from shardprep.catalog.tables.table import Table, stacked
+from shardprep.catalog.tables.table import Rows, Table, stacked
 from shardprep.errors import OptionName, SourceError
 from shardprep.recipe.rules import SLICE, letters_of
 from shardprep.source.string_column import Coded, Texts, positions
@@ -173,7 +173,15 @@ def _united(index: KeyIndex, tables: Sequence[Table]) -> list[Table]:
             alike[0].append(table)
         else:
             groups.append([table])
-    return [stacked(group) for group in groups]
+    found = [stacked(group) for group in groups]
+    for whole, group in zip(found, groups, strict=True):
+        start = 0
+        for table in group if len(group) > 1 else ():  # cells are held once
+            stop = start + len(table.rows)
+            if isinstance(table.rows, Rows) and isinstance(whole.rows, Rows):
+                table.rows.columns = whole.rows[start:stop].columns
+            start = stop
+    return found
 
 
 def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:

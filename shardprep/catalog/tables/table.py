@@ -233,8 +233,8 @@ def json_rows(
         if isinstance(document, dict) and not is_of_image:
             if "annotations" in document:
                 document = _of_coco(document)
-            elif not columns:
-                columns = [*_longest_list(document)]
+            elif paths := [*_longest_list(document)]:
+                columns = columns or paths
         return _rows_of(document, name, columns, {""})
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         what = "is neither a list of JSON objects nor a COCO document"
