@@ -391,6 +391,8 @@ def test_threads_fill_batches_while_workers_start(
     monkeypatch.undo()
     dataset = reader.Dataset(sets["jpeg"])
     with dataset.batches(5, epochs=None, seed=1, num_workers=1) as batches:
+        batches._start()
+        assert batches._team._pool is None  # until the first batch is filled
         kinds, found = [], []
         while "Ticket" not in kinds:
             kinds = [type(begun).__name__ for _, begun in batches._started]

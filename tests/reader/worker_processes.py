@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 def let_workers_fill_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a worker instead of filling the first batches with threads."""
-    usual = Team._workers
+    usual, begin = Team._workers, Team.begin
+
+    def started(self: Team, name: Any) -> Any:
+        self._start_workers()
+        return begin(self, name)
 
     def waiting(self: Team) -> Any:
         pool = usual(self)
@@ -34,6 +38,7 @@ def let_workers_fill_all(monkeypatch: pytest.MonkeyPatch) -> None:
             pool = usual(self)
         return pool
 
+    monkeypatch.setattr(Team, "begin", started)
     monkeypatch.setattr(Team, "_workers", waiting)
 
 

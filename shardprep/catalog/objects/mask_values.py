@@ -40,7 +40,7 @@ _MOST_CLASSES = 1024
 _MOST_VALUES = 64
 _PIXELS_OF_COLOUR = 8
 """Minimum number of pixels for each colour of a mask: a tiny photograph has few colours, too."""
-_PIXELS_FIRST = 1 << 16
+_PIXELS_FIRST = 1 << 12
 """Number of pixels of a picture that are looked at first: most have many colours."""
 _SHOWN_COLOURS = 8
 _NAME_FILE = re.compile(
@@ -323,15 +323,23 @@ def look(mask: Member, max_pixels: int) -> Seen | None:
     except (MemberError, MaskError, MemoryError):
         return None
     if pixels.ndim == 3:
-        packed = (pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)).ravel()
-        few = np.unique(packed[:: max(1, len(packed) // _PIXELS_FIRST)])
-        codes = np.unique(packed) if len(few) <= _MOST_VALUES else few
+        rows = pixels.reshape(-1, 3)
+        codes = _codes(rows[:: max(1, len(rows) // _PIXELS_FIRST)])
+        if len(codes) <= _MOST_VALUES:
+            codes = _codes(rows)
         colours = ((code >> 16, code >> 8 & 255, code & 255) for code in codes.tolist())
         some = frozenset(itertools.islice(colours, _MOST_VALUES + 1))
-        return Seen(frozenset(), some, num_pixels=len(packed))
+        return Seen(frozenset(), some, num_pixels=len(rows))
     counts = value_counts(pixels)
     middle = int(counts[_DARK:_LIGHT].sum())
     is_blurred = is_lossy and middle <= _BLURRED * pixels.size
     return Seen(
         frozenset(np.flatnonzero(counts).tolist()), is_blurred=is_blurred, is_lossy=is_lossy
     )
+
+
+def _codes(colours: Any) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """Return the different colours in [n, 3], each as a number."""
+    codes = colours.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    # Without counts, NumPy imports its masked arrays, which takes longer than a picture.
+    return np.unique(codes, return_counts=True)[0]

@@ -173,7 +173,7 @@ class BatchMaker:
         self._options = source.options
         self._note = note
         self._bad: dict[int, RecordError] = {}
-        self._num_threads = num_threads
+        self._num_threads, self._num_kept = num_threads, num_kept
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._memory = memory or HostMemory()
@@ -197,8 +197,7 @@ class BatchMaker:
         columns = decoder.columns(len(numbers))
         shape = decoder.image_shape
         if shape is not None:
-            # A single element is too small a part of its time for memory to be worth reusing.
-            new_images = new_images or (self._array if self._num_threads else np.empty)
+            new_images = new_images or (self._array if self._num_kept else np.empty)
             memory = new_images((self._source.num_rows, *shape), decoder.dtype)
             columns[decoder.image_name] = memory[: len(numbers)]
         elif image_size is not None:
