@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Measure, Row, run
 from benchmarks.table import alone
-from shardprep.api.progress import Watch
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import load_schema
 from shardprep.processes.worker_process import WorkerLimits
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.chunk import EncodedChunk, Outcome
@@ -142,7 +141,7 @@ class _Simulated:
     work = "encoding"
     fingerprint = Fingerprint(inputs={}, options={"seed": 0}, versions={})
 
-    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watch) -> BuildPlan:
         del scratch, watcher
         return self.planned
 
@@ -155,7 +154,7 @@ class _Simulated:
         plan: BuildPlan,
         shards: Sequence[ShardPlan],
         on_progress: OnProgress,
-        watcher: Watcher,
+        watcher: Watch,
     ) -> None:
         del watcher
         job = ShardJob(folders, _Wait(), WorkerLimits.of(60, 10**8), plan.num_items, _RECORD_BYTES)

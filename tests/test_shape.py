@@ -12,7 +12,7 @@ import shardprep
 from tests.support.builders import animals, write, zip_bytes
 
 
-def test_one_protocol_and_one_class_receive_progress() -> None:
+def test_one_class_receives_progress() -> None:
     sources = [path.read_text() for path in Path(shardprep.__file__).parent.rglob("*.py")]
     parts = [
         part
@@ -21,7 +21,7 @@ def test_one_protocol_and_one_class_receive_progress() -> None:
     ]
     methods = {re.match(r"\w+", part)[0]: re.findall(r" def (\w+)", part) for part in parts}  # type: ignore[index]
     receivers = {name for name, own in methods.items() if {"start", "advance"} <= {*own}}
-    assert receivers == {"Watcher", "Watch"}
+    assert receivers == {"Watch"}
 
 
 _RECORDED = """
@@ -68,7 +68,7 @@ def test_few_frames_lead_from_the_command_line_to_a_pixel(tmp_path: Path) -> Non
     assert len(frames) <= 22, "\n".join(frames)
 
 
-_MOST_LINES, _MOST_MODULES, _MOST_TEST_LINES = 74_060, 355, 73_720
+_MOST_LINES, _MOST_MODULES, _MOST_TEST_LINES = 74_037, 354, 73_714
 """Budgets: a capability says in its change how many lines it adds, and what goes for them."""
 
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardprep.api.progress import Watch
 from shardprep.errors import (
     DatasetError,
     OptionError,
@@ -21,6 +20,7 @@ from shardprep.errors import (
     ShardprepError,
     some_of,
 )
+from shardprep.progress import Watch
 from shardprep.recipe.document import RECIPE_FILE
 from shardprep.recipe.options import RUN_OPTIONS, Option
 from shardprep.recipe.values import read_number

@@ -26,9 +26,9 @@ from shardprep.api.arguments import (
     unfinished,
 )
 from shardprep.api.display import watched
-from shardprep.api.progress import Show, Watch
 from shardprep.dataset.card import Card
 from shardprep.errors import OptionName, RecipeError
+from shardprep.progress import Show, Watch
 from shardprep.recipe.document import RECIPE_FILE
 from shardprep.recipe.options import (
     ARGUMENTS,

@@ -39,7 +39,7 @@ from shardprep.errors import BuildError, OptionError, OptionName, RecipeError, s
 from shardprep.exporter.built_again import lost_in, options_of
 from shardprep.exporter.file_names import file_names
 from shardprep.exporter.samples import PARTS, Export, Layout, read_samples
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.storage.atomic_file import sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.regular_file import read_regular
@@ -97,7 +97,7 @@ def export_dataset(
     layout: str,
     out: Path | None,
     *,
-    watcher: Watcher,
+    watcher: Watch,
     chosen: Chosen | None = None,
     overwrite: bool = False,
 ) -> Exported:
@@ -197,7 +197,7 @@ def _facts(
     return facts
 
 
-def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) -> int:
+def _write(source: _Source, export: Export, layout: Layout, watcher: Watch) -> int:
     """Write the missing shards, then the documents. Return the number of shards written."""
     whole = source.dataset.manifest.shards
     places = [place for places in export.places.values() for place in places]

@@ -17,7 +17,7 @@ from shardprep.dataset.manifest import (
 )
 from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.errors import BuildError, DatasetError, OptionName, some_of
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.verifier.problem import Verification
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import Workers
@@ -31,7 +31,7 @@ from shardprep.writer.workspace.repair_input import DamagedDataset, foreign_file
 
 
 def repair_dataset(
-    verification: Verification, source: str, *, num_workers: int, watcher: Watcher
+    verification: Verification, source: str, *, num_workers: int, watcher: Watch
 ) -> BuildResult:
     """Build a dataset again from its source with the same bytes, and return the result.
 

@@ -36,7 +36,7 @@ from shardprep.errors import (
     some_of,
 )
 from shardprep.image.spec import ImageSpec
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import PLACE, Members
@@ -58,7 +58,7 @@ _NOT_SEARCHED = (
 
 
 def repack_dataset(
-    parents: Sequence[Parent], recipe: Recipe, watcher: Watcher, *, overwrite: bool = False
+    parents: Sequence[Parent], recipe: Recipe, watcher: Watch, *, overwrite: bool = False
 ) -> BuildResult:
     """Make one dataset of the parents' records, or continue an unfinished one.
 
@@ -109,7 +109,7 @@ class ParentImages:
         versions = [parent.manifest.fingerprint.versions for parent in self.parents]
         return Fingerprint(inputs=inputs, options=options, versions=_versions(versions))
 
-    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watch) -> BuildPlan:
         del scratch, watcher
         plan = self._plan()
         release()
@@ -172,7 +172,7 @@ class ParentImages:
         plan: BuildPlan,
         shards: Sequence[ShardPlan],
         on_progress: OnProgress,
-        watcher: Watcher,
+        watcher: Watch,
     ) -> None:
         del watcher
         changed = [parent for parent in self.parents if relabelled(parent, plan.schema)[1]]

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import shardprep
-from shardprep.api.progress import Progress
 from shardprep.errors import name_options_as_flags
+from shardprep.progress import Progress
 from tests.support.builders import animals, tree, write, zip_bytes
 from tests.support.processes import loaded, run_program
 

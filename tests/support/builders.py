@@ -22,7 +22,7 @@ from shardprep.api.arguments import part_of
 from shardprep.api.sample_archive import write_sample
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.processes.worker_process import WorkerLimits
-from shardprep.progress import Unit
+from shardprep.progress import Unit, Watch
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
 from shardprep.writer.build import PartResult, build_dataset
@@ -129,8 +129,9 @@ def sample(folder: Path) -> Path:
     return folder / "shapes.zip"
 
 
-class Quiet:
+class Quiet(Watch):
     def __init__(self) -> None:
+        super().__init__(lambda _: None)
         self.lines: list[str] = []
         self.phases: list[tuple[str, int | None]] = []
         self.done: list[int] = []
@@ -153,9 +154,6 @@ class Quiet:
         del num_rejected
         self.num_new += number
         self.done.append((self.done or [0])[-1] + number)
-
-    def finish(self) -> None:
-        pass
 
 
 Told = Quiet

@@ -18,7 +18,7 @@ from unittest import mock
 
 from shardprep.dataset.manifest import MANIFEST_FILE, Fingerprint
 from shardprep.errors import ShardprepError
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build
 from shardprep.writer.build import RecipeImages, build_part
@@ -76,7 +76,7 @@ class Recipe:
 
     # --- what `BuildImages` promises ---
 
-    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watch) -> BuildPlan:
         del scratch, watcher
         return self._plan
 

@@ -26,7 +26,7 @@ from shardprep.image.spec import ImageSpec
 from shardprep.image.thumbnail import LEAST_SIDE, THUMBNAIL, thumbnail
 from shardprep.machine import usable_cores
 from shardprep.processes.worker_process import WorkerLimits
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import StackExtent
@@ -220,7 +220,7 @@ class ThumbnailMaker:
 
 
 def make_thumbnails(
-    items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watcher
+    items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watch
 ) -> Thumbnails:
     """Return the `THUMBNAIL` of each stored image, new or cached; `decoded` may be False."""
     signature = source_signature(recipe)
