@@ -30,13 +30,7 @@ from shardprep.dataset.card import Card
 from shardprep.errors import OptionName, RecipeError
 from shardprep.progress import Show, Watch
 from shardprep.recipe.document import RECIPE_FILE
-from shardprep.recipe.options import (
-    ARGUMENTS,
-    BUILD_OPTIONS,
-    RUN_OPTIONS,
-    Option,
-    RunOptions,
-)
+from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option, RunOptions
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import local_path
 

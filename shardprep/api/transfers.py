@@ -7,14 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from shardprep.api.arguments import (
-    answering,
-    dataset_at,
-    downloaded,
-    num_workers,
-    number,
-    selected,
-)
+from shardprep.api.arguments import answering, dataset_at, downloaded, num_workers, number, selected
 from shardprep.api.display import watched
 from shardprep.dataset.card import Card
 from shardprep.errors import DatasetError, OptionName, RecipeError, some_of

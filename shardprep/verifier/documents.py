@@ -17,12 +17,7 @@ from pydantic_core import from_json
 from shardprep.dataset import item_table
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES, check_size
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
-from shardprep.dataset.item_table import (
-    WRITTEN,
-    ShardRows,
-    columns_of,
-    with_status,
-)
+from shardprep.dataset.item_table import WRITTEN, ShardRows, columns_of, with_status
 from shardprep.dataset.manifest import (
     MANIFEST_FILE,
     Manifest,

@@ -25,13 +25,7 @@ from shardprep.profiling import stage
 from shardprep.source.byte_range import MemberError, RefusedExtent
 from shardprep.source.members import Member, StackExtent
 from shardprep.source.range_reads import read_ahead
-from shardprep.writer.chunk import (
-    UNREADABLE,
-    ChunkTask,
-    EncodedChunk,
-    ImageObjectCounts,
-    Outcome,
-)
+from shardprep.writer.chunk import UNREADABLE, ChunkTask, EncodedChunk, ImageObjectCounts, Outcome
 from shardprep.writer.stack_encoder import MOST_BYTES, StackImages, order_fault, read_stack
 
 

@@ -49,14 +49,7 @@ from shardprep.reader.tf.decode import (
     threads_are_faster,
 )
 from shardprep.reader.tf.finish import Finisher
-from shardprep.reader.tf.image_cache import (
-    Note,
-    cache_of,
-    memory_cache,
-    small_twin,
-    turn_of,
-    twins,
-)
+from shardprep.reader.tf.image_cache import Note, cache_of, memory_cache, small_twin, turn_of, twins
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
 from shardprep.reader.tf.records import Cursor, EpochTags, served, served_records
 from shardprep.reader.tf.tuning import ahead, options_of, parallel_calls, untuned

@@ -39,12 +39,7 @@ from shardprep.machine import usable_cores
 from shardprep.processes.worker_process import WorkerLimits
 from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe
-from shardprep.source.byte_range import (
-    MemberError,
-    PlainExtent,
-    RefusedExtent,
-    ZipExtent,
-)
+from shardprep.source.byte_range import MemberError, PlainExtent, RefusedExtent, ZipExtent
 from shardprep.source.limits import Budget, SourceLimits
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Extent, Member, MembersBuilder
