@@ -36,7 +36,7 @@ from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.plan.build_plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.run import make_dataset
-from shardprep.writer.workspace.find import workspace_of
+from shardprep.writer.workspace.states import workspace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,10 +20,9 @@ from shardprep.image.color import (
 )
 from shardprep.image.jpeg_header import is_scalable
 from shardprep.image.placement import UPRIGHT, turned
-from shardprep.image.resample import Deep, Pixels
+from shardprep.image.resample import Deep, Pixels, flattened
 from shardprep.image.signatures import NotAnImageError, is_dicom, is_heif
 from shardprep.image.spec import ImageSpec
-from shardprep.image.transparency import flattened
 from shardprep.image.truncation import without_cut_segment
 from shardprep.profiling import stage
 

@@ -18,9 +18,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.image.resample import Pixels
+from shardprep.image.resample import Pixels, _pixels, flattened
 from shardprep.image.spec import MAX_STORED_PIXELS
-from shardprep.image.transparency import _pixels, flattened
 from shardprep.profiling import stage
 
 _inflater: Any

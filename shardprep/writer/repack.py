@@ -48,7 +48,7 @@ from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.record_copier import RecordCopier, with_files
 from shardprep.writer.run import make_dataset
 from shardprep.writer.workspace.files import Folders, replace_hint
-from shardprep.writer.workspace.find import workspace_of
+from shardprep.writer.workspace.states import workspace_of
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -40,7 +40,7 @@ from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.finalize import BuildResult, finalize_dataset
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.reuse import open_old_dataset
-from shardprep.writer.workspace.find import find_workspace
+from shardprep.writer.workspace.states import find_workspace
 
 ChunkRunner = Callable[[Encode, Iterable[ChunkTask], int, WorkerLimits], Iterable[EncodedChunk]]
 

@@ -29,7 +29,7 @@ from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.run import make_dataset
 from shardprep.writer.shard import ShardHead
-from shardprep.writer.workspace.find import workspace_of
+from shardprep.writer.workspace.states import workspace_of
 from tests.support.builders import Quiet, animals, write, zip_bytes
 from tests.writer.two_runs import Killed, Objects, Scenario, World, opened
 

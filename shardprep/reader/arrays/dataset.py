@@ -34,9 +34,8 @@ from shardprep.reader.config import (
 )
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder, middle_image
 from shardprep.reader.decode.targets import check_boxes, check_stacks, element_names, target_of
-from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.epoch import EpochOrder
-from shardprep.reader.order.global_batches import GlobalBatches
+from shardprep.reader.order.global_batches import BucketBatches, GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.subset import check_hosts, open_subset
 from shardprep.reader.selection.split_argument import AnySplit, Place, is_training

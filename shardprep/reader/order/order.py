@@ -18,7 +18,6 @@ import numpy as np
 
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
-from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.epoch import (
     EpochOrder,
     Lane,
@@ -28,7 +27,7 @@ from shardprep.reader.order.epoch import (
     StoredOrder,
     WeightedDraws,
 )
-from shardprep.reader.order.global_batches import GlobalBatches
+from shardprep.reader.order.global_batches import BucketBatches, GlobalBatches
 from shardprep.reader.order.mixed_draws import MixedDraws
 from shardprep.reader.order.permutation import key_of, mix
 from shardprep.reader.validators import Arguments, Number, Seed, short_repr, whole
