@@ -41,9 +41,7 @@ from shardprep.dataset.schema import (
     TARGET_IMAGE,
     Schema,
 )
-from shardprep.exporter import coco
-from shardprep.exporter.cells import cells_of, titles
-from shardprep.exporter.coco import mask_pixels
+from shardprep.exporter.cells import cells_of, coco_entry, mask_pixels, titles, write_coco
 from shardprep.exporter.file_names import folder_names
 from shardprep.exporter.samples import (
     FILE_COLUMNS,
@@ -114,7 +112,7 @@ def _write(
             rows.writerow(map(to_cell, _row(sample, path, place.split, schema)))
             if folders.document is not None and BOX_LABEL in schema.features:
                 named = path if folders.by_class else path.rpartition("/")[2]
-                line = json.dumps(coco.entry(sample, named, number), ensure_ascii=False)
+                line = json.dumps(coco_entry(sample, named, number), ensure_ascii=False)
                 entries.write(line.encode() + b"\n")
         entries.commit()
 
@@ -195,7 +193,7 @@ def _join(folders: FolderNames, export: Export) -> None:
             document.parent.mkdir(exist_ok=True)
             with DurableFile(document) as file:
                 lines, again = _lines(export, shards), _lines(export, shards)
-                coco.write_document(file.stream, lines, again, schema)
+                write_coco(file.stream, lines, again, schema)
                 file.commit()
 
 

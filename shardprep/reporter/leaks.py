@@ -21,7 +21,7 @@ from shardprep.dataset.leak_check import Leak, LeakSearch, RecordsSum
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import DatasetError, shown
 from shardprep.image.near_pairs import METHOD, changes, near_groups, near_pairs
-from shardprep.image.picture_hash import VERSION, Words, near_hashes, picture_hashes
+from shardprep.image.thumbnail import VERSION, Words, near_hashes, picture_hashes
 from shardprep.progress import Watch
 from shardprep.reporter.findings.copies import exact_copies, near_copies
 from shardprep.reporter.record_columns import Contents, read_contents

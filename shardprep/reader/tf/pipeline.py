@@ -48,11 +48,10 @@ from shardprep.reader.tf.decode import (
     from_memory,
     threads_are_faster,
 )
-from shardprep.reader.tf.finish import Finisher
+from shardprep.reader.tf.finish import Finisher, ahead, options_of, parallel_calls, untuned
 from shardprep.reader.tf.image_cache import Note, cache_of, memory_cache, small_twin, turn_of, twins
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
 from shardprep.reader.tf.records import Cursor, EpochTags, served, served_records
-from shardprep.reader.tf.tuning import ahead, options_of, parallel_calls, untuned
 
 # `fit` of Keras has shuffle=True by default, and warns that it ignores this for a tf.data.Dataset,
 # even if the dataset is shuffled already.
