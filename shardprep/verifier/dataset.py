@@ -39,7 +39,7 @@ from shardprep.verifier.shard import (
     check_in_worker,
     check_shard,
 )
-from shardprep.writer.workspace.repair_input import IntactShard
+from shardprep.writer.workspace.states import IntactShard
 
 if TYPE_CHECKING:
     import pyarrow as pa

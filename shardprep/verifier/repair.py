@@ -27,7 +27,7 @@ from shardprep.writer.plan.build_plan import recorded_recipe
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.remote import ObjectWorkspace
-from shardprep.writer.workspace.repair_input import DamagedDataset, foreign_files
+from shardprep.writer.workspace.states import DamagedDataset, foreign_files
 
 
 def repair_dataset(

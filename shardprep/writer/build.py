@@ -32,8 +32,7 @@ from shardprep.writer.reuse import OldDataset
 from shardprep.writer.run import make_dataset, make_shards
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
-from shardprep.writer.workspace.repair_input import DamagedDataset
-from shardprep.writer.workspace.states import Workspace, workspace_of
+from shardprep.writer.workspace.states import DamagedDataset, Workspace, workspace_of
 
 
 @dataclass(frozen=True, slots=True, repr=False)

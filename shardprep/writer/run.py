@@ -27,8 +27,7 @@ from shardprep.writer.plan.shard_plan import WHOLE, Part, ShardPlan
 from shardprep.writer.shard import done_receipt, read_receipt, write_skipped
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
-from shardprep.writer.workspace.repair_input import DamagedDataset, find_damage
-from shardprep.writer.workspace.states import Workspace
+from shardprep.writer.workspace.states import DamagedDataset, Workspace, find_damage
 
 _NUM_THREADS = 16
 _MOST_RETRIES = 3

@@ -30,8 +30,7 @@ from shardprep.reader.order.epoch import (
     usual_block_length,
 )
 from shardprep.reader.order.global_batches import GlobalBatches
-from shardprep.reader.order.mixed_draws import MixedDraws
-from shardprep.reader.order.order import Order
+from shardprep.reader.order.order import MixedDraws, Order
 from shardprep.reader.records.records import Places, Records, indexed
 from shardprep.reader.records.shards import LocalShards, RemoteShards, Shards
 from shardprep.reader.selection.split_argument import AnySplit, EvenSplit, Mix, numbers_of
