@@ -46,8 +46,7 @@ from shardprep.dataset.schema import (
     Schema,
 )
 from shardprep.errors import BuildError, OptionError, OptionName, RecipeError, some_of
-from shardprep.exporter.cells import TAKEN, VISIBLE, Role, titles
-from shardprep.exporter.file_names import file_names
+from shardprep.exporter.cells import TAKEN, VISIBLE, Role, file_names, titles
 from shardprep.exporter.samples import FILE_COLUMNS, PARTS, Export, Layout, read_samples
 from shardprep.progress import Watch
 from shardprep.storage.atomic_file import sync_folder, write_durably

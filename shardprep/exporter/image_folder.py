@@ -41,8 +41,14 @@ from shardprep.dataset.schema import (
     TARGET_IMAGE,
     Schema,
 )
-from shardprep.exporter.cells import cells_of, coco_entry, mask_pixels, titles, write_coco
-from shardprep.exporter.file_names import folder_names
+from shardprep.exporter.cells import (
+    cells_of,
+    coco_entry,
+    folder_names,
+    mask_pixels,
+    titles,
+    write_coco,
+)
 from shardprep.exporter.samples import (
     FILE_COLUMNS,
     PARTS,

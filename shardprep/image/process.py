@@ -23,6 +23,7 @@ from shardprep.image.decode import (
     decode,
     decode_deep,
     decode_ordinary,
+    is_cut,
     is_plain,
     open_image,
     recover,
@@ -36,7 +37,6 @@ from shardprep.image.png import OrdinaryPng, ordinary_png
 from shardprep.image.resample import Pixels, resize
 from shardprep.image.signatures import TEXT_BYTES, NotAnImageError, description, is_image
 from shardprep.image.spec import MAX_STORED_PIXELS, ImageSpec, fitted_size
-from shardprep.image.truncation import is_cut
 from shardprep.profiling import stage
 
 RejectionKind = Literal[
