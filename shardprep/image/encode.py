@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from functools import lru_cache
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shardprep.image.placement import Placement
+from shardprep.image.png import encoded_png
 from shardprep.image.resample import Deep, Pixels, resize_deep
 from shardprep.image.spec import ImageSpec
 from shardprep.profiling import stage
@@ -34,9 +34,7 @@ def encode(pixels: Pixels, original_format: str, spec: ImageSpec) -> bytes:
     if spec.format == "raw":
         return pixels.tobytes()
     if not is_jpeg:
-        out = io.BytesIO()
-        Image.fromarray(pixels).save(out, "PNG")
-        return out.getvalue()
+        return encoded_png(pixels)
     data: bytes = simplejpeg.encode_jpeg(
         np.ascontiguousarray(pixels), quality=spec.quality, colorsubsampling="420"
     )
@@ -70,6 +68,4 @@ def encode_deep(pixels: Deep, placement: Placement, spec: ImageSpec) -> bytes:
         canvas = np.full((*placement.size, 1), grey * 257, np.uint16)
         canvas[placement.inside] = pixels
         pixels = canvas
-    out = io.BytesIO()
-    Image.fromarray(pixels[:, :, 0]).save(out, "PNG")
-    return out.getvalue()
+    return encoded_png(pixels[:, :, 0])

@@ -244,16 +244,10 @@ def _counted(
             )
             tally.add(measured, name, here)
     skipped = with_status(table, item_table.SKIPPED)
-    known = sorted(manifest.totals.skipped, key=len, reverse=True)
-    reasons = Counter(_reason(text or "", known) for text in skipped["reason"].to_pylist())
+    texts = skipped["reason"].to_pylist()
+    reasons = Counter(manifest.totals.reason_of(text or "") for text in texts)
     counted = {"splits": tally.splits(manifest.labels.names), "totals": tally.totals(reasons)}
     return {**counted, **({"annotations": tally.annotations(schema)} if schema else {})}
-
-
-def _reason(text: str, known: list[str]) -> str:
-    """Return the known reason that a skipped input's `text` starts with, or else the whole text."""
-    matches = (reason for reason in known if text == reason or text.startswith(f"{reason}: "))
-    return next(matches, text)
 
 
 def differences(here: Any, expected: Any, path: str = "") -> Iterator[str]:

@@ -376,11 +376,6 @@ def _titles(manifests: Sequence[Manifest]) -> list[str]:
 
 def skipped_reasons(parent: Parent) -> list[tuple[str, str]]:
     """Return (reason, detail) of each skipped input; `totals` of the manifest has the reasons."""
-    known = sorted(parent.manifest.totals.skipped, key=len, reverse=True)
-    found = []
-    for stored in parent.skipped["reason"].to_pylist():
-        text = stored or ""
-        reasons = (one for one in known if text == one or text.startswith(f"{one}: "))
-        reason = next(reasons, text)
-        found.append((reason, text[len(reason) + 2 :]))
-    return found
+    texts = [text or "" for text in parent.skipped["reason"].to_pylist()]
+    reasons = map(parent.manifest.totals.reason_of, texts)
+    return [(one, text[len(one) + 2 :]) for one, text in zip(reasons, texts, strict=True)]
