@@ -26,7 +26,7 @@ from benchmarks.table import alone
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import load_schema
-from shardprep.processes.worker_process import WorkerLimits
+from shardprep.processes import WorkerLimits
 from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.source.byte_range import PlainExtent

@@ -255,7 +255,7 @@ def build(
         StorageError: object storage does not answer, or refuses a request.
     """
     from shardprep.machine import check_address_space
-    from shardprep.processes.worker_process import start_server
+    from shardprep.processes import start_server
     from shardprep.writer.engine import PRELOADED
 
     check_address_space()

@@ -31,7 +31,7 @@ from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.machine import usable_cores
-from shardprep.processes.worker_process import (
+from shardprep.processes import (
     SpawnedContext,
     die_with_parent,
     interrupts_blocked,

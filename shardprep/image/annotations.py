@@ -27,8 +27,7 @@ from shardprep.image.annotation_types import (
     Polygons,
     Segment,
 )
-from shardprep.image.boxes import Boxes, annotated_size, size_of_boxes
-from shardprep.image.keypoints import PlacedPoints, place_points
+from shardprep.image.boxes import Boxes, PlacedPoints, annotated_size, place_points, size_of_boxes
 from shardprep.image.masks import (
     MaskError,
     MaskFiles,

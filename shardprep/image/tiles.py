@@ -23,8 +23,7 @@ from shardprep.image.annotation_types import (
     Points,
 )
 from shardprep.image.annotations import Scene, lost_points, numbered
-from shardprep.image.boxes import Boxes, Flags, are_cut_away, size_of_boxes
-from shardprep.image.keypoints import PlacedPoints
+from shardprep.image.boxes import Boxes, Flags, PlacedPoints, are_cut_away, size_of_boxes
 from shardprep.image.placement import Labels
 from shardprep.image.png import encoded_png
 from shardprep.image.rasterize import Columns, runs_of

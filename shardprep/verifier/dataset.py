@@ -25,7 +25,7 @@ from shardprep.dataset.locate import DatasetFiles, unfinished_error
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
 from shardprep.errors import DatasetError, OptionName
-from shardprep.processes.worker_process import SpawnedContext, interrupts_blocked
+from shardprep.processes import SpawnedContext, interrupts_blocked
 from shardprep.progress import Watch
 from shardprep.verifier.documents import CheckedDocuments, index_problem, read_document
 from shardprep.verifier.examples import ExampleCheck

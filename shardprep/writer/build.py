@@ -17,7 +17,7 @@ from shardprep.dataset.card import Card
 from shardprep.dataset.item_table import columns_for
 from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, SourceError
-from shardprep.processes.worker_process import WorkerLimits
+from shardprep.processes import WorkerLimits
 from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe
 from shardprep.writer.chunk import Encode

@@ -21,7 +21,7 @@ from PIL import Image
 from shardprep.api.arguments import part_of
 from shardprep.api.sample_archive import write_sample
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.processes.worker_process import WorkerLimits
+from shardprep.processes import WorkerLimits
 from shardprep.progress import Unit, Watch
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from shardprep.dataset.locate import locate
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
-from shardprep.processes.worker_process import WorkerLimits
+from shardprep.processes import WorkerLimits
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage import lock
 from shardprep.storage.folder import LocalFolder

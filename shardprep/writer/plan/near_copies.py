@@ -25,7 +25,7 @@ from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.image.thumbnail import LEAST_SIDE, THUMBNAIL, thumbnail
 from shardprep.machine import usable_cores
-from shardprep.processes.worker_process import WorkerLimits
+from shardprep.processes import WorkerLimits
 from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped

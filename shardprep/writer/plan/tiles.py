@@ -36,7 +36,7 @@ from shardprep.image.spec import ImageSpec
 from shardprep.image.tiff import TIFF_STARTS, TiffBands, needs_bands
 from shardprep.image.tiles import ObjectCutter, Window, windows
 from shardprep.machine import usable_cores
-from shardprep.processes.worker_process import WorkerLimits
+from shardprep.processes import WorkerLimits
 from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.byte_range import MemberError, PlainExtent, RefusedExtent, ZipExtent
