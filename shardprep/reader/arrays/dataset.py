@@ -404,7 +404,7 @@ class Dataset:
             drop = options.drop_remainder
             within = BucketBatches(tuple(options.buckets), of_bucket, size, drop, shuffle)
         elif options.weights is not None:
-            from shardprep.reader.selection.weights import weighted_draws  # imports pyarrow
+            from shardprep.reader.selection.query import weighted_draws  # imports pyarrow
 
             numbers = records.places.numbers(datasets.only.manifest)
             within = weighted_draws(_BATCHES, options.weights, numbers, datasets.only)

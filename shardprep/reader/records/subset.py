@@ -283,7 +283,7 @@ def open_request(request: Request) -> Subset:
     size = (request.batch_size or 1) * config.replicas * num_hosts
     within: EpochOrder
     if request.weights is not None:
-        from shardprep.reader.selection.weights import weighted_draws  # imports pyarrow
+        from shardprep.reader.selection.query import weighted_draws  # imports pyarrow
 
         within = weighted_draws("reader", request.weights, numbers[0], datasets.only)
     elif request.window or config.service:
