@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Measure, Row, run
 from benchmarks.table import alone
-from shardprep.api.progress import Watch
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import load_schema
-from shardprep.processes.worker_process import WorkerLimits
-from shardprep.progress import Watcher
+from shardprep.processes import WorkerLimits
+from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.source.byte_range import PlainExtent
 from shardprep.writer.chunk import EncodedChunk, Outcome
@@ -37,7 +36,7 @@ from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.plan.build_plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.shard_plan import plan_shards
 from shardprep.writer.run import make_dataset
-from shardprep.writer.workspace.find import workspace_of
+from shardprep.writer.workspace.states import workspace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -142,7 +141,7 @@ class _Simulated:
     work = "encoding"
     fingerprint = Fingerprint(inputs={}, options={"seed": 0}, versions={})
 
-    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watch) -> BuildPlan:
         del scratch, watcher
         return self.planned
 
@@ -155,7 +154,7 @@ class _Simulated:
         plan: BuildPlan,
         shards: Sequence[ShardPlan],
         on_progress: OnProgress,
-        watcher: Watcher,
+        watcher: Watch,
     ) -> None:
         del watcher
         job = ShardJob(folders, _Wait(), WorkerLimits.of(60, 10**8), plan.num_items, _RECORD_BYTES)

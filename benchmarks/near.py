@@ -24,7 +24,6 @@ from benchmarks.changes import CHANGES, changed
 from benchmarks.measure import Measure, Row, shardprep
 from benchmarks.memory import high_water
 from benchmarks.table import alone
-from shardprep.api.progress import Watch
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.image.decode import stored_pixels
 from shardprep.image.near_candidates import turned
@@ -32,6 +31,7 @@ from shardprep.image.near_pairs import Pairs, Thumbnails, near_pairs
 from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.image.thumbnail import LEAST_SIDE, THUMBNAIL, thumbnail
+from shardprep.progress import Watch
 from shardprep.reporter.pixels import measured, sharpness, tile
 from shardprep.reporter.report import make_report
 from shardprep.reporter.report_data import ReportOptions

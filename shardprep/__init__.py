@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from shardprep import reader
     from shardprep.api.builds import build, finalize, init, repack, sample
     from shardprep.api.checks import diff, leaks, repair, verify
-    from shardprep.api.progress import Progress
     from shardprep.api.reports import bench, inspect, report, view
     from shardprep.api.transfers import download, export, fetch, upload
+    from shardprep.progress import Progress
     from shardprep.writer.finalize import TooManyRejectedError
 
     __version__: str
@@ -89,7 +89,7 @@ __all__ = [
     "view",
 ]
 _CLASS_MODULES = {
-    "Progress": "shardprep.api.progress",
+    "Progress": "shardprep.progress",
     "TooManyRejectedError": "shardprep.writer.finalize",
 }
 

@@ -23,7 +23,7 @@ from shardprep.api import sample_archive
 from shardprep.api.sample_archive import write_sample
 from shardprep.catalog import patterns
 from shardprep.errors import name_options_as_flags
-from shardprep.processes.worker_process import ForkedContext
+from shardprep.processes import ForkedContext
 from shardprep.storage import store
 from shardprep.writer.engine import PRELOADED
 from tests.source.ordeal import Ordeal, made

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardprep.api.progress import Watch
 from shardprep.errors import (
     DatasetError,
     OptionError,
@@ -21,6 +20,7 @@ from shardprep.errors import (
     ShardprepError,
     some_of,
 )
+from shardprep.progress import Watch
 from shardprep.recipe.document import RECIPE_FILE
 from shardprep.recipe.options import RUN_OPTIONS, Option
 from shardprep.recipe.values import read_number
@@ -174,7 +174,7 @@ def unfinished(dataset: str | Path | None) -> Workspace:
     `tfrecords`, or the only dataset if no build is unfinished.
     """
     from shardprep.writer.workspace import states
-    from shardprep.writer.workspace.find import find_workspace, refuse_other_parts, workspace_of
+    from shardprep.writer.workspace.states import find_workspace, refuse_other_parts, workspace_of
 
     recipe = _recipe_here() if dataset is None else None
     if recipe is None:
@@ -193,7 +193,7 @@ def repair_source(location: str, source: str | None) -> str:
     from shardprep.recipe.recipe import make_recipe
 
     if source is None and "source" in _keys_here():
-        from shardprep.writer.workspace.find import workspace_of
+        from shardprep.writer.workspace.states import workspace_of
 
         recipe = make_recipe(_keys_here(), RECIPE_FILE)
         is_same = _is_same(workspace_of(recipe).location, location)

@@ -26,17 +26,11 @@ from shardprep.api.arguments import (
     unfinished,
 )
 from shardprep.api.display import watched
-from shardprep.api.progress import Show, Watch
 from shardprep.dataset.card import Card
 from shardprep.errors import OptionName, RecipeError
+from shardprep.progress import Show, Watch
 from shardprep.recipe.document import RECIPE_FILE
-from shardprep.recipe.options import (
-    ARGUMENTS,
-    BUILD_OPTIONS,
-    RUN_OPTIONS,
-    Option,
-    RunOptions,
-)
+from shardprep.recipe.options import ARGUMENTS, BUILD_OPTIONS, RUN_OPTIONS, Option, RunOptions
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import local_path
 
@@ -261,7 +255,7 @@ def build(
         StorageError: object storage does not answer, or refuses a request.
     """
     from shardprep.machine import check_address_space
-    from shardprep.processes.worker_process import start_server
+    from shardprep.processes import start_server
     from shardprep.writer.engine import PRELOADED
 
     check_address_space()

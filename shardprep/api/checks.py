@@ -17,8 +17,8 @@ from shardprep.api.arguments import (
     repair_source,
 )
 from shardprep.api.display import watched
-from shardprep.api.progress import Show, Watch
 from shardprep.errors import DatasetError, OptionName, RecipeError
+from shardprep.progress import Show, Watch
 from shardprep.recipe.options import ARGUMENTS, DATASET, RUN_OPTIONS, Option
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-from shardprep.api.progress import Progress, Show, Watch
 from shardprep.errors import printable
+from shardprep.progress import Progress, Show, Watch
 
 if TYPE_CHECKING:
     from rich import progress as rich

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from shardprep.api.arguments import answering, dataset_at, local_source, number
 from shardprep.api.display import watched
-from shardprep.api.progress import Show, Watch
 from shardprep.errors import DatasetError, OptionName, RecipeError, SourceError
+from shardprep.progress import Show, Watch
 from shardprep.recipe.options import BUILD_DEFAULTS, DATASET, MAX_SEED, RUN_OPTIONS, Option
 from shardprep.storage.url import is_url, local_path
 

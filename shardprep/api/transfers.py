@@ -7,18 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from shardprep.api.arguments import (
-    answering,
-    dataset_at,
-    downloaded,
-    num_workers,
-    number,
-    selected,
-)
+from shardprep.api.arguments import answering, dataset_at, downloaded, num_workers, number, selected
 from shardprep.api.display import watched
-from shardprep.api.progress import Show, Watch
 from shardprep.dataset.card import Card
 from shardprep.errors import DatasetError, OptionName, RecipeError, some_of
+from shardprep.progress import Show, Watch
 from shardprep.recipe.options import ARGUMENTS, DATASET, RUN_OPTIONS, Option
 from shardprep.storage.url import ObjectUrl, is_url, local_path
 

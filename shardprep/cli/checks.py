@@ -94,13 +94,12 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
 
 
 def _print_leaks(terminal: Terminal, found: LeakSearch) -> None:
-    for i, leak in enumerate(found.leaks[:_SHOWN]):
+    lines = []
+    for leak in found.leaks[:_SHOWN]:
         facts = zip(leak.keys, leak.splits, leak.changes, strict=True)
         images = some_of([f"{key} ({', '.join(filter(None, more))})" for key, *more in facts])
-        terminal.entry("" if i else "leaks", f"{leak.kind}: {images}")
-    if found.leaks[_SHOWN:]:
-        more = f"and {len(found.leaks) - _SHOWN:,} more; --json lists them all"
-        terminal.entry("", more, style="dim")
+        lines.append(f"{leak.kind}: {images}")
+    terminal.entries("leaks", lines, len(found.leaks))
     if found.num_scenes:
         groups = counted(found.num_scenes, "group")
         text = f"{groups} of images of one scene in several splits; they are not copies"
@@ -132,13 +131,8 @@ def _print_problems(terminal: Terminal, verification: Verification) -> None:
     terminal.print(table)
     # Outside a terminal, each line starts with its kind, so that grep finds it.
     for kind, found in by_kind.items():
-        for i, problem in enumerate(found[:_SHOWN]):
-            terminal.entry(
-                kind if i == 0 or not terminal.is_terminal else "", _problem_line(problem)
-            )
-        if found[_SHOWN:]:
-            more = f"and {len(found) - _SHOWN:,} more; --json lists them all"
-            terminal.entry("", more, style="dim")
+        lines = [_problem_line(problem) for problem in found[:_SHOWN]]
+        terminal.entries(kind, lines, len(found), many=not terminal.is_terminal)
 
 
 def _problem_line(problem: Problem) -> str:
@@ -182,9 +176,7 @@ def _print_overlap(terminal: Terminal, found: Overlap) -> None:
     for one in found.shared[:_SHOWN]:
         copy = ", ".join(filter(None, (one.copy_split, one.change)))
         terminal.entry(one.kind, f"{one.key} ({one.split}) is {one.copy} ({copy})")
-    if found.shared[_SHOWN:]:
-        more = f"and {len(found.shared) - _SHOWN:,} more; --json lists them all"
-        terminal.entry("", more, style="dim")
+    terminal.more(len(found.shared) - _SHOWN)
     images = counted(found.num_first, "image")
     terminal.notice(
         f"{len(found.shared):,} of {images} have a copy among {found.num_second:,}",
@@ -218,9 +210,8 @@ def _print_difference(terminal: Terminal, found: Difference) -> None:
         if names := getattr(found, name):
             verb = name.removeprefix("classes_")
             terminal.entry("classes", f"{verb}: {', '.join(names)}")
-    for title, lines in (("features", found.features), ("recipe", found.recipe)):
-        for i, line in enumerate(lines):
-            terminal.entry("" if i else title, line)
+    terminal.entries("features", found.features)
+    terminal.entries("recipe", found.recipe)
     records = f"{counted(found.num_before, 'record')} before, {found.num_after:,} after"
     verdict = (
         "the same records" if found.is_equal else f"{counted(found.num_same, 'item')} unchanged"
@@ -242,11 +233,8 @@ def _print_changes(terminal: Terminal, found: Difference) -> None:
             table.add_row(kind, f"{number:,}", MEANINGS[kind])
         terminal.print(table)
     for kind, number in kinds.items():
-        for i, change in enumerate(found.some(kind, _SHOWN_CHANGES)):
-            terminal.entry(kind if i == 0 else "", _change_line(change))
-        if number > _SHOWN_CHANGES:
-            more = f"and {number - _SHOWN_CHANGES:,} more; --json lists them all"
-            terminal.entry("", more, style="dim")
+        lines = [_change_line(change) for change in found.some(kind, _SHOWN_CHANGES)]
+        terminal.entries(kind, lines, number)
 
 
 def _change_line(change: ItemChange) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -60,6 +60,18 @@ class Terminal(Console):
             head = f"{title:<{_TITLE_CELLS - 1}} "
             self.print(Text.assemble((head, "bold"), (line, style)), soft_wrap=True)
             title = ""
+
+    def entries(
+        self, title: str, lines: Sequence[str], number: int = 0, *, many: bool = False
+    ) -> None:
+        """Print lines with one title, or each with it if `many`; say how many of `number` lack."""
+        for i, line in enumerate(lines):
+            self.entry(title if many or not i else "", line)
+        self.more(number - len(lines))
+
+    def more(self, number: int) -> None:
+        if number > 0:
+            self.entry("", f"and {number:,} more; --json lists them all", style="dim")
 
 
 def plain_table(*titles: str, left: Collection[str] = ("",)) -> Table:

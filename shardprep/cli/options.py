@@ -24,13 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from shardprep.api import COMMANDS
 from shardprep.cli.streams import console, start_logging
-from shardprep.recipe.options import (
-    ARGUMENTS,
-    BUILD_DEFAULTS,
-    BUILD_OPTIONS,
-    RUN_OPTIONS,
-    Option,
-)
+from shardprep.recipe.options import ARGUMENTS, BUILD_DEFAULTS, BUILD_OPTIONS, RUN_OPTIONS, Option
 
 _FIRST = {
     *("source", "out", "name", "shards", "size", "labels", "boxes", "masks", "split", "group"),

@@ -64,8 +64,7 @@ def inspect(call: Call, *, as_json: bool) -> None:
 
     terminal = console()
     print_facts(terminal, facts)
-    for i, finding in enumerate(facts.findings):
-        terminal.entry("" if i else "findings", finding)
+    terminal.entries("findings", facts.findings)
 
 
 def report(

@@ -27,7 +27,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE, Manifest, Shard, load_mani
 from shardprep.dataset.remote_files import RemoteFiles, is_document
 from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import BuildError, DatasetError, OptionName
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.storage.atomic_file import DurableFile, sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.regular_file import sha256_of
@@ -68,7 +68,7 @@ def fetch_dataset(
     to: Path,
     *,
     num_threads: int,
-    watcher: Watcher,
+    watcher: Watch,
     check: bool = False,
     damaged: bool = False,
 ) -> Fetched:
@@ -109,7 +109,7 @@ class _FetchedFiles:
     remote: RemoteFiles
     manifest: Manifest
     folder: DatasetFolder
-    watcher: Watcher
+    watcher: Watch
     skips_damaged: bool
     got: list[str] = field(default_factory=list)
     """Names of complete files in the working folder."""

@@ -106,6 +106,11 @@ class RecordsSum:
         return f"{self._sum % _MODULUS:064x}"
 
 
+def kept_rank(split: str) -> int:
+    """Return the preference for the copy in a split as the one to keep; 0 is kept first."""
+    return {"validation": 1, "train": 2}.get(split, 0)
+
+
 class Leak(NamedTuple):
     """Copies of one image in several splits."""
 

@@ -72,6 +72,11 @@ class Totals(Document):
     num_bytes: Count
     """Size in bytes of all shards."""
 
+    def reason_of(self, text: str) -> str:
+        """Return the reason in `skipped` that a text of the item table starts with, or else all."""
+        known = (one for one in self.skipped if text == one or text.startswith(f"{one}: "))
+        return max(known, key=len, default=text)
+
 
 class Labels(Document):
     """The class names, and the rule that gave the images their labels."""

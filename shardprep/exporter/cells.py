@@ -1,12 +1,32 @@
-"""The values of an image by column: in `labels.csv`, and in the JSON of WebDataset."""
+"""What an export makes of an image: its columns, its annotations as COCO's, and its file name.
+
+Columns are in `labels.csv` and in the JSON of WebDataset. COCO's objects are in pixels, and its
+classes count from 1: https://cocodataset.org/#format-data. A document is written entry by entry, to
+save memory.
+
+A file name is safe on any file system, readable if possible, and unique in a split. It is the last
+part of a key without its suffix. If two names of one split would be equal or any name too long, all
+names are whole keys. Names that are still equal or too long end in `~` and a hash of the key. No
+other name contains `~`, so no key can be made to get the name of another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+import hashlib
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.dataset.schema import (
+    BOX_LABEL,
     CLASS_PREFIX,
+    KEYPOINTS,
     LABEL,
     LABELS,
     POINTS,
@@ -14,8 +34,109 @@ from shardprep.dataset.schema import (
     UNLABELLED,
     Schema,
 )
-from shardprep.exporter.coco import pixel_points
-from shardprep.exporter.samples import ExportSample, table_columns
+from shardprep.errors import RecordError
+from shardprep.exporter.samples import ExportSample, Keypoints, table_columns
+
+_DIGITS = 4
+"""Decimal places of pixel coordinates. Float32 boxes of a large image are not more precise."""
+
+
+def pixel_boxes(sample: ExportSample) -> list[list[float]]:
+    """Return the boxes of a sample in pixels: left, top, width and height."""
+    height, width = sample.size
+    boxes = [
+        (left * width, top * height, (right - left) * width, (bottom - top) * height)
+        for top, left, bottom, right in sample.objects.boxes
+    ]
+    return [[round(one, _DIGITS) for one in box] for box in boxes]
+
+
+def pixel_points(sample: ExportSample, keypoints: Keypoints) -> list[float]:
+    """Return keypoints as COCO's list: x and y in pixels and visibility of each in turn."""
+    height, width = sample.size
+    places = ((x * width, y * height, visible) for y, x, visible in keypoints)
+    return [round(one, _DIGITS) for place in places for one in place]
+
+
+def mask_pixels(sample: ExportSample) -> Iterator[NDArray[np.uint8]]:
+    """Yield the mask of each object, uint8[height, width] of 0 and 1."""
+    from shardprep.dataset.stored_size import open_stored
+
+    for i, mask in enumerate(sample.objects.masks):
+        try:
+            with open_stored(mask, "PNG") as image:
+                yield np.asfortranarray(np.asarray(image) != 0, np.uint8)
+        except Exception as error:  # decoders raise anything
+            what = f"the mask of object {i} cannot be decoded"
+            raise RecordError(sample.key, what, "run `shardprep verify --decode`") from error
+
+
+def run_lengths(sample: ExportSample) -> list[dict[str, Any]]:
+    """Return the masks of the objects as COCO's compressed run lengths."""
+    if not sample.objects.masks:
+        return []
+    from pycocotools import mask as coco
+
+    encoded = map(coco.encode, mask_pixels(sample))
+    return [{"size": [*one["size"]], "counts": one["counts"].decode()} for one in encoded]
+
+
+def coco_entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str, Any]:
+    """Return COCO's `image` of a sample and its `annotations`, which get their `id` later."""
+    from pycocotools import mask as coco
+
+    height, width = sample.size
+    image = {"id": image_id, "file_name": file_name, "width": width, "height": height}
+    boxes, crowds, masks = pixel_boxes(sample), sample.objects.crowds, run_lengths(sample)
+    keypoints = [
+        {
+            "keypoints": pixel_points(sample, one),
+            "num_keypoints": sum(visible > 0 for _, _, visible in one),
+        }
+        for one in sample.objects.keypoints
+    ]
+    annotations = [
+        {
+            "image_id": image_id,
+            "category_id": label + 1,
+            "bbox": box,
+            "area": int(coco.area(masks[i])) if masks else box[2] * box[3],
+            "iscrowd": crowds[i] if crowds else 0,
+            "segmentation": masks[i] if masks else [],
+            **(keypoints[i] if keypoints else {}),
+        }
+        for i, (box, label) in enumerate(zip(boxes, sample.objects.labels, strict=True))
+    ]
+    return {"image": image, "annotations": annotations}
+
+
+def write_coco(
+    file: BinaryIO, lines: Iterable[bytes], again: Iterable[bytes], schema: Schema
+) -> None:
+    """Write a split's document. `lines` and `again` yield the same entries, for two passes."""
+    more = {}
+    if KEYPOINTS in schema.features:
+        feature = schema.features[KEYPOINTS]
+        edges = [[one + 1, other + 1] for one, other in feature.edges]
+        more = {"keypoints": feature.points, "skeleton": edges}
+    classes = schema.features[BOX_LABEL].labels
+    categories = [{"id": i + 1, "name": name, **more} for i, name in enumerate(classes)]
+    file.write(b'{"categories": ' + _json(categories) + b',\n"images": [')
+    for i, line in enumerate(lines):
+        image = _json(json.loads(line)["image"])
+        file.write((b",\n" if i else b"\n") + image)
+    file.write(b'],\n"annotations": [')
+    number = 0
+    for line in again:
+        for annotation in json.loads(line)["annotations"]:
+            number += 1
+            file.write((b",\n" if number > 1 else b"\n") + _json({"id": number, **annotation}))
+    file.write(b"]}\n")
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+
 
 Role = Literal["target", "number", "points", "column"]
 """What a build reads of a column: the target, nothing (a class index), keypoints, or a feature."""
@@ -89,3 +210,64 @@ def cells_of(sample: ExportSample, schema: Schema) -> list[object]:
 
 def _name(label: int, names: Sequence[str]) -> str | None:
     return None if label == UNLABELLED else names[label]
+
+
+_UNSAFE = re.compile(r"[^\w+=@,.-]|^[.-]")
+"""Characters that become `_`: special in shells or on Windows, or a leading dot or hyphen."""
+_MOST_BYTES = 120
+"""Maximum bytes of a name without hash and suffix; file systems allow 255 in total."""
+_HASH_DIGITS = 32
+
+
+def file_names(keys: Sequence[str], scopes: Sequence[str], *, dots: bool = True) -> list[str]:
+    """Return a file name without suffix for each key, unique in its scope, ignoring case."""
+    stems = [_without_suffix(key) for key in keys]
+    names = [_readable(stem.rpartition("/")[2], dots=dots) for stem in stems]
+    if not _repeated(names, scopes) and not any(_is_long(name) for name in names):
+        return names
+    names = [_readable(stem.replace("/", "__"), dots=dots) for stem in stems]
+    return _distinct(names, keys, scopes)
+
+
+def folder_names(texts: Sequence[str]) -> list[str]:
+    """Return a unique folder name for each text, such as a class name. The texts must differ."""
+    return _distinct([_readable(text, dots=True) for text in texts], texts, [""] * len(texts))
+
+
+def _without_suffix(key: str) -> str:
+    start = key.rfind("/") + 1
+    dot = key.rfind(".", start)
+    return key[:dot] if start < dot < len(key) - 1 else key
+
+
+def _readable(text: str, *, dots: bool) -> str:
+    if text.isascii() and text.isalnum():  # such as a number: three times as fast
+        return text
+    name = _UNSAFE.sub("_", unicodedata.normalize("NFC", text)) or "_"
+    return name if dots else name.replace(".", "_")
+
+
+def _is_long(name: str) -> bool:
+    return len(name.encode()) > _MOST_BYTES
+
+
+def _repeated(names: Iterable[str], scopes: Sequence[str]) -> set[int]:
+    """Return the hash of each pair of scope and name that occurs twice, ignoring case."""
+    counts = Counter(
+        hash((scope, name.casefold())) for name, scope in zip(names, scopes, strict=True)
+    )
+    return {one for one, count in counts.items() if count > 1}
+
+
+def _distinct(names: Sequence[str], texts: Sequence[str], scopes: Sequence[str]) -> list[str]:
+    """Return the names; repeated and too long ones end in a hash of their text."""
+    repeated = _repeated(names, scopes)
+    distinct = []
+    for name, text, scope in zip(names, texts, scopes, strict=True):
+        if hash((scope, name.casefold())) in repeated or _is_long(name):
+            digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+            short = name.encode()[:_MOST_BYTES].decode(errors="ignore")
+            distinct.append(f"{short}~{digest[:_HASH_DIGITS]}")
+        else:
+            distinct.append(name)
+    return distinct

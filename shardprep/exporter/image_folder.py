@@ -7,9 +7,11 @@ images of the split, as torchvision's CocoDetection and pycocotools expect.
 `yolo` has `images/train/name.jpg`, `labels/train/name.txt` and `data.yaml`, as Ultralytics reads
 them (https://docs.ultralytics.com/datasets/detect/). A label file has a line for each object: its
 class from 0, then the centre, width and height of its box as shares of the image, or the corners of
-its mask. Images without objects have an empty file. YOLO has no notation for crowds: they are left
-out, and the table has their number. A shard counts as written when its part of the table exists.
-This part is written after the images are on the disk. The parts are joined at the end.
+its mask. Such a polygon runs along edges of pixels, so that drawing it gives the mask again. Parts
+and holes of a mask are joined by lines that the polygon follows there and back. Images without
+objects have an empty file. YOLO has no notation for crowds: they are left out, and the table has
+their number. A shard counts as written when its part of the table exists. This part is written
+after the images are on the disk. The parts are joined at the end.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.dataset.card import to_cell
 from shardprep.dataset.schema import (
@@ -35,10 +41,14 @@ from shardprep.dataset.schema import (
     TARGET_IMAGE,
     Schema,
 )
-from shardprep.exporter import coco
-from shardprep.exporter.cells import cells_of, titles
-from shardprep.exporter.file_names import folder_names
-from shardprep.exporter.outlines import outlines
+from shardprep.exporter.cells import (
+    cells_of,
+    coco_entry,
+    folder_names,
+    mask_pixels,
+    titles,
+    write_coco,
+)
 from shardprep.exporter.samples import (
     FILE_COLUMNS,
     PARTS,
@@ -108,7 +118,7 @@ def _write(
             rows.writerow(map(to_cell, _row(sample, path, place.split, schema)))
             if folders.document is not None and BOX_LABEL in schema.features:
                 named = path if folders.by_class else path.rpartition("/")[2]
-                line = json.dumps(coco.entry(sample, named, number), ensure_ascii=False)
+                line = json.dumps(coco_entry(sample, named, number), ensure_ascii=False)
                 entries.write(line.encode() + b"\n")
         entries.commit()
 
@@ -189,7 +199,7 @@ def _join(folders: FolderNames, export: Export) -> None:
             document.parent.mkdir(exist_ok=True)
             with DurableFile(document) as file:
                 lines, again = _lines(export, shards), _lines(export, shards)
-                coco.write_document(file.stream, lines, again, schema)
+                write_coco(file.stream, lines, again, schema)
                 file.commit()
 
 
@@ -267,3 +277,54 @@ WRITERS = {
     ),
     "yolo": Layout(_write_yolo, _part, _describe_yolo, 16 * 1024, needs_boxes=True),
 }
+
+
+def outlines(sample: ExportSample) -> list[list[float]]:
+    """Return x and y in turn of the corners of each mask, as shares of the sides.
+
+    An object without pixels gets the corners of its box.
+    """
+    height, width = sample.size
+    found = []
+    for pixels, (top, left, bottom, right) in zip(
+        mask_pixels(sample), sample.objects.boxes, strict=True
+    ):
+        corners = (_corners(pixels) / (width, height)).ravel().tolist()
+        found.append(corners or [left, top, right, top, right, bottom, left, bottom])
+    return found
+
+
+def _corners(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the corners of a polygon that encloses the pixels, int64[n, 2]: x and y."""
+    padded = np.pad(pixels, 1)
+    parts = padded[:-1, :-1], padded[:-1, 1:], padded[1:, :-1], padded[1:, 1:]
+    is_corner = np.bitwise_xor.reduce(parts)
+    are_two = (parts[0] == parts[3]) & (parts[1] == parts[2]) & (parts[0] != parts[1])
+    y, x = np.nonzero(numbers := is_corner + 2 * are_two)
+    corners = np.repeat(np.stack([x, y], 1), numbers[y, x], 0)
+    rings = _rings(corners)
+    closed = itertools.chain.from_iterable((*ring, ring[0]) for ring in rings)
+    back = (ring[0] for ring in rings[-2::-1])
+    places = [*closed, *back]
+    places += places[:1] * (len(places) % 3 == 2)  # or its numbers could be a box and keypoints
+    return corners[places]
+
+
+def _rings(corners: NDArray[Any]) -> list[list[int]]:
+    """Return the corners of each ring, by their number.
+
+    In each row, two corners in turn are the ends of an edge, and so in each column.
+    """
+    order = np.lexsort((corners[:, 1], corners[:, 0])).reshape(-1, 2)
+    ends = np.empty(len(corners), np.int64)
+    ends[order] = order[:, ::-1]
+    above, is_seen, rings = ends.tolist(), bytearray(len(corners)), []
+    for first in range(0, len(corners), 2):
+        ring, at = list[int](), first
+        while not is_seen[at]:
+            ring += (at, at ^ 1)
+            is_seen[at] = is_seen[at ^ 1] = True
+            at = above[at ^ 1]
+        if ring:
+            rings.append(ring)
+    return rings

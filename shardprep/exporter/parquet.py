@@ -29,8 +29,16 @@ from shardprep.dataset.schema import (
     Feature,
     Schema,
 )
-from shardprep.exporter.cells import TAKEN, VISIBLE, Role, point_cells, titles
-from shardprep.exporter.coco import pixel_boxes, pixel_points, run_lengths
+from shardprep.exporter.cells import (
+    TAKEN,
+    VISIBLE,
+    Role,
+    pixel_boxes,
+    pixel_points,
+    point_cells,
+    run_lengths,
+    titles,
+)
 from shardprep.exporter.croissant import CROISSANT_FILE, IMAGE, parquet_croissant
 from shardprep.exporter.samples import (
     Buffer,

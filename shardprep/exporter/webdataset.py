@@ -26,8 +26,7 @@ from shardprep.dataset.schema import (
     TEXT,
     Schema,
 )
-from shardprep.exporter.cells import TAKEN, cells_of, titles
-from shardprep.exporter.coco import run_lengths
+from shardprep.exporter.cells import TAKEN, cells_of, run_lengths, titles
 from shardprep.exporter.samples import Buffer, Export, ExportSample, Layout, ShardPlace, Target
 from shardprep.storage.atomic_file import DurableFile
 

@@ -27,18 +27,17 @@ from shardprep.image.annotation_types import (
     Polygons,
     Segment,
 )
-from shardprep.image.boxes import Boxes, annotated_size, size_of_boxes
-from shardprep.image.keypoints import PlacedPoints, place_points
+from shardprep.image.boxes import Boxes, PlacedPoints, annotated_size, place_points, size_of_boxes
 from shardprep.image.masks import (
     MaskError,
     MaskFiles,
-    encode_mask,
     fault_of,
     segment_classes,
     size_mismatch,
     value_counts,
 )
 from shardprep.image.placement import Labels, Placement
+from shardprep.image.png import encoded_png
 from shardprep.image.process import Rejection
 from shardprep.image.rasterize import Columns, Drawable, columns_of, outline_mask
 
@@ -159,7 +158,7 @@ class Scene:
             classes = self.class_mask(dropped)
             counts = value_counts(classes)
             pixels = {label: int(counts[label]) for label in np.flatnonzero(counts).tolist()}
-            mask = encode_mask(classes)
+            mask = encoded_png(classes)
         has_masks = spec.masks == "instances"
         objects, shares = self._objects() if spec.has_objects else (Boxes.unplaced(()), _NONE)
         kept = objects.kept
@@ -331,7 +330,7 @@ class Scene:
 
     def _draw(self, i: int, mask: Labels, frame: Frame) -> None:
         stored = self.placement.mask(mask, frame, 0)
-        self.masks[i] = encode_mask(stored) if stored.any() else b""
+        self.masks[i] = encoded_png(stored) if stored.any() else b""
 
     def class_mask(self, dropped: Counter[str]) -> Labels:
         """Return the class of each stored pixel; where objects or files overlap, the last one."""

@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from PIL import Image, ImageCms
 
-from shardprep.image.resample import Deep, Pixels
+from shardprep.image.resample import Deep, Pixels, flattened
 from shardprep.image.spec import DepthRange, ImageSpec
-from shardprep.image.transparency import flattened
 
 _TILE_PIXELS: Final = 1 << 18
 _MODES = {

@@ -125,13 +125,6 @@ def value_counts(pixels: Labels) -> NDArray[np.int64]:
     return counts
 
 
-def encode_mask(pixels: Labels) -> bytes:
-    """Return a grey PNG with these values of 8 or 16 bits."""
-    out = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(out, "PNG")
-    return out.getvalue()
-
-
 def segment_classes(
     ids: NDArray[np.uint32], classes: Mapping[int, int], spec: AnnotationSpec
 ) -> Labels:

@@ -1,4 +1,4 @@
-"""Decode ordinary PNG files faster than Pillow, which decodes all others.
+"""Decode ordinary PNG files faster than Pillow, which decodes all others; encode arrays as PNG.
 
 An ordinary file is not interlaced and has nothing that changes its pixels: no EXIF, no profile, no
 animation. It has 8 bits per value, or 16 in the stacks and masks that a dataset stores. ISA-L
@@ -9,6 +9,7 @@ this extension, no file counts as ordinary.
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import struct
 import sys
@@ -18,9 +19,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.image.resample import Pixels
+from shardprep.image.resample import Pixels, _pixels, flattened
 from shardprep.image.spec import MAX_STORED_PIXELS
-from shardprep.image.transparency import _pixels, flattened
 from shardprep.profiling import stage
 
 _inflater: Any
@@ -210,3 +210,12 @@ def _inflated(compressed: list[_Chunk], num_bytes: int) -> bytes:
     if len(data) != num_bytes or not unpacker.eof:
         raise ValueError(f"{len(data):,} bytes of pixels, and not {num_bytes:,}")
     return data
+
+
+def encoded_png(pixels: NDArray[Any], **options: Any) -> bytes:
+    """Return RGB, or grey of 8 or 16 bits, as a PNG; `options` are of Pillow's encoder."""
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(out, "PNG", **options)
+    return out.getvalue()

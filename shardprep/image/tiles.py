@@ -23,10 +23,9 @@ from shardprep.image.annotation_types import (
     Points,
 )
 from shardprep.image.annotations import Scene, lost_points, numbered
-from shardprep.image.boxes import Boxes, Flags, are_cut_away, size_of_boxes
-from shardprep.image.keypoints import PlacedPoints
-from shardprep.image.masks import encode_mask
+from shardprep.image.boxes import Boxes, Flags, PlacedPoints, are_cut_away, size_of_boxes
 from shardprep.image.placement import Labels
+from shardprep.image.png import encoded_png
 from shardprep.image.rasterize import Columns, runs_of
 
 _UNKNOWN = "unknown class"
@@ -159,7 +158,7 @@ class ObjectCutter:
         if spec.masks != "classes":
             return b""
         if self._class_mask is not None:
-            return encode_mask(self._class_mask[top : top + height, left : left + width])
+            return encoded_png(self._class_mask[top : top + height, left : left + width])
         mask = np.full((height, width), spec.background, spec.mask_type)
         starts, stops = self._extents[:, :2], self._extents[:, 2:]
         is_there = (starts < (left + width, top + height)) & (stops > (left, top))
@@ -167,7 +166,7 @@ class ObjectCutter:
             if self._is_known(i):
                 value = spec.ignore if self._crowds[i] else self._labels[i]
                 mask[self._columns[i].mask(*window) != 0] = value
-        return encode_mask(mask)
+        return encoded_png(mask)
 
     def _is_known(self, i: int) -> bool:
         return 0 <= self._labels[i] < self._scene.spec.num_classes

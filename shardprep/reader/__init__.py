@@ -43,10 +43,9 @@ if TYPE_CHECKING:
     from shardprep.reader.diagnosis.stall_meter import StallMeter
     from shardprep.reader.resume_in_epoch import ResumeInEpoch
     from shardprep.reader.selection.folds import folds
-    from shardprep.reader.selection.query import select
+    from shardprep.reader.selection.query import Weights, class_weights, select
     from shardprep.reader.selection.selection import Selection
     from shardprep.reader.selection.statistics import buckets, mean_std
-    from shardprep.reader.selection.weights import Weights, class_weights
     from shardprep.reader.tf.iterator import Batches
 
 __all__ = [
@@ -88,9 +87,9 @@ _LAZY = {
     "ResumeInEpoch": "shardprep.reader.resume_in_epoch",
     "Selection": "shardprep.reader.selection.selection",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
-    "Weights": "shardprep.reader.selection.weights",
+    "Weights": "shardprep.reader.selection.query",
     "buckets": "shardprep.reader.selection.statistics",
-    "class_weights": "shardprep.reader.selection.weights",
+    "class_weights": "shardprep.reader.selection.query",
     "collate": "shardprep.reader.arrays.collate",
     "mean_std": "shardprep.reader.selection.statistics",
     "folds": "shardprep.reader.selection.folds",

@@ -18,7 +18,7 @@ from shardprep.dataset.schema import BOX, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.arrays.batches import AheadBatches
 from shardprep.reader.config import BatchOptions, seed_of
-from shardprep.reader.order.buckets import BucketBatches
+from shardprep.reader.order.global_batches import BucketBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.validators import short_repr
 

@@ -21,8 +21,8 @@ from shardprep.dataset.leak_check import Leak, LeakSearch, RecordsSum
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import DatasetError, shown
 from shardprep.image.near_pairs import METHOD, changes, near_groups, near_pairs
-from shardprep.image.picture_hash import VERSION, Words, near_hashes, picture_hashes
-from shardprep.progress import Watcher
+from shardprep.image.thumbnail import VERSION, Words, near_hashes, picture_hashes
+from shardprep.progress import Watch
 from shardprep.reporter.findings.copies import exact_copies, near_copies
 from shardprep.reporter.record_columns import Contents, read_contents
 from shardprep.reporter.report import measure_contents
@@ -39,7 +39,7 @@ _VERSION = b"shardprep_hash"
 _HINT = "write it with shardprep leaks DATASET --save FILE"
 
 
-def find_leaks(dataset: OpenDataset, watcher: Watcher) -> LeakSearch:
+def find_leaks(dataset: OpenDataset, watcher: Watch) -> LeakSearch:
     """Return the leaks of a dataset; images are decoded unless this machine has measured them."""
     contents = read_contents(dataset)
     measured = measure_contents(contents, watcher)
@@ -136,7 +136,7 @@ class ComparedImages:
         write_durably(path, sink.getvalue().to_pybytes())
 
 
-def images_of(dataset: OpenDataset, watcher: Watcher) -> ComparedImages:
+def images_of(dataset: OpenDataset, watcher: Watch) -> ComparedImages:
     """Return the images of a dataset; they are decoded unless this machine has measured them."""
     contents = read_contents(dataset)
     thumbnails = measure_contents(contents, watcher).measures

@@ -31,7 +31,7 @@ from shardprep.image.decode import stored_pixels
 from shardprep.image.near_pairs import METHOD, PAIR, near_pairs
 from shardprep.image.thumbnail import LEAST_SIDE, LUMA, THUMBNAIL, thumbnail
 from shardprep.machine import usable_cores
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.reader.records.records import Records
 from shardprep.reader.records.subset import open_subset
 from shardprep.reader.selection.split_argument import AnySplit
@@ -301,7 +301,7 @@ def plan_pass(mark: str, classes: Ints, most: int, seed: int) -> PassPlan:
     return PassPlan(mark, numbers, exact, classes[numbers])
 
 
-def measure(plan: PassPlan, images: Callable[[], StoredImages], watcher: Watcher) -> ScanResult:
+def measure(plan: PassPlan, images: Callable[[], StoredImages], watcher: Watch) -> ScanResult:
     """Return the cached result of a pixel pass, or run it and cache a result without damage."""
     result = kept(plan)
     if result is None:
@@ -311,7 +311,7 @@ def measure(plan: PassPlan, images: Callable[[], StoredImages], watcher: Watcher
     return result
 
 
-def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> ScanResult:
+def _pass(plan: PassPlan, images: StoredImages, watcher: Watch) -> ScanResult:
     measures = np.zeros(len(plan.numbers), MEASURES)
     tiles: dict[int, tuple[int, Ints]] = {}
     channels = Channels()

@@ -21,6 +21,7 @@ from shardprep.dataset.item_table import (
     target_text,
     target_texts,
 )
+from shardprep.dataset.leak_check import kept_rank
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import LABEL, LABELS, TARGET_IMAGE, Schema
@@ -35,8 +36,6 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 STATUSES = (item_table.WRITTEN, item_table.REJECTED, item_table.SKIPPED)
 _LEFT_OUT = ("key", "status", "kind", "reason")
-_KEPT_FIRST = ("test", "validation", "train")
-"""Splits in order of preference for the copy to keep, as with `--dedup`."""
 _TRAIN = "train"
 _LARGEST = (1 << 31) - 1
 """Sizes in pixels or bytes are clipped to this, so that width x height fits 64 bits."""
@@ -233,12 +232,7 @@ class Contents:
 
     def kept_of(self, group: Iterable[int]) -> int:
         """Return the record of a group of copies that `--dedup` keeps."""
-        return min(group, key=self._rank)
-
-    def _rank(self, number: int) -> tuple[int, str]:
-        split = self.splits[self.split[number]]
-        place = _KEPT_FIRST.index(split) if split in _KEPT_FIRST else 0
-        return place, self.key(number)
+        return min(group, key=lambda i: (kept_rank(self.splits[self.split[i]]), self.key(i)))
 
 
 def read_contents(dataset: OpenDataset, split: AnySplit | None = None) -> Contents:

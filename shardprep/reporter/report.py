@@ -14,7 +14,7 @@ from shardprep.dataset.card import Link
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import counted
 from shardprep.image.near_pairs import near_pairs
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.reporter.findings import copies, labels, quality
 from shardprep.reporter.findings.finding import Finding, of_the_set, ranked
 from shardprep.reporter.record_columns import Contents, read_contents
@@ -45,7 +45,7 @@ class Report(ReportData):
 
 
 def make_report(
-    dataset: OpenDataset, options: ReportOptions, watcher: Watcher, split: AnySplit | None = None
+    dataset: OpenDataset, options: ReportOptions, watcher: Watch, split: AnySplit | None = None
 ) -> Report:
     """Return the report on a dataset or one of its splits; measure pixels if the options say so."""
     contents = read_contents(dataset, split)
@@ -75,7 +75,7 @@ def known_report(contents: Contents) -> Report:
     return _report(contents, options, measured, None)
 
 
-def measure_contents(contents: Contents, watcher: Watcher) -> ScanResult:
+def measure_contents(contents: Contents, watcher: Watch) -> ScanResult:
     """Return the measures of all images; with up to `MOST_MEASURED`, they are those of a report."""
     from shardprep.reporter import pixels
 

@@ -25,8 +25,8 @@ from shardprep.dataset.locate import DatasetFiles, unfinished_error
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.remote_files import DRAFT_PREFIX, RemoteFiles
 from shardprep.errors import DatasetError, OptionName
-from shardprep.processes.worker_process import SpawnedContext, interrupts_blocked
-from shardprep.progress import Watcher
+from shardprep.processes import SpawnedContext, interrupts_blocked
+from shardprep.progress import Watch
 from shardprep.verifier.documents import CheckedDocuments, index_problem, read_document
 from shardprep.verifier.examples import ExampleCheck
 from shardprep.verifier.problem import Problem, Verification
@@ -39,7 +39,7 @@ from shardprep.verifier.shard import (
     check_in_worker,
     check_shard,
 )
-from shardprep.writer.workspace.repair_input import IntactShard
+from shardprep.writer.workspace.states import IntactShard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ _ROW_COLUMNS = (
 
 
 def verify_dataset(
-    files: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watcher
+    files: DatasetFiles, *, decode: bool, num_workers: int, watcher: Watch
 ) -> Verification:
     """Return every problem of a dataset, without changing anything.
 
@@ -239,7 +239,7 @@ def _index_problems(
             yield problem
 
 
-def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
+def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watch) -> list[ShardReport]:
     num_bytes = sum(task.num_bytes for task in tasks)
     watcher.start("checking", num_bytes, "bytes")
     num_workers = min(num_workers, len(tasks), num_bytes // _WORKER_BYTES)
@@ -248,7 +248,7 @@ def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) ->
     return [check_shard(task, watcher.advance) for task in tasks]
 
 
-def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
+def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watch) -> list[ShardReport]:
     """Check each task in a worker process and return the reports; DatasetError if a worker dies."""
     context = SpawnedContext()
     done = context.Value("Q", 0)

@@ -17,12 +17,7 @@ from pydantic_core import from_json
 from shardprep.dataset import item_table
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES, check_size
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
-from shardprep.dataset.item_table import (
-    WRITTEN,
-    ShardRows,
-    columns_of,
-    with_status,
-)
+from shardprep.dataset.item_table import WRITTEN, ShardRows, columns_of, with_status
 from shardprep.dataset.manifest import (
     MANIFEST_FILE,
     Manifest,
@@ -249,16 +244,10 @@ def _counted(
             )
             tally.add(measured, name, here)
     skipped = with_status(table, item_table.SKIPPED)
-    known = sorted(manifest.totals.skipped, key=len, reverse=True)
-    reasons = Counter(_reason(text or "", known) for text in skipped["reason"].to_pylist())
+    texts = skipped["reason"].to_pylist()
+    reasons = Counter(manifest.totals.reason_of(text or "") for text in texts)
     counted = {"splits": tally.splits(manifest.labels.names), "totals": tally.totals(reasons)}
     return {**counted, **({"annotations": tally.annotations(schema)} if schema else {})}
-
-
-def _reason(text: str, known: list[str]) -> str:
-    """Return the known reason that a skipped input's `text` starts with, or else the whole text."""
-    matches = (reason for reason in known if text == reason or text.startswith(f"{reason}: "))
-    return next(matches, text)
 
 
 def differences(here: Any, expected: Any, path: str = "") -> Iterator[str]:

@@ -14,7 +14,7 @@ from shardprep.storage.url import ObjectUrl
 
 if TYPE_CHECKING:
     from shardprep.dataset.leak_check import LeakSearch
-    from shardprep.writer.workspace.repair_input import IntactShard
+    from shardprep.writer.workspace.states import IntactShard
 
 _FileKind = Literal["unreadable", "missing", "extra", "misplaced", "size", "hash", "count"]
 _RecordKind = Literal["cut", "damaged", "example", "label", "image", "objects", "mask"]

@@ -17,7 +17,7 @@ from shardprep.dataset.manifest import (
 )
 from shardprep.dataset.remote_files import RemoteFiles
 from shardprep.errors import BuildError, DatasetError, OptionName, some_of
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.verifier.problem import Verification
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import Workers
@@ -27,11 +27,11 @@ from shardprep.writer.plan.build_plan import recorded_recipe
 from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.remote import ObjectWorkspace
-from shardprep.writer.workspace.repair_input import DamagedDataset, foreign_files
+from shardprep.writer.workspace.states import DamagedDataset, foreign_files
 
 
 def repair_dataset(
-    verification: Verification, source: str, *, num_workers: int, watcher: Watcher
+    verification: Verification, source: str, *, num_workers: int, watcher: Watch
 ) -> BuildResult:
     """Build a dataset again from its source with the same bytes, and return the result.
 

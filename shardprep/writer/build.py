@@ -17,8 +17,8 @@ from shardprep.dataset.card import Card
 from shardprep.dataset.item_table import columns_for
 from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, SourceError
-from shardprep.processes.worker_process import WorkerLimits
-from shardprep.progress import Watcher
+from shardprep.processes import WorkerLimits
+from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe
 from shardprep.writer.chunk import Encode
 from shardprep.writer.chunk_encoder import ChunkEncoder
@@ -32,9 +32,7 @@ from shardprep.writer.reuse import OldDataset
 from shardprep.writer.run import make_dataset, make_shards
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
-from shardprep.writer.workspace.find import workspace_of
-from shardprep.writer.workspace.repair_input import DamagedDataset
-from shardprep.writer.workspace.states import Workspace
+from shardprep.writer.workspace.states import DamagedDataset, Workspace, workspace_of
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -73,7 +71,7 @@ class PartResult(Card):
 def build_dataset(
     recipe: Recipe,
     workers: Workers,
-    watcher: Watcher,
+    watcher: Watch,
     *,
     overwrite: bool = False,
     reuse: OldDataset | None = None,
@@ -96,7 +94,7 @@ def build_part(
     recipe: Recipe,
     part: Part,
     workers: Workers,
-    watcher: Watcher,
+    watcher: Watch,
     reuse: OldDataset | None = None,
 ) -> PartResult:
     """Write the shards of one part of a build. `finalize_dataset` makes a dataset of all parts."""
@@ -144,7 +142,7 @@ class RecipeImages:
 
     work = "encoding"
 
-    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watch) -> BuildPlan:
         return make_plan(self.recipe, scratch, watcher, self.workers.num)
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
@@ -156,7 +154,7 @@ class RecipeImages:
         plan: BuildPlan,
         shards: Sequence[ShardPlan],
         on_progress: OnProgress,
-        watcher: Watcher,
+        watcher: Watch,
     ) -> None:
         form = None if plan.annotations is None else plan.annotations.spec
         encode_all = ChunkEncoder(plan.spec, plan.schema, plan.columns, form, plan.target)

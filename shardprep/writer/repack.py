@@ -36,7 +36,7 @@ from shardprep.errors import (
     some_of,
 )
 from shardprep.image.spec import ImageSpec
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import PLACE, Members
@@ -48,7 +48,7 @@ from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.record_copier import RecordCopier, with_files
 from shardprep.writer.run import make_dataset
 from shardprep.writer.workspace.files import Folders, replace_hint
-from shardprep.writer.workspace.find import workspace_of
+from shardprep.writer.workspace.states import workspace_of
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -58,7 +58,7 @@ _NOT_SEARCHED = (
 
 
 def repack_dataset(
-    parents: Sequence[Parent], recipe: Recipe, watcher: Watcher, *, overwrite: bool = False
+    parents: Sequence[Parent], recipe: Recipe, watcher: Watch, *, overwrite: bool = False
 ) -> BuildResult:
     """Make one dataset of the parents' records, or continue an unfinished one.
 
@@ -109,7 +109,7 @@ class ParentImages:
         versions = [parent.manifest.fingerprint.versions for parent in self.parents]
         return Fingerprint(inputs=inputs, options=options, versions=_versions(versions))
 
-    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watch) -> BuildPlan:
         del scratch, watcher
         plan = self._plan()
         release()
@@ -172,7 +172,7 @@ class ParentImages:
         plan: BuildPlan,
         shards: Sequence[ShardPlan],
         on_progress: OnProgress,
-        watcher: Watcher,
+        watcher: Watch,
     ) -> None:
         del watcher
         changed = [parent for parent in self.parents if relabelled(parent, plan.schema)[1]]
@@ -376,11 +376,6 @@ def _titles(manifests: Sequence[Manifest]) -> list[str]:
 
 def skipped_reasons(parent: Parent) -> list[tuple[str, str]]:
     """Return (reason, detail) of each skipped input; `totals` of the manifest has the reasons."""
-    known = sorted(parent.manifest.totals.skipped, key=len, reverse=True)
-    found = []
-    for stored in parent.skipped["reason"].to_pylist():
-        text = stored or ""
-        reasons = (one for one in known if text == one or text.startswith(f"{one}: "))
-        reason = next(reasons, text)
-        found.append((reason, text[len(reason) + 2 :]))
-    return found
+    texts = [text or "" for text in parent.skipped["reason"].to_pylist()]
+    reasons = map(parent.manifest.totals.reason_of, texts)
+    return [(one, text[len(one) + 2 :]) for one, text in zip(reasons, texts, strict=True)]

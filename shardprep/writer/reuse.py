@@ -51,6 +51,7 @@ from shardprep.source.range_reads import read_ahead
 from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk, Outcome
 from shardprep.writer.chunk_encoder import (
     ChunkEncoder,
+    StackImages,
     encode_item,
     encode_stack,
     read_item,
@@ -61,7 +62,6 @@ from shardprep.writer.plan.build_plan import recorded_recipe
 from shardprep.writer.plan.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.record_copier import RecordRun, StoredRecords, with_files
-from shardprep.writer.stack_encoder import StackImages
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from shardprep.catalog.items import Item
 from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, OptionName, counted
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.source.byte_range import MemberError
 from shardprep.storage.store import ChangedError
 from shardprep.writer.chunk import UNREADABLE
@@ -27,8 +27,7 @@ from shardprep.writer.plan.shard_plan import WHOLE, Part, ShardPlan
 from shardprep.writer.shard import done_receipt, read_receipt, write_skipped
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
-from shardprep.writer.workspace.repair_input import DamagedDataset, find_damage
-from shardprep.writer.workspace.states import Workspace
+from shardprep.writer.workspace.states import DamagedDataset, Workspace, find_damage
 
 _NUM_THREADS = 16
 _MOST_RETRIES = 3
@@ -46,7 +45,7 @@ class BuildImages(Protocol):
     def fingerprint(self) -> Fingerprint:
         """Inputs, options and versions that determine the bytes of the dataset."""
 
-    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watch) -> BuildPlan:
         """Return the plan. Its items may be files that are unpacked in `scratch`."""
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
@@ -58,7 +57,7 @@ class BuildImages(Protocol):
         plan: BuildPlan,
         shards: Sequence[ShardPlan],
         on_progress: OnProgress,
-        watcher: Watcher,
+        watcher: Watch,
     ) -> None:
         """Write some shards of the plan and their receipts."""
 
@@ -78,7 +77,7 @@ class MadeShards:
 def make_dataset(
     workspace: Workspace,
     images: BuildImages,
-    watcher: Watcher,
+    watcher: Watch,
     *,
     overwrite: bool = False,
     damaged: DamagedDataset | None = None,
@@ -116,7 +115,7 @@ def make_dataset(
 
 
 def make_shards(
-    workspace: Workspace, images: BuildImages, part: Part, replaced: bytes | None, watcher: Watcher
+    workspace: Workspace, images: BuildImages, part: Part, replaced: bytes | None, watcher: Watch
 ) -> MadeShards:
     """Plan the dataset, and write the missing shards of a part. `replaced` is the old manifest.
 
@@ -183,7 +182,7 @@ def _retry_unreadable(
     plan: BuildPlan,
     shards: Sequence[ShardPlan],
     images: BuildImages,
-    watcher: Watcher,
+    watcher: Watch,
 ) -> None:
     """Write shards with unreadable images again if some of these images can now be read."""
     for _ in range(_MOST_RETRIES):

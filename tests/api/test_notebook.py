@@ -14,8 +14,8 @@ import pytest
 import shardprep
 from shardprep.api import display
 from shardprep.api.display import Cell
-from shardprep.api.progress import Progress
 from shardprep.dataset.card import Card, Link, card
+from shardprep.progress import Progress
 from tests.reporter.pages import Page
 from tests.support.builders import animals, jpeg, tree, write, zip_bytes
 from tests.support.command import run

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import shardprep
-from shardprep.api.progress import Progress
 from shardprep.errors import name_options_as_flags
+from shardprep.progress import Progress
 from tests.support.builders import animals, tree, write, zip_bytes
 from tests.support.processes import loaded, run_program
 
@@ -301,7 +301,7 @@ def test_functions_never_import_tensorflow_or_the_command_line() -> None:
 @pytest.mark.usefixtures("here")
 def test_a_build_does_not_import_masked_arrays() -> None:
     """They take 10 ms; the first `numpy.unique` of numbers alone would import them."""
-    without = "from shardprep.processes.worker_process import without_pandas; without_pandas()"
+    without = "from shardprep.processes import without_pandas; without_pandas()"
     code = f'{without}; import shardprep; shardprep.build("pets.zip", size=32, workers=1)'
     assert "numpy.ma" not in loaded(code)
 

@@ -20,9 +20,9 @@ import pytest
 
 from shardprep.api import reports
 from shardprep.api.display import Bar
-from shardprep.api.progress import Progress, Watch
 from shardprep.cli import streams
 from shardprep.cli.console import Terminal
+from shardprep.progress import Progress, Watch
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.command import COMMAND_ERRORS, NARROW, error_of, run
 

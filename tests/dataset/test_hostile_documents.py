@@ -29,7 +29,7 @@ from shardprep.reader import Dataset
 from shardprep.storage.url import ObjectUrl
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.writer.finalize import finalize_dataset
-from shardprep.writer.workspace.find import find_workspace
+from shardprep.writer.workspace.states import find_workspace
 from tests.dataset.resigned import FIRST, MANIFESTS, changed, resigned
 from tests.support.builders import Quiet, animals, build, build_part, tree, write, zip_bytes
 from tests.support.examples import DAMAGES, damaged, fuzzed, in_time, texts

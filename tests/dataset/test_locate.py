@@ -10,7 +10,7 @@ import pytest
 from shardprep.dataset.locate import Version, locate, versions_below
 from shardprep.errors import DatasetError
 from shardprep.storage.url import parse_place
-from shardprep.writer.workspace.find import find_workspace
+from shardprep.writer.workspace.states import find_workspace
 from tests.support.builders import write
 from tests.support.paths import DATA
 

@@ -18,8 +18,7 @@ from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.dataset.schema import MASK, load_schema
 from shardprep.errors import OptionError
-from shardprep.exporter.built_again import options_of
-from shardprep.exporter.export import LAYOUTS, export_dataset
+from shardprep.exporter.export import LAYOUTS, export_dataset, options_of
 from tests.support.annotated import grey_png
 from tests.support.builders import Told, build, png, write, write_folder
 from tests.writer.records import records

@@ -24,7 +24,7 @@ from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, OBJECT_MASK
 from shardprep.errors import RecipeError
 from shardprep.exporter import webdataset
 from shardprep.exporter.export import LAYOUTS, export_dataset
-from shardprep.exporter.outlines import outlines
+from shardprep.exporter.image_folder import outlines
 from shardprep.exporter.samples import ExportSample, Objects
 from tests.support.annotated import CLASSES, MARKED, annotated
 from tests.support.builders import Told, build, encoded, jpeg, png, write_folder

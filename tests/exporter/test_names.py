@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.exporter.file_names import file_names, folder_names
+from shardprep.exporter.cells import file_names, folder_names
 
 SAFE = re.compile(r"[\w+=@,][\w+=@,.~-]*")
 _PART = st.text(

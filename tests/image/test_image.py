@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps, _imaging
 
 from shardprep.image.decode import decode_jpeg, open_image, scalable_size
-from shardprep.image.encode import encode
 from shardprep.image.process import (
     Original,
     ProcessedImage,
     Rejection,
     RejectionKind,
     _dct_scale,
+    encode,
     process_image,
     words_of,
 )

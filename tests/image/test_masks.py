@@ -16,10 +16,10 @@ from shardprep.image.annotation_types import AnnotationSpec
 from shardprep.image.masks import (
     MaskError,
     decode_mask,
-    encode_mask,
     mask_classes,
     value_counts,
 )
+from shardprep.image.png import encoded_png
 from tests.support.builders import encoded, jpeg
 from tests.support.odd_images import png_by_hand
 
@@ -158,7 +158,7 @@ def test_more_than_254_classes_take_16_bits() -> None:
 )  # fmt: skip
 def test_an_encoded_mask_has_its_values(seed: int, size: tuple[int, int], dtype: Any) -> None:
     mask = np.random.default_rng(seed).integers(0, np.iinfo(dtype).max, size).astype(dtype)
-    data = encode_mask(mask)
+    data = encoded_png(mask)
     image = Image.open(io.BytesIO(data))
     assert image.mode == ("L" if dtype == np.uint8 else "I;16")
     assert np.array_equal(np.asarray(image), mask)
@@ -195,7 +195,7 @@ def tiff(values: list[float], dtype: Any) -> bytes:
     [
         (b"", "not a readable image"),
         (b"<html>", "not a readable image"),
-        (encode_mask(np.arange(200, dtype=np.uint8).reshape(10, 20))[:-30], "cannot be decoded"),
+        (encoded_png(np.arange(200, dtype=np.uint8).reshape(10, 20))[:-30], "cannot be decoded"),
         (tiff([0.5, 1.0], np.float32), "whole numbers"),
         (tiff([np.nan, 1.0], np.float32), "whole numbers"),
         (tiff([-1, 70_000], np.int32), "whole numbers"),

@@ -27,8 +27,8 @@ from shardprep.image.annotation_types import (
 )
 from shardprep.image.annotations import PlacedObjects, place_objects
 from shardprep.image.boxes import Reason
-from shardprep.image.masks import encode_mask as png
 from shardprep.image.placement import Placement
+from shardprep.image.png import encoded_png as png
 from shardprep.image.process import Rejection
 from shardprep.image.spec import Fit, ImageSpec
 from tests.support.builders import encoded

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.image import png as png_module
-from shardprep.image import transparency
+from shardprep.image import resample
 from shardprep.image.decode import stored_pixels
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
 from shardprep.image.netpbm import ordinary_netpbm
@@ -556,16 +556,16 @@ def test_the_extension_refuses_buffers_that_do_not_fit() -> None:
         (b"\5" + bytes(7), 6, 3, 3),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"fit each other|an unknown filter"):
-            transparency._pixels.unfilter(rows, bytearray(num_bytes), row_bytes, step)
+            resample._pixels.unfilter(rows, bytearray(num_bytes), row_bytes, step)
     for indices, colours, num_bytes in ((2, 767, 6), (3, 768, 6), (2, 768, 7)):
         with pytest.raises(ValueError, match="do not fit"):
-            transparency._pixels.look_up(bytes(indices), bytes(colours), bytearray(num_bytes))
+            resample._pixels.look_up(bytes(indices), bytes(colours), bytearray(num_bytes))
     for size, out in ((8, 7), (6, 6), (7, 6), (8, 0)):
         with pytest.raises(ValueError, match="do not fit"):
-            transparency._pixels.flatten(bytes(size), bytearray(out), (0, 0, 0))
+            resample._pixels.flatten(bytes(size), bytearray(out), (0, 0, 0))
     for background in ((0, 0, 256), (0, 0), (-1, 0, 0)):
         with pytest.raises((OverflowError, TypeError)):
-            transparency._pixels.flatten(bytes(8), bytearray(6), background)
+            resample._pixels.flatten(bytes(8), bytearray(6), background)
 
 
 # --- Netpbm files -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardprep.image.picture_hash import MOST_BITS, near_hashes, orientations, picture_hashes
+from shardprep.image.thumbnail import MOST_BITS, near_hashes, orientations, picture_hashes
 from tests.support.planted import photo
 
 _TURNS = (None, *Image.Transpose)

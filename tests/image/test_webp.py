@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, WebPImagePlugin
 
-from shardprep.image import transparency
+from shardprep.image import resample
 from shardprep.image.process import ProcessedImage, Rejection, process_image
-from shardprep.image.resample import Pixels
+from shardprep.image.resample import Pixels, flattened
 from shardprep.image.spec import ImageSpec
-from shardprep.image.transparency import flattened
 from tests.support.builders import encoded, pixels
 from tests.support.examples import examples
 from tests.support.odd_images import DISPLAY_P3, oriented, rgb_profile, srgb_to_light
@@ -85,8 +84,8 @@ def test_transparency_is_drawn_as_pillow_composites_it(
     rgba = image.convert("RGBA")
     behind = Image.new("RGB", image.size, background)
     expected = Image.composite(rgba.convert("RGB"), behind, rgba.getchannel("A"))
-    for extension in (transparency._pixels, None):
-        with patch.object(transparency, "_pixels", extension):
+    for extension in (resample._pixels, None):
+        with patch.object(resample, "_pixels", extension):
             np.testing.assert_array_equal(flattened(given, background), np.asarray(expected))
             np.testing.assert_array_equal(flattened(given, None), np.asarray(rgba)[..., :3])
 

@@ -19,9 +19,8 @@ import numpy as np
 
 from shardprep import reader
 from shardprep.reader.order import epoch as epoch_order
-from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.epoch import StoredOrder, WeightedDraws, lane_shuffle
-from shardprep.reader.order.global_batches import GlobalBatches
+from shardprep.reader.order.global_batches import BucketBatches, GlobalBatches
 from shardprep.reader.order.order import Order
 from tests.support.builders import build, png, write, zip_bytes
 

@@ -25,7 +25,7 @@ tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
 from shardprep.reader import augment  # noqa: E402 - it imports TensorFlow
-from shardprep.reader.augment import color, geometry, mixup, resampling  # noqa: E402
+from shardprep.reader.augment import color, geometry, mixup, op  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 NUM = 8
@@ -147,7 +147,7 @@ def test_a_box_is_resampled_as_pillow_does(size: tuple[int, int]) -> None:
         [[0, 0, 1, 1], [0.1, 0.2, 0.9, 0.8], [0.33, 0, 0.5, 1], [0, 0.6, 1, 0.7], [0.5, 0.5, 1, 1]],
         np.float32,
     )
-    out = resampling.resample(images, tf.constant(boxes), size).numpy()
+    out = op.resample(images, tf.constant(boxes), size).numpy()
     for image, source, (top, left, bottom, right) in zip(out, images, boxes, strict=True):
         box = (left * WIDTH, top * HEIGHT, right * WIDTH, bottom * HEIGHT)
         expected = Image.fromarray(source).resize(size[::-1], Image.Resampling.BILINEAR, box)
@@ -166,7 +166,7 @@ def test_a_box_that_does_not_get_smaller_is_resampled_as_tensorflow_does() -> No
     ]
     aligned = np.concatenate(corners, axis=1).astype(np.float32)
     expected = tf.image.crop_and_resize(images, aligned, range(3), size).numpy()
-    out = resampling.resample(images, tf.constant(boxes), size).numpy()
+    out = op.resample(images, tf.constant(boxes), size).numpy()
     assert np.abs(out - expected).max() < 0.51
 
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from shardprep import reader
 from shardprep.reader.order.epoch import BlockShuffle
 from shardprep.reader.order.global_batches import GlobalBatches
-from shardprep.reader.order.mixed_draws import MixedDraws
-from shardprep.reader.order.order import Order
+from shardprep.reader.order.order import MixedDraws, Order
 from tests.reader.datasets import batch_keys, damage, keys_of, merged, pets, put, refused, saved
 from tests.support.builders import animals, jpeg
 from tests.support.examples import examples

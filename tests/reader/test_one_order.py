@@ -21,7 +21,7 @@ from shardprep.errors import DatasetError
 from shardprep.reader.order import epoch as epoch_order
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
-from shardprep.reader.records.datasets import mean_record_bytes
+from shardprep.reader.records.subset import mean_record_bytes
 from tests.reader.datasets import batch_keys, damage, merged, pets, put, saved, stored, written
 from tests.support.builders import animals
 from tests.support.examples import examples, thorough

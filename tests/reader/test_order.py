@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.reader.decode.crop import crop_keys, draws
-from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.epoch import (
     LaneShuffle,
     StoredOrder,
@@ -20,7 +19,7 @@ from shardprep.reader.order.epoch import (
     block_sizes,
     lane_shuffle,
 )
-from shardprep.reader.order.global_batches import GlobalBatches
+from shardprep.reader.order.global_batches import BucketBatches, GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.order.permutation import (
     mix,

@@ -10,7 +10,7 @@ import tensorflow as tf
 from shardprep import reader
 from shardprep.reader.config import ReadConfig, Request
 from shardprep.reader.records.subset import open_request
-from shardprep.reader.tf import pipeline, tuning
+from shardprep.reader.tf import finish, pipeline
 from shardprep.reader.tf.records import Cursor
 from tests.reader.datasets import pets
 from tests.support.builders import animals
@@ -58,8 +58,8 @@ def test_calls_follow_from_the_size_of_a_batch_and_the_users_number(
 
     Single images use the threads of the pipeline. Workers of a service tune themselves.
     """
-    monkeypatch.setattr(tuning, "usable_cores", lambda: CORES)
-    monkeypatch.setattr(tuning, "free_bytes", lambda: free)
+    monkeypatch.setattr(finish, "usable_cores", lambda: CORES)
+    monkeypatch.setattr(finish, "free_bytes", lambda: free)
     request = Request(str(folder), **{"batch_size": 256, "dtype": "float32", **options})
     source = pipeline.Source(open_request(request))
     assert pipeline._Stages(source, request, Cursor).calls.batches == expected

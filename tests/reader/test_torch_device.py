@@ -20,7 +20,7 @@ from tests.reader.datasets import of_form, refused
 from tests.reader.worker_processes import let_workers_fill_all
 
 torch = pytest.importorskip("torch")
-device = pytest.importorskip("shardprep.reader.torch.device")
+device = pytest.importorskip("shardprep.reader.torch.loader")
 loader = pytest.importorskip("shardprep.reader.torch.loader")
 NUM_BATCHES = 60
 DELAY = 3

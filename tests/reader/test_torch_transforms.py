@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardprep import reader
+from shardprep import processes, reader
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
-from shardprep.processes import worker_process
 from shardprep.reader.arrays import team, worker_pool
 from shardprep.reader.config import Advice
 from tests.reader.datasets import refused, saved
@@ -123,7 +122,7 @@ def test_wrong_transforms_are_one_line(sets: dict[str, Path]) -> None:
 def _workers_with_torchvision(v2: Any) -> Iterator[None]:
     del v2
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
-    worker_process.start_server(["tests.support.torchvision_in_workers"])
+    processes.start_server(["tests.support.torchvision_in_workers"])
     yield
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 
 import shardprep
 from shardprep.cli.app import program
-from shardprep.image.picture_hash import VERSION, picture_hashes
+from shardprep.image.thumbnail import VERSION, picture_hashes
 from tests.support.builders import build, encoded, write, zip_bytes
 from tests.support.command import error_of, run
 from tests.support.planted import file, photo

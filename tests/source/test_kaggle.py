@@ -22,8 +22,8 @@ import pytest
 from rich.console import Console
 
 from shardprep.api import display
-from shardprep.api.progress import Watch
 from shardprep.errors import RecipeError, SourceError
+from shardprep.progress import Watch
 from shardprep.source.kaggle import client_process
 from shardprep.source.kaggle.archive_check import damage
 from shardprep.source.kaggle.client_error import ClientError, RetryLimits

@@ -21,8 +21,8 @@ from PIL import Image
 from shardprep.api.arguments import part_of
 from shardprep.api.sample_archive import write_sample
 from shardprep.dataset.open_dataset import open_dataset
-from shardprep.processes.worker_process import WorkerLimits
-from shardprep.progress import Unit
+from shardprep.processes import WorkerLimits
+from shardprep.progress import Unit, Watch
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
 from shardprep.writer.build import PartResult, build_dataset
@@ -40,7 +40,7 @@ from shardprep.writer.engine.pool import run_chunks
 from shardprep.writer.finalize import BuildResult, finalize_dataset
 from shardprep.writer.plan.shard_plan import ShardPlan
 from shardprep.writer.reuse import open_old_dataset
-from shardprep.writer.workspace.find import find_workspace
+from shardprep.writer.workspace.states import find_workspace
 
 ChunkRunner = Callable[[Encode, Iterable[ChunkTask], int, WorkerLimits], Iterable[EncodedChunk]]
 
@@ -129,8 +129,9 @@ def sample(folder: Path) -> Path:
     return folder / "shapes.zip"
 
 
-class Quiet:
+class Quiet(Watch):
     def __init__(self) -> None:
+        super().__init__(lambda _: None)
         self.lines: list[str] = []
         self.phases: list[tuple[str, int | None]] = []
         self.done: list[int] = []
@@ -153,9 +154,6 @@ class Quiet:
         del num_rejected
         self.num_new += number
         self.done.append((self.done or [0])[-1] + number)
-
-    def finish(self) -> None:
-        pass
 
 
 Told = Quiet

@@ -30,7 +30,7 @@ def encode_here(monkeypatch: pytest.MonkeyPatch, *, cuts_tiles: bool = False) ->
 
     monkeypatch.setattr("shardprep.writer.build.build_dataset", quick)
     if not cuts_tiles:
-        monkeypatch.setattr("shardprep.processes.worker_process.start_server", lambda *_: None)
+        monkeypatch.setattr("shardprep.processes.start_server", lambda *_: None)
 
 
 def build_command(*arguments: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from unittest import mock
 
 from shardprep.dataset.manifest import MANIFEST_FILE, Fingerprint
 from shardprep.errors import ShardprepError
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build
 from shardprep.writer.build import RecipeImages, build_part
@@ -29,7 +29,7 @@ from shardprep.writer.plan.fingerprint import make_fingerprint
 from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.run import make_dataset
 from shardprep.writer.shard import ShardHead
-from shardprep.writer.workspace.find import workspace_of
+from shardprep.writer.workspace.states import workspace_of
 from tests.support.builders import Quiet, animals, write, zip_bytes
 from tests.writer.two_runs import Killed, Objects, Scenario, World, opened
 
@@ -76,7 +76,7 @@ class Recipe:
 
     # --- what `BuildImages` promises ---
 
-    def plan(self, scratch: Path, watcher: Watcher) -> BuildPlan:
+    def plan(self, scratch: Path, watcher: Watch) -> BuildPlan:
         del scratch, watcher
         return self._plan
 

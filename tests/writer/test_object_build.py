@@ -25,7 +25,7 @@ from shardprep.writer.engine.job import Workers
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.plan.fingerprint import make_fingerprint
-from shardprep.writer.workspace.find import find_workspace, workspace_of
+from shardprep.writer.workspace.states import find_workspace, workspace_of
 from tests.support.builders import (
     Quiet,
     animals,

@@ -23,7 +23,7 @@ from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.writer.finalize import finalize_dataset
-from shardprep.writer.workspace.find import find_workspace
+from shardprep.writer.workspace.states import find_workspace
 from tests.support.builders import (
     Quiet,
     Told,

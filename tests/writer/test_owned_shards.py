@@ -18,7 +18,7 @@ import pytest
 
 from shardprep.catalog.items import Item
 from shardprep.errors import BuildError, InternalError
-from shardprep.processes.worker_process import WorkerLimits
+from shardprep.processes import WorkerLimits
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
 from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome

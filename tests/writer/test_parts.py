@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from shardprep.dataset.locate import locate
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
-from shardprep.processes.worker_process import WorkerLimits
+from shardprep.processes import WorkerLimits
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage import lock
 from shardprep.storage.folder import LocalFolder
@@ -33,7 +33,7 @@ from shardprep.writer.finalize import BuildResult, TooManyRejectedError
 from shardprep.writer.plan.shard_plan import Part, numbers_of
 from shardprep.writer.plan.source_plan import make_plan
 from shardprep.writer.workspace.files import Folders
-from shardprep.writer.workspace.find import find_workspace
+from shardprep.writer.workspace.states import find_workspace
 from tests.support.builders import (
     Quiet,
     StopAfter,

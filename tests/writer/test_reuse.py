@@ -26,7 +26,7 @@ from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import DatasetError, StorageError
 from shardprep.image.process import ProcessedImage, ordinary_placement, process_image
 from shardprep.image.spec import ImageSpec
-from shardprep.processes.worker_process import WorkerLimits
+from shardprep.processes import WorkerLimits
 from shardprep.source.byte_range import PlainExtent
 from shardprep.storage.folder import LocalFolder
 from shardprep.storage.regular_file import sha256_of

@@ -417,7 +417,7 @@ def test_raw_stacks_are_the_pixels_of_their_files(tmp_path: Path) -> None:
 def test_a_stack_of_too_many_pixels_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardprep.writer.stack_encoder.MAX_STACK_PIXELS", 2 * HEIGHT * WIDTH)
+    monkeypatch.setattr("shardprep.writer.chunk_encoder.MAX_STACK_PIXELS", 2 * HEIGHT * WIDTH)
     source = write_folder(tmp_path / "source", {**slices("a", 3), **slices("b", 2)})
     made = build(source, tmp_path / "out", stack="{id}/*.jpg", size="16x12", max_rejected=0.5)
     rows = {row["key"]: row for row in read_items(made.path / "items.parquet").to_pylist()}

@@ -38,7 +38,7 @@ _POOLS = (
     "shardprep.writer.finalize",
     "shardprep.writer.shard",
     "shardprep.writer.workspace.remote",
-    "shardprep.writer.workspace.repair_input",
+    "shardprep.writer.workspace.states",
     "shardprep.dataset.remote_files",
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 from shardprep.catalog.objects.formats.coco import skeleton_of
 from shardprep.catalog.objects.object_table import Found
 from shardprep.image.annotation_types import Skeleton
-from shardprep.image.keypoints import united
+from shardprep.image.boxes import united
 
 
 def as_exported(found: Found, facts: Mapping[str, Any]) -> Found:

@@ -18,7 +18,7 @@ from shardprep.catalog.names import natural_order
 from shardprep.dataset.schema import MOST_POINTS
 from shardprep.errors import SourceError
 from shardprep.image.annotation_types import Points, Skeleton
-from shardprep.image.keypoints import united
+from shardprep.image.boxes import united
 
 REPEATED, NOT_A_NUMBER = "repeated", "not a number"
 """Reasons to leave out a keypoint."""

@@ -19,7 +19,7 @@ from shardprep.dataset.manifest import ELSEWHERE, LEFT_OUT
 from shardprep.dataset.schema import MOST_POINTS
 from shardprep.errors import OptionName, SourceError, shown
 from shardprep.image.annotation_types import Annotation, Floats, Outline, Points, Segment, Skeleton
-from shardprep.image.keypoints import united
+from shardprep.image.boxes import united
 from shardprep.recipe.object_rules import BoxColumns
 
 Ints = NDArray[np.int64]

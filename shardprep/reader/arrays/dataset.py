@@ -34,9 +34,8 @@ from shardprep.reader.config import (
 )
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder, middle_image
 from shardprep.reader.decode.targets import check_boxes, check_stacks, element_names, target_of
-from shardprep.reader.order.buckets import BucketBatches
 from shardprep.reader.order.epoch import EpochOrder
-from shardprep.reader.order.global_batches import GlobalBatches
+from shardprep.reader.order.global_batches import BucketBatches, GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.subset import check_hosts, open_subset
 from shardprep.reader.selection.split_argument import AnySplit, Place, is_training
@@ -405,7 +404,7 @@ class Dataset:
             drop = options.drop_remainder
             within = BucketBatches(tuple(options.buckets), of_bucket, size, drop, shuffle)
         elif options.weights is not None:
-            from shardprep.reader.selection.weights import weighted_draws  # imports pyarrow
+            from shardprep.reader.selection.query import weighted_draws  # imports pyarrow
 
             numbers = records.places.numbers(datasets.only.manifest)
             within = weighted_draws(_BATCHES, options.weights, numbers, datasets.only)

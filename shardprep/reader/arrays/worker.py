@@ -27,8 +27,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from shardprep import processes as worker_process
 from shardprep.errors import InternalError, RecordError, ShardprepError
-from shardprep.processes import worker_process
 from shardprep.reader.array_types import Array, Bytes
 from shardprep.reader.arrays.batch_maker import BatchMaker, BatchName, BatchSource, Filling
 from shardprep.reader.arrays.memory import ALIGNMENT, SharedFile, WorkerSlots

@@ -17,8 +17,8 @@ from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from shardprep import processes as worker_process
 from shardprep.errors import DatasetError, RecordError
-from shardprep.processes import worker_process
 from shardprep.reader.arrays.batch_maker import BatchName, BatchSource
 from shardprep.reader.arrays.memory import Slots
 from shardprep.reader.arrays.worker import BEGUN, Answer, Parcel, Task, serve, unpacked

@@ -33,10 +33,10 @@ from shardprep.reader.augment.op import (
     in_window,
     keep_objects,
     map_labels,
+    resample,
     resample_masks,
     spatial_labels,
 )
-from shardprep.reader.augment.resampling import resample
 from shardprep.reader.config import Ratio, Scale
 from shardprep.reader.decode.targets import KEYS
 from shardprep.reader.tf.python_calls import as_written

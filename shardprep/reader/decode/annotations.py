@@ -5,7 +5,6 @@ The TensorFlow graph has code of its own to resize masks, in `tf/decode`.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import numpy as np
 from shardprep.dataset.kinds import KINDS
 from shardprep.dataset.schema import BOX, IMAGES, TARGET_IMAGE, Feature, Schema
 from shardprep.dataset.stored_size import open_stored
-from shardprep.image.png import stored_png
+from shardprep.image.png import encoded_png, stored_png
 from shardprep.reader.array_types import Array
 from shardprep.reader.config import BoxFormat, Crop, CropWindow, StackPart
 from shardprep.reader.decode.crop import clipped, moved, nearest_pixels
@@ -233,16 +232,12 @@ def stacked(rows: Sequence[Array], value: float | str, length: int | None = None
 
 def resized_mask(data: bytes, size: tuple[int, int] | None) -> bytes:
     """Return the PNG of a mask, resized to a (height, width) by the nearest pixel centers."""
-    from PIL import Image
-
     with open_stored(data, "PNG") as image:
         if size is None or (image.height, image.width) == size:
             return data
         pixels = np.array(image)
     rows, columns = map(nearest_pixels, pixels.shape, size)
-    out = io.BytesIO()
-    Image.fromarray(pixels[np.ix_(rows, columns)]).save(out, "PNG")
-    return out.getvalue()
+    return encoded_png(pixels[np.ix_(rows, columns)])
 
 
 def points_as(points: Array, box_format: BoxFormat, size: tuple[int, ...]) -> Array:

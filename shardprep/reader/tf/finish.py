@@ -1,18 +1,154 @@
-"""Changes of decoded batches: `dtype`, `augment` and `box_format`."""
+"""The last stages of a pipeline: batches, changes of decoded batches, and parallel calls.
+
+The numbers of parallel calls are computed from the cores and memory of this machine. Autotuning of
+tf.data finds similar numbers, but the deletion of an iterator then waits for the autotuning thread,
+sometimes up to a minute. (TensorFlow wakes that thread before it sets the flag that ends it.)
+Workers of a tf.data service have other cores, so there autotuning stays on.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import BOX, BOX_LABEL, IMAGE, IMAGES, KEYPOINTS, POINTS, Schema
+from shardprep.dataset.schema import (
+    BOX,
+    BOX_LABEL,
+    IMAGE,
+    IMAGES,
+    KEYPOINTS,
+    MASK,
+    POINTS,
+    ROWS,
+    Schema,
+)
 from shardprep.errors import DatasetError
-from shardprep.reader.config import BoxFormat, Request
+from shardprep.machine import free_bytes, usable_cores
+from shardprep.reader.config import BoxFormat, ReadConfig, Request
 from shardprep.reader.decode.targets import KEYS, Target, formatted, formatted_points, padding
 from shardprep.reader.order.permutation import mix
+from shardprep.reader.records.subset import Subset
 from shardprep.reader.tf.decode import largest, pad_rows
+from shardprep.reader.tf.python_calls import as_written
 from shardprep.reader.validators import AUGMENT_OPTIONS, parameters, short_repr
+
+
+def num_batches(subset: Subset, request: Request) -> int:
+    """Return the number of batches of an epoch of this host.
+
+    With `pad_batches` or `drop_remainder`, all hosts and replicas have the same number, because the
+    replicas of a strategy wait for each other.
+    """
+    config, size = request.config, request.batch_size or 1
+    replicas = config.replicas
+    batches = subset.batches
+    if config.pad_batches:
+        return _ceil(subset.num_all, batches.size) * replicas
+    if request.drop_remainder:
+        return batches.num_full * replicas
+    return _ceil(subset.epoch_records, size)
+
+
+def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -> Any:
+    """Return the dataset with the cardinality for `total` records; without `total`, unchanged."""
+    if total is None:
+        return dataset
+    if total > 0:
+        total = total // size if drop else _ceil(total, size)
+    return dataset.apply(tf.data.experimental.assert_cardinality(total))
+
+
+@as_written
+def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> Any:
+    """Return full batches with sample weights, the same number for every host.
+
+    Padding rows have weight 0. Records have the weight rows / records, both counted over all hosts,
+    so the mean weight is 1. Keras divides the sum of weighted losses by the rows of a batch and
+    averages over batches, so the result is the mean over the records.
+    """
+    size, number = request.batch_size or 1, num_batches(subset, request)
+    weight = number * size * request.config.shard_of[1] / subset.num_all
+    values = padding_values(dataset.element_spec)
+
+    def pad(*element: Any) -> tuple[Any, ...]:
+        missing = size - tf.shape(tf.nest.flatten(element)[0])[0]
+
+        def fill(rows: Any, value: Any) -> Any:
+            shape = tf.concat([[missing], tf.shape(rows)[1:]], 0)
+            full = tf.concat([rows, tf.fill(shape, value)], 0)
+            return tf.ensure_shape(full, (size, *rows.shape[1:]))
+
+        weights = tf.concat([tf.fill([size - missing], weight), tf.zeros(missing)], 0)
+        filled = tf.nest.map_structure(fill, element, values if len(element) > 1 else (values,))
+        return (*filled, tf.ensure_shape(weights, (size,)))
+
+    dataset = dataset.map(pad, num_calls)
+    more = number - _ceil(subset.epoch_records, size)
+    if not more:
+        return dataset
+    spec = dataset.element_spec
+    empty = tf.nest.map_structure(
+        lambda one, value: tf.fill(known(one.shape), value), spec, padding_values(spec)
+    )
+    return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(more))
+
+
+def padding_values(spec: Any, value: float = 0, ignored: int = 0) -> Any:
+    """Return the padding value of each component of `spec`; `ignored` pads class masks."""
+    if isinstance(spec, dict):
+        rows = (name for name in spec if name.startswith(ROWS))
+        known = padding(spec) | {n: math.nan if spec[n].dtype.is_floating else -1 for n in rows}
+        known[MASK] = ignored
+        return {name: padding_values(one, known.get(name, 0)) for name, one in spec.items()}
+    if isinstance(spec, tuple):
+        targets = (padding_values(one, ignored, ignored) for one in spec[1:])
+        return (padding_values(spec[0]), *targets)
+    return "" if spec.dtype == tf.string else spec.dtype.as_numpy_dtype(value)
+
+
+def batched(
+    dataset: Any, ignored: int, size: int, num_calls: int, *, drop: bool, keep_order: bool | None
+) -> Any:
+    """Return batches of elements; objects and stacks are padded to the longest of the batch."""
+    spec = dataset.element_spec
+    shapes = tf.nest.map_structure(lambda one: one.shape, spec)
+    if all(shape.is_fully_defined() for shape in tf.nest.flatten(shapes)):
+        return dataset.batch(size, drop, num_calls, deterministic=keep_order)
+    return dataset.padded_batch(size, shapes, padding_values(spec, 0, ignored), drop)
+
+
+def count_steps(distributed: Any, replicas: int) -> Any:
+    """Return a distributed dataset whose `len()` and `cardinality` are steps of all replicas.
+
+    tf.distribute counts the batches of a host, but each step takes `replicas` of them. So Keras
+    would run too many steps: the first extra step changes the loss before it fails.
+    """
+    if isinstance(distributed, tf.data.Dataset):
+        return distributed
+    batches = int(distributed.cardinality)
+    steps = batches // replicas if batches > 0 else batches
+
+    def length(_: Any) -> int:
+        if steps < 0:
+            raise TypeError("the number of steps is unknown or infinite")
+        return steps
+
+    base = type(distributed)  # a private class of TensorFlow
+    counts = {"__len__": length, "cardinality": property(lambda _: steps)}
+    distributed.__class__ = type(base.__name__, (base,), counts)
+    return distributed
+
+
+def known(shape: Any) -> list[int]:
+    """Return a shape as a list, with 0 for unknown lengths."""
+    return [length or 0 for length in shape]
+
+
+def _ceil(number: int, size: int) -> int:
+    return -(-number // size)
+
 
 _WHITE, _DEEP_WHITE = 255.0, 65535.0
 
@@ -141,3 +277,68 @@ def trim_boxes(target: dict[str, Any], max_boxes: int | None) -> dict[str, Any]:
         for name, value in values.items()
     }
     return {**target, **trimmed}
+
+
+_SHARE = 1 / 16
+"""Largest share of free memory for the results of all parallel calls of one stage."""
+_LEAST_CALLS = 2
+"""Smallest number of parallel calls, for large batches: one batch is made while another is used."""
+_BATCHES_AHEAD, _IMAGES_AHEAD = 2, 64
+
+
+class Calls(NamedTuple):
+    """Numbers of parallel calls that decode images, decode batches, or change batches."""
+
+    images: int
+    batches: int
+    finish: int
+
+
+def parallel_calls(config: ReadConfig, batch_bytes: int | None) -> Calls:
+    """Return the numbers of parallel calls of a pipeline; a number in `config` has priority.
+
+    tf.data keeps a result for each call, so fewer calls make batches if memory is small.
+    `batch_bytes` is the size of the images of a batch, 0 if unknown, or None for single images.
+    """
+    finish = usable_cores()
+    if batch_bytes is None:
+        finish = config.threads
+    elif batch_bytes and (free := free_bytes()):
+        finish = min(finish, max(_LEAST_CALLS, int(free * _SHARE / batch_bytes)))
+    images = config.threads
+    if config.service:
+        images = finish = tf.data.AUTOTUNE
+    given = config.num_parallel_calls_for_decode
+    return Calls(given or images, given or finish, finish)
+
+
+def ahead(dataset: Any, *, is_batched: bool) -> Any:
+    """Return a dataset that prepares elements of `dataset` ahead, while the accelerator works."""
+    return dataset.prefetch(_BATCHES_AHEAD if is_batched else _IMAGES_AHEAD)
+
+
+def untuned() -> Any:
+    """Return `tf.data.Options` without autotuning; maps of the user still run in parallel."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.autotune.initial_parallelism = usable_cores()
+    return options
+
+
+def options_of(request: Request) -> Any:
+    """Return the `tf.data.Options` of a request."""
+    config = request.config
+    options = untuned()
+    # If the order need not be fixed, no result waits for a slower call before it.
+    options.deterministic = (
+        not request.is_shuffled
+        or request.seed is not None
+        or not config.shuffle_reshuffle_each_iteration
+    )
+    # Separate threads do not wait behind the model's ops. The map runs many images at once, and
+    # threads inside the ops of one image would only compete.
+    options.threading.private_threadpool_size = config.threads
+    options.threading.max_intra_op_parallelism = 1
+    # Each host reads only its share of the records already.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return options.merge(config.options) if config.options is not None else options

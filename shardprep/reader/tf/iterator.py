@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from shardprep.reader.config import Request, seed_of
 from shardprep.reader.order.order import State, check_state, identity
-from shardprep.reader.tf.batching import num_batches
+from shardprep.reader.tf.finish import num_batches
 from shardprep.reader.tf.pipeline import make_dataset, opened
 from shardprep.reader.tf.records import Cursor
 

@@ -8,7 +8,7 @@ The stages, in order:
    are copied from a cache in memory, or the graph decodes records where that is faster.
 3. `augment`, `dtype` and `box_format` change batches (`finish`): one call for many images, after
    the cache, so that nothing random is cached.
-4. The last batch is dropped or padded (`batching`), and batches are prepared ahead.
+4. The last batch is dropped or padded (`finish`), and batches are prepared ahead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Records
 from shardprep.reader.records.subset import Subset, open_request
 from shardprep.reader.selection.selection import Selection
-from shardprep.reader.tf.batching import batched, count_steps, counted, num_batches, padded
 from shardprep.reader.tf.decode import (
     BatchDecoder,
     Decoder,
@@ -48,18 +47,21 @@ from shardprep.reader.tf.decode import (
     from_memory,
     threads_are_faster,
 )
-from shardprep.reader.tf.finish import Finisher
-from shardprep.reader.tf.image_cache import (
-    Note,
-    cache_of,
-    memory_cache,
-    small_twin,
-    turn_of,
-    twins,
+from shardprep.reader.tf.finish import (
+    Finisher,
+    ahead,
+    batched,
+    count_steps,
+    counted,
+    num_batches,
+    options_of,
+    padded,
+    parallel_calls,
+    untuned,
 )
+from shardprep.reader.tf.image_cache import Note, cache_of, memory_cache, small_twin, turn_of, twins
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
 from shardprep.reader.tf.records import Cursor, EpochTags, served, served_records
-from shardprep.reader.tf.tuning import ahead, options_of, parallel_calls, untuned
 
 # `fit` of Keras has shuffle=True by default, and warns that it ignores this for a tf.data.Dataset,
 # even if the dataset is shuffled already.

@@ -8,15 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardprep.dataset.example import Features
-from shardprep.dataset.schema import (
-    BOX,
-    BOX_LABEL,
-    CROWD,
-    MASKS,
-    TARGET_IMAGE,
-    Feature,
-    Schema,
-)
+from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASKS, TARGET_IMAGE, Feature, Schema
 from shardprep.errors import ShardprepError, counted
 from shardprep.reporter.findings.copies import Copies
 from shardprep.reporter.page import charts

@@ -6,7 +6,6 @@ own records. A damaged record gives a ShardprepError and does not affect other r
 
 from __future__ import annotations
 
-import io
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,7 +15,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from shardprep.dataset import example
 from shardprep.dataset.annotated_pictures import annotated_picture
@@ -25,6 +23,7 @@ from shardprep.dataset.schema import MASK, TARGET_IMAGE, Schema
 from shardprep.errors import RecordError, ShardprepError
 from shardprep.image.drawing import AnnotatedPicture, Legend, draw_marked, thumbnail
 from shardprep.image.jpeg_header import is_common
+from shardprep.image.png import encoded_png
 from shardprep.reader.records.records import Places
 from shardprep.reader.records.subset import open_records
 from shardprep.reporter.page.pictures import Overlay, draw_overlay
@@ -205,6 +204,4 @@ def _tile(images: StoredImages, payload: Any) -> bytes:
 
 
 def _png(pixels: np.ndarray[Any, Any]) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "PNG", compress_level=1)
-    return out.getvalue()
+    return encoded_png(pixels, compress_level=1)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from shardprep.image.signatures import HEAD_BYTES, archive_type, is_page
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.source.unpack import decompressed
 
 WEB_PAGE = "it is a web page"
@@ -24,7 +24,7 @@ _BLOCK_BYTES = 1 << 20
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, OSError)
 
 
-def damage(path: Path, watcher: Watcher) -> str:
+def damage(path: Path, watcher: Watch) -> str:
     """Return the problem of an archive, or "" if its checksums are correct.
 
     Only the headers of a tar and the signatures of 7z and rar are checked. A notice counts the zip
@@ -52,7 +52,7 @@ def damage(path: Path, watcher: Watcher) -> str:
     return "" if kind else "it is not an archive"
 
 
-def _read_zip(file: BinaryIO, watcher: Watcher) -> None:
+def _read_zip(file: BinaryIO, watcher: Watch) -> None:
     num_unread = 0
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
@@ -71,7 +71,7 @@ def _read_zip(file: BinaryIO, watcher: Watcher) -> None:
         watcher.notice(f"members not checked: {num_unread:,}, {why}")
 
 
-def _read_all(stream: IO[bytes], file: BinaryIO, watcher: Watcher) -> None:
+def _read_all(stream: IO[bytes], file: BinaryIO, watcher: Watch) -> None:
     before = file.tell()
     while stream.read(_BLOCK_BYTES):
         now = file.tell()
@@ -79,7 +79,7 @@ def _read_all(stream: IO[bytes], file: BinaryIO, watcher: Watcher) -> None:
         before = now
 
 
-def differences(path: Path, expected: Mapping[str, str], watcher: Watcher) -> list[str]:
+def differences(path: Path, expected: Mapping[str, str], watcher: Watch) -> list[str]:
     """Return a line for each missing or different file. `expected` is path → SHA-256 in hex."""
     if not zipfile.is_zipfile(path):
         return ["it is not a zip"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardprep.errors import OptionName, SourceError
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.source.kaggle.credentials import Credential, credentials
 from shardprep.source.kaggle.ref import SITE, KaggleRef
 
@@ -59,7 +59,7 @@ class RetryLimits:
         fault: ClientError,
         failures: int,
         error: SourceError,
-        watcher: Watcher,
+        watcher: Watch,
         *,
         has_answered: bool,
     ) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shardprep.errors import OptionName, SourceError
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.source.kaggle import client
 from shardprep.source.kaggle.client_error import ClientError
 from shardprep.source.kaggle.credentials import Credential, config_folder, credentials
@@ -71,7 +71,7 @@ def client_reports(
             child.kill()
 
 
-def receive(ref: KaggleRef, folder: Path, watcher: Watcher, *, lock: int, silence_s: float) -> None:
+def receive(ref: KaggleRef, folder: Path, watcher: Watch, *, lock: int, silence_s: float) -> None:
     """Download an archive into `folder` with the client, which can continue a partial file.
 
     `folder` contains only files of the client. `lock` is for the child, as in `client_reports`.

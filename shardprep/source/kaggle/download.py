@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shardprep.errors import OptionName, SourceError
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.source.kaggle.archive_check import WEB_PAGE, damage
 from shardprep.source.kaggle.client_error import ClientError, RetryLimits, explained, no_credentials
 from shardprep.source.kaggle.client_process import arrived, bytes_in, check_space, receive
@@ -128,7 +128,7 @@ def download(
     *,
     to: Path | None = None,
     refresh: bool = False,
-    watcher: Watcher,
+    watcher: Watch,
     retries: RetryLimits | None = None,
 ) -> Path:
     """Return the checked archive in `to` or the cache, after downloading it if necessary.
@@ -160,7 +160,7 @@ def download(
         raise SourceError(place, f"{error.strerror}", hint) from error
 
 
-def _copied(archive: Path, folder: Path, watcher: Watcher) -> Path:
+def _copied(archive: Path, folder: Path, watcher: Watch) -> Path:
     num_bytes = archive.stat().st_size
     watcher.start("copying", num_bytes, "bytes")
     check_space(folder, archive.name, num_bytes)
@@ -170,7 +170,7 @@ def _copied(archive: Path, folder: Path, watcher: Watcher) -> Path:
     return copy
 
 
-def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryLimits) -> Path:
+def _whole(archives: ArchiveFolder, lock: int, watcher: Watch, retries: RetryLimits) -> Path:
     """Download the archive, check it and return it; repeat once from the start if it is damaged."""
     ref = archives.ref
     found = ""
@@ -191,7 +191,7 @@ def _whole(archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryL
 
 
 def _download_once(
-    archives: ArchiveFolder, lock: int, watcher: Watcher, retries: RetryLimits
+    archives: ArchiveFolder, lock: int, watcher: Watch, retries: RetryLimits
 ) -> None:
     ref, folder = archives.ref, archives.incoming
     have = most = at_first = bytes_in(folder)

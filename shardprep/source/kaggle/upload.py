@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardprep.errors import OptionName, RecipeError, SourceError, some_of
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.source.kaggle.archive_check import differences
 from shardprep.source.kaggle.client_error import AGAIN, ClientError, explained, no_credentials
 from shardprep.source.kaggle.client_process import client_reports
@@ -64,7 +64,7 @@ class Uploader:
     message: str
     """Notes of a new version. Kaggle writes the notes of a new dataset."""
     is_public: bool
-    watcher: Watcher
+    watcher: Watch
 
     @property
     def _work(self) -> Path:

@@ -21,7 +21,7 @@ from shardprep.writer.shard import ShardHead, ShardWriter
 from shardprep.writer.workspace.files import Folders
 
 if TYPE_CHECKING:
-    from shardprep.processes.worker_process import WorkerLimits  # and multiprocessing
+    from shardprep.processes import WorkerLimits  # and multiprocessing
 
 _COMMITS_AT_ONCE = 2
 """Maximum number of running commits: limits memory, temporary files, and lost work on failure."""

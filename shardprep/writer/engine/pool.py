@@ -22,11 +22,10 @@ from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple, TypeAlias
 
-from shardprep import profiling
+from shardprep import processes, profiling
 from shardprep.errors import BuildError, OptionName
 from shardprep.image.process import RejectionKind
-from shardprep.processes import worker_process
-from shardprep.processes.worker_process import WorkerLimits
+from shardprep.processes import WorkerLimits
 from shardprep.profiling import stage
 from shardprep.storage.atomic_file import new_token
 from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk
@@ -276,7 +275,7 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        context = worker_process.start_server(PRELOADED)
+        context = processes.start_server(PRELOADED)
         self.pipe, theirs = context.Pipe()
         self._is_up = False
         self._process: BaseProcess = context.Process(
@@ -409,7 +408,7 @@ class Worker:
         """Replace a dead process. Give up its shards, and try the items of its chunk one by one."""
         self._process.join()
         code = self._process.exitcode
-        how = worker_process.cause_of_death(code)
+        how = processes.cause_of_death(code)
         self.pipe.close()
         if self._is_up:
             lost, self._owned = self._unfinished(), None

@@ -15,10 +15,9 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from shardprep import profiling
+from shardprep import processes, profiling
 from shardprep.errors import InternalError, ShardprepError, is_short_of_memory
-from shardprep.processes import worker_process
-from shardprep.processes.worker_process import WorkerLimits
+from shardprep.processes import WorkerLimits
 from shardprep.profiling import stage
 from shardprep.writer.chunk import ChunkTask, Encode, EncodedChunk, Outcome
 from shardprep.writer.engine.job import ItemCounts
@@ -91,11 +90,11 @@ def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if ALARM is not None:
         signal.signal(ALARM, signal.SIG_DFL)
-    worker_process.die_with_parent()
-    worker_process.hold_memory(work.limits.worker_bytes)
-    worker_process.silence_stderr()
-    worker_process.without_pandas()
-    worker_process.keep_buffers()
+    processes.die_with_parent()
+    processes.hold_memory(work.limits.worker_bytes)
+    processes.silence_stderr()
+    processes.without_pandas()
+    processes.keep_buffers()
     answers = _Answers(pipe)
     shards = _OwnedShards(work, answers)
     with contextlib.suppress(EOFError, OSError):  # the parent has gone
@@ -191,20 +190,20 @@ def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> Encoded
     if work.is_timed:
         profiling.start()
     try:
-        chunk = work.encode(task, partial(worker_process.start_clock, work.limits.item_s))
+        chunk = work.encode(task, partial(processes.start_clock, work.limits.item_s))
     except OSError as error:  # sent unchanged, it would pass for an error of writing
         if is_short_of_memory(error):
             raise
         raise _fault(str(task)) from error
     finally:
-        worker_process.start_clock(0)
+        processes.start_clock(0)
     if work.is_timed:
         elapsed = time.perf_counter() - start
         chunk.seconds.update({"store": 0.0, **profiling.taken()})
         chunk.seconds["other"] = elapsed - sum(chunk.seconds.values())
     profiling.add(before)
     kinds = {outcome.kind for outcome in chunk.outcomes}
-    is_starved = "crashed" in kinds or (kinds & _BROKEN and not worker_process.has_memory())
+    is_starved = "crashed" in kinds or (kinds & _BROKEN and not processes.has_memory())
     if is_starved and not is_suspect:
         raise MemoryError
     return chunk

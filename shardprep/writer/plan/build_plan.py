@@ -14,13 +14,7 @@ from shardprep.dataset.documents import Count, Document, Name, Version
 from shardprep.dataset.leak_check import LeakCheck
 from shardprep.dataset.manifest import Fingerprint, Manifest, Unmatched
 from shardprep.dataset.schema import MAX_SIDE, Schema
-from shardprep.errors import (
-    BuildError,
-    DatasetError,
-    OptionName,
-    RecipeError,
-    printable,
-)
+from shardprep.errors import BuildError, DatasetError, OptionName, RecipeError, printable
 from shardprep.image.spec import ImageSpec
 from shardprep.recipe.recipe import Recipe, stored_recipe
 from shardprep.source.listing import Skipped

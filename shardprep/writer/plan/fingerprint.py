@@ -18,7 +18,7 @@ from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import shipped_schemas
 from shardprep.errors import BuildError, SourceError
 from shardprep.image.signatures import HEAD_BYTES, archive_type
-from shardprep.processes.worker_process import start_server
+from shardprep.processes import start_server
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.source import range_reads
 from shardprep.source.byte_range import MemberError, PlainExtent

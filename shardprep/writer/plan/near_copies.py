@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from shardprep.catalog.items import Item, Items
-from shardprep.dataset.leak_check import LeakCheck
+from shardprep.dataset.leak_check import LeakCheck, kept_rank
 from shardprep.errors import counted, shown
 from shardprep.image.decode import stored_pixels
 from shardprep.image.near_pairs import METHOD, Pairs, Thumbnails, joined, near_groups
@@ -25,8 +25,8 @@ from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.image.thumbnail import LEAST_SIDE, THUMBNAIL, thumbnail
 from shardprep.machine import usable_cores
-from shardprep.processes.worker_process import WorkerLimits
-from shardprep.progress import Watcher
+from shardprep.processes import WorkerLimits
+from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.members import StackExtent
@@ -43,8 +43,6 @@ from shardprep.writer.shard import RETRIED
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 NEAR_COPY = "a near copy of another"
-_KEPT_FIRST = ("test", "validation", "train")
-"""Splits in order of preference for the copy to keep; other splits count as test."""
 _MOST_SHOWN = 60
 
 
@@ -73,11 +71,11 @@ class NearCopies:
     def _kept_of(self) -> dict[int, int]:
         """Position of each left-out copy → position of the copy that is kept instead.
 
-        That is the copy in the first split of `_KEPT_FIRST`, and there the first one.
+        That is the copy in the first split by `kept_rank`, and there the first one.
         """
         kept_of: dict[int, int] = {}
         for group in self.groups:
-            kept = min(group, key=lambda i: (_rank(self.items[i].split), i))
+            kept = min(group, key=lambda i: (kept_rank(self.items[i].split), i))
             kept_of.update((i, kept) for i in group if i != kept)
         return kept_of
 
@@ -174,10 +172,6 @@ class NearCopies:
         return [f"{text}: {cuts}, --dedup near leaves copies out"]
 
 
-def _rank(split: str) -> int:
-    return _KEPT_FIRST.index(split) if split in _KEPT_FIRST else 0
-
-
 _VERSION = 2
 """Version of the thumbnails, for cached ones."""
 _AT_ONCE = 64
@@ -220,7 +214,7 @@ class ThumbnailMaker:
 
 
 def make_thumbnails(
-    items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watcher
+    items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: Watch
 ) -> Thumbnails:
     """Return the `THUMBNAIL` of each stored image, new or cached; `decoded` may be False."""
     signature = source_signature(recipe)

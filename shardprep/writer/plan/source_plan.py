@@ -49,7 +49,7 @@ from shardprep.image.annotation_types import AnnotationSpec, Skeleton
 from shardprep.image.near_pairs import near_pairs
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
-from shardprep.progress import Watcher
+from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.string_column import Coded
@@ -77,7 +77,7 @@ def _paused_collection() -> Iterator[None]:
 
 @stage("plan")
 @_paused_collection()
-def make_plan(recipe: Recipe, work_dir: Path, watcher: Watcher, num_workers: int = 1) -> BuildPlan:
+def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int = 1) -> BuildPlan:
     """Return the plan of a recipe. Items may be files of archives that it unpacks in `work_dir`."""
     catalog = make_catalog(recipe, work_dir, watcher.notice)
     recipe = catalog.recipe

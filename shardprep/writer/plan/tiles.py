@@ -36,15 +36,10 @@ from shardprep.image.spec import ImageSpec
 from shardprep.image.tiff import TIFF_STARTS, TiffBands, needs_bands
 from shardprep.image.tiles import ObjectCutter, Window, windows
 from shardprep.machine import usable_cores
-from shardprep.processes.worker_process import WorkerLimits
-from shardprep.progress import Watcher
+from shardprep.processes import WorkerLimits
+from shardprep.progress import Watch
 from shardprep.recipe.recipe import Recipe
-from shardprep.source.byte_range import (
-    MemberError,
-    PlainExtent,
-    RefusedExtent,
-    ZipExtent,
-)
+from shardprep.source.byte_range import MemberError, PlainExtent, RefusedExtent, ZipExtent
 from shardprep.source.limits import Budget, SourceLimits
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Extent, Member, MembersBuilder
@@ -195,7 +190,7 @@ def cut_tiles(
     form: AnnotationSpec | None,
     work_dir: Path,
     num_workers: int,
-    watcher: Watcher,
+    watcher: Watch,
 ) -> tuple[Items, list[str]]:
     """Return an item for each tile, with `TILE_COLUMNS`, and remarks for the user.
 

@@ -1,8 +1,8 @@
 """The files of an unfinished build on a disk or in object storage, and how they become a dataset.
 
-`states` has the table of all states and transitions, `files` the names and contents of the files.
-`local` and `remote` are the two storages. `find` finds the build for a path, and `repair_input`
-takes the intact files of a damaged dataset into a build. Rules that hold in every state:
+`states` has the table of all states and transitions, finds the build for a path, and takes the
+intact files of a damaged dataset into a build; `files` has the names and contents of the files.
+`local` and `remote` are the two storages. Rules that hold in every state:
 
 1. A finished dataset stays whole and readable until its replacement is complete. In object storage
    one write of `manifest.json` replaces it. On a disk two renames do; a run killed between them

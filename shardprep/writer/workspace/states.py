@@ -1,17 +1,42 @@
-"""The states of a build, and the transitions that both storages share."""
+"""Find the workspace of a build; the states of a build, and the transitions of both storages.
+
+A damaged dataset can be built again: its intact shards count as written.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeAlias, TypeVar
 
+import pyarrow as pa
+
+from shardprep.dataset.folder import (
+    INCOMPLETE_SUFFIX,
+    ITEMS_FILE,
+    SCHEMA_FILE,
+    inventory,
+    is_own,
+    read_schema,
+)
+from shardprep.dataset.item_table import columns_of, read_items, rows_by_shard
+from shardprep.dataset.locate import VERSION_FOLDER, below, versions_below
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
-from shardprep.errors import BuildError, DatasetError, OptionName, ShardprepError
+from shardprep.errors import BuildError, DatasetError, OptionName, ShardprepError, some_of
+from shardprep.recipe.recipe import Recipe
+from shardprep.storage.folder import LocalFolder, ObjectFolder
+from shardprep.storage.regular_file import sha256_of
 from shardprep.storage.store import ChangedError
+from shardprep.storage.url import ObjectUrl, parse_place
+from shardprep.writer.plan.build_plan import read_outline
+from shardprep.writer.shard import ReceiptFacts, write_receipt
 from shardprep.writer.workspace.files import (
     BUILD_FILE,
     RECEIPTS_DIR,
+    SCRATCH_DIR,
     DisturbedError,
     Folders,
     LateError,
@@ -26,6 +51,70 @@ from shardprep.writer.workspace.files import (
 )
 from shardprep.writer.workspace.local import LocalWorkspace
 from shardprep.writer.workspace.remote import ObjectWorkspace
+
+
+def workspace_of(recipe: Recipe) -> Workspace:
+    """Return the workspace for the dataset of a recipe."""
+    return _at(parse_place(recipe.out), (recipe.dataset_name, recipe.version))
+
+
+def find_workspace(where: str) -> Workspace:
+    """Return the workspace of a dataset, or of the only build or dataset below a folder.
+
+    Unfinished builds have precedence. DatasetError unless exactly one exists.
+    """
+    root = parse_place(where)
+    named = root.resolve() if root.name in ("", "..") and isinstance(root, Path) else root
+    if VERSION_FOLDER.fullmatch(named.name):
+        own = _at(named)
+        folder = ObjectFolder(root) if isinstance(root, ObjectUrl) else LocalFolder(root)
+        # Otherwise this is a folder of datasets whose name looks like a version.
+        if own.stands() or own.state.names() or not folder.names():
+            return own
+    found = versions_below(root)
+    unfinished = [one for one in found if one.is_unfinished]
+    meant = [_at(root, one.names) for one in unfinished or found]
+    if len(meant) == 1:
+        return meant[0]
+    if not meant:
+        hint = f"give the folder or address that {OptionName('out')} was"
+        raise DatasetError(where, "holds no dataset, finished or not", hint)
+    what = "several unfinished builds" if unfinished else "no unfinished build, only"
+    names = some_of([one.location for one in meant])
+    raise DatasetError(where, f"holds {what}: {names}", "name one of them")
+
+
+def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
+    """Raise DatasetError if `out` has an unfinished build in parts that is not `asked`."""
+    root = parse_place(recipe.out)
+    if isinstance(root, Path) and not root.is_dir():
+        return
+    places = [_at(root, one.names) for one in versions_below(root) if one.is_unfinished]
+    others = [one.location for one in places if one != asked and _is_in_parts(one)]
+    if others:
+        raise DatasetError(
+            asked.location,
+            f"has no unfinished parts, but others are in {some_of(others)}",
+            "run " + ", ".join(f"`shardprep finalize {one}`" for one in others[:4]),
+        )
+
+
+def _is_in_parts(workspace: Workspace) -> bool:
+    try:
+        outline = read_outline(workspace.state)
+    except BuildError:
+        return True  # `finalize` reports the damage
+    return outline is not None and outline.num_parts > 1
+
+
+def _at(root: Path | ObjectUrl, names: Sequence[str] = ()) -> Workspace:
+    folder = below(root, names)
+    if isinstance(folder, ObjectUrl):
+        return ObjectWorkspace(folder._replace(key=folder.key.removesuffix(INCOMPLETE_SUFFIX)))
+    if folder.parent.name in ("", ".."):  # the path alone does not name the dataset
+        folder = folder.resolve()
+    return LocalWorkspace(folder.with_name(folder.name.removesuffix(INCOMPLETE_SUFFIX)))
+
 
 Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
 Result = TypeVar("Result")
@@ -260,3 +349,98 @@ def _equal_dataset(workspace: Workspace, fingerprint: Fingerprint | None) -> Man
         if there and not (fingerprint and fingerprint_differences(there.fingerprint, fingerprint)):
             return there
     return None
+
+
+_NUM_THREADS = 16
+
+
+class IntactShard(NamedTuple):
+    """The file with the bytes of a shard, in the folder of the damaged dataset."""
+
+    file: str
+    """Name of the file; it differs from the shard's name if files were swapped."""
+    mark: str
+    """ETag in object storage; "" on a disk, where the bytes are hashed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedDataset:
+    """A damaged dataset, to build again with the same bytes."""
+
+    manifest: Manifest
+    intact: Mapping[str, IntactShard]
+    items: Path | None
+    """Path of `items.parquet`; None if it is missing or damaged: all shards are written again."""
+    foreign: Sequence[str]
+    """Names of files in the folder that are not part of the dataset; they are kept."""
+
+    def __str__(self) -> str:
+        num_all = len(self.manifest.shards)
+        num_gone = num_all - len(self.intact) if self.items else num_all
+        what = f"{num_gone:,} of {num_all:,} shards are" if num_gone else "documents are"
+        return f"the dataset is there, but not whole: {what} built again"
+
+    def take_into(self, workspace: Workspace) -> None:
+        """Add the foreign files to the build, and the intact shards too if `items` is known."""
+        for name in self.foreign:
+            workspace.adopt(name, "", name)
+        if self.items is None:
+            return
+        items = read_items(self.items)
+        rows, shards = rows_by_shard(items), self.manifest.shards
+
+        def take(name: str) -> None:
+            columns = rows[name].to_pydict()
+            table = pa.Table.from_pydict(columns, schema=columns_of(items.schema))
+            mark = workspace.adopt(*self.intact[name], name)
+            facts = ReceiptFacts(shard=shards[name], mark=mark, build="")
+            write_receipt(workspace.state, facts, table)
+
+        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+            list(pool.map(take, self.intact))
+
+
+def find_damage(
+    workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
+) -> DamagedDataset | None:
+    """Return a finished dataset with its intact shards, or None if no file is missing or truncated.
+
+    Only names and shard lengths are checked. BuildError if it is damaged and `fingerprint` differs.
+    """
+    files = workspace.files()
+    folder = workspace.documents()
+    intact = {
+        name: IntactShard(name, files[name].etag)
+        for name, shard in finished.shards.items()
+        if name in files and files[name].num_bytes == shard.num_bytes
+    }
+    try:
+        names = inventory(finished, read_schema(folder))
+    except ShardprepError:
+        gone = [SCHEMA_FILE]
+    else:
+        cut = [name for name in finished.shards if name in files and name not in intact]
+        gone = [*sorted(names - files.keys()), *cut]
+    if not gone:
+        return None
+    if changes := fingerprint_differences(finished.fingerprint, fingerprint):
+        raise BuildError(
+            workspace.location,
+            f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built",
+            "build it with the same ones, or add "
+            f"{OptionName('overwrite')} to build all of it anew",
+        )
+    items = folder / ITEMS_FILE
+    is_sound = items.is_file() and sha256_of(items) == finished.files.get(ITEMS_FILE)
+    return DamagedDataset(finished, intact, items if is_sound else None, foreign_files(files))
+
+
+def foreign_files(files: Iterable[str]) -> list[str]:
+    """Return the names of files that are neither part of a dataset nor temporary."""
+    return [
+        name
+        for name in files
+        if not is_own(name)
+        and name.split("/")[0] not in ("..", RECEIPTS_DIR, SCRATCH_DIR)
+        and not name.endswith(".tmp")
+    ]

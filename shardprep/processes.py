@@ -1,9 +1,9 @@
-"""Worker processes: the server that forks them, and their limits.
+"""Worker processes of builds and readers: the server that forks them, and their limits.
 
-The server imports modules, has one thread, and ends when its parent does. The operating system
-enforces the limits: a decoder that never returns, or asks for all memory, costs one image and not
-a build. Windows has no fork server,
-alarm or memory limit, so fresh processes do the work there.
+The server imports modules, but never the user's program, has one thread, and ends when its parent
+does. The operating system enforces the limits: a decoder that never returns, or asks for all
+memory, costs one image and not a build. Windows has no fork server, alarm or memory limit, so fresh
+processes do the work there.
 """
 
 from __future__ import annotations
