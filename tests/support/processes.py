@@ -164,22 +164,27 @@ class Program:
         out = self._folder / ("errors" if in_errors else "out")
         while not out.exists() or out.read_text().count(text) < number:
             assert time.monotonic() < until, f"{text!r} was not printed {number} times"
-            if (self._folder / "code").exists():
+            if self.code is not None:
                 return
             time.sleep(0.002)
 
-    def wait(self, timeout_s: float = 240) -> Done:
-        """Wait for the end; return the output and the exit code (negative: signal)."""
+    @property
+    def code(self) -> int | None:
+        """The exit code (negative: signal), or None while it runs."""
         code = self._folder / "code"
+        return int(code.read_text()) if code.exists() else None
+
+    def wait(self, timeout_s: float = 240) -> Done:
+        """Wait for the end; return the output and the exit code."""
         until = time.monotonic() + timeout_s
-        while not code.exists():
+        while (code := self.code) is None:
             assert _lives(self._server_pid), "the process that forks has ended"
             if time.monotonic() > until:
                 self.signal(signal.SIGKILL)
                 raise subprocess.TimeoutExpired(self._arguments, timeout_s)
             time.sleep(0.01)
         out, errors = ((self._folder / name).read_text() for name in ("out", "errors"))
-        done = Done(self._arguments, int(code.read_text()), out, errors)
+        done = Done(self._arguments, code, out, errors)
         costs.add_program(float((self._folder / "seconds").read_text()))
         shutil.rmtree(self._folder)
         return done
