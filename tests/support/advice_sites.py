@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,6 +32,7 @@ class Site(NamedTuple):
         return re.compile(_ANY.join(parts) + (r"(?:'[^']*'|\S*)" if parts[-1] == "" else ""))
 
 
+@functools.cache
 def sites() -> list[Site]:
     """Return all texts of the package with an option in them, outside of docstrings."""
     found = []
