@@ -1,7 +1,5 @@
 """A wheel holds all that a machine without a compiler needs, the C kernels and man pages too."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`shardprep bench`: four pipelines of the same images, a table, JSON and a picture."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

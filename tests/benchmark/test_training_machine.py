@@ -1,7 +1,5 @@
 """benchmarks.training_machine: the command that measures a user's photos."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

@@ -3,8 +3,6 @@
 `python -m tests.documents.notebooks NAME` does this for one notebook.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import io

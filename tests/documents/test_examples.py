@@ -1,7 +1,5 @@
 """Pages whose code runs, in its order, on small sets, and does what they say."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import importlib.util

@@ -3,12 +3,11 @@
 What the layout cannot give back is named: by the export, and in the note of the next build.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +22,6 @@ from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.annotated import grey_png
 from tests.support.builders import Told, build, png, write, write_folder
 from tests.writer.records import records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 HEIGHT, WIDTH = 48, 64
 KEYS = [f"{split}/{i}.png" for split in ("train", "validation") for i in range(4)]

@@ -1,7 +1,5 @@
 """Near copies are found and named, and other images are not."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from functools import cache

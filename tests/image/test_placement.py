@@ -1,7 +1,5 @@
 """Pixels, boxes and masks of a file are at the same place in the stored image."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

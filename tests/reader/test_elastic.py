@@ -1,7 +1,5 @@
 """Training that continues on another number of hosts, in processes of their own that are killed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

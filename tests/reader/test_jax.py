@@ -3,8 +3,6 @@
 JAX starts threads, and tests of torch fork this process. So JAX runs in other processes only.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

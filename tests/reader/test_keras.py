@@ -1,7 +1,5 @@
 """`Dataset.keras` against `Dataset.batches`, in the loops of Keras itself."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

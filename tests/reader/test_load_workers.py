@@ -1,14 +1,13 @@
 """Worker processes fill the batches of `reader.load` that threads would fill."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import os
 import shutil
 import signal
 import weakref
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +22,8 @@ from shardprep.reader.tf import pipeline
 from tests.reader.datasets import change_image, damage, put, refused
 from tests.reader.worker_processes import gone, let_workers_fill_all, run, worker_sets
 from tests.support.examples import thorough
+from tests.support.object_store import Bucket
 from tests.support.processes import EndingProgram, Program
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket
 
 Set = dict[str, "Path"]
 

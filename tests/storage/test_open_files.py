@@ -1,7 +1,5 @@
 """Files that readers keep open stay within half of what the system allows the process."""
 
-from __future__ import annotations
-
 import os
 import resource
 import threading

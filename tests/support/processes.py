@@ -6,8 +6,6 @@ share those that fork. An `EndingProgram` shows how a program ends; tests of wha
 start it anew.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

@@ -3,8 +3,6 @@
 Nothing incomplete ever has its final name, and no process is left behind.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
