@@ -183,7 +183,8 @@ class Program:
             time.sleep(0.01)
         out, errors = ((self._folder / name).read_text() for name in ("out", "errors"))
         done = Done(self._arguments, code, out, errors)
-        costs.add_program(float((self._folder / "seconds").read_text()))
+        self.cpu_s = float((self._folder / "seconds").read_text())
+        costs.add_program(self.cpu_s)
         shutil.rmtree(self._folder)
         return done
 
