@@ -1,9 +1,9 @@
 """Other processes: programs that tests start, and what /proc shows of them.
 
-A `Program` is forked from a process that has imported TensorFlow, torch or the writer, and has used
-none of it: the import takes seconds, a fork no time. The processes of a suite that runs in several
-share those that fork. An `EndingProgram` shows how a program ends; tests of what a program imports
-start it anew.
+A `Program` is forked from a process that has imported TensorFlow, torch, JAX or the writer, and has
+used none of it: the import takes seconds, a fork no time. The processes of a suite that runs in
+several share those that fork. An `EndingProgram` shows how a program ends; tests of what a program
+imports start it anew.
 """
 
 import atexit
@@ -118,8 +118,8 @@ class Program:
     ) -> None:
         """Begin it, with these arguments; some variables are set for it beside those of here.
 
-        `framework` is imported already: "tensorflow", "torch", "torchvision" (and torch) or, for
-        builds, "none".
+        `framework` is imported already: "tensorflow", "torch", "torchvision" (and torch), "jax" or,
+        for builds, "none".
         """
         self._folder = Path(tempfile.mkdtemp())
         self._arguments = ["-c", *map(str, arguments)]
@@ -257,6 +257,7 @@ def _server(framework: str) -> subprocess.Popen[bytes]:
         env={
             **os.environ,
             "CUDA_VISIBLE_DEVICES": "",
+            "JAX_PLATFORMS": "cpu",
             **(_ONE_THREAD if framework.startswith("torch") else {}),
         },
         stdin=subprocess.PIPE,
@@ -279,6 +280,10 @@ def _serve(framework: str) -> None:
         from tests.writer.faulty import import_once
 
         import_once()
+    elif framework == "jax":
+        import jax  # noqa: F401 - it starts no thread before it is used
+
+        import shardprep.reader.arrays.batches
     elif framework.startswith("torch"):
         import torch
 
