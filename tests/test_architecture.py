@@ -1,7 +1,5 @@
 """The rules of the house: which room may import which, and what may not be imported at all."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import graphlib

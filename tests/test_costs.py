@@ -1,17 +1,12 @@
 """What tests cost is counted, kept and shown."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support import costs
 from tests.support.costs import Cost
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_costs_of_earlier_runs_stay_until_a_test_runs_again(tmp_path: Path) -> None:

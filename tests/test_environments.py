@@ -1,7 +1,5 @@
 """The files that run shardprep elsewhere: container, workflows, action, hook, citation."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

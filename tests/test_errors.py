@@ -1,7 +1,5 @@
 """Errors are values that travel: through a pickle with all fields, through PyTorch as one line."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Cores and free memory under affinity and the limits of both versions of cgroups."""
 
-from __future__ import annotations
-
 import os
 import tomllib
 from pathlib import Path

@@ -4,8 +4,6 @@ A string of the form `shardprep.room.module` is the name of a module. The other 
 here: a new one needs a row.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re

@@ -3,8 +3,6 @@
 Windows lacks these, macOS some. An interpreter without them stands for both.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Numbers of the package that may not grow."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

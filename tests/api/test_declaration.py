@@ -1,7 +1,5 @@
 """Every command of the command line is a function of Python: the same options, the same result."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Notebooks: results as tables, progress in a cell, a kernel that stays usable."""
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The Python API: results, errors, Ctrl-C, threads; nothing is printed or left behind."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

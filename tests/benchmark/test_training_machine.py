@@ -1,7 +1,5 @@
 """benchmarks.training_machine: the command that measures a user's photos."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess
@@ -94,7 +92,7 @@ def test_the_command_prints_a_rate_for_each_way_to_read(
     monkeypatch.setattr(
         sys, "argv",
         ["", str(nested), "--images", "24", "--cores", "1", "--batch-size", "8",
-         "--seconds", "0.1", "--minutes", "4"],
+         "--seconds", "0.01", "--minutes", "4"],
     )  # fmt: skip
     main()
     done = capsys.readouterr()
@@ -118,7 +116,7 @@ def test_a_model_trains_on_batches_and_waiting_is_a_share(
     folder.mkdir()
     prepare(nested, folder, 12)
     small = "shufflenet_v2_x0_5"
-    found = measure_in_process(Settings(folder, 2, 0.1, "cpu"), Figure(way, 1, small))
+    found = measure_in_process(Settings(folder, 2, 0.01, "cpu"), Figure(way, 1, small))
     assert isinstance(found, Rate), found
     assert found.images_s > 0
     assert 0 < found.waiting < 1

@@ -1,24 +1,19 @@
 """Small sources that lead to advice, and what a build with its flags must find in them."""
 
-from __future__ import annotations
-
 import io
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from shardprep.catalog.catalog import Catalog
 from shardprep.catalog.target_values import TargetValues
 from tests.catalog.builders import VOC, images, masked
 from tests.support.arrays import hdf5, npy
 from tests.support.builders import jpeg
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from shardprep.catalog.catalog import Catalog
 
 SAID = "said"
 """The value of a flag is the one in the message."""

@@ -1,7 +1,5 @@
 """Sources whose objects, masks or documents lead to advice, and what a build must find then."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,28 +1,21 @@
 """Catalogs of small sources: their members, and what is read of them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from shardprep.catalog.catalog import make_catalog
-from shardprep.catalog.survey import survey_source
+from shardprep.catalog.catalog import Catalog, make_catalog
+from shardprep.catalog.items import Item
+from shardprep.catalog.objects.combine import AnnotationFacts
+from shardprep.catalog.survey import Survey, survey_source
 from shardprep.catalog.tables.table import Table, parse_table
 from shardprep.dataset.schema import UNLABELLED
+from shardprep.image.annotation_types import Annotation
 from shardprep.recipe.recipe import make_recipe
 from tests.support.builders import encoded, jpeg, write_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from shardprep.catalog.catalog import Catalog
-    from shardprep.catalog.items import Item
-    from shardprep.catalog.objects.combine import AnnotationFacts
-    from shardprep.catalog.survey import Survey
-    from shardprep.image.annotation_types import Annotation
 
 
 def catalog(

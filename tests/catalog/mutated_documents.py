@@ -4,8 +4,6 @@ A try is a number: the same seed and number give the same source. A build ends w
 `verify` finds nothing wrong with, or with one line.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import resource
@@ -15,8 +13,10 @@ import tomllib
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -26,10 +26,6 @@ from shardprep.errors import ShardprepError
 from shardprep.verifier.dataset import verify_dataset
 from tests.support.builders import Quiet, Told, build, encoded, png, write, zip_bytes
 from tests.support.paths import DATA
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 MOST_S, MOST_KIB = 20.0, 500 << 10
 """Seconds that one try may take, and memory that all of them may add to the process."""

@@ -4,15 +4,14 @@
 volumes and arrays, to detect classes of masks, sizes and levels, to cut tiles, and for `init`.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import random
 import struct
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import nibabel
 import numpy as np
@@ -26,9 +25,6 @@ from tests.catalog.mutated_documents import SEED, Form, changed_text
 from tests.support.arrays import hdf5, npy, parquet
 from tests.support.builders import encoded, png
 from tests.support.dicom import dicom
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NUM_FILES = 400
 """Tries of a run of the suite; `make soak` makes 4,000."""

@@ -1,16 +1,17 @@
 """Accents in names: one letter or two characters (NFC, NFD), they match wherever names are met."""
 
-from __future__ import annotations
-
 import unicodedata
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardprep.catalog.catalog import Catalog
 from shardprep.catalog.objects.mask_files import pair_masks
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.recipe.object_rules import parse_mask_pattern
@@ -19,12 +20,6 @@ from tests.catalog.builders import catalog, grey
 from tests.catalog.objects.written import WRITERS
 from tests.support.builders import png
 from tests.support.examples import examples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from shardprep.catalog.catalog import Catalog
 
 FORMS: tuple[Any, ...] = ("NFC", "NFD")
 NAMES = ("Müller", "café", "Ångström", "여자", "plain")

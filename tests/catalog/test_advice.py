@@ -1,25 +1,20 @@
 """The flags in a note or an error work as they are, and what they build is right."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from shardprep.catalog.catalog import Catalog
 from shardprep.catalog.survey import survey_source
 from shardprep.errors import QuestionError, SourceError
 from tests.catalog.builders import VOC, catalog, grey, images
 from tests.support.builders import jpeg
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.catalog.catalog import Catalog
 
 _FLAG = r"--[a-z-]+ (?:'[^']+'|[^\s;,()']+)"
 _FLAGS = re.compile(rf"{_FLAG}(?: {_FLAG}| --instances)*")

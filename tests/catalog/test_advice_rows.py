@@ -1,10 +1,9 @@
 """Each flag that a note or an error names works, and the build with it is right."""
 
-from __future__ import annotations
-
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +13,6 @@ from tests.catalog.advice_rows import LEFT_OUT, SAID, Own, Row
 from tests.catalog.advice_rows_objects import ROWS
 from tests.catalog.builders import catalog
 from tests.support.advice_sites import Site
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def message(folder: Path, row: Row) -> str:

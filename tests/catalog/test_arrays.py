@@ -1,7 +1,5 @@
 """Files of arrays as sources. The oracle is the library that wrote them."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Columns and targets of a table: types, and numbers that cannot be kept as they are."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct

@@ -3,8 +3,6 @@
 An independent reading of their files says what must be stored.
 """
 
-from __future__ import annotations
-
 import io
 import shlex
 from collections import Counter

@@ -1,7 +1,5 @@
 """Masks and splits in files of arrays, which a question shows as flags."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,18 +1,12 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from shardprep.catalog.catalog import Catalog
 from shardprep.errors import QuestionError
 from tests.catalog.builders import catalog
 from tests.support.builders import jpeg
 from tests.support.scenes import picture
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.catalog.catalog import Catalog
 
 NAMES = [f"{name}/{i}.png" for name in ("cat", "dog") for i in range(6)]
 

@@ -1,7 +1,5 @@
 """Levels of folders that are no classes: magnifications, an index, wrappers, kinds of pictures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

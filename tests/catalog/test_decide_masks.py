@@ -1,24 +1,18 @@
 """Masks beside images: found by names and pixels, whatever their folders are called."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from shardprep.catalog.catalog import Catalog
 from shardprep.catalog.objects import mask_files
 from shardprep.errors import QuestionError
 from tests.catalog.builders import catalog
 from tests.support.builders import encoded, write_folder
 from tests.support.first_contact import outcome
 from tests.support.scenes import picture
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.catalog.catalog import Catalog
 
 SIZE = (40, 30)
 

@@ -1,7 +1,5 @@
 """Which names of folders and files are classes, and which only look like them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Documents of objects come before names of files, and beside folders of classes."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

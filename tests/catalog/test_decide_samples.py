@@ -1,8 +1,7 @@
 """Folders of patients, series, clips and tomograms are samples; folders of classes stay classes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +9,6 @@ from shardprep.errors import QuestionError
 from tests.catalog.builders import catalog
 from tests.support.layouts import expanded
 from tests.support.scenes import picture
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 SIZE = (16, 12)
 

@@ -1,20 +1,14 @@
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from shardprep.catalog.catalog import Catalog
 from shardprep.errors import QuestionError
 from tests.catalog.builders import VOC, catalog
 from tests.support.builders import jpeg, write_folder
 from tests.support.first_contact import outcome
 from tests.support.scenes import picture
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.catalog.catalog import Catalog
 
 
 def planned(folder: Path, keys: list[str], others: dict[str, bytes] | None = None) -> Catalog:

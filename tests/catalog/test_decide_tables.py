@@ -1,7 +1,5 @@
 """Labels by tables: which columns `auto` uses, and when it asks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

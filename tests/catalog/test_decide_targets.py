@@ -1,19 +1,14 @@
 """The decision which pictures are target images of others."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from shardprep.errors import QuestionError
 from tests.catalog.builders import catalog
 from tests.support.scenes import picture
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 
 def pictures(kinds: Mapping[str, str], *, number: int = 4) -> dict[str, bytes]:

@@ -1,7 +1,5 @@
 """Documents that name the images and that nothing reads: the user is asked."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,7 @@
 """Columns and groups of DICOM headers, where no table has them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +11,6 @@ from shardprep.errors import RecipeError
 from shardprep.reader import Dataset
 from tests.support.builders import build, png, write_folder
 from tests.support.dicom import dicom
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SPLIT = "train=0.5,validation=0.5"
 

@@ -1,7 +1,5 @@
 """Ids of tables in random layouts: each row reaches its image, or the build ends in one line."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections import Counter

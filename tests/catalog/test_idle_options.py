@@ -1,7 +1,5 @@
 """An option that has nothing to do in a source is never silent: a note or an error says so."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from pathlib import Path

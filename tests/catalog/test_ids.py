@@ -1,8 +1,8 @@
 """A row belongs to its image: the one rule of ids, in tables and lists of every kind."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,10 +11,6 @@ from shardprep.catalog.tables.row_matching import match_table
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import QuestionError, SourceError
 from tests.catalog.builders import catalog, facts_of, found, images, objects_of, reasons, survey
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 IDS = range(6)
 TWINS = images(*(f"{split}/{i}.jpg" for split in ("train", "test") for i in IDS))

@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -22,10 +21,6 @@ from tests.catalog.builders import catalog, found, images, reasons, table, table
 from tests.support.builders import animals, tar_bytes, write, zip_bytes
 from tests.support.examples import examples
 from tests.support.paths import data_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 def labels_of(keys: Sequence[str], rule: str, *tables: Table) -> Labelling:

@@ -1,14 +1,14 @@
 """Every layout of a Kaggle data set that docs/kaggle.md says works is built, with its flags."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io
 import shlex
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +22,6 @@ from shardprep.dataset.schema import TARGET_FEATURES
 from shardprep.dataset.tfrecord import read_records
 from tests.support.layouts import LAYOUTS, OUTSIDE, PAGE, Layout, page_text, write_source
 from tests.support.quick_command import build_command, encode_here
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 BY_KIND = {
     layout.kind: layout for layout in reversed(LAYOUTS) if not (layout.needs or layout.stored)

@@ -1,7 +1,5 @@
 """Ids of a table find their images: all at once as one by one, and by the one rule of splits."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

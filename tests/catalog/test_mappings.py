@@ -1,8 +1,7 @@
 """Mappings, lists and tables that a user names: one without any match is an error."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +10,6 @@ from shardprep.errors import ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from tests.support.builders import jpeg, write, write_folder, zip_bytes
 from tests.support.paths import data_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEYS = [f"{place}/{name}/{i}.jpg" for place in "ab" for name in ("cane", "ragno") for i in "12"]
 ROWS = "".join(f"{key},{i % 2},{i / 2},{'fit' if i % 4 else 'try'}\n" for i, key in enumerate(KEYS))

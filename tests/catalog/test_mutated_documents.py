@@ -1,8 +1,6 @@
 """Annotation documents that are changed at random: a sound dataset or one line, in bounds."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -18,9 +16,6 @@ from tests.catalog.mutated_documents import (
     try_source,
 )
 from tests.support.builders import write, zip_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _PARTS = 4
 

@@ -1,8 +1,6 @@
 """Files of images and arrays that are changed at random: a sound dataset or one line, in bounds."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,9 +8,6 @@ from hypothesis import settings
 from tests.catalog.mutated_documents import Tally, try_out, try_source
 from tests.catalog.mutated_files import FORMS, NUM_FILES, mutated, packed, survey
 from tests.support.builders import write, zip_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _PARTS = 4
 

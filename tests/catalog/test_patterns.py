@@ -1,13 +1,11 @@
 """A pattern of the user's on a stranger's names ends in time, or in one line that names both."""
 
-from __future__ import annotations
-
 import re
 import sys
 import threading
 import time
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,9 +25,6 @@ from tests.support.builders import build, jpeg, write, zip_bytes
 from tests.support.command import run
 from tests.support.examples import examples
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("searched_apart")
 LONG = "a" * 60 + "!.jpg"

@@ -1,10 +1,9 @@
 """Labels that are found unasked: what `auto` must not take for classes, and what it says of it."""
 
-from __future__ import annotations
-
 import tomllib
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +18,6 @@ from shardprep.source.string_column import Coded, Texts
 from tests.catalog.builders import Found, catalog, found, images, reasons, table, table_of
 from tests.support.builders import write, zip_bytes
 from tests.support.paths import data_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 def hexadecimal(number: int, folder: str = "test") -> list[str]:

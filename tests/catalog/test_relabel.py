@@ -1,7 +1,5 @@
 """`--relabel` replaces the labels of the images that a table names, and of no others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ Each twin has the layout of the real set, an image without rows, a row without a
 cell.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

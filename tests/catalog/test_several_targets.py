@@ -1,7 +1,5 @@
 """Targets of several values: twins of competitions, compared with a reading of their tables."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable

@@ -1,9 +1,9 @@
 """Text files that strangers wrote: open quotes, other encodings, odd names, cells of a megabyte."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +15,6 @@ from tests.catalog.builders import facts_of
 from tests.catalog.objects.written import WRITERS
 from tests.support.builders import png, write, zip_bytes
 from tests.support.paths import data_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 NAMES = [f"{i:02}.png" for i in range(40)]
 PIXELS = png(30, 40)

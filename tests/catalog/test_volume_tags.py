@@ -3,8 +3,6 @@
 The oracle for pages is the single image: each page is saved alone with the same tags.
 """
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Volumes as sources: each is a stack of its planes. The oracle is the library of the format."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io

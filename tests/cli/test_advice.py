@@ -1,12 +1,12 @@
 """Each flag that a command prints works: the next command is right, and no message is forgotten."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -18,10 +18,6 @@ from tests.support.advice_sites import Site, sites
 from tests.support.builders import encoded, jpeg, write_folder, zip_bytes
 from tests.support.command import run
 from tests.support.paths import DATA, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 SIX = pics(*(f"{'cat' if i < 3 else 'dog'}/{i}.jpg" for i in range(6)), height=40, width=40)
 BUILD = ("build", "source", "--size", "16x16")

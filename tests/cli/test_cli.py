@@ -1,7 +1,5 @@
 """The command line: printed text, stdout and stderr, exit codes."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

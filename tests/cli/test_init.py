@@ -1,7 +1,5 @@
 """`shardprep init`: what it sees is what a build with its recipe gives."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

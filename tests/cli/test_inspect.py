@@ -1,7 +1,5 @@
 """`inspect` counts boxes and masks, and draws a contact sheet."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`--json`: one object of the types that docs/json.md is made of, whatever happens."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The options of the commands: their page, their help, and completion by the shell."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Commands in processes of their own: what they import, Ctrl-C, and too little memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

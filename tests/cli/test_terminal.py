@@ -1,7 +1,5 @@
 """Output on a terminal, to a pipe that closes, to a file; nothing in it steers a terminal."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import logging

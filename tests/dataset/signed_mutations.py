@@ -1,14 +1,14 @@
 """Mutated datasets with correct hashes, and the outcome of every command and reader."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +21,6 @@ from tests.support.annotated import annotated
 from tests.support.builders import build, jpeg, png, write, zip_bytes
 from tests.support.command import run
 from tests.support.viewing import served
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 NUM_GATE, NUM_SOAK = 30, 320
 """Datasets in a run of the suite, and in `make soak`."""

@@ -1,10 +1,10 @@
 """Boxes and masks in a dataset: TensorFlow Datasets opens them, and the documents count them."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,10 +43,6 @@ from tests.support.annotated import (
     Marked,
     annotated,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 KINDS: dict[str, tuple[str, ...]] = {
     "boxes": (BOX, BOX_LABEL),

@@ -1,7 +1,5 @@
 """Cells of tables for spreadsheets: no text is a formula, and each can be read back."""
 
-from __future__ import annotations
-
 import csv
 import io
 

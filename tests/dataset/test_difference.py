@@ -1,11 +1,11 @@
 """`diff` names each change of each item, as plain dictionaries of the item tables have them."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
@@ -26,12 +26,7 @@ from tests.support.builders import animals, build, jpeg, tree, write, write_fold
 from tests.support.command import run
 from tests.support.examples import examples
 from tests.support.json_page import printed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket
+from tests.support.object_store import Bucket
 
 KEYS: dict[str, Any] = {"shards": 1, "size": "16x16", "format": "png"}
 

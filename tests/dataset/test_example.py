@@ -1,24 +1,17 @@
 """Examples agree with TensorFlow's protobuf both ways; other bytes are an error."""
 
-from __future__ import annotations
-
 import struct
 from array import array
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shardprep.dataset.example import decode, encode, with_values
+from shardprep.dataset.example import Values, decode, encode, with_values
 from shardprep.errors import RecordError
 from tests.support.examples import texts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shardprep.dataset.example import Values
-
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT32 = st.floats(width=32, allow_nan=False)

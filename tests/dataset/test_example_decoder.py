@@ -1,19 +1,14 @@
 """`ExampleDecoder.find` returns the features that `decode` returns, or None."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shardprep.dataset.example import ExampleDecoder, decode, encode
+from shardprep.dataset.example import ExampleDecoder, Values, decode, encode
 from shardprep.errors import RecordError
 from tests.support.examples import texts
-
-if TYPE_CHECKING:
-    from shardprep.dataset.example import Values
 
 STRATEGIES: dict[str, Any] = {
     "bytes": st.one_of(st.binary(max_size=40), st.integers(100, 20_000).map(bytes)),

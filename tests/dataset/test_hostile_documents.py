@@ -1,15 +1,15 @@
 """An untrusted dataset controls neither file paths nor time nor memory."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import re
 import resource
 import shutil
+from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,14 +32,8 @@ from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.workspace.states import find_workspace
 from tests.dataset.resigned import FIRST, MANIFESTS, changed, resigned
 from tests.support.builders import Quiet, animals, build, build_part, tree, write, zip_bytes
-from tests.support.examples import DAMAGES, damaged, fuzzed, in_time, texts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.examples import Damage
-    from tests.support.object_store import Bucket
+from tests.support.examples import DAMAGES, Damage, damaged, fuzzed, in_time, texts
+from tests.support.object_store import Bucket
 
 NUM_RANDOM = (80, 80, 40, 30, 15)
 """Cases of values, damage, tables, unfinished builds and fetches in a run of the suite."""

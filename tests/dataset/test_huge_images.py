@@ -1,10 +1,8 @@
 """No reader decodes a stored image with a huge stated size; memory stays bounded."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +15,6 @@ from tests.dataset.resigned import Signed, huge_png
 from tests.support.annotated import annotated
 from tests.support.builders import build, png, write, zip_bytes
 from tests.support.processes import Program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SIDE = 30_000
 """Sides of the image: 900 million pixels, 2.7 GB in three channels."""

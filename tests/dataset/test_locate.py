@@ -1,9 +1,7 @@
 """One answer to "which dataset is meant", for folders and for object storage."""
 
-from __future__ import annotations
-
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +10,8 @@ from shardprep.errors import DatasetError
 from shardprep.storage.url import parse_place
 from shardprep.writer.workspace.states import find_workspace
 from tests.support.builders import write
+from tests.support.object_store import Bucket
 from tests.support.paths import DATA
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket
 
 CASES = tomllib.loads((DATA / "locate.toml").read_text(encoding="utf-8"))
 

@@ -1,14 +1,12 @@
 """The opened dataset: the same value for a folder and for object storage."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -23,11 +21,7 @@ from shardprep.errors import DatasetError, RecipeError, RecordError, ShardprepEr
 from shardprep.storage.store import ChangedError
 from tests.support.builders import animals, build, tree, write, write_folder
 from tests.support.examples import flipped
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket
+from tests.support.object_store import Bucket
 
 
 @pytest.fixture(name="pets")

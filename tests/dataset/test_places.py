@@ -1,11 +1,9 @@
 """Every command reads a text as the same path, address or error."""
 
-from __future__ import annotations
-
 import json
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
@@ -16,9 +14,6 @@ from shardprep.reader import Dataset, iterate, load
 from shardprep.storage.url import ObjectUrl, local_path, parse_place
 from tests.support.builders import animals, tree, write, zip_bytes
 from tests.support.paths import DATA
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture(name="here")

@@ -1,29 +1,23 @@
 """Schemas, their errors, and datasets that TensorFlow Datasets opens by them."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from shardprep.dataset import example
 from shardprep.dataset.folder import index_name
-from shardprep.dataset.schema import PROVIDED, load_schema, parse_schema, shipped_schemas
+from shardprep.dataset.schema import PROVIDED, Schema, load_schema, parse_schema, shipped_schemas
 from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import SchemaError
+from shardprep.writer.finalize import BuildResult
 from tests.support import builders
 from tests.support.paths import DATA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.writer.finalize import BuildResult
 
 CLASSIFICATION = load_schema("classification")
 VALUES: dict[str, bytes | float | tuple[Any, ...]] = {

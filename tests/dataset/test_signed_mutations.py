@@ -3,15 +3,14 @@
 `make soak` tries eight times as many.
 """
 
-from __future__ import annotations
-
 import resource
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.dataset.resigned import Signed
 from tests.dataset.signed_mutations import (
     KINDS,
     LINE,
@@ -22,11 +21,6 @@ from tests.dataset.signed_mutations import (
     ends,
     mutated,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.dataset.resigned import Signed
 
 MOST_MEGABYTES = 600
 """Memory that all cases together may add to the process, TensorFlow included."""

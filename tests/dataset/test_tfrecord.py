@@ -1,25 +1,18 @@
 """TensorFlow reads framed records and the reverse; damaged records are errors."""
 
-from __future__ import annotations
-
 import io
 import struct
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.dataset.tfrecord import FRAME_BYTES, are_sound, frame, read_records, unframe
+from shardprep.dataset.tfrecord import FRAME_BYTES, Record, are_sound, frame, read_records, unframe
 from shardprep.errors import RecordError
 from tests.support.builders import write
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.dataset.tfrecord import Record
 
 FRAMED = {
     b"": "000000000000000029039807d8ea82a2",

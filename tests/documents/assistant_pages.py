@@ -4,8 +4,6 @@
 https://llmstxt.org: a title, a summary, and lists of links with a sentence each.
 """
 
-from __future__ import annotations
-
 import re
 
 from tests.documents.cli_page import parser

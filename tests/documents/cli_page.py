@@ -1,7 +1,5 @@
 """docs/cli.md, made of the commands themselves: `python -m tests.documents.cli_page` writes it."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

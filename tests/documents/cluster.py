@@ -4,8 +4,6 @@ They take what the real ones are given in docs/scale.md, refuse what they do not
 jobs here, one after the other.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

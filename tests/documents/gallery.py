@@ -4,8 +4,6 @@ The pictures are read from datasets that are built of the miniatures in `tests.s
 with drawn images instead of noise.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

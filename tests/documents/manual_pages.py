@@ -3,8 +3,6 @@
 The wheel installs both below `share/`, where `man` and the shells look for them.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import subprocess

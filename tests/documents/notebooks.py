@@ -3,22 +3,24 @@
 `python -m tests.documents.notebooks NAME` does this for one notebook.
 """
 
-from __future__ import annotations
-
 import base64
+import functools
 import io
 import itertools
 import os
 import random
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jupytext
 import nbformat
+from jupyter_client.provisioning import local_provisioner
 from nbclient import NotebookClient
 from PIL import Image
 
@@ -26,6 +28,7 @@ from shardprep.api.sample_archive import draw_shape
 from tests.support.builders import encoded, write_folder, zip_bytes
 from tests.support.object_store import Bucket, ObjectStore, environment
 from tests.support.paths import ROOT
+from tests.support.processes import Program
 
 NOTEBOOKS = ROOT / "notebooks"
 PAGES = {
@@ -36,14 +39,46 @@ PAGES = {
     "cluster": "tutorial_cluster",
 }
 """Notebook → its page in docs/."""
+FRAMEWORKS = {"cluster": "none", "detect": "torch"}
+"""Notebook → what it imports first, except for TensorFlow."""
 MOUNTED = """
 from pathlib import Path
 from shardprep.source.kaggle import download
 download.MOUNT_ROOT = Path({!r})
 """
+_KERNEL = """
+import os, sys
+os.setsid()  # a client that ends a kernel sends signals to its group
+os.chdir(sys.argv[1])
+from ipykernel.kernelapp import launch_new_instance
+print("begun", flush=True)
+launch_new_instance(sys.argv[2:])
+"""
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "KERAS_BACKEND": "tensorflow"}
 _PAIR = re.compile(r"(?:^|; )([a-z ]+): ")
 _WIDTH = 110
+
+
+class _Kernel(Program):
+    """A new kernel, forked from a process that has imported a framework; its client's `Popen`."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, name: str, command: list[str], **options: Any) -> None:
+        framework = FRAMEWORKS.get(name, "tensorflow")
+        more = {"framework": framework, **options["env"]}
+        super().__init__(_KERNEL, options["cwd"], *command[3:], **more)
+        self.wait_for("begun")
+
+    def poll(self) -> int | None:
+        return self.code
+
+    send_signal = Program.signal
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    terminate = kill
 
 
 def mount(folder: Path) -> Path:
@@ -74,10 +109,17 @@ def executed(
     if before:
         notebook.cells.insert(0, nbformat.v4.new_code_cell(before))
     client = NotebookClient(
-        notebook, timeout=250, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        notebook,
+        timeout=250,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        shutdown_kernel="immediate",
     )
     paths = {"PYTHONPATH": str(ROOT), "SHARDPREP_CACHE": str(folder / ".cache")}
-    client.execute(env={**os.environ, **_QUIET, **paths, **(variables or {})})
+    environment = {**os.environ, **_QUIET, **paths, **(variables or {})}
+    begin = functools.partial(_Kernel, name)
+    with mock.patch.object(local_provisioner, "launch_kernel", begin):
+        client.execute(env=environment)
     if before:
         del notebook.cells[0]
     return notebook

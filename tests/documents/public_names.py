@@ -5,8 +5,6 @@ those of the running program; of names whose import takes TensorFlow with it, th
  Annotations are left out: they are spelled differently by each version of Python.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """docs/recipe.md, made of the options of a build: `python -m tests.documents.recipe_page`."""
 
-from __future__ import annotations
-
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 

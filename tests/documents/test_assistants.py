@@ -1,7 +1,5 @@
 """The cheat sheet, SKILL.md and llms.txt have the right commands for the tasks that people have."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Pages whose code runs, in its order, on small sets, and does what they say."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import importlib.util
@@ -155,8 +153,7 @@ def test_jax_md_and_grain_md(name: str, shapes: Path, tmp_path: Path) -> None:
     (tmp_path / "tfrecords").symlink_to(shapes / "tfrecords")
     code = "\n".join(["import os, sys", "os.chdir(sys.argv[1])", *examples(name), ENDS[name]])
     device_count = "--xla_force_host_platform_device_count=8"
-    program = Program(code, tmp_path, framework="none", XLA_FLAGS=device_count, JAX_PLATFORMS="cpu")
-    done = program.wait()
+    done = Program(code, tmp_path, framework="jax", XLA_FLAGS=device_count).wait()
     assert done.returncode == 0, done.stderr
 
 

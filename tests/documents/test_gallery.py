@@ -1,7 +1,5 @@
 """docs/gallery.md shows what its commands build."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from pathlib import Path

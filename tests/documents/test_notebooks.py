@@ -1,7 +1,5 @@
 """The notebooks run in new kernels, and their pages show what they printed."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import io

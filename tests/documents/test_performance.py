@@ -1,7 +1,5 @@
 """docs/performance.md: a row for all that is declared, and tables that can be replaced alone."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/policy.md: what is public is written down, and each change of it is seen."""
 
-from __future__ import annotations
-
 import tarfile
 
 from tests.documents.public_names import FILE, breaking, public_names

@@ -1,7 +1,5 @@
 """docs/scale.md does what it says: its scripts and commands run, and give the build of one run."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Mapping

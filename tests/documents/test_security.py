@@ -1,7 +1,5 @@
 """Each claim of docs/security.md is held by a test; docs/trust.md has what the suite has tried."""
 
-from __future__ import annotations
-
 import ast
 import re
 from typing import Any

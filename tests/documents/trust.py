@@ -4,8 +4,6 @@
 their figures are the constants that their own tests hold.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Exports killed just before one of their changes of the disk, each in a forked child."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import signal

@@ -3,12 +3,11 @@
 What the layout cannot give back is named: by the export, and in the note of the next build.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,14 +20,13 @@ from shardprep.errors import OptionError
 from shardprep.exporter.export import LAYOUTS, export_dataset, options_of
 from tests.support.annotated import grey_png
 from tests.support.builders import Told, build, png, write, write_folder
+from tests.support.paths import shared_folder
 from tests.writer.records import records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 HEIGHT, WIDTH = 48, 64
 KEYS = [f"{split}/{i}.png" for split in ("train", "validation") for i in range(4)]
 """Images of two splits with equal names."""
+PICTURES = {key: png(HEIGHT, WIDTH, seed=i) for i, key in enumerate(KEYS)}
 
 
 def rows(head: str, cells: Callable[[int], str]) -> bytes:
@@ -190,6 +188,17 @@ LOST["yolo"] = {
 """Layout → kind → features that only the export has; docs/export.md names them."""
 
 
+def of_kind(factory: pytest.TempPathFactory, kind: str) -> Path:
+    """Return a read-only dataset of a kind, built once for all layouts."""
+    members, options = KINDS[kind]
+
+    def make(folder: Path) -> None:
+        source = write_folder(folder / "pets", PICTURES | dict(members))
+        build(source, folder / "out", size="none", format="keep", **options)
+
+    return shared_folder(factory, f"kind-{kind}", make) / "out" / "pets" / "1.0.0"
+
+
 def contents(dataset: Path, lost: set[str]) -> dict[bytes, dict[str, list[Any]]]:
     """Return the split and the features of each image by its bytes, with names for classes."""
     opened = open_dataset(dataset)
@@ -225,14 +234,12 @@ def names_in(dataset: Path, lost: set[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_all_that_a_layout_expresses_is_built_again(tmp_path: Path, layout: str, kind: str) -> None:
+def test_all_that_a_layout_expresses_is_built_again(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, layout: str, kind: str
+) -> None:
     if layout in ("coco", "yolo") and not kind.startswith(OF_BOXES):
         pytest.skip("a layout of boxes")
-    members, options = KINDS[kind]
-    pictures = {key: png(HEIGHT, WIDTH, seed=i) for i, key in enumerate(KEYS)}
-    source = write_folder(tmp_path / "pets", pictures | dict(members))
-    dataset = build(source, tmp_path / "out", size="none", format="keep", **options).path
-    watcher = Told()
+    dataset, watcher = of_kind(tmp_path_factory, kind), Told()
     path = export_dataset(open_dataset(dataset), layout, tmp_path / layout, watcher=watcher).path
     survey = survey_source(path, tmp_path, lambda _: None)
     recipe = tomllib.loads(recipe_text(survey))
@@ -249,8 +256,7 @@ def test_columns_of_an_export_are_not_mixed_if_the_user_says_what_its_images_get
     tmp_path: Path,
 ) -> None:
     """Its masks would be images of training."""
-    pictures = {key: png(HEIGHT, WIDTH, seed=i) for i, key in enumerate(KEYS)}
-    source = write_folder(tmp_path / "pets", pictures | MASKED)
+    source = write_folder(tmp_path / "pets", PICTURES | MASKED)
     dataset = open_dataset(build(source, tmp_path / "out", size="none", **OF_MASKS).path)
     path = export_dataset(dataset, "parquet", tmp_path / "exported", watcher=Told()).path
     with pytest.raises(OptionError, match="several columns may have the images") as caught:

@@ -1,7 +1,5 @@
 """mlcroissant validates the Croissant description of datasets and exports, and loads records."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An export is complete or absent, and continues where it stopped."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

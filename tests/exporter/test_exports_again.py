@@ -3,8 +3,6 @@
 The dataset has the same images, splits, labels and objects again.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Mapping

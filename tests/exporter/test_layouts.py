@@ -1,7 +1,5 @@
 """The library of each layout reads the same pixels, labels and objects from an export."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

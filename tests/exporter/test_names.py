@@ -1,7 +1,5 @@
 """File names of keys are safe, readable and different within a split."""
 
-from __future__ import annotations
-
 import re
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Tables for spreadsheets have no formula, even if names of files and classes are formulas."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ beside this file and never changed again: a folder for each dataset, and in `unf
 build with its source. Names after NAME select datasets of `builds()`: these alone are written.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tarfile

@@ -1,7 +1,5 @@
 """Datasets that earlier versions built are read by this one: readers, verify, diff, repack."""
 
-from __future__ import annotations
-
 import re
 import tarfile
 from pathlib import Path

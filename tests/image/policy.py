@@ -4,8 +4,6 @@
 file and compares the tables.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 import tomllib

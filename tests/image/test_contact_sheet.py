@@ -1,7 +1,5 @@
 """A contact sheet shows each picture with its boxes and masks where they are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

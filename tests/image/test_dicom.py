@@ -1,7 +1,5 @@
 """DICOM is stored as pydicom decodes it, and a broken file is rejected."""
 
-from __future__ import annotations
-
 import io
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """Any bytes end in the right picture or in a rejection with a reason."""
 
-from __future__ import annotations
-
 import io
 import struct
 import time

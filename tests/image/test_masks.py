@@ -1,7 +1,5 @@
 """Mask files of any depth give the numbers that were written, or an error."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

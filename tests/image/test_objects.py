@@ -1,7 +1,5 @@
 """Every object is stored at its place in the stored image, or dropped with a reason."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import subprocess

@@ -1,7 +1,5 @@
 """Ordinary JPEG, PNG and Netpbm files skip Pillow, and the stored bytes are equal."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import random

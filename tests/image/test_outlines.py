@@ -1,7 +1,5 @@
 """Outlines give the masks of COCO's own code, or an error with its reason."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Hashes of 16 bytes: mirrored and turned pictures have hashes that follow from one another."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,8 +1,7 @@
 """Pixels, boxes and masks of a file are at the same place in the stored image."""
 
-from __future__ import annotations
-
 import io
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -128,23 +127,27 @@ def test_box_and_mask_are_where_the_rectangle_is_drawn(orientation: int, fit: Fi
     assert (seen & inside).sum() > 0.95 * (seen | inside).sum()
 
 
+BARS = ((1560, 250, 1680, 1400), (120, 250, 241, 1400), (300, 1560, 1400, 1680),
+        (300, 120, 1400, 241))  # fmt: skip
+
+
+@cache
+def with_bar(orientation: int, box: tuple[int, int, int, int]) -> bytes:
+    picture = np.zeros((1801, 1801 + 2 * orientation, 3), np.uint8)
+    left, top, right, bottom = box
+    picture[top:bottom, left:right] = 255
+    file = Image.fromarray(as_stored(picture, orientation))
+    return encoded(file, "JPEG", exif=oriented(orientation), quality=95)
+
+
 @pytest.mark.parametrize("fit", ["crop", "pad", "stretch", "within"])
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 def test_a_box_is_where_its_pixels_are_if_the_decoder_rounds_the_sides_up(
     orientation: int, fit: Fit
 ) -> None:
     """At 1/8, the last column of 1801 pixels has seven pixels that are not in the image."""
-    sides = (1801, 1801 + 2 * orientation)
-    bars: list[tuple[float, ...]] = [
-        (1560, 250, 1680, 1400), (120, 250, 241, 1400),
-        (300, 1560, 1400, 1680), (300, 120, 1400, 241),
-    ]  # fmt: skip
-    for box in bars:
-        left, top, right, bottom = map(int, box)
-        picture = np.zeros((*sides, 3), np.uint8)
-        picture[top:bottom, left:right] = 255
-        file = Image.fromarray(as_stored(picture, orientation))
-        data = encoded(file, "JPEG", exif=oriented(orientation), quality=95)
+    for box in BARS:
+        data = with_bar(orientation, box)
         stored, placement = placed(data, image_spec(fit, (224, 224)))
         annotation = Annotation(boxes=np.array([box]), labels=(0,))
         found = objects(annotation, (), placement, AnnotationSpec(boxes=True))

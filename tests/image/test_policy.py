@@ -1,7 +1,5 @@
 """Every line of docs/images.md holds for files of its kind; other decoders see the same."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A resized image equals Pillow's byte by byte, with and without the extension."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import shutil

@@ -1,7 +1,5 @@
 """WebP and transparent images have Pillow's pixels without Pillow's copies of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from unittest.mock import patch
 

@@ -4,8 +4,6 @@ The values are made by NumPy from the number of the image, independently of the 
 the values that a window or a mirror leaves: pixels are sliced, places are shifted.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping

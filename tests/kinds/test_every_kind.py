@@ -3,8 +3,6 @@
 A further kind needs a row in `sets`, and no test of its own for what all kinds have in common.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

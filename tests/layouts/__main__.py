@@ -4,8 +4,6 @@ Arguments are parts of names of rows; without them, all rows are built. `--json 
 the results, `--write` updates tests/layouts/results.toml.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

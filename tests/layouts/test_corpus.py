@@ -1,7 +1,5 @@
 """No row of the corpus is read worse than it was, and the flags of each row build it right."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

@@ -5,14 +5,13 @@ the reader and the number of hosts and threads. Which part of a global batch a h
 computed here in plain Python.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -23,9 +22,6 @@ from shardprep.reader.order.epoch import StoredOrder, WeightedDraws, lane_shuffl
 from shardprep.reader.order.global_batches import BucketBatches, GlobalBatches
 from shardprep.reader.order.order import Order
 from tests.support.builders import build, png, write, zip_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NUM_GATE, NUM_SOAK = 200, 10_000
 """Number of plans of the order alone, in a run of the suite and in a soak."""

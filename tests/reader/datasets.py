@@ -1,13 +1,13 @@
 """Small datasets that tests of the reader share, built once in a run of the suite."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io
 import itertools
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,13 +19,8 @@ from shardprep.dataset import example
 from shardprep.dataset.tfrecord import frame, read_records
 from shardprep.errors import DatasetError
 from tests.support.builders import animals, build, jpeg, png, tree, write, zip_bytes
+from tests.support.object_store import Bucket
 from tests.support.paths import shared_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket
 
 
 def pets(factory: pytest.TempPathFactory, members: Mapping[str, bytes], **options: Any) -> Path:

@@ -1,9 +1,8 @@
 """From measured times to a sentence: what bounds training, and which changes are tried."""
 
-from __future__ import annotations
-
 import tomllib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -20,9 +19,6 @@ from shardprep.reader.diagnosis.diagnosis import (
     restart_advice,
 )
 from tests.support.paths import DATA
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Times
 

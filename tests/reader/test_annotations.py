@@ -1,7 +1,5 @@
 """Both readers give equal boxes, masks and keypoints: padded, limited and in any format."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

@@ -1,7 +1,5 @@
 """Every argument of the readers is checked by the call: a wrong one is an error of one line."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect
@@ -10,8 +8,9 @@ import json
 import pydoc
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,9 +28,6 @@ from shardprep.storage.url import ObjectUrl
 from tests.reader.datasets import pets, refused
 from tests.support.builders import animals
 from tests.support.examples import texts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NUM_TRAIN = 24
 

@@ -1,7 +1,5 @@
 """Items of `reader.Dataset`, against TensorFlow, Pillow, `reader.load` and Python's lists."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import io
@@ -12,7 +10,8 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,9 +38,6 @@ from tests.reader.datasets import (
 )
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.processes import Program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAIN = [form for form in FORMS if "target" not in FORMS[form]]
 Set = dict[str, "Path"]

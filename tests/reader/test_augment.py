@@ -1,11 +1,10 @@
-from __future__ import annotations
-
 import colorsys
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +16,6 @@ from tests.reader.datasets import refused
 from tests.support.builders import build, jpeg, pixels, write
 from tests.support.examples import examples
 from tests.support.paths import DATA
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")

@@ -1,9 +1,8 @@
 """Augmentation of boxes and masks, which follow the pixels."""
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +25,6 @@ from tests.reader.datasets import refused
 from tests.support.annotated import Marked, annotated
 from tests.support.builders import pixels
 from tests.support.examples import examples, thorough
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")

@@ -1,10 +1,10 @@
 """Batches that threads fill are equal to batches that the graph decodes."""
 
-from __future__ import annotations
-
 import io
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +15,6 @@ from shardprep.reader import ReadConfig
 from shardprep.reader.tf import decode, pipeline
 from tests.reader.datasets import change_image, flip, pets
 from tests.support.builders import animals, jpeg
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 NUM_TRAIN = 70
 FORMS = ("jpeg", "png", "keep", "raw")

@@ -1,13 +1,12 @@
 """Batches have the items of a Dataset in one order for any threads, and are never overwritten."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import shutil
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,9 +27,6 @@ from tests.reader.datasets import (
 )
 from tests.support.builders import build
 from tests.support.examples import examples
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Set = dict[str, "Path"]
 

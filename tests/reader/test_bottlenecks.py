@@ -1,7 +1,5 @@
 """The examples and reports of docs/bottlenecks.md are real, and the example scripts run."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import signal

@@ -1,7 +1,5 @@
 """Caches of decoded records, records that are skipped, warnings, and seeds of the reader."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import itertools
@@ -11,7 +9,8 @@ import shutil
 import warnings
 import zipfile
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +25,6 @@ from tests.reader.datasets import batch_keys, change_image, damage, pets, writte
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.examples import thorough
 from tests.support.processes import EndingProgram, Program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NUM_TRAIN = 60
 

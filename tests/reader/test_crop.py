@@ -1,12 +1,11 @@
 """Crops of both readers: pixels as of Pillow, boxes as of torchvision, decided by the seed."""
 
-from __future__ import annotations
-
 import io
 import math
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +20,7 @@ from shardprep.reader.decode import crop as crops
 from tests.reader.datasets import put, refused
 from tests.support.annotated import CLASSES, HEIGHT, WIDTH, Marked, annotated
 from tests.support.builders import build, encoded, jpeg, png, write, zip_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket
+from tests.support.object_store import Bucket
 
 SIZE = (24, 40)
 ALL = (BOX, BOX_LABEL, CROWD, OBJECT_MASK, MASK)

@@ -1,14 +1,14 @@
 """`reader.diagnose` of training that is slow for a known reason, and the changes that it tries."""
 
-from __future__ import annotations
-
 import functools
 import math
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -20,17 +20,11 @@ from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader.diagnosis import diagnosis, measurement, stall_meter
 from shardprep.reader.diagnosis.diagnosis import Candidate, Times
-from shardprep.reader.records.shards import LocalShards
+from shardprep.reader.records.shards import ByteRange, LocalShards
 from shardprep.reader.records.subset import open_request
 from shardprep.reader.tf.decode import Decoder
 from tests.reader.datasets import pets
 from tests.support.builders import jpeg
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from shardprep.reader.records.shards import ByteRange
 
 SECONDS = 1.0
 """More where stages are compared: then batches that were read ahead matter little."""

@@ -1,16 +1,14 @@
 """Training that continues on another number of hosts, in processes of their own that are killed."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 from shardprep import reader
 from tests.reader.datasets import merged
+from tests.support.processes import Program
 
 GLOBAL_BATCH = 12
 HOST = """
@@ -45,8 +43,8 @@ def run(place: Path, folder: Path, state: Any, hosts: int, pause: float) -> list
     found = []
     for host in range(hosts):
         out = folder / f"{hosts}-{host}"
-        arguments = [str(place), str(out), given, str(host), str(hosts), str(pause)]
-        found.append((subprocess.Popen([sys.executable, "-c", HOST, *arguments]), out))
+        arguments = (place, out, given, host, hosts, pause)
+        found.append((Program(HOST, *arguments, framework="none"), out))
     return found
 
 
@@ -65,7 +63,7 @@ def test_hosts_that_are_killed_continue_as_another_cluster_to_the_byte(
             assert time.monotonic() < deadline
             time.sleep(0.02)
         for process, _ in processes:
-            process.kill()
+            process.signal(signal.SIGKILL)
             process.wait()
         written = [lines(out) for _, out in processes]
         common = min(map(len, written))
@@ -74,9 +72,9 @@ def test_hosts_that_are_killed_continue_as_another_cluster_to_the_byte(
         state = states[0]
         found += merged([[line for line, _ in one[:common]] for one in written])
     ((last, out),) = run(place, tmp_path, state, 1, pause=0)
-    assert last.wait(60) == 0
+    assert last.wait(60).returncode == 0
     found += [line for line, _ in lines(out)]
     ((alone, out),) = run(place, tmp_path, None, 1, pause=0)
-    assert alone.wait(60) == 0
+    assert alone.wait(60).returncode == 0
     assert found == [line for line, _ in lines(out)]
     assert len(found) == num_batches

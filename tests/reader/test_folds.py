@@ -1,8 +1,7 @@
 """Folds are disjoint and complete, with undivided groups and evenly distributed classes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +14,6 @@ from shardprep.reader.selection.folds import distribute
 from tests.reader.datasets import keys_of, pets, refused, written
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.examples import examples
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NUM_TRAIN, NUM_COPIES = 70, 5
 

@@ -1,7 +1,5 @@
 """torch, Grain and Keras take a `reader.Dataset` as the documents say."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Global batches: plans of hosts that come and go, against one host that is never disturbed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

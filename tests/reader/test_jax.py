@@ -3,15 +3,10 @@
 JAX starts threads, and tests of torch fork this process. So JAX runs in other processes only.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +18,7 @@ from shardprep.dataset.schema import BOX, BOX_LABEL
 from shardprep.errors import RecordError
 from tests.reader.datasets import damage, of_form
 from tests.support.annotated import annotated
+from tests.support.processes import Program
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("JAX is not installed", allow_module_level=True)
@@ -155,24 +151,15 @@ print(json.dumps(found))
 """
 
 
-def started(program: str, num_devices: int, *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", HEAD + program, *map(str, arguments)],
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def started(program: str, num_devices: int, *arguments: object) -> Program:
+    device_count = f"--xla_force_host_platform_device_count={num_devices}"
+    return Program(HEAD + program, *arguments, framework="jax", XLA_FLAGS=device_count)
 
 
-def result(process: subprocess.Popen[str]) -> Any:
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return json.loads(output.splitlines()[-1])
+def result(program: Program) -> Any:
+    done = program.wait(120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(name="shapes", scope="module")

@@ -1,10 +1,10 @@
 """Records with every kind of JPEG frame: none ends the process."""
 
-from __future__ import annotations
-
 import io
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +18,6 @@ from shardprep.errors import RecordError
 from tests.support.builders import build, jpeg, write, zip_bytes
 from tests.support.jpeg_frames import LOSSLESS, READ, UNREAD
 from tests.support.viewing import served
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FRAMES = {**READ, **UNREAD}
 CROP = reader.CenterCrop((4, 5))

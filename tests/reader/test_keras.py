@@ -1,12 +1,7 @@
 """`Dataset.keras` against `Dataset.batches`, in the loops of Keras itself."""
 
-from __future__ import annotations
-
 import itertools
 import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +13,6 @@ from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL
 from tests.reader.datasets import numbered, of_form, refused, saved
 from tests.support.annotated import annotated
-from tests.support.builders import write
 from tests.support.processes import Program
 
 NUM_RECORDS, BATCH_SIZE, NUM_EPOCHS = 44, 8, 3
@@ -152,18 +146,8 @@ def test_fit_trains_on_the_batches_in_order_and_resumes(
 ) -> None:
     """Also in the middle of an epoch, in a validation, and with steps_per_epoch."""
     pytest.importorskip(backend)
-    arguments = (str(folder), str(tmp_path / "state"))
-    if backend == "tensorflow":
-        done: Any = Program(PROGRAM, *arguments).wait()
-    else:
-        done = subprocess.run(
-            [sys.executable, write(tmp_path / "program.py", PROGRAM.encode()), *arguments],
-            env={**os.environ, "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""},
-            capture_output=True,
-            check=False,
-            text=True,
-            timeout=240,
-        )
+    variables = {} if backend == "tensorflow" else {"KERAS_BACKEND": backend}
+    done = Program(PROGRAM, folder, tmp_path / "state", framework=backend, **variables).wait()
     assert done.returncode == 0, done.stderr
     whole, resumed, cut = json.loads(done.stdout)
     expected = numbers(dataset.batches(BATCH_SIZE, seed=5, epochs=NUM_EPOCHS))

@@ -1,7 +1,5 @@
 """The tf.data reader, against plain TensorFlow, Pillow, Python's slices and TFDS."""
 
-from __future__ import annotations
-
 import functools
 import io
 import itertools
@@ -9,8 +7,9 @@ import json
 import os
 import shutil
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,9 +28,6 @@ from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
 from tests.support.examples import thorough
 from tests.support.paths import DATA
 from tests.support.processes import Program
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HEIGHT, WIDTH = 12, 16
 NUM_TRAIN, NUM_VALIDATION, NUM_TEST = 47, 9, 7

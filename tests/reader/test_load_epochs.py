@@ -1,12 +1,11 @@
 """Epochs of the tf.data reader: order, resuming, and shares of hosts and replicas."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import socket
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +18,6 @@ from tests.reader.datasets import merged, pets, stored
 from tests.support.builders import animals
 from tests.support.examples import thorough
 from tests.support.processes import Program, run_program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NUM_TRAIN = 150
 Sets = dict[str, "Path"]

@@ -1,14 +1,14 @@
 """Mixes of datasets: exact shares, each dataset in an order of its own, one state for all."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle
 import shutil
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,12 +22,7 @@ from shardprep.reader.order.order import MixedDraws, Order
 from tests.reader.datasets import batch_keys, damage, keys_of, merged, pets, put, refused, saved
 from tests.support.builders import animals, jpeg
 from tests.support.examples import examples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket, Proxy
+from tests.support.object_store import Bucket, Proxy
 
 SHARES = {"a": 0.5, "b": 0.3, "c": 0.2}
 a_mix: Any = reader.mix

@@ -1,9 +1,8 @@
 """Folds, draws and samples by the classes of objects: an image counts for each of its classes."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +17,6 @@ from tests.reader.datasets import batch_keys, keys_of, pets, refused
 from tests.support.annotated import Marked, annotated
 from tests.support.builders import jpeg
 from tests.support.examples import examples
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NUM_IMAGES = 60
 BOXES = ((0, 0, 8, 8), (8, 8, 20, 20), (20, 20, 30, 30))

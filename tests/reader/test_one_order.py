@@ -1,11 +1,10 @@
 """Both readers have one order, one sharding and one state."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from shardprep.dataset.example import encode
 from shardprep.dataset.manifest import Shard, load_manifest
 from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError
+from shardprep.reader.array_types import Ints
 from shardprep.reader.order import epoch as epoch_order
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
@@ -25,12 +25,7 @@ from shardprep.reader.records.subset import mean_record_bytes
 from tests.reader.datasets import batch_keys, damage, merged, pets, put, saved, stored, written
 from tests.support.builders import animals
 from tests.support.examples import examples, thorough
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.reader.array_types import Ints
-    from tests.support.object_store import Bucket
+from tests.support.object_store import Bucket
 
 NUM_TRAIN = 83
 SCATTERED = [i for i in range(NUM_TRAIN) if i * i % 7 in (1, 2)]

@@ -1,7 +1,5 @@
 """The order of records: against plain permutations, and the graph against the arithmetic."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any

@@ -1,8 +1,7 @@
 """Number of parallel calls, from cores, memory and options."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -14,9 +13,6 @@ from shardprep.reader.tf import finish, pipeline
 from shardprep.reader.tf.records import Cursor
 from tests.reader.datasets import pets
 from tests.support.builders import animals
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CORES = 64
 GIB = 1 << 30

@@ -1,10 +1,8 @@
 """Neighbouring records in object storage are requested together, once, and ahead of use."""
 
-from __future__ import annotations
-
 from collections import Counter
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +14,7 @@ from shardprep.reader.order.epoch import BlockShuffle, LaneShuffle, StoredOrder
 from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Frames, PrefetchedBlocks
-
-if TYPE_CHECKING:
-    from shardprep.reader.records.shards import ByteRange
+from shardprep.reader.records.shards import ByteRange
 
 NUM_SHARDS, RECORDS_A_SHARD, RECORD_BYTES = 3, 50, 7
 NUM_RECORDS = NUM_SHARDS * RECORDS_A_SHARD

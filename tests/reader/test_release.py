@@ -1,12 +1,11 @@
 """Open shards and images in memory are released with their last dataset or iterator."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +17,6 @@ from shardprep.reader.decode.features import DecodedExamples
 from shardprep.reader.tf import python_calls
 from tests.reader.datasets import pets
 from tests.support.builders import animals
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NUM_SHARDS = 3
 TIMES = 2

@@ -1,7 +1,5 @@
 """Datasets in object storage give the same batches as in a folder, or an error of one line."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -13,9 +11,10 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,13 +37,15 @@ from shardprep.verifier.dataset import verify_dataset
 from tests.reader.datasets import pets, put
 from tests.support.builders import Told, animals, build, tree, write, zip_bytes
 from tests.support.json_page import printed
-from tests.support.object_store import Bucket, Fault, process_environment
+from tests.support.object_store import (
+    Bucket,
+    Fault,
+    ObjectStore,
+    Proxy,
+    Request,
+    process_environment,
+)
 from tests.support.processes import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.object_store import ObjectStore, Proxy, Request
 
 TEXT = (Path(__file__).parents[2] / "docs" / "remote_reading.md").read_text()
 KEY = "sets/pets/1.0.0"

@@ -1,14 +1,13 @@
 """`reader.ResumeInEpoch`: `fit` resumes in the middle of an epoch, however it was ended."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json
 import random
 import signal
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,8 +22,6 @@ from tests.support.processes import Program
 
 pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NUM_RECORDS = 90
 BATCH_SIZE = 8

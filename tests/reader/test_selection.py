@@ -1,11 +1,11 @@
 """Selections: records that match conditions on the item table, read instead of a split."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import warnings
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -20,12 +20,7 @@ from shardprep.storage import objects
 from tests.reader.datasets import keys_of, pets, put, refused, written
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.examples import examples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket
+from tests.support.object_store import Bucket
 
 NUM_TRAIN, NUM_VALIDATION = 60, 20
 

@@ -1,7 +1,5 @@
 """Both readers cut, pad and crop the masks of stacks together with the images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

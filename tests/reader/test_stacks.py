@@ -1,7 +1,5 @@
 """Both readers yield stacks as arrays [length, height, width, channels], cut and padded alike."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,9 +1,8 @@
 """`reader.StallMeter`: the share of time spent waiting, and training that it does not change."""
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,9 +11,6 @@ import tensorflow as tf
 
 from shardprep import reader
 from shardprep.reader.diagnosis import diagnosis, stall_meter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
 

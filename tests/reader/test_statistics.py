@@ -1,10 +1,9 @@
 """`reader.mean_std` against NumPy; `reader.buckets` and their batches."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +14,6 @@ from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.selection.statistics import _usual_sizes
 from tests.reader.datasets import batch_keys, damage, keys_of, merged, pets, refused, saved, stored
 from tests.support.builders import animals, encoded, jpeg
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module", name="folders")

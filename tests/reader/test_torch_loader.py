@@ -1,7 +1,5 @@
 """`Dataset.loader` in the loops that PyTorch users write, against `Dataset.batches`."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

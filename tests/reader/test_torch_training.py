@@ -1,7 +1,5 @@
 """docs/pytorch.md: its programs train with PyTorch, Lightning and Accelerate as it says."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,8 +1,6 @@
 # ruff: noqa: NPY002 - users draw from NumPy's generator of the process
 """`Dataset.loader(transform=…)` with torchvision's transforms of images, boxes and masks."""
 
-from __future__ import annotations
-
 import functools
 import operator
 import os

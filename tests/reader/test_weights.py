@@ -1,9 +1,8 @@
 """Draws by weight: their frequencies, and the same draws in both readers."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +10,6 @@ import pytest
 from shardprep import reader
 from tests.reader.datasets import batch_keys, keys_of, merged, pets, refused, saved
 from tests.support.builders import animals, jpeg
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NUM_CATS, NUM_DOGS = 32, 8
 

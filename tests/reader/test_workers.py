@@ -1,7 +1,5 @@
 """Worker processes fill the batches that threads would fill, whatever happens to the workers."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import multiprocessing
@@ -9,7 +7,9 @@ import os
 import shutil
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,12 +22,7 @@ from shardprep.reader.config import Advice
 from tests.reader.datasets import NUM_TRAIN, damage, put, refused
 from tests.reader.worker_processes import gone, let_workers_fill_all, run, worker_sets
 from tests.support.examples import thorough
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.object_store import Bucket
+from tests.support.object_store import Bucket
 
 Set = dict[str, "Path"]
 

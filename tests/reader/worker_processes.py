@@ -1,13 +1,14 @@
 """Worker processes of readers in tests."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import pytest
 from PIL import Image
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
@@ -15,12 +16,6 @@ from shardprep.reader.arrays.team import Team
 from tests.reader.datasets import of_form
 from tests.support.annotated import Marked, annotated
 from tests.support.builders import build, encoded, pixels, write_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import pytest
 
 
 def let_workers_fill_all(monkeypatch: pytest.MonkeyPatch) -> None:

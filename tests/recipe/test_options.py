@@ -1,7 +1,5 @@
 """An option is declared once: flags, keys, help and fingerprint follow; a flag wins over a key."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 

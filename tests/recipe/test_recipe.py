@@ -1,7 +1,5 @@
 """A recipe that cannot be used is one plain line, which names the flag or the key it came from."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

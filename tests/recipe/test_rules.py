@@ -1,10 +1,9 @@
 """The rules of a recipe: each is parsed once, and keeps the text that a dataset records."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +12,6 @@ from shardprep.recipe import recipe as recipes
 from shardprep.recipe.recipe import make_recipe, stored_recipe
 from tests.support.builders import jpeg
 from tests.support.paths import data_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RULES = data_rows("recipe", "rules")
 

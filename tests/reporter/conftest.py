@@ -1,7 +1,5 @@
 """Fixtures of the tests of the report."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from unittest import mock

@@ -1,7 +1,5 @@
 """Boxes and masks in the report: findings, counts and drawings."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

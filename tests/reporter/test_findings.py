@@ -1,7 +1,5 @@
 """Planted faults are found under their keys, and nothing else is."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`shardprep leaks` names the images of a dataset that have a copy in another one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

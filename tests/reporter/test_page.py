@@ -1,7 +1,5 @@
 """The page as a file: well formed, closed to the network, the same for the same dataset."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import shutil

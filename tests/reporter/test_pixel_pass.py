@@ -1,7 +1,5 @@
 """The pass over the pixels: every stored form, damage, the cache."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measures of pixels, compared with Pillow and plain formulas."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The commands of a report work as printed, and drop no image that a submission needs."""
 
-from __future__ import annotations
-
 import html
 import re
 import shlex

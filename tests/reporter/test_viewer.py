@@ -1,7 +1,5 @@
 """The viewer's pages: filters, items, findings, damaged records and originals."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """The viewer's server: whose requests it answers, unknown addresses, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Labels that a model's predictions contradict are found, listed, and replaced by `--relabel`."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path

@@ -7,8 +7,6 @@ Moments and kinds of attacks follow from the seed; what a process is doing at th
 What the builds print is kept in the folder that is named at the end where anything went wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Attacks on a build in a soak, each by its name, and what a build may do about it."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Builds that nothing disturbs, and builds that are attacked until they are done."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -4,8 +4,6 @@ A preloaded library adds seconds to the time of the system. The processes share 
 number of seconds. The times of files, which the kernel sets, do not change.
 """
 
-from __future__ import annotations
-
 import shutil
 import struct
 import subprocess

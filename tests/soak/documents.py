@@ -4,8 +4,6 @@ python -m tests.soak.documents --write           a quarter of an hour; writes do
 python -m tests.soak.documents --documents 500   less of it; only prints
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Where a soak builds: a disk, or a store that fails now and then."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

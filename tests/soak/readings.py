@@ -1,7 +1,5 @@
 """A dataset read to its last record: by `verify`, by both readers, and by its item table."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The record of a soak: attacks, results, and the part of docs/trust.md about them."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections import Counter

@@ -6,8 +6,6 @@ python -m tests.soak.repeated           faults of the disk, orders of two runs,
 python -m tests.soak.repeated NAME ...  all orders of these meetings of two runs: some hours
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

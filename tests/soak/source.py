@@ -9,8 +9,6 @@
 One image in 500 is cut off, and must be rejected. Everything follows from the seed.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import random

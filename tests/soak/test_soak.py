@@ -1,7 +1,5 @@
 """A short soak, in a store that fails: images are neither lost nor wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 Nearly all also contain two good images, which must not be lost.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

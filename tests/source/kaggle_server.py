@@ -4,8 +4,6 @@ The client is sent here by its environment alone: it takes `http://localhost` fo
 server for the proxy of every plain http address, invented hosts included (no name is looked up).
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

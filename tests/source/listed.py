@@ -1,7 +1,5 @@
 """Small archives of every kind, and the listing of one with all that it leaves behind."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Callable

@@ -4,8 +4,6 @@ They are forked from one that starts nothing else, so that a fork is cheap and s
 threads are in it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """Archives of every kind and depth are listed like other libraries read them, or are an error."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

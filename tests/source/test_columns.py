@@ -1,7 +1,5 @@
 """Columns are equal to objects: the directory of a zip as zipfile reads it, texts and values."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import struct

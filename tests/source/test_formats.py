@@ -1,7 +1,5 @@
 """Every image format that docs/images.md promises is found in a source, and written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

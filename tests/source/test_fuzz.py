@@ -4,8 +4,6 @@ The damage is the same in every run. Archives with checksums have a perfect orac
 can be read were packed.
 """
 
-from __future__ import annotations
-
 import functools
 import gzip
 import tempfile

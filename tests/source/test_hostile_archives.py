@@ -1,7 +1,5 @@
 """No archive writes outside its folder, hangs, grows without limit, or silently loses an image."""
 
-from __future__ import annotations
-
 import os
 import tarfile
 from collections import Counter

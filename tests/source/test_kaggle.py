@@ -1,7 +1,5 @@
 """Downloads by the unmodified kaggle client from a server on loopback, with everything failing."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """From a slug to shards with one command, the client unmodified, the server on loopback."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

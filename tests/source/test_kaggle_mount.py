@@ -1,7 +1,5 @@
 """What Kaggle has mounted in a notebook is read in place: no request, no credentials, no copy."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

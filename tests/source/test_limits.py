@@ -1,7 +1,5 @@
 """Limits of a source: an error names the archive, the limit and its flag."""
 
-from __future__ import annotations
-
 import gzip
 import zipfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Links of a folder that lead outside are skipped, unless the user allows them."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Members that must not or cannot be read: links, devices, false sizes, damaged bytes."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """Names of members and archives: keys, junk and encodings; types are detected by content."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

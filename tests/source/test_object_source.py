@@ -1,7 +1,5 @@
 """Sources in object storage: the same keys, bytes and outcomes as on a disk, in few requests."""
 
-from __future__ import annotations
-
 import time
 import zipfile
 from pathlib import Path

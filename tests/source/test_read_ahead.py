@@ -1,7 +1,5 @@
 """The system is asked to read files ahead, so that a cold disk reads in parallel."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress

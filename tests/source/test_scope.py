@@ -1,7 +1,5 @@
 """Only the wanted part of a source is opened: damage elsewhere does not end a build."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Uploads by the unmodified kaggle client to a server on loopback, with everything failing."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

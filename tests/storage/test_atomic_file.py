@@ -1,7 +1,5 @@
 """Files are written in small pieces, and are complete or absent."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders of files: names as datasets have them, on any system."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import PureWindowsPath
 from typing import Any, cast

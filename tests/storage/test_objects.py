@@ -1,7 +1,5 @@
 """Every call that leaves for object storage, against a server and a proxy that fails."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

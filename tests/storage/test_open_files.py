@@ -1,9 +1,8 @@
 """Files that readers keep open stay within half of what the system allows the process."""
 
-from __future__ import annotations
-
 import os
 import resource
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from shardprep.storage import regular_file
 from shardprep.storage.regular_file import OpenFiles, most_open, read_at, regular_descriptor
 from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.processes import Program
@@ -85,26 +85,24 @@ def test_a_file_is_not_closed_while_a_thread_reads_it(folder: Path) -> None:
 
 
 def test_a_child_forked_while_files_are_opened_can_open_files(folder: Path) -> None:
-    files, is_over = reader_of(folder), threading.Event()
+    files, is_held, is_over = reader_of(folder), threading.Event(), threading.Event()
 
-    def read() -> None:
-        number = 0
-        while not is_over.is_set():
-            files.drop(str(number % 200))
-            files.get(str(number % 200))
-            number += 1
+    def hold() -> None:
+        with regular_file._lock:
+            is_held.set()
+            is_over.wait()
 
-    thread = threading.Thread(target=read)
+    thread = threading.Thread(target=hold)
     thread.start()
-    try:
-        for _ in range(20):
-            child = os.fork()
-            if not child:
-                os._exit(0 if files.get("5").num_bytes == 1 else 1)
-            assert os.waitpid(child, 0)[1] == 0
-    finally:
-        is_over.set()
-        thread.join()
+    is_held.wait()
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)  # it would wait for the thread that it does not have
+        os._exit(0 if files.get("5").num_bytes == 1 else 1)
+    is_over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 USES = {

@@ -1,7 +1,5 @@
 """Local copies of shards and documents, in a folder that several processes use."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Iterator

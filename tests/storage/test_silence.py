@@ -1,7 +1,5 @@
 """A store that does not answer: a warning, a time limit, and calls that can be interrupted."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import signal

@@ -1,7 +1,5 @@
 """Free disk space: the reserve depends on the size of the work."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from types import SimpleNamespace

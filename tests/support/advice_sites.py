@@ -1,16 +1,13 @@
 """Texts of the package that name an option for the user to type, found in its code."""
 
-from __future__ import annotations
-
 import ast
+import functools
 import re
 import shlex
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from tests.support.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _OPTION = re.compile(r"--(?:[a-z]|…)")
 _SUBJECT = re.compile(r"^--[a-z-]+(?: [a-z]+)?: ")
@@ -31,6 +28,7 @@ class Site(NamedTuple):
         return re.compile(_ANY.join(parts) + (r"(?:'[^']*'|\S*)" if parts[-1] == "" else ""))
 
 
+@functools.cache
 def sites() -> list[Site]:
     """Return all texts of the package with an option in them, outside of docstrings."""
     found = []

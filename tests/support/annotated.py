@@ -4,8 +4,6 @@ The images show what is annotated: filled rectangles, red ones of class 0 and bl
 on a grey ground.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

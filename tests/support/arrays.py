@@ -1,7 +1,5 @@
 """Files of arrays, written by their libraries."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

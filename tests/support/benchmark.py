@@ -1,7 +1,5 @@
 """A finished benchmark, without the minute that it takes."""
 
-from __future__ import annotations
-
 from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.benchmark.result import Benchmark, Round, Settings, Timeline, Way
 

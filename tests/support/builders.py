@@ -1,7 +1,5 @@
 """Real archives, images and datasets, made where a test needs them; watchers, engines of builds."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os

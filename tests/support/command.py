@@ -4,8 +4,6 @@ A process of its own takes a second to start, most of it imports. Tests of what 
 exit codes run in this process; those of signals, streams and imports in one of their own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

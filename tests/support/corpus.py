@@ -19,8 +19,6 @@ The layouts of `tests/data/layouts.toml` and of `tests.support.competitions` are
 person wants of them is what their flags store, less the flags that are a choice.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

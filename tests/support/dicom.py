@@ -1,7 +1,5 @@
 """DICOM files: those that pydicom ships, and small ones made by it."""
 
-from __future__ import annotations
-
 import io
 import warnings
 import zlib

@@ -3,8 +3,6 @@
 Hypothesis's profile decides, which `tests/conftest.py` loads.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any, NamedTuple
 

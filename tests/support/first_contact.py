@@ -3,8 +3,6 @@
 A build is planned and not encoded: a plan has the split, target, masks and boxes of each key.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import tempfile

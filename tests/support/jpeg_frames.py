@@ -1,7 +1,5 @@
 """A JPEG of each kind of frame (ITU T.81, table B.1), most of which no Python library writes."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -3,8 +3,6 @@
 `python -m tests.support.json_page` writes the page anew.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

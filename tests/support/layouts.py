@@ -14,8 +14,6 @@ text or one of
 row and compares the table.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import re

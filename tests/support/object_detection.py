@@ -1,7 +1,5 @@
 """TFRecords with the keys of TensorFlow's Object Detection API, written by TensorFlow."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

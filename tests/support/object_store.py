@@ -6,8 +6,6 @@ Fixtures are in conftest.py: `object_store` (the server, one a session) and `buc
 bucket, which the environment of the test leads to).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import http.client

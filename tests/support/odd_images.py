@@ -1,7 +1,5 @@
 """Odd images, made by hand where no library writes them."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

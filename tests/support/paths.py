@@ -1,7 +1,5 @@
 """Where the files of the project lie."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import tomllib

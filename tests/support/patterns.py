@@ -3,8 +3,6 @@
 A pattern that takes too long is not stopped here; tests of that take the fixture `searched_apart`.
 """
 
-from __future__ import annotations
-
 import marshal
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A source of images with every fault that a report tells, each under a key that says which."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,12 +1,10 @@
 """Other processes: programs that tests start, and what /proc shows of them.
 
-A `Program` is forked from a process that has imported TensorFlow, torch or the writer, and has used
-none of it: the import takes seconds, a fork no time. The processes of a suite that runs in several
-share those that fork. An `EndingProgram` shows how a program ends; tests of what a program imports
-start it anew.
+A `Program` is forked from a process that has imported TensorFlow, torch, JAX or the writer, and has
+used none of it: the import takes seconds, a fork no time. The processes of a suite that runs in
+several share those that fork. An `EndingProgram` shows how a program ends; tests of what a program
+imports start it anew.
 """
-
-from __future__ import annotations
 
 import atexit
 import contextlib
@@ -120,8 +118,8 @@ class Program:
     ) -> None:
         """Begin it, with these arguments; some variables are set for it beside those of here.
 
-        `framework` is imported already: "tensorflow", "torch", "torchvision" (and torch) or, for
-        builds, "none".
+        `framework` is imported already: "tensorflow", "torch", "torchvision" (and torch), "jax" or,
+        for builds, "none".
         """
         self._folder = Path(tempfile.mkdtemp())
         self._arguments = ["-c", *map(str, arguments)]
@@ -164,23 +162,29 @@ class Program:
         out = self._folder / ("errors" if in_errors else "out")
         while not out.exists() or out.read_text().count(text) < number:
             assert time.monotonic() < until, f"{text!r} was not printed {number} times"
-            if (self._folder / "code").exists():
+            if self.code is not None:
                 return
             time.sleep(0.002)
 
-    def wait(self, timeout_s: float = 240) -> Done:
-        """Wait for the end; return the output and the exit code (negative: signal)."""
+    @property
+    def code(self) -> int | None:
+        """The exit code (negative: signal), or None while it runs."""
         code = self._folder / "code"
+        return int(code.read_text()) if code.exists() else None
+
+    def wait(self, timeout_s: float = 240) -> Done:
+        """Wait for the end; return the output and the exit code."""
         until = time.monotonic() + timeout_s
-        while not code.exists():
+        while (code := self.code) is None:
             assert _lives(self._server_pid), "the process that forks has ended"
             if time.monotonic() > until:
                 self.signal(signal.SIGKILL)
                 raise subprocess.TimeoutExpired(self._arguments, timeout_s)
             time.sleep(0.01)
         out, errors = ((self._folder / name).read_text() for name in ("out", "errors"))
-        done = Done(self._arguments, int(code.read_text()), out, errors)
-        costs.add_program(float((self._folder / "seconds").read_text()))
+        done = Done(self._arguments, code, out, errors)
+        self.cpu_s = float((self._folder / "seconds").read_text())
+        costs.add_program(self.cpu_s)
         shutil.rmtree(self._folder)
         return done
 
@@ -253,6 +257,7 @@ def _server(framework: str) -> subprocess.Popen[bytes]:
         env={
             **os.environ,
             "CUDA_VISIBLE_DEVICES": "",
+            "JAX_PLATFORMS": "cpu",
             **(_ONE_THREAD if framework.startswith("torch") else {}),
         },
         stdin=subprocess.PIPE,
@@ -275,6 +280,10 @@ def _serve(framework: str) -> None:
         from tests.writer.faulty import import_once
 
         import_once()
+    elif framework == "jax":
+        import jax  # noqa: F401 - it starts no thread before it is used
+
+        import shardprep.reader.arrays.batches
     elif framework.startswith("torch"):
         import torch
 

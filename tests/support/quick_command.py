@@ -1,23 +1,18 @@
 """The command line, run in this process without workers."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import typer.main
 from click.testing import CliRunner
 
 from shardprep.cli.app import program
+from shardprep.recipe.recipe import Recipe
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import Workers
+from shardprep.writer.finalize import BuildResult
 from tests.support.builders import by_chunks, in_process
-
-if TYPE_CHECKING:
-    import pytest
-
-    from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.finalize import BuildResult
 
 _COMMAND: Any = typer.main.get_command(program(["build"]))
 

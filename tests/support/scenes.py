@@ -4,8 +4,6 @@ A scene has smooth colours, a few objects and little noise. The same seed is the
 a mask, a lower resolution or a hazy copy belongs to its image.
 """
 
-from __future__ import annotations
-
 import functools
 import zlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """torchvision in tests, also where its compiled operators do not load."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 from typing import Any

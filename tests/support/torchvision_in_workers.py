@@ -1,7 +1,5 @@
 """Imported by the server of worker processes, so that they have torchvision as tests do."""
 
-from __future__ import annotations
-
 from tests.support.torchvision import import_torchvision
 
 import_torchvision()

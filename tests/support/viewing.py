@@ -1,7 +1,5 @@
 """A viewer in this process, and a client that sends what it is told to, byte for byte."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Iterator

@@ -1,11 +1,11 @@
 """Every damage of boxes, masks and their counts is a problem of `verify`."""
 
-from __future__ import annotations
-
 import json
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,17 +36,12 @@ from shardprep.dataset.schema import (
 )
 from shardprep.storage.folder import LocalFolder
 from shardprep.verifier.dataset import verify_dataset
+from shardprep.verifier.problem import Problem
 from shardprep.verifier.repair import repair_dataset
 from shardprep.writer.shard import ReceiptFacts, read_receipt, write_receipt
 from tests.support.annotated import ANNOTATED_COLUMNS, HEIGHT, MARKED, WIDTH, annotated, grey_png
 from tests.support.builders import Quiet, Told, build, encoded, tree, write, write_folder
 from tests.support.examples import fuzzed, texts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from shardprep.verifier.problem import Problem
 
 SHARD = "marked-train.tfrecord-00000-of-00003"
 KEY = "train/d.png"

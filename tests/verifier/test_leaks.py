@@ -1,10 +1,8 @@
 """`verify --leaks` finds copies in different splits, and certificates that do not hold."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,16 +12,13 @@ from PIL import Image
 
 import shardprep
 from shardprep.cli.app import program
-from shardprep.dataset.leak_check import leak_check_differences
+from shardprep.dataset.leak_check import LeakSearch, leak_check_differences
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.image.near_pairs import METHOD
+from shardprep.verifier.problem import Verification
 from tests.dataset.resigned import Signed
 from tests.support.builders import build, encoded, write, zip_bytes
 from tests.support.planted import file, photo
-
-if TYPE_CHECKING:
-    from shardprep.dataset.leak_check import LeakSearch
-    from shardprep.verifier.problem import Verification
 
 _COMMAND: Any = typer.main.get_command(program(["verify"]))
 _SETTINGS: dict[str, Any] = {"labels": "none", "size": "64x64"}

@@ -1,9 +1,9 @@
 """A damaged dataset in object storage is repaired in place."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,18 +13,12 @@ from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import Manifest
 from shardprep.errors import BuildError, ShardprepError
 from shardprep.verifier.dataset import verify_dataset
+from shardprep.verifier.problem import Verification
 from shardprep.verifier.repair import repair_dataset
 from tests.support.builders import Quiet, Told, animals, build, tree, write, zip_bytes
 from tests.support.examples import flipped
-from tests.support.object_store import Fault
+from tests.support.object_store import Bucket, Fault, Proxy, Request
 from tests.support.processes import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from shardprep.verifier.problem import Verification
-    from tests.support.object_store import Bucket, Proxy, Request
 
 WHERE, INCOMPLETE = "pets/1.0.0", "pets/1.0.0.incomplete"
 SHARD = "pets-train.tfrecord-{:05d}-of-00004"

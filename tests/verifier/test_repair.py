@@ -1,13 +1,13 @@
 """A repaired dataset equals the built one byte for byte, or stays unchanged."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,10 +30,6 @@ from tests.support.builders import (
 )
 from tests.support.command import run
 from tests.support.examples import flipped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SHARD = "pets-{}.tfrecord-{:05d}-of-{:05d}"
 FIRST, SECOND, THIRD = (SHARD.format("train", i, 4) for i in range(3))

@@ -1,12 +1,12 @@
 """Every damage that a test makes must be a problem of `verify`."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,16 +24,11 @@ from shardprep.dataset.schema import load_schema
 from shardprep.errors import DatasetError
 from shardprep.verifier.dataset import read_contents, side_by_side, verify_dataset
 from shardprep.verifier.examples import ExampleCheck
+from shardprep.verifier.problem import Problem, Verification
 from shardprep.verifier.shard import ShardTask, check_shard
 from tests.dataset.resigned import Signed
 from tests.support.builders import Told, animals, build, jpeg, png, tree, write, zip_bytes
 from tests.support.examples import examples, flipped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from shardprep.verifier.problem import Problem, Verification
 
 SHARD = "pets-train.tfrecord-{:05d}-of-00004"
 FIRST, SECOND = SHARD.format(0), SHARD.format(1)

@@ -5,8 +5,6 @@ fault then costs hundredths of a second, and the child really dies. The process 
 build. The system makes the faults: a signal, a full disk or a read-only disk.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import itertools

@@ -6,8 +6,6 @@ The runs are real runs of the program. Only listing, decoding and encoding of im
 store, are done once for all schedules.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

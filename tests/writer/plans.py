@@ -4,8 +4,6 @@
 otherwise may do that.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Records of a dataset, decoded."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Boxes and masks from source to record, against other programs and against the drawn pixels."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """A plan or a build leaves the state of the garbage collector unchanged."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from pathlib import Path

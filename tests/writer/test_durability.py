@@ -4,8 +4,6 @@ A power cut cannot be tried, so the order of the calls is tested: content before
 everything that depends on it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

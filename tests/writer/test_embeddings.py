@@ -1,7 +1,5 @@
 """Vectors of a model name pairs of images, and the pixels decide whether they are near copies."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Nothing incomplete ever has its final name, and no process is left behind.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -50,7 +48,7 @@ from tests.writer.faulty import (
 )
 
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
-LONG: dict[str, Any] = {"shards": 12, "size": "300x300", "format": "png"}
+LONG: dict[str, Any] = {"shards": 12, "size": "240x240", "format": "png"}
 
 
 @pytest.mark.parametrize("plan", LEAST)

@@ -1,7 +1,5 @@
 """Memory that the threads of a copy keep."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

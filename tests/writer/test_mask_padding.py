@@ -1,7 +1,5 @@
 """The padding of masks of classes: one rule from every source to both readers."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from functools import partial

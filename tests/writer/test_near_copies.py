@@ -1,7 +1,5 @@
 """Near copies are left out, or kept in one split: found before the plan, as a report finds them."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Iterator

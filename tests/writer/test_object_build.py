@@ -1,7 +1,5 @@
 """Datasets written to object storage: whole or not at all, by one build, as on a disk."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Masks of numbered objects, as Pascal VOC's SegmentationObject, from source to record."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A dataset in object storage stays whole until its replacement is complete."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Shards that workers own have the bytes of any other engine, also if workers die."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

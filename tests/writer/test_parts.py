@@ -1,7 +1,5 @@
 """A build in parts gives the bytes of one run, also after interruptions and damage."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

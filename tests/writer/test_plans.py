@@ -1,7 +1,5 @@
 """Plans do not change, item by item."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

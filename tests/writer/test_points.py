@@ -1,7 +1,5 @@
 """Keypoints from source to record, against pycocotools, NumPy and twins of competitions."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from collections.abc import Mapping

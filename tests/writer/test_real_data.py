@@ -1,7 +1,5 @@
 """Real archives, as people have them. Skipped where they are not at hand."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A receipt with rows of another shard is ignored."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Builds of sources whose boxes and masks are recognised, or named by a flag."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The oracle is that build: its shards and item table are compared byte by byte.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

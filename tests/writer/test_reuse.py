@@ -3,8 +3,6 @@
 The oracle is the same build without it, and the number of images that were processed.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

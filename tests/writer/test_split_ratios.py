@@ -1,7 +1,5 @@
 """`--split RATIOS`: which splits of the source are cut, which stay whole, and its note."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping

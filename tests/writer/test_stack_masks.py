@@ -3,8 +3,6 @@
 The originals are read independently, by Pillow and NumPy, and compared with the stored masks.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 from pathlib import Path

@@ -3,8 +3,6 @@
 The oracle is exact arithmetic on the numbers of a whole sample.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

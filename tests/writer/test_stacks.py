@@ -3,8 +3,6 @@
 The originals are read independently, by pydicom and Pillow, and compared with the stored images.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of the states of a build: every transition that runs make is in it, and no other."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 Pillow, h5py and NumPy read the originals independently.
 """
 
-from __future__ import annotations
-
 import io
 import tarfile
 from pathlib import Path

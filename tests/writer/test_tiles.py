@@ -1,7 +1,5 @@
 """Tiles of large images, against slices of the whole image by Pillow and NumPy."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

@@ -3,8 +3,6 @@
 The gate plays some of the orders, `make soak` many more.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

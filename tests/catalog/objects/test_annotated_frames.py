@@ -1,24 +1,19 @@
 """Annotations of images with an EXIF orientation: upright, or of the pixels as stored."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from shardprep.reader import Dataset
+from shardprep.writer.finalize import BuildResult
 from tests.support.annotated import grey_png
 from tests.support.builders import Quiet, build, encoded, write_folder
 from tests.support.odd_images import as_stored, oriented
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from shardprep.writer.finalize import BuildResult
 
 HEIGHT, WIDTH = 32, 48
 LEFT, TOP, RIGHT, BOTTOM = 4, 6, 20, 14

@@ -1,8 +1,7 @@
 """Boxes that are not inside of their images: too many are a wrong reading, and an error."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,18 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from shardprep.catalog.catalog import Catalog
 from shardprep.catalog.objects.formats import box_format
 from shardprep.errors import SourceError
+from shardprep.image.annotation_types import Floats
+from shardprep.recipe.object_rules import BoxForm
 from tests.catalog.builders import catalog, objects_of
 from tests.catalog.objects.written import HEIGHT, WIDTH, coco, voc, yolo
 from tests.support.builders import png
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.catalog.catalog import Catalog
-    from shardprep.image.annotation_types import Floats
-    from shardprep.recipe.object_rules import BoxForm
 
 NUM_IMAGES, NUM_BOXES = 5, 8
 FORMS: tuple[BoxForm, ...] = ("xyxy", "xywh", "center")

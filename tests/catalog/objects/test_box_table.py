@@ -1,21 +1,14 @@
 """Boxes in tables: every spelling of Kaggle's, and how the reading of four numbers is told."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from shardprep.errors import RecipeError, SourceError
 from shardprep.image.annotation_types import Polygons
-from tests.support.annotated import source
+from tests.support.annotated import Source, source
 from tests.support.paths import data_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.annotated import Source
 
 BOX = (2.0, 3.0, 12.0, 8.0)
 

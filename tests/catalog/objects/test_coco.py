@@ -1,11 +1,10 @@
 """COCO's JSON: what is taken of it, and what a stranger's may not do."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +16,6 @@ from shardprep.reader import Dataset
 from tests.support.annotated import PIXELS, opened, source
 from tests.support.builders import SHARED_DATA, Quiet, build, write, zip_bytes
 from tests.support.paths import data_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAN = float("nan")
 

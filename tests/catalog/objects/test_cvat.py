@@ -1,9 +1,9 @@
 """CVAT's XML for images: what is taken of its shapes, and what a stranger's may not do."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +20,6 @@ from tests.support.annotated import PIXELS, source
 from tests.support.builders import Quiet, build, write, zip_bytes
 from tests.support.command import run
 from tests.support.examples import examples
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 HEIGHT, WIDTH = 30, 40
 LABELS = ("dog", "cat", "unused")

@@ -1,8 +1,7 @@
 """The formats together: what is recognised, how one is asked for, and what is read back."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +17,6 @@ from tests.catalog.objects.written import HEIGHT, WIDTH, WRITERS
 from tests.support.annotated import PIXELS, opened, source
 from tests.support.builders import SHARED_DATA, write_folder
 from tests.support.paths import data_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.skipif(not (SHARED_DATA / "tasks.tar").exists(), reason="real data are not here")

@@ -1,7 +1,5 @@
 """JSON an element at a time, in parts that end anywhere."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

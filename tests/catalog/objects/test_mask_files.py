@@ -1,17 +1,16 @@
 """Mask files: which are masks, of which images, and what their values mean."""
 
-from __future__ import annotations
-
 import io
 import shlex
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from shardprep.catalog import patterns
-from shardprep.catalog.catalog import make_catalog
+from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.objects.mask_files import pair_masks
 from shardprep.catalog.objects.mask_values import detected_values, given_values
 from shardprep.errors import RecipeError, SourceError
@@ -23,11 +22,6 @@ from shardprep.source.members import Member
 from tests.catalog.builders import catalog, facts_of, grey, masked, objects_of
 from tests.support.builders import SHARED_DATA, encoded, jpeg, write
 from tests.support.paths import data_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.catalog.catalog import Catalog
 
 
 def masks_of(made: Catalog) -> dict[str, list[str]]:

@@ -1,7 +1,5 @@
 """Boxes in lists of a Parquet, of a TFRecord and of the JSON of each image are the same objects."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

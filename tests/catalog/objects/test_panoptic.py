@@ -1,15 +1,16 @@
 """COCO's panoptic sets: which files are masks of segments, and of which image."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from shardprep import verify
+from shardprep.catalog.catalog import Catalog
+from shardprep.catalog.items import Item
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.errors import RecipeError, SourceError
@@ -17,12 +18,6 @@ from shardprep.image.annotation_types import Segment
 from shardprep.reader import Dataset
 from tests.catalog.builders import catalog, facts_of, objects_of, survey
 from tests.support.builders import build, encoded, jpeg, write, zip_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.catalog.catalog import Catalog
-    from shardprep.catalog.items import Item
 
 DOCUMENT = "annotations/panoptic_train2017.json"
 FOLDER = "annotations/panoptic_train2017/"

@@ -1,10 +1,9 @@
 """Boxes and masks that are recognised unasked, and those that are proposed."""
 
-from __future__ import annotations
-
 import tomllib
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +16,6 @@ from shardprep.writer.plan.source_plan import make_plan
 from tests.catalog.builders import VOC, catalog, detection, facts_of, grey, segmentation, survey
 from tests.support.builders import SHARED_DATA, Quiet, encoded, jpeg, png, write_folder
 from tests.support.paths import data_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_boxes_are_detected_if_images_have_no_labels(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """A column of pairs of numbers is run lengths only if it can be."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,6 @@ from shardprep.recipe.recipe import make_recipe
 from tests.catalog.builders import catalog, facts_of, objects_of, survey
 from tests.support.arrays import parquet
 from tests.support.builders import jpeg, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def members(title: str, *cells: str) -> dict[str, bytes]:

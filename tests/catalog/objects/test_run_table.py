@@ -1,27 +1,21 @@
 """Tables of run lengths: their columns, their classes, and the order of the runs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardprep.catalog.catalog import Catalog
 from shardprep.catalog.objects.formats.rle_table import tell_order
 from shardprep.errors import RecipeError, SourceError
-from shardprep.image.annotation_types import Runs
+from shardprep.image.annotation_types import RunOrder, Runs
 from shardprep.recipe.object_rules import RunTableRule, parse_mask_rule
 from tests.catalog.builders import catalog, facts_of, objects_of
 from tests.support.builders import jpeg
 from tests.support.paths import data_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.catalog.catalog import Catalog
-    from shardprep.image.annotation_types import RunOrder
 
 
 def runs_of(mask: np.ndarray[Any, Any], order: RunOrder) -> str:

@@ -1,24 +1,19 @@
 """Sizes of images that annotations state: of which image boxes are, and what is no such size."""
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shardprep import inspect, repack
 from shardprep.reader import Dataset
+from shardprep.writer.finalize import BuildResult
 from tests.catalog.builders import catalog, objects_of
 from tests.catalog.objects.written import HEIGHT, WIDTH, WRITERS
 from tests.support.builders import build, png, write_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from shardprep.writer.finalize import BuildResult
 
 BOX = (4, 6, 20, 24)
 SHARES = np.array([6 / HEIGHT, 4 / WIDTH, 24 / HEIGHT, 20 / WIDTH], np.float32)

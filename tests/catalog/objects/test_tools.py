@@ -1,7 +1,5 @@
 """The files of annotation tools: LabelMe's and VIA's."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -3,24 +3,19 @@
 Every format has the same twelve objects, two of each of six images.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shardprep import inspect, repack, report
+from shardprep.catalog.catalog import Catalog
 from shardprep.dataset.manifest import Unmatched
 from shardprep.errors import BuildError, SourceError
 from tests.catalog.builders import catalog, facts_of, reasons
 from tests.catalog.objects.written import WRITERS, coco_document, yolo_line
 from tests.support.builders import build, png, write_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from shardprep.catalog.catalog import Catalog
 
 NUM_ALL, NUM_THERE = 6, 4
 BOXES = ((2, 3, 12, 9), (20, 5, 30, 25))

@@ -1,14 +1,12 @@
 """Pascal VOC: what is taken of its files, and what a stranger's may not do."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import subprocess
 import sys
 import zipfile
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +17,6 @@ from tests.catalog.builders import thing, xml
 from tests.support.annotated import opened, source
 from tests.support.builders import SHARED_DATA
 from tests.support.paths import DATA, data_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BCCD = SHARED_DATA / "bccd.zip"
 needs_bccd = pytest.mark.skipif(not BCCD.exists(), reason="real data are not here")

@@ -1,15 +1,12 @@
 """YOLO: lines, names of classes, which file is of which image."""
 
-from __future__ import annotations
-
 import json
 import math
 import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -24,9 +21,6 @@ from tests.catalog.builders import VOC, catalog, images, reasons
 from tests.support.annotated import opened, source
 from tests.support.builders import SHARED_DATA, jpeg
 from tests.support.paths import data_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TASKS = SHARED_DATA / "tasks.tar"
 needs_tasks = pytest.mark.skipif(not TASKS.exists(), reason="real data are not here")

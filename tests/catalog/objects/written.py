@@ -5,8 +5,6 @@ objects. Images have 30 rows of 40 pixels. `names` are all classes in order; `si
 and width that documents state.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

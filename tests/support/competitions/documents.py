@@ -1,7 +1,5 @@
 """Competitions that have a document for each image, or several rows of a table."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of docs/competitions.md: `python -m tests.support.competitions.page` writes it."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
 from typing import Any

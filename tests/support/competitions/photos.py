@@ -1,7 +1,5 @@
 """Competitions whose images are files, each an example."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """Competitions whose samples are several images: series of slices, frames and channels."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -4,8 +4,6 @@ Each has the columns and oddities of the real set, a row without an image, an em
 that is there twice.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ Each copy has the names, columns and types of the real data page, a row without 
 cell, and an id that is there twice.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence

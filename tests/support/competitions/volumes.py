@@ -1,7 +1,5 @@
 """Competitions of volumes, bands and arrays, with masks and target images in files of arrays."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any
