@@ -353,7 +353,7 @@ def test_no_worker_outlives_a_killed_program(sets: Set, tmp_path: Path) -> None:
         import os, signal, time
         from shardprep import reader
         batches = reader.Dataset({str(sets["jpeg"])!r}).batches(5, epochs=None, num_workers=2)
-        next(batches)
+        next(batches), next(batches)
         pool = batches._team._pool.result()
         print(*(worker.process.pid for worker in pool._workers), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -368,7 +368,7 @@ def test_ctrl_c_ends_a_program_at_once(sets: Set, tmp_path: Path) -> None:
         import os, signal, threading, time
         from shardprep import reader
         batches = reader.Dataset({str(sets["jpeg"])!r}).batches(5, epochs=None, num_workers=2)
-        next(batches)
+        next(batches), next(batches)
         while not batches._team._pool.result().has_room: pass
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         try:

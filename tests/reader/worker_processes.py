@@ -23,7 +23,7 @@ def let_workers_fill_all(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, begin = Team._workers, Team.begin
 
     def started(self: Team, name: Any) -> Any:
-        self._start_workers()
+        self._let_workers_start()
         return begin(self, name)
 
     def waiting(self: Team) -> Any:

@@ -115,6 +115,7 @@ class Team:
         self._maker = BatchMaker(source, num_threads, num_kept, note, self._memory, examples)
         self._pool: Future[WorkerPool] | None = None
         """The pool of workers, which a thread starts."""
+        self._may_start = False
         self._lock = threading.Lock()
 
     def begin(self, name: BatchName) -> Begun:
@@ -124,7 +125,7 @@ class Team:
         return self.begin_in_threads(name) if pool is None else pool.begin(name)
 
     def begin_in_threads(self, name: BatchName) -> Begun:
-        return _Filled(self._maker, self._maker.begin(name), self._start_workers)
+        return _Filled(self._maker, self._maker.begin(name), self._let_workers_start)
 
     def close(self) -> None:
         """Stop threads and processes. `begin` starts new ones."""
@@ -135,7 +136,10 @@ class Team:
         self._memory.release()
 
     def _workers(self) -> WorkerPool | None:
-        """Return the pool if it can take a batch, else None."""
+        """Return the pool if it can take a batch, else None; start it after the first batch."""
+        if self._may_start and self._num_workers and self._pool is None:
+            self._pool = Future()
+            threading.Thread(target=self._start, args=(self._pool,), name="shardprep-start").start()
         if self._pool is None or not self._pool.done():
             return None
         try:
@@ -148,13 +152,9 @@ class Team:
             warn(f"{error}; until then, threads fill the batches")
             return None
 
-    def _start_workers(self) -> None:
-        """Start the pool, unless it was started."""
-        with self._lock:
-            if not self._num_workers or self._pool is not None:
-                return
-            self._pool = pool = Future[WorkerPool]()
-        threading.Thread(target=self._start, args=(pool,), name="shardprep-start").start()
+    def _let_workers_start(self) -> None:
+        """Let the next `begin` start them: at the end of a batch, that would delay the batch."""
+        self._may_start = True
 
     def _start(self, pool: Future[WorkerPool]) -> None:
         try:
