@@ -37,37 +37,32 @@ _DOMAINS = {"A", "B"}
 _WITH_OR_NOT = re.compile(r"^(without|with|non|not|no|un)(?![a-z]{0,2}$)|[-_ ]")
 _PICTURES = re.compile("images?|imgs?|photos?|pictures?", re.IGNORECASE)
 
+_Level = tuple[str | None, Sequence[str]]
+"""The split of a folder, and the names of its path that are no split and no wrapper."""
+
 
 def unproved(view: View) -> Iterator[Reading]:
     """Yield the levels of folders that may be the class, unless the lowest is proved to be it."""
     paths = [path for path in view.folders if path]
     splits = split_folders(paths)
     levels = {path: _level(path, splits) for path in paths}
-    of_splits = defaultdict[str | None, set[str]](set)
-    for split, parts in levels.values():
-        of_splits[split].update(parts[-1:])
-    levels = {path: one for path, one in levels.items() if not _is_split(path, splits)}
-    trained = [one for split, one in levels.values() if split not in UNTRAINED]
-    rests = _without_common(trained or [one for _, one in levels.values()])
+    inner = [one for path, one in levels.items() if not _is_split(path, splits)]
+    trained = [names for split, names in inner if split not in UNTRAINED]
+    rests = _without_common(trained or [names for _, names in inner])
     depths = {*map(len, rests)}
     if not rests or min(depths) < 1:
         return
-    names = {one[-1] for one in rests}
-    why = _doubt(names, [one for one in of_splits.values() if len(one) > 1])
-    why = "" if why and _are_listed(view, names) else why
-    uppers = [{one[-depth] for one in rests} for depth in range(2, min(depths) + 1)]
-    first = {one[-1] for one in rests if len(one) == min(depths)}
-    are_equal = names == first  # some of them in another wrapper
-    uppers_are_no_classes = all(_doubt(one, ()) or _are_letters(one) for one in uppers)
-    is_level = are_equal if len(depths) > 1 else uppers_are_no_classes
-    in_splits, apart = ({one[-1] for split, one in levels.values() if one and bool(split) == is_in}
-                        for is_in in (True, False))  # fmt: skip
-    if is_level and not why and (not in_splits or apart <= in_splits):
+    lasts = {one[-1] for one in rests}
+    of_splits = defaultdict[str | None, set[str]](set)
+    for split, names in levels.values():
+        of_splits[split].update(names[-1:])
+    doubt = _doubt(lasts, [one for one in of_splits.values() if len(one) > 1])
+    doubt = "" if doubt and _are_listed(view, lasts) else doubt
+    if not doubt and _are_one_level(rests, inner):
         return
-    yield Reading({"labels": "folder"}, why or f"{len(names):,} names such as {min(names)}")
-    for depth, level in enumerate(uppers[: _MOST_LEVELS - 1], 2):
-        why = f"{len(level):,} names such as {min(level)}"
-        yield Reading({"labels": f"folder:{depth}"}, why)
+    yield Reading({"labels": "folder"}, doubt or _shown(lasts))
+    for depth in range(2, min(_MOST_LEVELS, *depths) + 1):
+        yield Reading({"labels": f"folder:{depth}"}, _shown({one[-depth] for one in rests}))
     if len(depths) > 1:
         start = commonpath(paths)
         start = f"{re.escape(start)}/" if start else ""
@@ -76,22 +71,33 @@ def unproved(view: View) -> Iterator[Reading]:
     yield Reading({"labels": "none"}, "images without labels")
 
 
+def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> bool:
+    """Return whether no names above the last ones are classes, also if some have a wrapper more.
+
+    The names are then the same at each depth. Those outside of splits must be in splits as well.
+    """
+    least = min(map(len, rests))
+    if least < max(map(len, rests)):
+        is_level = {one[-1] for one in rests} == {one[-1] for one in rests if len(one) == least}
+    else:
+        uppers = [{one[at] for one in rests} for at in range(least - 1)]
+        is_level = all(_doubt(one, ()) or {*map(len, one)} == {1} for one in uppers)
+    in_splits = {names[-1] for split, names in inner if split and names}
+    apart = {names[-1] for split, names in inner if not split and names}
+    return is_level and (not in_splits or apart <= in_splits)
+
+
 def _are_listed(view: View, names: Collection[str]) -> bool:
     """Return whether a table has the names as ids, and a row for each."""
     tables = view.tables[:_MOST_TABLES]
     return any(len(one.rows) < 2 * len(names) and id_column(one, names) for one in tables)
 
 
-def _are_letters(names: Collection[str]) -> bool:
-    return all(len(name) == 1 for name in names)
-
-
 def _is_split(path: str, splits: Collection[str]) -> bool:
     return path in splits or given_split([path.rpartition("/")[2]]) is not None
 
 
-def _level(path: str, splits: Mapping[str, str]) -> tuple[str | None, Sequence[str]]:
-    """Return the split of a folder, and the names of its path that are no split and no wrapper."""
+def _level(path: str, splits: Mapping[str, str]) -> _Level:
     parts, split, names = path.split("/"), None, list[str]()
     for end, name in enumerate(parts, 1):
         own = splits.get("/".join(parts[:end])) or given_split([name])
@@ -110,19 +116,22 @@ def _without_common(several: Sequence[Sequence[str]]) -> list[Sequence[str]]:
 
 def _doubt(names: Collection[str], of_splits: Sequence[Collection[str]]) -> str:
     """Return why names may not be classes, or ""; `of_splits` are those of each split."""
-    shown = f"{len(names):,} names such as {min(names)}"
     if len(names) == 2 and len({_WITH_OR_NOT.sub("", name.casefold()) for name in names}) == 1:
         return ""  # with and without something
     kinds = [*names] if {*names} == _DOMAINS else [*filter(is_kind, names)]
     if kinds:
-        return f"{shown}; {min(kinds)} may be a kind of picture"
+        return f"{_shown(names)}; {min(kinds)} may be a view or a kind of picture"
     words = {"".join(re.findall(r"[^\W\d_]+", name)) for name in names if not _is_code(name)}
     are_digits = len(names) <= _MOST_DIGITS and {*names} == {*map(str, range(len(names)))}
     if 2 * len(words) > len(names) or are_digits or all(map(_WORDNET.fullmatch, names)):
         return ""
     own, *others = sorted(map(set, of_splits), key=len)[:2] or [set[str]()]
     are_shared = bool(others) and len(own & others[0]) >= ENOUGH * len(own)
-    return "" if are_shared else f"{shown}, which may be samples"
+    return "" if are_shared else f"{_shown(names)}, which may be samples"
+
+
+def _shown(names: Collection[str]) -> str:
+    return f"{len(names):,} names such as {min(names)}"
 
 
 def _is_code(name: str) -> bool:

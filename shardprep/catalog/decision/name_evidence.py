@@ -80,8 +80,12 @@ def labels_by_names(view: View) -> Sequence[Reading]:
         return found
     starts = view.automatic.names.values if view.automatic.rule == "prefix" else ()
     kinds = [str(name) for name in starts if is_kind(str(name))]
-    prefix = Reading({"labels": "prefix"}, f"{min(kinds, default='')} may be a kind of picture")
-    return [prefix, _NONE] if kinds else []
+    if not kinds:
+        return []
+    return [
+        Reading({"labels": "prefix"}, f"{min(kinds)} may be a view or a kind of picture"),
+        _NONE,
+    ]
 
 
 def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> Iterator[Reading]:

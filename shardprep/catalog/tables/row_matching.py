@@ -269,13 +269,13 @@ def paths_of_columns(index: KeyIndex, table: Table) -> Iterator[str]:
 
     A folder is a cell, or the word of a title and a cell: `video_0` for 0 in `video_id`.
     """
-    row = [*table.rows[0]] if table.rows else []
+    pairs = [*zip(table.rows[0], table.header, strict=False)] if table.rows else []
     fields = dict[str, str]()
-    for cell, title in zip(row, table.header, strict=False):
+    for cell, title in pairs:
         word = title.rpartition("_")[0] or title
         fields |= {f"{word}{sign}{cell}": f"{word}{sign}{{{title}}}" for sign in ("", "_", "-")}
-    fields |= {cell: f"{{{title}}}" for cell, title in zip(row, table.header, strict=False)}
-    for cell, title in zip(row, table.header, strict=False):
+    fields |= {cell: f"{{{title}}}" for cell, title in reversed(pairs)}
+    for cell, title in pairs:
         for at in index.find(cell):
             folders = index.keys[at].split("/")[:-1]
             first = next((i for i, one in enumerate(folders) if one in fields), None)

@@ -201,11 +201,15 @@ def coverage(index: KeyIndex, names: Iterable[str]) -> Coverage:
 
     A name without an extension, as ids of tables often are, is its own stem.
     """
-    stems = {stem(name) or composed(name.rpartition("/")[2]) for name in names}
+    stems = {_stem(name) for name in names}
     is_test = index.splits.fit(lambda split: split == "test")
     considered = index.keys if is_test.all() else index.keys.where(~is_test)
-    num_named = sum((stem(key) or composed(key)) in stems for key in considered) if stems else 0
+    num_named = sum(_stem(key) in stems for key in considered) if stems else 0
     return Coverage(num_named, len(considered))
+
+
+def _stem(path: str) -> str:
+    return stem(path) or composed(path.rpartition("/")[2])
 
 
 def by_sample(
