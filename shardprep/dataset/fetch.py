@@ -17,9 +17,9 @@ from typing import Any
 
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import (
+    FETCHING_SUFFIX,
     ITEMS_FILE,
     SCHEMA_FILE,
-    DatasetFolder,
     has_manifest,
     index_name,
 )
@@ -78,15 +78,15 @@ def fetch_dataset(
     are hashed, other files compared by size. `damaged` skips damaged or missing remote files.
     """
     _, manifest = remote.with_manifest()
-    folder = DatasetFolder(to, manifest.name, manifest.version)
-    copy = _FetchedFiles(remote, manifest, folder, watcher, skips_damaged=damaged)
-    was_there = folder.final.exists()
+    final = to / manifest.name / manifest.version
+    work = final.with_name(final.name + FETCHING_SUFFIX)
+    copy = _FetchedFiles(remote, manifest, final, work, watcher, skips_damaged=damaged)
+    was_there = final.exists()
     wanted = copy.lacking(hashed=check)
     if not wanted:
-        return Fetched(folder.final, manifest, was_there=True, num_new_bytes=0, address=str(remote))
-    work = folder.fetching
+        return Fetched(final, manifest, was_there=True, num_new_bytes=0, address=str(remote))
     with resumable_writes(work), locked(work, who="fetch", flag=OptionName("to")) as is_held:
-        if not was_there and folder.final.exists():  # another fetch finished first
+        if not was_there and final.exists():  # another fetch finished first
             was_there, wanted = True, copy.lacking(hashed=check)
         if is_held:
             _remove_others(work, wanted)
@@ -94,7 +94,7 @@ def fetch_dataset(
         copy.get_documents(wanted)
         copy.publish(was_there=was_there)
     return Fetched(
-        folder.final,
+        final,
         manifest,
         was_there,
         copy.num_new_bytes,
@@ -108,7 +108,9 @@ def fetch_dataset(
 class _FetchedFiles:
     remote: RemoteFiles
     manifest: Manifest
-    folder: DatasetFolder
+    final: Path
+    """Folder of the copy; it exists only if the copy is complete."""
+    work: Path
     watcher: Watch
     skips_damaged: bool
     got: list[str] = field(default_factory=list)
@@ -120,7 +122,7 @@ class _FetchedFiles:
 
     def lacking(self, *, hashed: bool) -> set[str]:
         """Return the names of files that are missing or damaged in the finished copy."""
-        final, names = self.folder.final, [*self.manifest.shards, *self._documents()]
+        final, names = self.final, [*self.manifest.shards, *self._documents()]
         if not final.exists():
             return set(names)
         if not has_manifest(final) or load_manifest(final) != self.manifest:
@@ -148,7 +150,7 @@ class _FetchedFiles:
 
         `hashed` has the meaning of `check` in `fetch_dataset`.
         """
-        path = self.folder.final / name
+        path = self.final / name
         if name in self.manifest.shards:
             shard = self.manifest.shards[name]
             if hashed:
@@ -164,7 +166,7 @@ class _FetchedFiles:
         return path.read_bytes() == (self.remote.copies((name,)) / name).read_bytes()
 
     def get_shards(self, wanted: set[str], num_threads: int) -> None:
-        work, shards = self.folder.fetching, {}
+        work, shards = self.work, {}
         for name, shard in self.manifest.shards.items():
             if name in wanted:
                 with self._leaving_out():
@@ -204,7 +206,7 @@ class _FetchedFiles:
             with self._leaving_out():
                 with self.remote.documents(self.manifest, (name,)) as copies:
                     data = (copies / name).read_bytes()
-                path = self.folder.fetching / name
+                path = self.work / name
                 path.parent.mkdir(exist_ok=True)
                 write_durably(path, data)
                 self.got.append(name)
@@ -225,7 +227,7 @@ class _FetchedFiles:
             raise DatasetError(error.where, error.what, way) from error
 
     def publish(self, *, was_there: bool) -> None:
-        work, final = self.folder.fetching, self.folder.final
+        work, final = self.work, self.final
         if was_there:
             for name in self.got:
                 (final / name).parent.mkdir(exist_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from shardprep.dataset.documents import MAX_DOCUMENT_BYTES
@@ -28,24 +27,6 @@ _SHARD = r"[^./][^/]*\.tfrecord[^/]*"
 _LABELS = re.compile(r"[^./][^/]*\.labels\.txt")
 _OWN = re.compile(rf"{_SHARD}|{INDEX_DIR}/{_SHARD}\.idx|{_LABELS.pattern}")
 DOCUMENT_FILES = (SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, MANIFEST_FILE)
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetFolder:
-    """Paths of the folders of one version of a dataset: finished, and while it is fetched."""
-
-    out: Path
-    name: str
-    version: str
-
-    @property
-    def final(self) -> Path:
-        """The dataset's folder; it exists only if the dataset is complete."""
-        return self.out / self.name / self.version
-
-    @property
-    def fetching(self) -> Path:
-        return self.out / self.name / f"{self.version}{FETCHING_SUFFIX}"
 
 
 def has_manifest(folder: Path) -> bool:
