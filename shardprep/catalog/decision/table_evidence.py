@@ -114,6 +114,19 @@ def splits_by_tables(view: View) -> Sequence[Reading]:
     return []
 
 
+def unlabelled_tests(view: View) -> Sequence[Reading]:
+    """Return that -1 is no class if all images of the test split have it, and no other image."""
+    if not view.is_open("labels", "null", "target") or view.automatic.match is None:
+        return []
+    names, is_test = view.automatic.names, view.index.splits.fit(lambda one: one == "test")
+    if "-1" not in names.values or not is_test.any():
+        return []
+    is_none = names.fit(lambda one: one == "-1")
+    why = f"{counted(int(is_test.sum()), 'image')} of test have no label but -1"
+    null = (*view.recipe.null, "-1")
+    return [Reading({"null": null}, why)] if (is_none == is_test).all() else []
+
+
 def _of_channel(channel: str, suffix: str, one: LabelColumns) -> Reading:
     rule = one.match.table.label_rule(f"{{{one.match.id_column}}}_{channel}", one.titles)
     options = {**one.options[0], "labels": rule, "include": (f"*_{channel}{suffix}",)}
