@@ -328,3 +328,11 @@ def test_minus_1_is_no_class_if_only_and_all_test_images_have_it(
     assert {fact["label"] for fact in found.facts.values() if "label" in fact} == classes
     note = "--null 'nan,NaN,<NA>,-1' is decided: 3 images of test have no label but -1"
     assert (note in found.notes) == (last == "-1")
+
+
+def test_labels_of_few_images_are_a_question(tmp_path: Path) -> None:
+    names = [f"img/{i}.jpg" for i in range(12)]
+    rows = ["id,label", *(f"{i},{'ab'[i % 2]}" for i in range(5))]
+    found = _outcome(tmp_path, names, {"labels.csv": rows})
+    assert "--labels csv:labels.csv:id:label (column 'label' for 5 of 12 images)" in found.error
+    assert "--labels none (images without labels)" in found.error
