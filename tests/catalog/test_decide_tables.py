@@ -312,3 +312,25 @@ def test_a_table_of_splits_divides_images_of_class_folders(tmp_path: Path) -> No
     found = _outcome(tmp_path, names, {"meta.csv": ["id,split", *_rows(" ".join(_STATED))]})
     assert [found.facts[name]["split"] for name in names[:3]] == ["train", "validation", "test"]
     assert found.facts[names[7]] == {"split": "train", "label": "b"}
+
+
+@pytest.mark.parametrize(("last", "classes"), [("-1", {"0", "1"}), ("1", {"-1", "0", "1"})])
+def test_minus_1_is_no_class_if_only_and_all_test_images_have_it(
+    tmp_path: Path, last: str, classes: set[str]
+) -> None:
+    """As in the Parquet of a test set whose labels are not public."""
+    names = [f"{'train' if i < 6 else 'test'}/{i}.jpg" for i in range(9)]
+    labels = [*("01" * 3), "-1", "-1", last]
+    rows = ["id,label", *(f"{i},{one}" for i, one in enumerate(labels))]
+    found = _outcome(tmp_path, names, {"labels.csv": rows})
+    assert {fact["label"] for fact in found.facts.values() if "label" in fact} == classes
+    note = "--null 'nan,NaN,<NA>,-1' is decided: 3 images of test have no label but -1"
+    assert (note in found.notes) == (last == "-1")
+
+
+def test_labels_of_few_images_are_a_question(tmp_path: Path) -> None:
+    names = [f"img/{i}.jpg" for i in range(12)]
+    rows = ["id,label", *(f"{i},{'ab'[i % 2]}" for i in range(5))]
+    found = _outcome(tmp_path, names, {"labels.csv": rows})
+    assert "--labels csv:labels.csv:id:label (column 'label' for 5 of 12 images)" in found.error
+    assert "--labels none (images without labels)" in found.error

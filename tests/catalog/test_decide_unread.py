@@ -33,6 +33,15 @@ def test_a_document_of_each_image_is_not_passed_over(tmp_path: Path) -> None:
     assert "not read" in caught.value.what
 
 
+@pytest.mark.parametrize("suffix", ["npy", "h5", "exr"])
+def test_an_array_of_each_image_is_not_passed_over(tmp_path: Path, suffix: str) -> None:
+    members = pictures(*(f"rgb/{i}.jpg" for i in range(6)))
+    members |= {f"depth/{i}.{suffix}": b"\x93NUMPY\x01\0" for i in range(6)}
+    [choice] = choices(tmp_path, members)
+    assert choice.flags == "--labels none"
+    assert f"depth/0.{suffix} is not read" in choice.why
+
+
 def test_the_question_is_answered_by_its_flags(tmp_path: Path) -> None:
     members = pictures(*(f"photos/IMG_{i}.jpg" for i in range(6)))
     members |= {f"truth/GT_IMG_{i}.mat": b"MATLAB" for i in range(6)}

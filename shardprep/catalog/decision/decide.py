@@ -18,7 +18,12 @@ from shardprep.catalog.decision.mask_evidence import mask_files, mask_pictures
 from shardprep.catalog.decision.name_evidence import labels_by_names
 from shardprep.catalog.decision.sample_folders import samples
 from shardprep.catalog.decision.split_evidence import splits
-from shardprep.catalog.decision.table_evidence import by_tables, splits_by_tables
+from shardprep.catalog.decision.table_evidence import (
+    by_tables,
+    labels_of_few,
+    splits_by_tables,
+    unlabelled_tests,
+)
 from shardprep.catalog.decision.target_images import target_images
 from shardprep.catalog.decision.unread_documents import unread_documents
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
@@ -26,15 +31,15 @@ from shardprep.errors import Choice, OptionName, QuestionError, RecipeError, Sou
 
 STAGES: tuple[Stage, ...] = (
     copies, class_pictures, loose_images, mask_files, target_images, variants, annotation_readings,
-    samples, mask_pictures, splits, unclear_objects, by_tables, labels_by_names, splits_by_tables,
-    unread_documents,
+    samples, mask_pictures, splits, unclear_objects, by_tables, labels_by_names,
+    splits_by_tables, unlabelled_tests, unread_documents, labels_of_few,
 )  # fmt: skip
 """In order: what is an image, then which split it is in, then what its label is."""
 _MOST_CHOICES = 6
 _SELECTION = {"root", "include"}
 _ORDER = (
-    "root", "include", "exclude", "dedup", "images", "stack", "header", "labels", "join", "pivot",
-    "target", "separator", "rows", "boxes", "masks", "mask_values", "instances", "points",
+    "root", "include", "exclude", "dedup", "images", "stack", "header", "null", "labels", "join",
+    "pivot", "target", "separator", "rows", "boxes", "masks", "mask_values", "instances", "points",
     "unlisted", "target_image", "split", "group",
 )  # fmt: skip
 """Options that stages set, in the order in which they are shown."""

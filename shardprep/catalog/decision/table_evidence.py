@@ -114,6 +114,36 @@ def splits_by_tables(view: View) -> Sequence[Reading]:
     return []
 
 
+def labels_of_few(view: View) -> Sequence[Reading]:
+    """Return the question about tables with labels of fewer than half of the images."""
+    if not view.is_open(*_OPTIONS) or view.members.are_stacks.any():
+        return []
+    found: list[LabelColumns] = []
+    is_test = view.index.splits.fit(lambda one: one == "test")
+    tables = view.tables if view.automatic.rule == "none" and not view.automatic.unclear else ()
+    for table in tables:
+        with contextlib.suppress(SourceError):
+            match = match_ids(view.index, table)
+            if (~is_test & (match.row_of >= 0)).any() and not SUBMISSION.search(table.name):
+                found += found_columns(match, view.index, tables)
+    likely = [one for one in found if one.strength >= STRONG][: _MOST_SHOWN - 1]
+    readings = [Reading(_with_splits(view, one, one.options[0]), one.why) for one in likely]
+    return [*readings, Reading({"labels": "none"}, "images without labels")] if readings else []
+
+
+def unlabelled_tests(view: View) -> Sequence[Reading]:
+    """Return that -1 is no class if all images of the test split have it, and no other image."""
+    if not view.is_open("labels", "null", "target") or view.automatic.match is None:
+        return []
+    names, is_test = view.automatic.names, view.index.splits.fit(lambda one: one == "test")
+    if "-1" not in names.values or not is_test.any():
+        return []
+    is_none = names.fit(lambda one: one == "-1")
+    why = f"{counted(int(is_test.sum()), 'image')} of test have no label but -1"
+    null = (*view.recipe.null, "-1")
+    return [Reading({"null": null}, why)] if (is_none == is_test).all() else []
+
+
 def _of_channel(channel: str, suffix: str, one: LabelColumns) -> Reading:
     rule = one.match.table.label_rule(f"{{{one.match.id_column}}}_{channel}", one.titles)
     options = {**one.options[0], "labels": rule, "include": (f"*_{channel}{suffix}",)}

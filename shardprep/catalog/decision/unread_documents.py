@@ -27,9 +27,10 @@ from shardprep.source.string_column import Texts
 _OPTIONS = (
     "labels", "boxes", "masks", "points", "rows", "join", "target_image", "target", "stack",
 )  # fmt: skip
+_ARRAYS = (".npy", ".npz", ".h5", ".pkl", ".flo", ".exr")
 _SUFFIXES = (
     ".txt", ".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".mat", ".csv", ".tsv", ".pts",
-    ".ann", ".lst", ".dat", ".yaml", ".yml",
+    ".ann", ".lst", ".dat", ".yaml", ".yml", *_ARRAYS,
 )  # fmt: skip
 _LINES = (".txt", ".csv", ".tsv", ".lst", ".dat")
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
@@ -188,7 +189,7 @@ def _of_images(view: View, documents: Sequence[Member]) -> Iterator[Member]:
             if _are_known(keys, stems, {_number(name) for name in stems}):
                 yield from (one for one in group[:_MOST_DOCUMENTS] if head_of(one).strip())
     measures = {one.name for one in view.documents.tables if all(map(is_about, one.header))}
-    named = [one for one in documents if one.key not in measures]
+    named = [one for one in documents if not (one.key in measures or one.key.endswith(_ARRAYS))]
     largest = sorted(named, key=lambda one: -one.extent.num_bytes)[:_MOST_DOCUMENTS]
     yield from (one for one in largest if _has_names(keys, one))
 
