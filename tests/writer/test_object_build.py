@@ -347,7 +347,8 @@ def test_a_full_temporary_folder_is_named(
     source: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "wb"))
-    with pytest.raises(StorageError, match=r"tmp.*No space left on device.*TMPDIR"):
+    said = rf"{tempfile.gettempdir()}: .*No space left on device.*TMPDIR"
+    with pytest.raises(StorageError, match=said):
         build_there(source, bucket)
     assert not bucket.tree()
 
