@@ -314,3 +314,21 @@ def test_folders_of_masks_with_more_words_in_one_split_are_one_set(tmp_path: Pat
     made = catalog(tmp_path, members)
     assert made.recipe.masks == "S_*_GT/{stem}_seg.png"
     assert len(masks_of(made)) == 18
+
+
+def test_masks_in_folders_named_like_those_of_images_and_an_ending_are_paired(
+    tmp_path: Path,
+) -> None:
+    photos = files("scene", *(f"clips/{one}/{i}.png" for one in ("C1", "C2") for i in range(4)))
+    masks = files("ids", *(f"clips/{one}_gt/{i}.png" for one in ("C1", "C2") for i in range(4)))
+    made = masks_of(catalog(tmp_path, photos | masks))
+    assert made == {
+        key: [key.replace("/C1/", "/C1_gt/").replace("/C2/", "/C2_gt/")] for key in photos
+    }
+
+
+def test_half_of_the_masks_of_a_folder_may_have_no_image(tmp_path: Path) -> None:
+    photos = files("scene", *numbered("city/images/{}.tif", 4))
+    masks = files("ids", *numbered("city/labels/{}.tif", 7))
+    made = catalog(tmp_path, photos | masks)
+    assert masks_of(made) == {key: [key.replace("images", "labels")] for key in photos}

@@ -239,3 +239,22 @@ def test_boxes_of_a_table_with_a_row_for_each_image_are_a_question(
     found = outcome(folder, {})
     assert {fact["label"] for fact in found.facts.values()} == {"cats", "dogs"}
     assert any(f"not read; --boxes {rule} stores them" in note for note in found.notes)
+
+
+def test_ids_of_boxes_may_be_a_path_of_columns(tmp_path: Path) -> None:
+    """`video_0/7.jpg` for 0 in `video_id` and 7 in `video_frame`, which each video has."""
+    keys = [f"frames/video_{one}/{i}.jpg" for one in (0, 1) for i in range(4)]
+    rows = [f"{one},{i},\"[{{'x': 1, 'y': 2, 'width': {8 + i}, 'height': 6}}]\""
+            for one in (0, 1) for i in range(4)]  # fmt: skip
+    table = "\n".join(["video_id,video_frame,annotations", *rows]).encode()
+    flags = "--boxes 'csv:boxes.csv:video_{video_id}/{video_frame}:annotations'"
+    assert flags in asked(tmp_path, images(*keys) | {"boxes.csv": table})
+
+
+def test_images_of_splits_in_a_folder_named_for_pictures_have_their_boxes(tmp_path: Path) -> None:
+    keys = [f"compressed/images/{split}/{i}.jpg" for split in ("train", "val") for i in range(3)]
+    members = images(*keys) | {
+        f"compressed/annotations/{key.split('/')[2]}/{key[-5]}.xml": voc(key[-5:], "boat")
+        for key in keys
+    }
+    assert {fact.get("boxes") for fact in stored(tmp_path, members).values()} == {"boat"}

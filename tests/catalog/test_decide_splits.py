@@ -157,3 +157,13 @@ def test_two_lists_for_each_split_that_name_other_images_are_used_together(tmp_p
         assert {facts[f"{c}/{n}/{c}_{n}.jpg"]["split"] for c in ("rgb", "ir") for n in own} == {
             "train"
         }
+
+
+def test_lists_may_name_masks_and_missing_images(tmp_path: Path) -> None:
+    photos = [f"images/{i}.jpg" for i in range(8)]
+    masks = {f"masks/{i}.png": picture("ids", "m.png", f"images/{i}.jpg") for i in range(8)}
+    lists = {
+        "train.txt": "".join(f"{i}.png\n" for i in range(5)).encode(),
+        "test.txt": b"5.png\n6.png\n7.png\n90.png\n91.png\n",
+    }
+    assert splits(planned(tmp_path, photos, masks | lists)) == {"train": 5, "test": 3}

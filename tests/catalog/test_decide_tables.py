@@ -334,3 +334,9 @@ def test_labels_of_few_images_are_a_question(tmp_path: Path) -> None:
     found = _outcome(tmp_path, names, {"labels.csv": rows})
     assert "--labels csv:labels.csv:id:label (column 'label' for 5 of 12 images)" in found.error
     assert "--labels none (images without labels)" in found.error
+
+
+def test_web_addresses_are_no_labels(tmp_path: Path) -> None:
+    rows = [f"{100 + i},https://example.com/{i}.jpg" for i in range(len(_NAMES))]
+    found = _outcome(tmp_path, _NAMES, {"links.csv": ["id,link_text", *rows]})
+    assert all("text" not in fact for fact in found.facts.values())

@@ -10,6 +10,7 @@ from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.row_matching import match_table
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import QuestionError, SourceError
+from shardprep.source.string_column import Texts
 from tests.catalog.builders import catalog, facts_of, found, images, objects_of, reasons, survey
 
 IDS = range(6)
@@ -341,3 +342,14 @@ def test_a_table_that_gives_an_image_two_labels_is_not_left_out_in_silence(tmp_p
     made = catalog(tmp_path, members)
     assert all(label is None for split, label in found(made).values() if split == "test")
     assert any(line.startswith("more.csv is not used") for line in made.findings)
+
+
+def test_ids_may_be_names_of_other_files_of_the_images(tmp_path: Path) -> None:
+    """A table of masks names `1.png`, and the image is `1.jpg`; an image so named goes first."""
+    members = images(*(f"{i}.jpg" for i in IDS))
+    table = labels("ab", (f"{i}.PNG" for i in IDS))
+    assert named(tmp_path / "1", members | {"t.csv": table}) == {
+        f"{i}.jpg": "ab"[i % 2] for i in IDS
+    }
+    assert KeyIndex(["1.jpg", "1.png"]).num_found(Texts.of(["1.png", "2.png"])) == 1
+    assert KeyIndex(["1.jpg", "2.jpg", "3.png"]).num_found(Texts.of(["1.png", "3.png"])) == 1

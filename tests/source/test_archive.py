@@ -271,7 +271,9 @@ def test_a_missing_part_is_an_error_with_its_name(tmp_path: Path, missing: str) 
         listed(write_folder(tmp_path / "source", parts))
 
 
-@pytest.mark.parametrize("name", ["labels.xlsx", "labels.XLS", "READ ME.docx", "viewer.jar"])
+@pytest.mark.parametrize(
+    "name", ["labels.xlsx", "labels.XLS", "READ ME.docx", "viewer.jar", "best.pt"]
+)
 @pytest.mark.parametrize("data", [zip_bytes({"media/image1.png": PNG}), b"PK\3\4 broken"])
 def test_pictures_in_documents_and_programs_are_no_images(
     tmp_path: Path, name: str, data: bytes

@@ -251,25 +251,22 @@ def _ids_before_ending(index: KeyIndex, title: str, cells: Texts) -> str:
 def clear_ids(index: KeyIndex, table: Table) -> str:
     """Return the column of ids, or a path of columns if some of its cells fit several images."""
     title = find_ids(index, table)
-    cells = row_ids(table, title)[1]
-    if all(len(index.find(cell)) < 2 for cell in cells[:_SAMPLE_ROWS]):
+    if all(len(index.find(cell)) < 2 for cell in row_ids(table, title)[1][:_SAMPLE_ROWS]):
         return title
-    return next(
-        (
-            path
-            for path in paths_of_columns(index, table)
-            if all(len(index.find(one)) == 1 for one in row_ids(table, path)[1][:_SAMPLE_ROWS])
-        ),
-        title,
-    )
+    ids = {path: row_ids(table, path)[1][:_SAMPLE_ROWS] for path in paths_of_columns(index, table)}
+    clear = [path for path, own in ids.items() if all(len(index.find(one)) == 1 for one in own)]
+    return max(clear, key=lambda path: len({*ids[path]}), default=title)
 
 
 def paths_of_columns(index: KeyIndex, table: Table) -> Iterator[str]:
-    """Yield paths of columns that fit an image of the first row: `{dataset}/{image}`, `v{n}/{i}`.
+    """Yield paths of columns that fit an image of a row: `{dataset}/{image}`, `v{n}/{i}`.
 
-    A folder is a cell, or the word of a title and a cell: `video_0` for 0 in `video_id`.
+    A folder is a cell, or the word of a title and a cell: `video_0` for 0 in `video_id`. The cells
+    of the row are all different, if there is such a row.
     """
-    pairs = [*zip(table.rows[0], table.header, strict=False)] if table.rows else []
+    some = [table.rows[at] for at in range(min(_SAMPLE_ROWS, len(table.rows)))]
+    row = next((one for one in some if len({*one}) == len(one)), [*some, []][0])
+    pairs = [*zip(row, table.header, strict=False)]
     fields = dict[str, str]()
     for cell, title in pairs:
         word = title.rpartition("_")[0] or title
