@@ -258,3 +258,11 @@ def test_images_of_splits_in_a_folder_named_for_pictures_have_their_boxes(tmp_pa
         for key in keys
     }
     assert {fact.get("boxes") for fact in stored(tmp_path, members).values()} == {"boat"}
+
+
+def test_folders_without_a_document_beside_others_are_asked_about(tmp_path: Path) -> None:
+    keys = [f"data/train/images/{i}.jpg" for i in range(6)]
+    texts = {f"data/train/labels/{i}.txt": b"0 0.5 0.5 0.2 0.2" for i in range(6)}
+    plots = images("runs/curve.png", "runs/labels.jpg")
+    found = asked(tmp_path, images(*keys) | texts | plots)
+    assert found.index("--exclude 'runs/*' --boxes yolo") < found.index("or --boxes yolo")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,11 +12,17 @@ from typing import Any
 import numpy as np
 
 from shardprep.catalog.decision.column_evidence import numbered_boxes
-from shardprep.catalog.decision.table_evidence import CUTS, apart, by_tables, class_folders, is_kind
+from shardprep.catalog.decision.table_evidence import (
+    CUTS,
+    apart,
+    by_tables,
+    class_folders,
+    is_no_class,
+)
 from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, find_label_column
-from shardprep.catalog.names import find_masks, stem
+from shardprep.catalog.names import UNTRAINED, find_masks, stem
 from shardprep.catalog.objects.detect import usual
 from shardprep.catalog.objects.formats.annotated_source import (
     AnnotatedSource,
@@ -33,7 +40,7 @@ from shardprep.errors import OptionName, SourceError, counted
 from shardprep.recipe.object_rules import parse_box_rule
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule
 
-_NUM_SAMPLES = 8
+_NUM_SAMPLES, _MOST_FOLDERS = 8, 64
 _SHARED = (*TABLE_SUFFIXES, ".json", ".jsonl", ".xml")
 """Suffixes of documents that may describe many images."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
@@ -61,7 +68,9 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     readings = several or [
         reading for sign in _different(view, signs) for reading in readings_of(sign)
     ]
-    return readings if are_masks or several else _with_labels(view, signs, readings)
+    if are_masks or several:
+        return readings
+    return _with_labels(view, signs, _without_others(view, signs[0], readings))
 
 
 def unclear_objects(view: View) -> Sequence[Reading]:
@@ -111,9 +120,32 @@ def _of_the_rest(view: View, sign: Sign) -> list[Reading]:
     if 2 * number >= len(every) or "unlisted" in sign.options:
         return []
     names = {path.rpartition("/")[2] for path in view.folders}
-    names = {name for name in names if not is_kind(name)}
+    names = {name for name in names if not is_no_class(name)}
     why = f"{sign.how} is of few images; the folders are classes"
     return [Reading({"labels": "folder"}, why)] if len(names) > 1 else []
+
+
+def _without_others(view: View, sign: Sign, readings: list[Reading]) -> list[Reading]:
+    """Return the readings; one is also given without folders where no image has a document."""
+    folders, splits = view.members.keys.folders, view.index.splits
+    paths = folders.values if len(folders.values) <= _MOST_FOLDERS else ()
+    if len(readings) > 1 or sign.key != "boxes" or not sign.num_unlisted or len(paths) < 2:
+        return readings
+    rows = [np.flatnonzero(folders.codes == code)[:_NUM_SAMPLES] for code in range(len(paths))]
+    found = _found(view, sign, np.concatenate(rows))
+    if found is None:
+        return readings
+    codes = np.repeat(np.arange(len(paths)), [*map(len, rows)])
+    known = {*codes[[one is not None for one in found.annotations]].tolist()}
+    out = [
+        f"{glob.escape(path)}/*"
+        for code, (path, own) in enumerate(zip(paths, rows, strict=True))
+        if path and code not in known and splits[int(own[0])] not in UNTRAINED
+    ]
+    if not out or len(out) == len(paths):
+        return readings
+    why = f"{readings[0].why}; {counted(len(out), 'folder')} without one left out"
+    return [Reading({"exclude": tuple(out), **readings[0].options}, why), *readings]
 
 
 def _of_several(view: View, signs: Sequence[Sign]) -> list[Reading]:

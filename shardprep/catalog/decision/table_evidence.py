@@ -260,13 +260,13 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
 def class_folders(folders: Labelling) -> dict[str, int]:
     """Return the folders that may be classes, with their numbers of images; {} if they are few."""
     counts = {str(name): count for name, count in folders.names.counts().items()}
-    counts = {name: count for name, count in counts.items() if not is_kind(name)}
+    counts = {name: count for name, count in counts.items() if not is_no_class(name)}
     number = sum(counts.values())
     is_most = number >= ENOUGH * int(folders.names.are_there.sum())
     return counts if is_most and are_classes(len(counts), number) else {}
 
 
-def is_kind(name: str) -> bool:
+def is_no_class(name: str) -> bool:
     """Return whether the name of a folder is of a split or of a kind of files."""
     return all(_NO_CLASS.fullmatch(word) for word in CUTS.split(name) if word)
 

@@ -32,7 +32,7 @@ _SUFFIXES = (
     ".txt", ".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".mat", ".csv", ".tsv", ".pts",
     ".ann", ".lst", ".dat", ".yaml", ".yml", *_ARRAYS,
 )  # fmt: skip
-_LINES = (".txt", ".csv", ".tsv", ".lst", ".dat")
+_NESTED = (".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".yaml", ".yml")
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 _ABOUT = re.compile(
     r"(read.?me|licen[cs]e|copying|changes|citation|checksum|md5|sha\d|manifest|submission)[^/]*$"
@@ -112,8 +112,8 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
 
 def _has_more(index: KeyIndex, document: Member) -> bool:
     """Return whether a document says more than the folders: on one image, boxes, other classes."""
-    is_list = document.key.lower().endswith(_LINES)
-    if index.find(stem(document.key)) or _has_boxes(document) or not is_list:
+    is_nested = document.key.lower().endswith(_NESTED)
+    if is_nested or index.find(stem(document.key)) or _has_boxes(document):
         return True
     lines = head_of(document).splitlines()
     folders = defaultdict[int, defaultdict[str, list[str]]](lambda: defaultdict(list))
