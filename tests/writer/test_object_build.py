@@ -154,6 +154,23 @@ def test_overwrite_replaces_a_dataset(
     assert not bucket.tree(INCOMPLETE)
 
 
+def test_a_build_that_is_interrupted_after_its_draft_was_moved_is_ended_by_the_next_one(
+    source: Path, bucket: Bucket, local: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_there(source, bucket, size="16x16", shards=7)
+
+    def cut(*_: object) -> None:
+        raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr("shardprep.writer.workspace.remote.ObjectWorkspace._forget", cut)
+        build_there(source, bucket, replace=True)
+    assert bucket.tree(INCOMPLETE)
+    build_there(source, bucket)
+    assert bucket.tree(WHERE) == local
+    assert not bucket.tree(INCOMPLETE)
+
+
 def test_an_interrupted_build_is_resumed_without_reading_a_shard(
     source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
 ) -> None:

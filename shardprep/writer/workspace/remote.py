@@ -230,7 +230,10 @@ class ObjectWorkspace:
     def _move_draft(self, manifest: Manifest) -> None:
         """Move files of the draft in force to their final names; remove files of old datasets."""
         found, now = self._looked(lambda found: (found, draft_in_force(self.url, found)))
-        draft = "" if now is None else now[0]
+        if now is None:  # another run, perhaps an interrupted one, has moved all of it
+            self._remove_others(manifest, found)
+            return
+        draft = now[0]
         above = under(draft, found)
         above.pop(MANIFEST_FILE, None)
 
