@@ -1,7 +1,7 @@
 """The proof that folders are classes: without wrappers and splits, one level of names is left.
 
-These are names of things. A number, a code or the name of a kind of picture is none, unless two
-splits share it, as classes do and samples do not. Without the proof, the user is asked.
+These are names of things. The name of a view or a kind of picture is none, nor is a number or code,
+unless two splits share it, as classes do and samples do not. Without the proof, the user is asked.
 """
 
 from __future__ import annotations

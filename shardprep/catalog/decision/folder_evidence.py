@@ -1,7 +1,7 @@
 """Folders that are not the classes of their images, though their names look like it.
 
 They have one picture of each class, another kind of pictures, or loose images beside the folders
-of classes; or their names are takes, views or samples, and the class is a part of the path.
+of classes; or their names are takes, and the class is a part of the path.
 """
 
 from __future__ import annotations

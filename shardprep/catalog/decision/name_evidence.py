@@ -40,13 +40,8 @@ _NUM_SAMPLES = 8
 _NUM_BLOCKS, _BLOCK = 8, 250
 """Names are read in blocks of neighbours, because a label has several images there."""
 _WIDE = 2
-_MANY = 20
-"""Numbered folders are probably samples if there are this many, with fewer images each."""
 _MOST_BYTES = 1 << 22
 _MOST_DEPTH = 6
-_CLASS = re.compile(
-    "class|label|categor|species|wnid|breed|target|digit|finding|diagnos", re.IGNORECASE
-)
 _COUNTED = re.compile(r"^\d+(?=[A-Za-z]+$)|(?<=[A-Za-z])[-_ ]?\d+$")
 """The number in 40X or character01."""
 _CODE = re.compile("(?=.*[0-9])(?=.*[g-z])[a-z0-9]{4,7}", re.IGNORECASE)
