@@ -41,7 +41,7 @@ _NUM_BLOCKS, _BLOCK = 8, 250
 """Names are read in blocks of neighbours, because a label has several images there."""
 _WIDE = 2
 _MOST_BYTES = 1 << 22
-_MOST_DEPTH = 6
+_MOST_DEPTH, _MOST_SHOWN = 6, 6
 _COUNTED = re.compile(r"^\d+(?=[A-Za-z]+$)|(?<=[A-Za-z])[-_ ]?\d+$")
 """The number in 40X or character01."""
 _CODE = re.compile("(?=.*[0-9])(?=.*[g-z])[a-z0-9]{4,7}", re.IGNORECASE)
@@ -68,7 +68,8 @@ def labels_by_names(view: View) -> Sequence[Reading]:
         found = found or [*_of_test_names(view, tests, names)] or [*_of_test(view, tests, names)]
         is_by_folder = view.automatic.match is None and view.automatic.rule in ("folder", "auto")
         if not found and is_by_folder and (found := [*unproved(view)]):
-            found[-1:-1] = [one for one in _of_fields(view) if one != _NONE]
+            fields = [one for one in _of_fields(view, has_weak=True) if one != _NONE]
+            found[-1:-1] = fields[: max(1, _MOST_SHOWN - len(found))]
         return found if len(found) < 2 or not _has_table(view) else []
     found = _of_fields(view) or [*_of_whole_names(view)]
     if found and not _is_explained(view):
@@ -101,7 +102,10 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
         return
     if are_numbers or len({re.sub(_COUNTED, "", name) for name in names}) == 1:
         found += _of_numbers(view, counts, len(names))
-    if found:
+    above = {path.rpartition("/")[0].rpartition("/")[2] for path in counts}
+    if found and all(map(is_kind, above)):  # these are views of the same
+        yield from (folder, *found[:4], _NONE)
+    elif found:
         yield from (*found[:4], folder, _NONE)
 
 
@@ -198,9 +202,17 @@ def _are_confirmed(view: View, at: int, depth: int) -> bool:
     return True
 
 
-def _of_fields(view: View) -> list[Reading]:
-    """Return the readings of fields of file names: one if it is certain, or several and none."""
-    fields, found = name_fields([*{*Texts.of(_sampled(view)).stems(0)}]), list[Reading]()
+def _of_fields(view: View, *, has_weak: bool = False) -> list[Reading]:
+    """Return the readings of fields of file names: one if it is certain, or several and none.
+
+    With `has_weak`, a name in several folders counts several times, and few values are enough.
+    """
+    stems, found = [*Texts.of(_sampled(view)).stems(0)], list[Reading]()
+    fields = name_fields([*{*stems}])
+    if has_weak:
+        known = {one.regex for one in fields if one.is_class}
+        weak = [one for one in name_fields(stems, has_weak=True) if one.regex not in known]
+        fields += [one._replace(is_class=True) for one in weak if one.is_weak or one.is_class]
     for one in fields:
         kinds = {"regression": one.is_number, "auto": one.is_class, "text": one.is_text}
         for target in (kind for kind, fits in kinds.items() if fits):
