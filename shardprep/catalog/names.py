@@ -24,7 +24,7 @@ _SPLIT_WORDS = {
         "train": "train|training|tr",
         "validation": "val|valid|validate|validation|dev|eval|evaluation|(?-i:V[AD])",
         "test": "test|testing|ts|te",
-        "query": "query|queries",
+        "query": "query|queries|probes?",
         "gallery": "gallery",
         "pred": "pred|prediction",
     }.items()
@@ -35,7 +35,7 @@ UNTRAINED = frozenset(("test", "query", "gallery", "pred"))
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
 _NOISE = re.compile("sets?|data|dataset|images?|imgs?|folder|files?|lists?|name", re.IGNORECASE)
 _MAY_BE_SPLIT = re.compile(
-    "train|val|dev|test|t10k|query|queries|gallery|pred|(?-i:([tT][rse]|T[RSE]|V[AD])(?![a-z]))",
+    "train|val|dev|test|t10k|query|queries|probe|gallery|pred|(?-i:([tT][rse]|T[RSE]|V[AD])(?![a-z]))",
     re.IGNORECASE,
 )
 IMAGE_FOLDER = re.compile(

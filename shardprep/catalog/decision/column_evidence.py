@@ -100,6 +100,7 @@ def found_columns(
         options += [{"labels": table.label_rule("1", ("2",))}] if len(several) > 1 else []
         return [LabelColumns(match, (), SHARED, tuple(options), "numbers of boxes in 4 columns")]
     together = {title for one in found if one.strength > LIKELY for title in one.titles}
+    has_flags = any(one.strength == STRONG and len(one.titles) > 1 for one in found)
     together = set() if len(shown) == 1 else together
     together |= {str(one.options[0].get("pivot")) for one in found if one.options}
     # The labels `y` of the images `x` in arrays; in tables, y is a place.
@@ -112,6 +113,8 @@ def found_columns(
         kinds, is_likely = _kinds(match, title, counts, shown.get(title, set()))
         words = {*words_of(title)}
         strength = LIKELY if is_likely and not is_about(title) else WEAK
+        if has_flags and _has_classes(match, title):
+            strength = STRONG
         if words & _LABELS or (words & _TEXTS and "target" in kinds[0] and not is_about(title)):
             strength = STRONG
         if table.name.endswith(".txt") and kinds == [{}] and None in map(as_number, counts):
@@ -210,6 +213,18 @@ def _groups(
         own = {"pivot": rule.pivot, "target": rule.target.replace("auto", "")}
         kind = {key: value for key, value in own.items() if value}
         yield _columns(match, columns, strength, [kind])
+
+
+def _has_classes(match: TableMatch, title: str) -> bool:
+    """Return whether a column has a few words, each in several rows."""
+    counts = match.table.cells(match.table.column(title)).coded().counts()
+    words = [one for one in counts if one and as_number(one) is None]
+    return (
+        len(words) > 2
+        and len(words) == len(counts)
+        and not is_about(title)
+        and (are_classes(len(words), sum(counts.values())))
+    )
 
 
 def _flag_kinds(match: TableMatch, flags: Sequence[str], tables: Sequence[Table]) -> list[Options]:

@@ -27,16 +27,20 @@ from shardprep.catalog.names import (
     are_parts,
     find_masks,
     given_split,
+    stem,
 )
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.row_matching import find_ids
 from shardprep.errors import SourceError, counted
+from shardprep.source.members import Member
 from shardprep.source.names import without_archive_suffix
 from shardprep.source.string_column import Texts
 
 _OTHERS = ("labels", "boxes", "masks", "points", "rows", "target_image", "target", "stack")
 _NUM_SAMPLES = 8
+_WORDS = re.compile(r"[^\s,;\"']+")
+_MOSTLY = 0.5
 _NUM_BLOCKS, _BLOCK = 8, 250
 """Names are read in blocks of neighbours, because a label has several images there."""
 _WIDE = 2
@@ -74,14 +78,15 @@ def labels_by_names(view: View) -> Sequence[Reading]:
     found = _of_fields(view) or [*_of_whole_names(view)]
     if found and not _is_explained(view):
         return found
-    starts = view.automatic.names.values if view.automatic.rule == "prefix" else ()
-    kinds = [str(name) for name in starts if is_kind(str(name))]
-    if not kinds:
-        return []
-    return [
-        Reading({"labels": "prefix"}, f"{min(kinds)} may be a view or a kind of picture"),
-        _NONE,
-    ]
+    if view.automatic.rule in ("folder", "auto"):
+        return [*unproved(view)]
+    return _of_starts(view) if view.automatic.rule == "prefix" else []
+
+
+def _of_starts(view: View) -> list[Reading]:
+    kinds = [str(name) for name in view.automatic.names.values if is_kind(str(name))]
+    prefix = Reading({"labels": "prefix"}, f"{min(kinds, default='')} may be a view or a kind")
+    return [prefix, _NONE] if kinds else []
 
 
 def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> Iterator[Reading]:
@@ -281,9 +286,31 @@ def _texts_beside(view: View) -> list[Reading]:
         return []
     options = {"labels": "text:{stem}.txt", "target": "text"}
     reading = Reading(options, f"{len(texts):,} texts beside images")
+    if others := texts_or_none(view, reading):
+        return others
     are_texts = 2 * len({*found}) > len(found)
     classes = Reading({**options, "target": "class"}, f"{len({*found})} different texts")
     return [reading] if are_texts else [classes, reading]
+
+
+def texts_or_none(view: View, texts: Reading) -> list[Reading]:
+    """Return the question whether texts beside the images are wanted, if a document names these."""
+    document = _naming_document(view)
+    if document is None:
+        return []
+    why = f"images alone; {document.key} names them and is not read"
+    return [texts, Reading({"labels": "none"}, why)]
+
+
+def _naming_document(view: View) -> Member | None:
+    """Return a document with the names of most of the images, beside the texts of single ones."""
+    own = {f"{key.rpartition('.')[0]}.txt" for key in view.members.keys}
+    keys = _sampled(view)
+    for document in view.documents.members(".txt", ".csv", ".tsv", ".json"):
+        words = {*_WORDS.findall(head_of(document))} if document.key not in own else set[str]()
+        if words and sum(stem(key) in words for key in keys) > _MOSTLY * len(keys):
+            return document
+    return None
 
 
 def _sampled(view: View) -> list[str]:

@@ -20,7 +20,7 @@ from shardprep.catalog.decision.column_evidence import (
     found_columns,
     may_be_target,
 )
-from shardprep.catalog.decision.name_evidence import are_wide
+from shardprep.catalog.decision.name_evidence import are_wide, texts_or_none
 from shardprep.catalog.decision.view import Options, Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, Labelling, are_classes
@@ -92,7 +92,8 @@ def by_tables(view: View) -> Sequence[Reading]:
     if is_proved or rule not in ("none", "prefix", "folder") or _signs(view, view.automatic):
         return []
     if rule == "none" and (pattern := text_files(view.index.keys, view.documents)):
-        return [Reading({"labels": f"text:{pattern}", "target": "text"}, "a text for each image")]
+        own = Reading({"labels": f"text:{pattern}", "target": "text"}, "a text for each image")
+        return texts_or_none(view, own) or [own]
     found = [*_of_tables(view, united(view.index, _other_tables(view)))]
     found = [one for one in found if rule == "none" or one.options.keys() - {"header"}]
     is_labelled = any("labels" in one.options for one in found) and rule != "none"
