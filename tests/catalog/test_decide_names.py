@@ -256,3 +256,19 @@ def test_codes_in_names_are_proposed(tmp_path: Path, keys: list[str], rule: str)
 def test_names_that_no_other_image_has_are_not_proposed(tmp_path: Path) -> None:
     keys = [f"cam_{one}/{8 * (one == 'b') + i:03}_0.jpg" for one in "ab" for i in range(8)]
     assert asked(tmp_path, pictures(*keys)) == ["folder", "none"]
+
+
+def test_folders_of_kinds_are_asked_about_if_those_of_test_have_other_names(tmp_path: Path) -> None:
+    folders = ["training/GT_IMAGES", "training/INPUT_IMAGES", "validation/GT_IMAGES"]
+    folders += ["validation/INPUT_IMAGES", *(f"testing/expert_{x}_set" for x in "abc")]
+    keys = [f"{folder}/{n}{i}.jpg" for n, folder in enumerate(folders) for i in range(4)]
+    assert asked(tmp_path, pictures(*keys)) == ["folder", "none"]
+
+
+def test_probe_and_gallery_are_splits(tmp_path: Path) -> None:
+    keys = [f"set/{kind}/{kind}_{i}.jpg" for kind in ("probe", "gallery") for i in range(4)]
+    made = catalog(tmp_path, pictures(*keys))
+    assert {item.key.split("/")[1]: item.split for item in made.items} == {
+        "probe": "query",
+        "gallery": "gallery",
+    }

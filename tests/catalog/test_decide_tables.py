@@ -433,3 +433,24 @@ def test_cells_of_four_numbers_are_boxes_and_another_cell_means_none(tmp_path: P
     assert found.facts["train/101.jpg"] == {"split": "train", "boxes": "object,object"}
     assert found.facts["train/107.jpg"] == {"split": "train", "boxes": ""}
     assert "--boxes 'csv:train.csv:id:xyxy(spots)' --null none_here" in " ".join(found.notes)
+
+
+def test_columns_of_flags_are_compared_with_columns_of_words(tmp_path: Path) -> None:
+    columns = "0 0 1 0", "1 0 0 0", "0 1 0 0", "fair dark medium fair dark medium light light"
+    found = _outcome(
+        tmp_path, _NAMES, {"hands.csv": ["image,rings,polish,scar,skin", *_rows(*columns)]}
+    )
+    assert "--labels csv:hands.csv:image:rings,polish,scar" in found.error
+    assert "--labels csv:hands.csv:image:skin" in found.error
+
+
+def test_texts_beside_images_that_another_document_names_are_a_question(tmp_path: Path) -> None:
+    words = ["on", "the", "way", "home", "we", "saw", "some", "people", "in", "rain"]
+    texts = {
+        name.replace(".jpg", ".txt"): [" ".join([*words[i:], *words[:i]])]
+        for i, name in enumerate(_NAMES)
+    }
+    moods = ["ID\ttext,image", *(f"{100 + i}\tgood,{('bad', 'good')[i % 2]}" for i in range(8))]
+    found = _outcome(tmp_path, _NAMES, {**texts, "moods.txt": moods})
+    assert "--labels 'text:{stem}.txt' --target text" in found.error
+    assert "moods.txt names them and is not read" in found.error
