@@ -272,6 +272,10 @@ def build(
         flag = OptionName("overwrite") if run.overwrite else OptionName("save_rejected")
         raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
     into = None if run.save_rejected is None else local_path(run.save_rejected)
+    if "items" in recipe:
+        from shardprep.catalog.given_items import kept
+
+        recipe["items"] = kept(recipe["items"])
     given = {"source": source, "out": out}
     flags = {name: str(place) for name, place in given.items() if place is not None} | recipe
     options = recipe_of(flags)

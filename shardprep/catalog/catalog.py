@@ -12,6 +12,7 @@ from typing import cast
 
 import numpy as np
 
+from shardprep.catalog.given_items import with_items
 from shardprep.catalog.idle_options import Found, idle_options
 from shardprep.catalog.items import Items
 from shardprep.catalog.labels import ENOUGH, Labelling, label_by_table
@@ -116,6 +117,8 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     listing = list_images(recipe, work_dir, notice, check)
     if not listing.images:
         raise no_image(recipe.source, listing)
+    if recipe.items:
+        recipe, listing = with_items(recipe, listing)
     return _catalog(source_images(recipe, listing))
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from shardprep.dataset.schema import TargetKind
 from shardprep.image.annotation_types import Frame, RunOrder
@@ -19,6 +19,7 @@ Texts = str | list[str] | tuple[str, ...]
 class RecipeKeywords(TypedDict, total=False):
     """The options that are also keys of `shardprep.toml`, except `source` and `out`."""
 
+    items: Any
     name: str
     version: str
     shards: int | None

@@ -106,6 +106,10 @@ class BuildOptions:
     out: str = _option("tfrecords",
         "Folder of datasets, local or in object storage (s3://, gs://, az://).", _OUTPUT, "DIR",
         shapes_bytes=False)
+    items: str = _option("",
+        "Table with a row for each image, in place of rules (CSV, Parquet, JSON lines; in Python a "
+        "data frame). Columns: image (a path), label, labels, target/NAME, text, split, group, "
+        "boxes, mask, target_image, sample and order.", _USED, "FILE", is_newer=True)
     name: str = _option("",
         "Dataset name: lower-case letters, digits and _.", _OUTPUT, "NAME",
         shown="made from the source's name", shapes_bytes=False)
