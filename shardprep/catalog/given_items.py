@@ -195,7 +195,9 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     else:
         rows, keys = np.array([own[0] for own in samples.values()]), Texts.of(samples)
         is_fixed = "order" in items.columns
-        stacks = [stack_of(every, found[own], is_ordered=is_fixed) for own in samples.values()]
+        stacks = [
+            stack_of(every, found[own].tolist(), is_ordered=is_fixed) for own in samples.values()
+        ]
         images = Members.of(map(Member, samples, stacks))
         of_key = {
             key: [at for row in own for at in beside.get(row, ())] for key, own in samples.items()
@@ -381,6 +383,7 @@ def _options(recipe: Recipe, items: _Items) -> dict[str, Any]:
         raise SourceError(items.name, what, hint)
     stated["labels"] = f"column:{targets[0]}" if targets else "none"
     if targets and recipe.labels == BUILD_DEFAULTS["labels"]:
+        stated |= {"target": "vector"} if _is_vector(columns.get(targets[0])) else {}
         stated |= _TARGETS.get(targets[0], {})
     if "split" in columns:
         stated["split"] = "column:split"
@@ -395,6 +398,13 @@ def _options(recipe: Recipe, items: _Items) -> dict[str, Any]:
         stated["points"] = f"column:{','.join(items.points)}"
     stated |= {option: f"{PATHS}{name}" for name, option in _FILES.items() if name in columns}
     return {k: one for k, one in stated.items() if getattr(recipe, k) == BUILD_DEFAULTS[k]}
+
+
+def _is_vector(cells: Texts | None) -> bool:
+    numbers = r"^\s*-?[\d.]\S*(\s+-?[\d.]\S*)+\s*$"
+    return cells is not None and bool(
+        pc.all(pc.match_substring_regex(cells.array, numbers)).as_py()
+    )
 
 
 def _form(items: _Items) -> str:
@@ -417,16 +427,30 @@ def _samples(items: _Items, found: Ints) -> dict[str, list[int]]:
         rows_of[sample].append(row)
         if found[row] < 0:
             items.refuse(row, "image", "is no image of the source, but a part of a sample")
-    orders = columns.get("order", columns["image"])
+    places = (
+        _places(columns["order"]) if "order" in columns else [*map(natural_order, columns["image"])]
+    )
     shared = [one for one in columns if one not in _OF_ROWS and one not in _FILES]
     for rows in rows_of.values():
-        rows.sort(key=lambda row: natural_order(orders[row]))
+        rows.sort(key=places.__getitem__)
+        if again := next((b for a, b in itertools.pairwise(rows) if places[a] == places[b]), 0):
+            items.refuse(
+                again, "order" if "order" in columns else "image", "is twice in its sample"
+            )
         for title in shared:
             cells = columns[title].take(np.array(rows))
             odd = next((i for i, cell in enumerate(cells) if cell != cells[0]), 0)
             if odd:
                 items.refuse(rows[odd], title, f"is not that of row {rows[0] + 1:,}, of its sample")
     return dict(rows_of)
+
+
+def _places(order: Texts) -> list[Any]:
+    """Return what to sort by: numbers, or texts in natural order."""
+    try:
+        return [*map(float, order)]
+    except ValueError:
+        return [*map(natural_order, order)]
 
 
 class _Finder:

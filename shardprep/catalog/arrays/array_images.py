@@ -46,11 +46,11 @@ class ImageListing(Listing):
 
     columns: Table | None = None
     """The columns of items, or the other columns of array files; the first has the keys."""
-    files: MaskFiles | None = None
-    """The masks or target images of each image, as the items name them."""
     proposals: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Option that `shardprep init` proposes → its possible values; the first one was used."""
     notes: tuple[str, ...] = ()
+    files: MaskFiles | None = None
+    """The masks or target images of each image, as the items name them."""
 
 
 def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> ImageListing:

@@ -105,11 +105,11 @@ def masks_beside(
         return MasksBeside(members)
     colours = {member.key for masks in segments.values() for member in masks.members}
     by_key = {member.key: member for member in members if member.key not in colours}
-    is_named = pattern is not None and bool(pattern.column)
-    if is_named and paired is None:
-        what = f"names the column {pattern.column!r}, but there are no items"
+    column = "" if pattern is None else pattern.column
+    if pattern is not None and column and paired is None:
+        what = f"names the column {column!r}, but there are no items"
         raise SourceError(pattern.option, what, f"add {OptionName('items')} FILE")
-    masks = masks_by_folder(list(by_key)) if recipe.is_annotated and not is_named else {}
+    masks = masks_by_folder(list(by_key)) if recipe.is_annotated and not column else {}
     others = {key for keys in masks.values() for key in keys}
     if pattern is None:
         idle = [skipped(by_key[key], "looks like a mask") for key in sorted(others)]
@@ -117,7 +117,7 @@ def masks_beside(
         return MasksBeside(Members.of(images), skipped=idle, segments=segments)
     matches = matched(list(by_key), recipe.exclude, "exclude")
     excluded = {key for key, is_out in zip(by_key, matches, strict=True) if is_out}
-    is_known = is_named or (paired is not None and not segments and others <= paired.keys)
+    is_known = bool(column) or (paired is not None and not segments and others <= paired.keys)
     try:
         files = paired if paired and is_known else pair_masks(list(by_key), pattern, others)
     except SeveralImagesError:
