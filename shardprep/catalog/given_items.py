@@ -78,6 +78,8 @@ _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _ODD = r"^/|^[A-Za-z]:/|\\|(^|/)\.\.?/"
 """A path that is absolute, that has steps, or that has the separators of Windows."""
 _JSON = (".json", ".jsonl", ".ndjson")
+_NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
+_NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
 _DRIVE = re.compile("[A-Za-z]:/")
 _ARCHIVE = "/archive:"
 """Stands for the folder of an archive, so that no other path leads into it."""
@@ -383,7 +385,9 @@ def _options(recipe: Recipe, items: _Items) -> dict[str, Any]:
         raise SourceError(items.name, what, hint)
     stated["labels"] = f"column:{targets[0]}" if targets else "none"
     if targets and recipe.labels == BUILD_DEFAULTS["labels"]:
-        stated |= {"target": "vector"} if _is_vector(columns.get(targets[0])) else {}
+        if cells := columns.get(targets[0]) if items.targets else None:
+            stated |= {"target": "vector"} if _are(_NUMBERS, cells) else {}
+            stated |= {"target": "regression"} if _are(_NUMBER, cells) else {}
         stated |= _TARGETS.get(targets[0], {})
     if "split" in columns:
         stated["split"] = "column:split"
@@ -400,11 +404,10 @@ def _options(recipe: Recipe, items: _Items) -> dict[str, Any]:
     return {k: one for k, one in stated.items() if getattr(recipe, k) == BUILD_DEFAULTS[k]}
 
 
-def _is_vector(cells: Texts | None) -> bool:
-    numbers = r"^\s*-?[\d.]\S*(\s+-?[\d.]\S*)+\s*$"
-    return cells is not None and bool(
-        pc.all(pc.match_substring_regex(cells.array, numbers)).as_py()
-    )
+def _are(pattern: str, cells: Texts) -> bool:
+    """Return whether all cells fit a regular expression, or are empty."""
+    fit = pc.match_substring_regex(cells.array, rf"^({pattern})?$")
+    return bool(pc.all(fit).as_py())
 
 
 def _form(items: _Items) -> str:
