@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.arrays.array_file import reading
 from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.labels import LABEL_COLUMNS
-from shardprep.catalog.names import given_split, natural_order
+from shardprep.catalog.names import given_split, natural_order, stem
 from shardprep.catalog.objects.mask_files import MaskFiles, skipped
 from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.stacks import stack_of
@@ -186,7 +186,10 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     items.check(finder.hint)
     if not (found >= 0).any():
         such = f", such as {items.columns['image'][0]!r}" if len(items) else ""
-        hint = f"a key looks like {shown(every.keys[0], MOST_SHOWN)}"
+        key = every.keys[0]
+        hint = f"a key looks like {shown(key, MOST_SHOWN)}"
+        if such and items.columns["image"][0].isdigit() and stem(key).startswith("0"):
+            hint += "; a table that is read as numbers loses the zeros in front (pandas: dtype=str)"
         raise SourceError(items.name, f"no row names an image of the source{such}", hint)
     if samples is None:
         rows, images = np.arange(len(items)), every.take(np.unique(found[found >= 0]))
@@ -540,10 +543,12 @@ class _Finder:
         keys = list[str]()
         for at in odd.tolist():
             path = cells[at].replace("\\", "/")
-            key = self._below(posixpath.normpath(posixpath.join(self._folder, path)))
-            keys.append(key or "")
+            key: str | None = posixpath.normpath(path)
+            if path.startswith("/") or path.startswith("../") or "/../" in path:
+                key = self._below(posixpath.normpath(posixpath.join(self._folder, path)))
             if key is None or _DRIVE.match(path):
                 self._items.refuse(int(rows[at]), title, "leads out of the source", cells[at])
+            keys.append(key or "")
         return cells.replaced(odd, Texts.of(keys)) if len(odd) else cells
 
     def _below(self, path: str) -> str | None:
