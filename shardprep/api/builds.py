@@ -277,7 +277,7 @@ def build(
         raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
     into = None if run.save_rejected is None else local_path(run.save_rejected)
     if "items" in recipe:
-        from shardprep.catalog.given_items import kept
+        from shardprep.catalog.items_file import kept
 
         recipe["items"] = kept(recipe["items"])
     given = {"source": source, "out": out}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from shardprep.source.members import StackExtent
 from shardprep.storage.atomic_file import write_durably
 from shardprep.writer.plan.build_plan import BuildPlan
 
+_IN_ARRAY = re.compile(r"/\d{6,}$")
 _OWN = (NUM_IMAGES, "spacing/", DICOM)
 """Starts of the names of columns that follow from the files."""
 
@@ -58,6 +60,8 @@ def items_table(plan: BuildPlan) -> Any:
         raise _unstated("tiles")
     items = sorted((one for shard in plan.shards for one in shard.items), key=lambda one: one.key)
     rows = [row for item in items for row in _rows(item, plan)]
+    if any(isinstance(row.get("mask"), list) for row in rows):
+        rows = [row | {"mask": _listed(row["mask"])} if "mask" in row else row for row in rows]
     titles = dict.fromkeys(title for row in rows for title in row)
     return pa.table({title: pa.array([row.get(title) for row in rows]) for title in titles})
 
@@ -73,16 +77,27 @@ def _rows(item: Item, plan: BuildPlan) -> Iterator[dict[str, Any]]:
         elif not name.startswith(_OWN):
             raise _unstated("several rows of an image")
     files = [one.key for one in item.companions]
+    if any(map(_IN_ARRAY.search, files)):
+        raise _unstated("masks in arrays")
     if plan.target is not None:
         row["target_image"] = files[0]
     elif plan.annotations is not None:
         row |= _annotation(item.annotation, files, plan.annotations)
-    if not isinstance(item.extent, StackExtent):
+    if not isinstance(item.extent, StackExtent) or _is_file(item.key, item.extent):
         yield row
         return
     for place, member in enumerate(item.extent.members):
         mask = {"mask": files[place]} if len(files) == len(item.extent.members) else {}
         yield {**row, "image": member.key, **mask, "sample": item.key, "order": place}
+
+
+def _is_file(key: str, stack: StackExtent) -> bool:
+    """Return whether a stack is all images of one file, such as the pages of a TIFF."""
+    return bool(re.fullmatch(rf"{re.escape(key)}/\d{{6,}}", stack.members.keys[0]))
+
+
+def _listed(mask: str | list[str]) -> list[str]:
+    return mask if isinstance(mask, list) else [mask]
 
 
 def _target(target: Target, schema: Schema) -> dict[str, Any]:
@@ -115,7 +130,7 @@ def _annotation(one: Annotation | None, files: list[str], facts: AnnotationFacts
         return found
     if files and len({*one.labels}) > 1 and not len(one.boxes):
         raise _unstated("mask files of several classes")
-    if spec.boxes or one.outlines:
+    if (spec.boxes or one.outlines) and not (files and spec.masks == "instances"):
         if np.isnan(one.boxes).any():
             raise _unstated("outlines without boxes")
         found["boxes"] = one.boxes.tolist()
