@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 from shardprep.dataset.schema import TargetKind
 from shardprep.image.annotation_types import Frame, RunOrder
@@ -16,10 +17,19 @@ Texts = str | list[str] | tuple[str, ...]
 """A list of texts, or one text, which `classes`, `columns` and `null` split at commas."""
 
 
+class _Frame(Protocol):
+    """A table of pandas, polars, pyarrow, DuckDB or another library with Arrow's interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+
+
+Items = str | Path | _Frame | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]]
+"""A table with a row for each image: a file, a data frame, rows or columns."""
+
+
 class RecipeKeywords(TypedDict, total=False):
     """The options that are also keys of `shardprep.toml`, except `source` and `out`."""
 
-    items: Any
     name: str
     version: str
     shards: int | None
@@ -61,6 +71,7 @@ class RecipeKeywords(TypedDict, total=False):
     group: str
     dedup: bool | Literal["near"]
     embeddings: str
+    items: Items
     images: Texts
     stack: str
     tile: str | int | tuple[int, int] | None

@@ -106,10 +106,6 @@ class BuildOptions:
     out: str = _option("tfrecords",
         "Folder of datasets, local or in object storage (s3://, gs://, az://).", _OUTPUT, "DIR",
         shapes_bytes=False)
-    items: str = _option("",
-        "Table with a row for each image, in place of rules (CSV, Parquet, JSON lines; in Python a "
-        "data frame). Columns: image (a path), label, labels, target/NAME, text, split, group, "
-        "boxes, mask, target_image, sample and order.", _USED, "FILE", is_newer=True)
     name: str = _option("",
         "Dataset name: lower-case letters, digits and _.", _OUTPUT, "NAME",
         shown="made from the source's name", shapes_bytes=False)
@@ -271,6 +267,10 @@ class BuildOptions:
         "Vectors of the images, from a model: images with near vectors are also compared as near "
         "copies. A CSV has a header, then a key and numbers in each line; a .npy has a row for "
         "each image, sorted by key.", _SPLITS, "csv:FILE|npy:FILE", is_newer=True)
+    items: str = _option("",
+        "Table with a row for each image, in place of rules (CSV, Parquet, JSON lines; in Python a "
+        "data frame). Columns: image (a path), label, labels, target/NAME, text, split, group, "
+        "boxes, mask, target_image, sample and order.", _USED, "FILE", is_newer=True)
     images: tuple[str, ...] = _option((),
         "Images in a file of arrays: Parquet, HDF5, .npy, .npz, IDX, TFRecord, NIfTI, zarr or a "
         "CSV of pixels, or all pages or frames of a TIFF or DICOM file. FILE can be a glob; COLUMN "

@@ -1,4 +1,4 @@
-"""Items that a user gives as a table: each row is stored, and what a row cannot mean is an error."""
+"""Items that a user gives as a table: each row is stored, or is an error that names it."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -90,14 +90,15 @@ def test_items_are_a_frame_a_list_of_rows_or_a_file(form: Callable[[Rows], Any])
 
 @pytest.mark.parametrize("kind", ["absolute", "Path", "of the table", "key", "windows", "stem"])
 def test_a_path_is_absolute_or_of_the_table_or_a_key(kind: str) -> None:
-    path: Callable[[str], Any] = {
+    paths: dict[str, Callable[[str], Any]] = {
         "absolute": lambda key: str(Path("set").resolve() / key),
         "Path": lambda key: Path("set").resolve() / key,
         "of the table": lambda key: f"../set/{key}",
         "key": str,
         "windows": lambda key: key.replace("/", "\\"),
         "stem": lambda key: key.removesuffix(".jpg"),
-    }[kind]
+    }
+    path = paths[kind]
     rows = [{"path": path(key), "label": label} for key, label in WANTED.items()]
     Path("tables").mkdir()
     given: Any = rows
@@ -188,8 +189,10 @@ def test_boxes_with_classes_crowds_outlines_and_keypoints_are_stored() -> None:
     }  # fmt: skip
     found = planned([row, {"image": "1.jpg", "boxes": [], "box_labels": []}])
     one, none = (items_of(found)[key].annotation for key in ("a/0.jpg", "b/1.jpg"))
-    assert one is not None and none is not None
+    assert one is not None
+    assert none is not None
     assert one.boxes.tolist() == [[8, 8, 40, 30], [1, 2, 9, 9]]
+    assert found.plan.annotations is not None
     assert [found.plan.annotations.names[label] for label in one.labels] == ["cat", "dog"]
     assert (one.crowds, len(one.outlines), len(none.boxes)) == ((False, True), 2, 0)
     assert one.keypoints is not None
@@ -220,9 +223,10 @@ def test_masks_target_images_and_points_belong_to_their_rows() -> None:
     rows = [{"image": f"{i}.jpg", "target_image": f"{i + 2}.jpg"} for i in (0, 1)]
     found = items_of(planned(rows))
     assert [one.key for one in found["b/1.jpg"].companions] == ["b/3.jpg"]
-    rows = [{"image": f"{i}.jpg", "points": [[1, 2 + i], None]} for i in (0, 1)]
-    points = items_of(planned(rows))["b/1.jpg"].annotation
-    assert points is not None and points.points is not None
+    pointed: Rows = [{"image": f"{i}.jpg", "points": [[1, 2 + i], None]} for i in (0, 1)]
+    points = items_of(planned(pointed))["b/1.jpg"].annotation
+    assert points is not None
+    assert points.points is not None
     assert points.points.tolist() == [[1, 3, 2], [0, 0, 0]]
 
 
@@ -319,7 +323,7 @@ def test_five_wrong_rows_are_named_and_the_others_counted() -> None:
 
 def test_a_name_that_several_images_have_is_an_error() -> None:
     members = {"a/1.jpg": jpeg(), "b/1.jpg": jpeg(seed=1)}
-    with pytest.raises(SourceError, match="row 1: image '1.jpg' fits a/1.jpg and b/1.jpg"):
+    with pytest.raises(SourceError, match=r"row 1: image '1.jpg' fits a/1.jpg and b/1.jpg"):
         planned([{"image": "1.jpg"}], members)
 
 
