@@ -316,6 +316,8 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         hint = f"try {OptionName('labels')} auto"
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
+        if rule.kind == "column":
+            hint = "fill the column, or name another one"
         raise SourceError(OptionName("labels", rule.kind), what, hint)
     class_map, classes = naming.class_map, naming.classes
     if recipe.is_annotated:

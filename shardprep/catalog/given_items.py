@@ -7,7 +7,6 @@ groups, boxes and features have one way for both.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import posixpath
 import re
@@ -21,7 +20,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardprep.catalog.arrays.array_images import ImageListing
-from shardprep.catalog.items_file import OF_FILES, GivenItems, options_stated, read_items
+from shardprep.catalog.items_file import (
+    OF_FILES,
+    GivenItems,
+    cell_list,
+    options_stated,
+    read_items,
+)
 from shardprep.catalog.names import natural_order, stem
 from shardprep.catalog.objects.mask_files import MaskFiles, skipped
 from shardprep.catalog.selection import MOST_SHOWN
@@ -116,7 +121,7 @@ def _stacks(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _
 
 def _no_image(items: GivenItems, key: str) -> SourceError:
     first = next(iter(items.columns["image"]), "")
-    such = f", such as {first!r}" if first else ""
+    such = f", such as {shown(first, MOST_SHOWN)!r}" if first else ""
     hint = f"a key looks like {shown(key, MOST_SHOWN)}"
     if first.isdigit() and stem(key).startswith("0"):
         hint += "; a table that is read as numbers loses the zeros in front (pandas: dtype=str)"
@@ -197,7 +202,8 @@ class _Finder:
             what = f"has no column {title!r}: its columns are {some_of([*items.columns], 8)}"
             raise SourceError(items.name, what)
         for row, cell in enumerate(items.columns[title]):
-            several = json.loads(cell) if cell.startswith("[") else [cell] if cell else []
+            several = cell_list(cell) if cell.startswith("[") else [cell] if cell else []
+            several = ["" if one is None else str(one) for one in several]
             paths += several
             rows += [row] * len(several)
         found = self._find(Texts.of(paths), np.array(rows, np.int64), title)

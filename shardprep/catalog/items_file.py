@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -27,7 +28,7 @@ from shardprep.catalog.selection import MOST_SHOWN
 from shardprep.catalog.tables.metadata_files import read_table
 from shardprep.catalog.tables.row_matching import is_of_splits
 from shardprep.catalog.tables.table import parse_table
-from shardprep.errors import OptionName, RecipeError, SourceError, shown, some_of
+from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown, some_of
 from shardprep.recipe.object_rules import PATHS
 from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.recipe.recipe import Recipe, make_recipe
@@ -53,12 +54,16 @@ OF_FILES = {"mask": "masks", "target_image": "target_image"}
 """Column of paths of other files of an image → its option."""
 _OF_OBJECTS = {"segmentation": "masks", "keypoints": "points"}
 """Column beside `boxes` → its option, which takes the value of `--boxes`."""
+_BESIDE = ("box_labels", *_OF_OBJECTS, "iscrowd")
+_CORNERS = "[xmin, ymin, xmax, ymax]"
 _POINTS = "points"
 _OTHERS = ("split", "group", "boxes", "box_labels", "box_format", "iscrowd", "sample", "order")
 _ROLES = ("image", *_TARGETS, *OF_FILES, *_OF_OBJECTS, _POINTS, *_OTHERS)
 _TEXTS = ("labels", "texts", "box_labels")
 _LISTS = (*_TEXTS, *OF_FILES, *_OF_OBJECTS, _POINTS, "boxes", "iscrowd")
 """Columns whose lists are JSON; other lists of numbers are vectors."""
+_SINGLE = ("image", "label", "text", "split", "group", "sample", "order", "box_format")
+"""Columns with one value in a row."""
 _FOLDS = ("fold", "folds", "kfold")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _JSON = (".json", ".jsonl", ".ndjson")
@@ -149,8 +154,59 @@ def source_of(file: str) -> str:
 
 
 def read_items(recipe: Recipe) -> GivenItems:
-    """Return the table of `--items`, with columns of x and y for its points."""
-    return _with_points(_named(_read(recipe), recipe))
+    """Return the table of `--items`, with columns of x and y for its points.
+
+    `faults` has the rows with a cell that is not what its column means.
+    """
+    items = _named(_read(recipe), recipe)
+    _check_single(items, recipe)
+    if "boxes" in items.columns:
+        _check_boxes(items)
+    return _with_points(items)
+
+
+def _check_single(items: GivenItems, recipe: Recipe) -> None:
+    columns = {title: cells.coded() for title, cells in items.columns.items() if title in _SINGLE}
+    for title, cells in columns.items():
+        for row in np.flatnonzero(cells.fit(lambda cell: cell.startswith(("[", "{")))).tolist():
+            hint = ": call the column labels" if title == "label" else ""
+            items.refuse(row, title, f"is no single value{hint}")
+    if "sample" in columns:
+        for row in np.flatnonzero(columns["sample"].fit("".__eq__)).tolist():
+            items.refuse(row, "sample", "is empty")
+    if "split" in columns and not recipe.split:
+        for row in np.flatnonzero(columns["split"].fit(_is_no_split)).tolist():
+            flag = OptionName("split", f"column:split:{columns['split'][row]}=train,…")
+            items.refuse(row, "split", f"is not train, validation or test; {flag} says what it is")
+
+
+def _is_no_split(cell: str) -> bool:
+    return cell != "" and given_split([cell]) is None
+
+
+def _check_boxes(items: GivenItems) -> None:
+    beside = [one for one in _BESIDE if one in items.columns]
+    for row, cell in enumerate(items.columns["boxes"]):
+        boxes = cell_list(cell)
+        try:
+            corners = np.array(boxes, np.float64)
+        except (TypeError, ValueError):
+            corners = np.empty(0)
+        if boxes and (corners.shape != (len(boxes), 4) or not np.isfinite(corners).all()):
+            items.refuse(row, "boxes", f"is no list of {_CORNERS}")
+            continue
+        for title in beside:
+            if len(cell_list(items.columns[title][row])) != len(boxes):
+                items.refuse(row, title, f"is no list for {counted(len(boxes), 'box')}")
+
+
+def cell_list(cell: str) -> Any:
+    """Return the JSON list in a cell, [] if it is empty, or (None,) if it has no list."""
+    try:
+        found = json.loads(cell or "[]")
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, list) else (None,)
 
 
 def _read(recipe: Recipe) -> GivenItems:
@@ -162,7 +218,10 @@ def _read(recipe: Recipe) -> GivenItems:
         raise SourceError(OptionName("items", recipe.items), what, "name a CSV, Parquet or JSON")
     if suffix == ".parquet":
         with reading(name):
-            return GivenItems(name, _of_arrow(pq.read_table(file, use_threads=False)))
+            table = pq.ParquetFile(file).read(use_threads=False)
+        if twice := {one for one in table.column_names if table.column_names.count(one) > 1}:
+            raise SourceError(name, f"has two columns {twice.pop()!r}", "rename or drop one")
+        return GivenItems(name, _of_arrow(table))
     data = read_table(recipe.items, recipe.max_member_size)
     if suffix in _JSON:
         return GivenItems(name, _of_objects(_json_objects(data, name)))
@@ -224,7 +283,9 @@ def _text(value: Any, title: str) -> str:
         return str(value)
     if title in _TEXTS and isinstance(value, list):
         return json.dumps([str(one) for one in value])
-    is_vector = title not in _LISTS and all(isinstance(one, int | float) for one in value)
+    is_vector = title not in (*_LISTS, *_SINGLE) and all(
+        isinstance(one, int | float) for one in value
+    )
     return " ".join(map(str, value)) if is_vector else json.dumps(value, default=str)
 
 
