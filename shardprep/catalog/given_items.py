@@ -67,7 +67,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     found, column = finder.images(), _column_of_files(recipe)
     beside = finder.files(column, found) if column else {}
     matched = (_stacks if "sample" in items.columns else _single)(items, every, found, beside)
-    items.check(finder.hint)
+    items.check("correct these rows, or leave them out")
     if not (found >= 0).any():
         raise _no_image(items, every.keys[0])
     others = {one: cells for one, cells in items.columns.items() if one not in _OF_ROWS}
@@ -178,7 +178,6 @@ class _Finder:
         self._roots = [*dict.fromkeys(both)] if is_folder else []
         own = Path() if items.name != recipe.items else table.parent
         self._folder = os.path.abspath(own) if is_folder else _ARCHIVE  # noqa: PTH100
-        self.hint = f"a path leads to a file of {source}, and each image has one row"
 
     def images(self) -> Ints:
         """Return the position of the image of each row, or −1; two rows of one are a fault."""
