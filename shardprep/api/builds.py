@@ -276,10 +276,7 @@ def build(
         flag = OptionName("overwrite") if run.overwrite else OptionName("save_rejected")
         raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
     into = None if run.save_rejected is None else local_path(run.save_rejected)
-    if "items" in recipe:
-        from shardprep.catalog.items_file import kept
-
-        recipe["items"] = kept(recipe["items"])
+    recipe = _with_files(recipe)
     given = {"source": source, "out": out}
     flags = {name: str(place) for name, place in given.items() if place is not None} | recipe
     options = recipe_of(flags)
@@ -303,6 +300,19 @@ def build(
             result = build_dataset(options, workers, watch, overwrite=run.overwrite, reuse=old)
         _save_rejected(result.path, options, into, watch)
         return replace(result, profile=seconds) if run.profile else result
+
+
+def _with_files(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return the keywords with the files of tables that are given as values."""
+    labels = recipe.get("labels", "")
+    if "items" not in recipe and isinstance(labels, str):
+        return recipe
+    from shardprep.catalog.items_file import kept
+
+    items = {"items": kept(recipe["items"])} if "items" in recipe else {}
+    if not isinstance(labels, str):
+        items["labels"] = f"csv:{kept(labels, as_text=True)}"
+    return recipe | items
 
 
 @contextmanager

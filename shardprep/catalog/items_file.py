@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
 from shardprep.catalog.arrays.array_file import reading
@@ -100,10 +101,11 @@ class GivenItems:
             raise SourceError(self.name, "; ".join(rows[:_FEW]) + more, hint)
 
 
-def kept(items: Any) -> str:
+def kept(items: Any, *, as_text: bool = False) -> str:
     """Return the path of a table; a data frame or a list of dicts is written into the cache.
 
     The name of the file is the hash of its rows, so the same rows continue an interrupted build.
+    `as_text` writes a CSV, or JSON lines, instead of a Parquet.
     """
     if isinstance(items, str | os.PathLike):
         return os.fspath(items)
@@ -111,15 +113,15 @@ def kept(items: Any) -> str:
         table = pa.table(items) if not isinstance(items, list) else None
     except (pa.ArrowException, TypeError, ValueError):  # a column of paths, or of several types
         table = None
-    stream = io.BytesIO()
-    if table is not None:
-        pq.write_table(table, stream)
-    else:
+    stream, suffix = io.BytesIO(), "jsonl"
+    if table is None:
         rows = items if isinstance(items, list) else _records(items)
         lines = (json.dumps(row, default=_plain) for row in rows)
         stream.write("\n".join(lines).encode())
+    else:
+        suffix = "csv" if as_text else "parquet"
+        (arrow_csv.write_csv if as_text else pq.write_table)(table, stream)
     data = stream.getvalue()
-    suffix = "parquet" if table is not None else "jsonl"
     path = make_cache(cache_root() / _CACHE) / f"{hashlib.sha256(data).hexdigest()}.{suffix}"
     write_durably(path, data)
     return str(path)

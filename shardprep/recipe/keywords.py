@@ -41,7 +41,7 @@ class RecipeKeywords(TypedDict, total=False):
     depth_range: str | DepthRange
     window: str | Window
     depth: int
-    labels: str
+    labels: str | Items
     target: Literal["auto", TargetKind]
     pivot: str
     separator: str

@@ -274,6 +274,15 @@ def test_other_names_of_columns_are_found_and_said() -> None:
     assert again.images == {"train": 2, "validation": 2}
 
 
+@pytest.mark.parametrize("form", [list, pa.Table.from_pylist, _pandas])
+def test_a_frame_of_labels_is_a_table_of_labels(form: Callable[[Rows], Any]) -> None:
+    write_folder(Path("set"), PHOTOS | {"test/9.jpg": jpeg()})
+    rows = [{"id": str(i), "label": "xy"[i % 2]} for i in range(6)]
+    found = shardprep.build("set", labels=form(rows), dry_run=True)
+    assert found.images == {"train": 6, "test": 1}
+    assert labels_of(found)["a/4.jpg"] == "x"
+
+
 def test_a_flag_wins_over_a_column() -> None:
     rows = [one | {"other": "zw"[i // 2]} for i, one in enumerate(ROWS)]
     assert {*labels_of(planned(rows, labels="column:other")).values()} == {"z", "w"}
