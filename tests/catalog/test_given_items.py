@@ -331,6 +331,18 @@ def test_a_row_that_means_nothing_is_an_error_with_its_number(rows: Rows, what: 
         planned(rows)
 
 
+def test_the_flags_that_errors_advise_work() -> None:
+    two = [{"image": f"{i}.jpg", "class": "xy"[i % 2], "breed": "z"} for i in range(4)]
+    assert labels_of(planned(two, labels="column:class")) == WANTED
+    both = [{"image": f"{i}.jpg", "label": "xy"[i % 2], "text": "z"} for i in range(4)]
+    assert labels_of(planned(both, labels="column:label")) == WANTED
+    held = [{**one, "split": "held"} for one in ROWS]
+    assert planned(held, split="column:split:held=test").images == {"test": 4}
+    masks = [{"image": "0.jpg", "other": "1.jpg"}]
+    (item,) = items_of(planned(masks, target_image="paths:other")).values()
+    assert [one.key for one in item.companions] == ["b/1.jpg"]
+
+
 def test_an_archive_has_no_absolute_paths() -> None:
     write(Path("set.zip"), zip_bytes(PHOTOS))
     for path in (str(Path("set.zip/a/0.jpg").resolve()), "/a/0.jpg", "../a/0.jpg"):

@@ -11,7 +11,7 @@ import pytest
 
 from shardprep.reader import Dataset
 from shardprep.writer.finalize import BuildResult
-from tests.documents.test_examples import examples, executed
+from tests.documents.page_code import examples, executed
 from tests.support.builders import jpeg, png, write, write_folder, zip_bytes
 
 pytest.importorskip("pandas")
