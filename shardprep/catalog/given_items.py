@@ -37,7 +37,7 @@ from shardprep.errors import SourceError, shown, some_of
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import in_order
 from shardprep.source.members import Member, Members
-from shardprep.source.string_column import Coded, Texts, booleans, positions
+from shardprep.source.string_column import Coded, Lookup, Texts, booleans, release
 from shardprep.storage.url import is_url
 
 Ints = NDArray[np.int64]
@@ -67,24 +67,40 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     found, column = finder.images(), _column_of_files(recipe)
     beside = finder.files(column, found) if column else {}
     matched = (_stacks if "sample" in items.columns else _single)(items, every, found, beside)
+    del finder
+    release()
     items.check("correct these rows, or leave them out")
     if not (found >= 0).any():
         raise _no_image(items, every.keys[0])
     others = {one: cells for one, cells in items.columns.items() if one not in _OF_ROWS}
-    columns = [matched.keys, *(cells.take(matched.rows) for cells in others.values())]
-    rows = Rows(columns, len(matched.rows))
+    is_whole = len(matched.rows) == len(items)  # taking all would copy them
+    columns = [one if is_whole else one.take(matched.rows) for one in others.values()]
+    rows = Rows([matched.keys, *columns], len(matched.rows))
     files = np.unique([at for several in matched.files.values() for at in several]).astype(int)
-    left = np.delete(np.arange(len(every)), np.union1d(found[found >= 0], files))
+    images = matched.images
+    if len(files):
+        images = in_order(Members.joined([images, every.take(files)]))
+    is_used = _are_in(len(every), [found[found >= 0], files])
     noun = "mask" if recipe.rules.masks.pattern.column else "target image"
     names = {key: [every.keys[at] for at in several] for key, several in matched.files.items()}
     return recipe, replace(
         listing,
-        images=in_order(Members.joined([matched.images, every.take(files)])),
-        skipped=[*listing.skipped, *(skipped(one, NOT_LISTED) for one in every.take(left))],
+        images=images,
+        skipped=[
+            *listing.skipped,
+            *(skipped(one, NOT_LISTED) for one in every.take(np.flatnonzero(~is_used))),
+        ],
         columns=Table(items.name, ("image", *others), rows, is_own=True),
         files=MaskFiles(names, [], noun=noun) if column else None,
         notes=(*listing.notes, *items.notes),
     )
+
+
+def _are_in(number: int, places: list[Ints]) -> NDArray[np.bool_]:
+    """Return for each of `number` places whether it is given, bool[number]."""
+    are_in = np.zeros(number, np.bool_)
+    are_in[np.concatenate(places)] = True
+    return are_in
 
 
 class _Matched(NamedTuple):
@@ -102,9 +118,11 @@ class _Matched(NamedTuple):
 def _single(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _Matched:
     is_lost = np.flatnonzero(found < 0)
     keys = every.keys.take(np.maximum(found, 0))
-    keys = keys.replaced(is_lost, items.columns["image"].take(is_lost))
+    if len(is_lost):
+        keys = keys.replaced(is_lost, items.columns["image"].take(is_lost))
     files = {keys[row]: several for row, several in beside.items()}
-    images = every.take(np.unique(found[found >= 0]))
+    used = np.flatnonzero(_are_in(len(every), [found[found >= 0]]))
+    images = every if len(used) == len(every) else every.take(used)
     return _Matched(keys, np.arange(len(items)), images, files)
 
 
@@ -116,7 +134,7 @@ def _stacks(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _
         made.append(Member(sample, stack))
         files[sample] = [*dict.fromkeys(at for row in rows for at in beside.get(row, ()))]
     firsts = np.array([rows[0] for rows in samples.values()])
-    return _Matched(Texts.of(samples), firsts, Members.of(made), files)
+    return _Matched(Texts.of(samples), firsts, in_order(Members.of(made)), files)
 
 
 def _no_image(items: GivenItems, key: str) -> SourceError:
@@ -172,6 +190,7 @@ class _Finder:
 
     def __init__(self, recipe: Recipe, keys: Texts, items: GivenItems) -> None:
         self._keys, self._items, self._index = keys, items, KeyIndex(keys)
+        self._whole = Lookup(keys)
         source, table = recipe.source, Path(recipe.items)
         is_folder = not is_url(source) and Path(source).is_dir()
         both = (os.path.abspath(source), os.path.realpath(source))  # noqa: PTH100
@@ -186,9 +205,11 @@ class _Finder:
             items.refuse(row, "image", "names no image")
         found = self._find(cells, np.arange(len(cells)), "image")
         rows = np.flatnonzero(found >= 0)
-        _, firsts, codes = np.unique(found[rows], return_index=True, return_inverse=True)
-        for at in np.flatnonzero(firsts[codes] != np.arange(len(rows))).tolist():
-            items.refuse(int(rows[at]), "image", f"is in row {rows[firsts[codes[at]]] + 1:,} too")
+        if np.bincount(found[rows], minlength=1).max() > 1:
+            _, firsts, codes = np.unique(found[rows], return_index=True, return_inverse=True)
+            for at in np.flatnonzero(firsts[codes] != np.arange(len(rows))).tolist():
+                first = int(rows[firsts[codes[at]]])
+                items.refuse(int(rows[at]), "image", f"is in row {first + 1:,} too")
         return found
 
     def files(self, title: str, images: Ints) -> _Files:
@@ -215,12 +236,14 @@ class _Finder:
         return dict(of_row)
 
     def _find(self, cells: Texts, rows: Ints, title: str) -> Ints:
-        found, _ = positions(cells, self._keys)
+        found, _ = self._whole.positions(cells)
         left = np.flatnonzero(found < 0)
         if not len(left):
             return found
-        paths = self._relative(cells.take(left), rows[left], title)
-        found[left], _ = positions(paths, self._keys)
+        lost = cells.where(found < 0)
+        paths = self._relative(lost, rows[left], title)
+        if paths is not lost:
+            found[left], _ = self._whole.positions(paths)
         is_left = found[left] < 0
         left, paths = left[is_left], paths.where(is_left)
         origin = Origin(self._below(self._folder) or "")
@@ -243,9 +266,10 @@ class _Finder:
         folder = os.path.relpath(self._roots[0], self._folder) if self._roots else ".."
         for start in [*self._roots, *([folder] if folder[:1] not in "./" else [])]:
             prefix = f"{start}/"  # most tables have one, so they need no loop
-            shorter = pc.utf8_slice_codeunits(cells.array, len(prefix))
             is_below = pc.starts_with(cells.array, prefix)
-            cells = Texts(pc.if_else(is_below, shorter, cells.array))
+            if pc.any(is_below).as_py():
+                shorter = pc.utf8_slice_codeunits(cells.array, len(prefix))
+                cells = Texts(pc.if_else(is_below, shorter, cells.array))
         odd = np.flatnonzero(booleans(pc.match_substring_regex(cells.array, _ODD)))
         keys = list[str]()
         for at in odd.tolist():

@@ -33,7 +33,7 @@ from shardprep.errors import OptionName, RecipeError, SourceError, counted, show
 from shardprep.recipe.object_rules import PATHS
 from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.recipe.recipe import Recipe, make_recipe
-from shardprep.source.string_column import Texts
+from shardprep.source.string_column import Texts, booleans, release
 from shardprep.storage.atomic_file import write_durably
 from shardprep.storage.cache import cache_root, make_cache
 from shardprep.storage.text_file import decoded
@@ -168,17 +168,18 @@ def read_items(recipe: Recipe) -> GivenItems:
 
 
 def _check_single(items: GivenItems, recipe: Recipe) -> None:
-    columns = {title: cells.coded() for title, cells in items.columns.items() if title in _SINGLE}
-    for title, cells in columns.items():
-        for row in np.flatnonzero(cells.fit(lambda cell: cell.startswith(("[", "{")))).tolist():
+    for title in filter(items.columns.__contains__, _SINGLE):
+        is_list = pc.match_substring_regex(items.columns[title].array, r"^[\[{]")
+        for row in np.flatnonzero(booleans(is_list)).tolist():
             hint = ": call the column labels" if title == "label" else ""
             items.refuse(row, title, f"is no single value{hint}")
-    if "sample" in columns:
-        for row in np.flatnonzero(columns["sample"].fit("".__eq__)).tolist():
+    if "sample" in items.columns:
+        for row in np.flatnonzero(items.columns["sample"].coded().fit("".__eq__)).tolist():
             items.refuse(row, "sample", "is empty")
-    if "split" in columns and not recipe.split:
-        for row in np.flatnonzero(columns["split"].fit(_is_no_split)).tolist():
-            flag = OptionName("split", f"column:split:{columns['split'][row]}=train,…")
+    if "split" in items.columns and not recipe.split:
+        cells = items.columns["split"].coded()
+        for row in np.flatnonzero(cells.fit(_is_no_split)).tolist():
+            flag = OptionName("split", f"column:split:{cells[row]}=train,…")
             items.refuse(row, "split", f"is not train, validation or test; {flag} says what it is")
 
 
@@ -223,7 +224,10 @@ def _read(recipe: Recipe) -> GivenItems:
             table = pq.ParquetFile(file).read(use_threads=False)
         if twice := {one for one in table.column_names if table.column_names.count(one) > 1}:
             raise SourceError(name, f"has two columns {twice.pop()!r}", "rename or drop one")
-        return GivenItems(name, _of_arrow(table))
+        items = GivenItems(name, _of_arrow(table))
+        del table
+        release()
+        return items
     data = read_table(recipe.items, recipe.max_member_size)
     if suffix in _JSON:
         return GivenItems(name, _of_objects(_json_objects(data, name)))
