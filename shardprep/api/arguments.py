@@ -48,6 +48,10 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
     from shardprep.recipe.recipe import make_recipe
 
     keys = _keys_here()
+    if "items" in flags and "source" not in {**keys, **flags}:
+        from shardprep.catalog.items_file import source_of
+
+        flags = {**flags, "source": source_of(str(flags["items"]))}
     if "source" in flags and flags["source"] != keys.get("source"):
         return make_recipe({}, "shardprep build", flags)
     if "source" in keys:

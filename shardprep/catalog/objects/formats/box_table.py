@@ -13,6 +13,7 @@ from itertools import repeat
 from operator import attrgetter
 
 import numpy as np
+import pyarrow.compute as pc
 
 from shardprep.catalog.objects.formats import box_format
 from shardprep.catalog.objects.formats.annotated_source import (
@@ -52,6 +53,7 @@ from shardprep.recipe.object_rules import (
     named_box_columns,
     parse_box_rule,
 )
+from shardprep.source.string_column import booleans
 
 _NO_BOXES = frozenset(("", "[]", "[[]]", "{}", "-1", "none", "None", "nan", "NaN"))
 _NO_OBJECT = "none"
@@ -88,6 +90,7 @@ _MOST_COMPARED = 100_000
 _ROUNDING = 1.01
 """Maximum difference in pixels between a stated side and the distance of two corners."""
 _SIDES = ("height", "width"), ("imageheight", "imagewidth"), ("imgheight", "imgwidth")
+_UNITS = "pixels", "shares of the sides"
 _MOST_HEADS = 256
 _SAMPLE = 200
 
@@ -99,6 +102,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     further = [name for name, is_wanted in _FURTHER.items() if is_wanted(source)]
     table = source.documents.object_table(rule, wanted, further)
     columns = columns or _find_columns(table)
+    blank = _blank_keys(table, columns) if table.is_own else ()
     table, lists = unfolded(table, columns.names)
     if not wanted:
         label = _find_label(table, columns, rule.table.id_column, lists)
@@ -138,12 +142,11 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     objects = _objects(table, boxes, match, form, {"": label} | beside)
     objects.is_relative = is_relative
     for row, image in enumerate(match.key_of.tolist()):
-        if image >= 0:
+        if image >= 0 and index.keys[image] not in blank:
             objects.list_image(image, _side(table.rows[row], sides) if sides else None)
     if rule.kind != "column":  # such a row is of a mask, or of an image that is left out
         objects.missing.update(_without_image(boxes, match))
-    unit = "shares of the sides" if is_relative else "pixels"
-    meaning = f"{box_format.WORDS[form]}{told}, in {unit}"
+    meaning = f"{box_format.WORDS[form]}{told}, in {_UNITS[is_relative]}"
     return objects.found(
         f"{table.name}, boxes in {', '.join(columns.names)}: {meaning}",
         [name for name, _ in table.parts] or [table.name],
@@ -151,7 +154,16 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         notation=BoxColumns(columns.names, form),
         skeletons={} if source.keypoints else None,
         is_table=True,
+        is_complete=table.is_own,
+        has_rows=table.is_own,
     )
+
+
+def _blank_keys(table: Table, columns: BoxColumns) -> set[str]:
+    """Return the keys of the rows of items whose boxes are not even an empty list."""
+    places = [table.column(name) for name in columns.names]
+    are_blank = [booleans(pc.equal(table.cells(place).array, "")) for place in places]
+    return {*table.cells(0).take(np.flatnonzero(np.all(are_blank, axis=0)))}
 
 
 def _objects(
