@@ -250,7 +250,7 @@ def stack_masks(masks: Iterable[str]) -> str:
     found = {f"{{id}}/{path.parent.name}/*{path.suffix}" for path in paths}
     if len(found) != 1:
         option = OptionName("masks", "auto")
-        hint = f"say where: {replace(option, value='')} '{{id}}/masks/*.png'"
+        hint = f"say where they are: {replace(option, value='')} '{{id}}/masks/*.png'"
         raise SourceError(option, "no masks of stacks are recognised", hint)
     return found.pop()
 

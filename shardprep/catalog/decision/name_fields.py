@@ -16,7 +16,7 @@ _DATE = re.compile(r"(19|20)\d{2}([01]\d[0-3]\d\d*)?")
 _CAMERA = re.compile(r"c(am)?\d+(s\d+)?")
 _OBJECT = re.compile(r"(obj(ect)?|person|class|p?id)\d+", re.IGNORECASE)
 _MOST_AFTER = 6
-"""Number of parts after the field that its pattern has: three fields, and the signs before them."""
+"""Number of parts of a pattern after the label: three fields and the signs before them."""
 _MOST_FIELDS = 3
 
 
@@ -26,11 +26,11 @@ class NameField(NamedTuple):
     regex: str
     why: str
     is_class: bool
-    """Whether few values have several names each."""
+    """Whether it has few values, each in several names."""
     is_text: bool
     """Whether it has words, with other fields before it and numbers after it."""
     is_number: bool
-    """Whether it has numbers of different lengths, with several fields of a digit after it."""
+    """Whether it has numbers of different lengths, with several fields of one digit after it."""
     num_after: int
     """Number of fields with digits after it."""
     is_certain: bool
@@ -38,7 +38,7 @@ class NameField(NamedTuple):
 
 
 def name_fields(stems: Sequence[str]) -> list[NameField]:
-    """Return the first fields that may be labels; [] if half of the names have no common form."""
+    """Return the first fields that may be labels; [] unless half of the names have one form."""
     forms = defaultdict[tuple[str, ...], list[list[str]]](list)
     for stem in stems:
         parts = _SIGNS.split(stem.removeprefix("-"))
@@ -83,7 +83,7 @@ def _is_no_label(value: str) -> bool:
 
 
 def form_of(part: str) -> str:
-    """Return a field with 0 for its numbers and a for its words; signs are returned unchanged."""
+    """Return a field with 0 for its numbers and a for its words; signs stay unchanged."""
     return re.sub(r"\d+", "0", re.sub("[A-Za-z]+", "a", part))
 
 

@@ -175,8 +175,8 @@ def pair_masks(
     without = [key for key in masks if key not in used]
     if not of_image:
         mask, image = shown(without[0], _MOST_SHOWN), shown(images[0], _MOST_SHOWN)
-        what = f"no image belongs to {mask} or any other of {len(without):,} files {pattern.text}"
-        raise SourceError(pattern.option, what, f"an image looks like {image}")
+        what = f"no image belongs to {mask} or another of the {len(without):,} files {pattern.text}"
+        raise SourceError(pattern.option, what, f"change the pattern to fit images such as {image}")
     for image, several in of_image.items() if pattern.is_target else ():
         if len(several) > 1:
             what = f"{image} has several target images: {some_of(several)}"
