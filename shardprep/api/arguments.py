@@ -48,6 +48,10 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
     from shardprep.recipe.recipe import make_recipe
 
     keys = _keys_here()
+    if "items" in flags and "source" not in {**keys, **flags}:
+        from shardprep.catalog.items_file import source_of
+
+        flags = {**flags, "source": source_of(str(flags["items"]))}
     if "source" in flags and flags["source"] != keys.get("source"):
         return make_recipe({}, "shardprep build", flags)
     if "source" in keys:
@@ -137,7 +141,7 @@ def num_workers(workers: int | None) -> int:
 
 @contextmanager
 def answering(store_timeout: float | None) -> Iterator[None]:
-    """Set the storage timeout (seconds; None: unchanged) in a context, also for child processes."""
+    """Set the storage timeout in seconds, also for child processes; None leaves it unchanged."""
     if store_timeout is None:
         yield
         return
@@ -238,7 +242,7 @@ def dataset_at(dataset: str | Path | None) -> OpenDataset:
 
 
 def selected(dataset: OpenDataset, split: AnySplit | None) -> Selection | None:
-    """Return the selection of the records of a split; without a split, None."""
+    """Return the records of a split as a selection, or None without a split."""
     if split is None:
         return None
     from shardprep.reader.selection.split_argument import as_selection

@@ -265,13 +265,18 @@ def build(
     from shardprep.writer.build import build_dataset, build_part
     from shardprep.writer.engine.job import Workers
     from shardprep.writer.engine.pool import write_shards
+    from shardprep.writer.plan.planned_items import write_items
     from shardprep.writer.reuse import open_old_dataset
 
+    if run.items_out is not None and not dry_run:
+        flag = OptionName("dry_run")
+        raise RecipeError(OptionName("items_out"), "is for a plan, not for a build", f"add {flag}")
     piece = None if part is None else part_of(part)
     if piece is not None and (run.overwrite or run.save_rejected is not None):
         flag = OptionName("overwrite") if run.overwrite else OptionName("save_rejected")
         raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
     into = None if run.save_rejected is None else local_path(run.save_rejected)
+    recipe = _with_files(recipe)
     given = {"source": source, "out": out}
     flags = {name: str(place) for name, place in given.items() if place is not None} | recipe
     options = recipe_of(flags)
@@ -284,7 +289,10 @@ def build(
         if old is not None and (remark := old.differences(options)):
             watch.notice(remark)
         if dry_run:
-            return _plan(options, piece, num_workers(run.workers), watch, old)
+            found = _plan(options, piece, num_workers(run.workers), watch, old)
+            if run.items_out is not None:
+                write_items(found.plan, local_path(run.items_out))
+            return found
         workers = Workers(write_shards, num_workers(run.workers))
         if piece is not None:
             return build_part(options, piece, workers, watch, old)
@@ -292,6 +300,19 @@ def build(
             result = build_dataset(options, workers, watch, overwrite=run.overwrite, reuse=old)
         _save_rejected(result.path, options, into, watch)
         return replace(result, profile=seconds) if run.profile else result
+
+
+def _with_files(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return the keywords with the files of tables that are given as values."""
+    labels = recipe.get("labels", "")
+    if "items" not in recipe and isinstance(labels, str):
+        return recipe
+    from shardprep.catalog.items_file import kept
+
+    items = {"items": kept(recipe["items"])} if "items" in recipe else {}
+    if not isinstance(labels, str):
+        items["labels"] = f"csv:{kept(labels, as_text=True)}"
+    return recipe | items
 
 
 @contextmanager

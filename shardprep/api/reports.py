@@ -367,7 +367,7 @@ def _originals(source: str, dataset: OpenDataset, ending: ExitStack, watch: Watc
         try:
             extent = extents[key]
             if extent.num_bytes > _MOST_ORIGINAL:
-                raise MemberError(f"has {extent.num_bytes:,} bytes, too large to show")
+                raise MemberError(f"has {extent.num_bytes:,} bytes, more than {_MOST_ORIGINAL:,}")
             return extent.read()
         except KeyError:
             raise SourceError(key, "is not in the source") from None

@@ -12,6 +12,7 @@ from typing import cast
 
 import numpy as np
 
+from shardprep.catalog.given_items import with_items
 from shardprep.catalog.idle_options import Found, idle_options
 from shardprep.catalog.items import Items
 from shardprep.catalog.labels import ENOUGH, Labelling, label_by_table
@@ -116,6 +117,8 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     listing = list_images(recipe, work_dir, notice, check)
     if not listing.images:
         raise no_image(recipe.source, listing)
+    if recipe.items:
+        recipe, listing = with_items(recipe, listing)
     return _catalog(source_images(recipe, listing))
 
 
@@ -313,6 +316,8 @@ def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: 
         hint = f"try {OptionName('labels')} auto"
         if rule.kind == "csv":
             hint = "name the column of ids, or a path of columns such as {study}/{series}"
+        if rule.kind == "column":
+            hint = "fill the column, or name another one"
         raise SourceError(OptionName("labels", rule.kind), what, hint)
     class_map, classes = naming.class_map, naming.classes
     if recipe.is_annotated:

@@ -116,7 +116,7 @@ def _scope(recipe: Recipe) -> Scope:
     texts += [recipe.labels, recipe.relabel, recipe.rows, recipe.split, recipe.group]
     texts += [recipe.boxes, recipe.masks, recipe.points, *recipe.join, *recipe.images]
     options = " ".join(map(str, texts)).lower()
-    needs_all = recipe.is_annotated or bool(recipe.target_image)
+    needs_all = recipe.is_annotated or bool(recipe.target_image or recipe.items)
 
     def is_in_options(key: str) -> bool:
         name = without_archive_suffix(key.rpartition("/")[2]).lower()
@@ -179,7 +179,8 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         masks = listing.images.take(np.flatnonzero(~are_stacks)).keys
         recipe = recipe.with_rules(masks=stack_masks(masks))
     documents = Documents(listing.others, recipe, listing.columns)
-    view = View(with_panoptic(recipe, listing.images, documents), listing)
+    panoptic = with_panoptic(recipe, listing.images, documents)
+    view = View(panoptic, listing, paired=listing.files)
     if view.recipe.rules.masks.kind == "auto":
         view = asked_masks(view)
     try:

@@ -76,14 +76,10 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     for sample, rows in rows_of.items():
         rows.sort(key=lambda row: natural_order(names[row]))
         rows.sort(key=lambda row: order.index(channels[row]) if order else 0)
-        files = _single(images.take(np.array(rows)), order, _turns(images, rows))
-        first = images[rows[0]].extent
-        own = first if isinstance(first, StackExtent) else StackExtent(files)
-        spacing = own.spacing if len(spacings(images[row] for row in rows)) < 2 else _UNKNOWN
-        extent = replace(own, members=files, has_channels=bool(order), spacing=spacing)
+        extent = stack_of(images, rows, order)
         member = Member(str(sample), extent)
         there = [channels[row] for row in rows] if order else []
-        if not files:
+        if not extent.members:
             lost.append(skipped(member, _TURNED if len(_turns(images, rows)) > 1 else _DIFFER))
         elif there == order:
             made.append(member)
@@ -99,6 +95,22 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     every = sorted([*listing.skipped, *lost], key=lambda one: one.key)
     made.sort(key=lambda one: one.key)
     return replace(listing, images=Members.of(made), skipped=every)
+
+
+def stack_of(
+    images: Members, rows: Sequence[int], channels: Sequence[str] = (), *, is_ordered: bool = False
+) -> StackExtent:
+    """Return the stack of some images, in the order of `rows`.
+
+    It is empty if volumes among them do not fit each other. DICOM slices of a series that is not
+    `is_ordered` are sorted by their positions later.
+    """
+    files = _single(images.take(np.array(rows)), channels, _turns(images, rows))
+    first = images[rows[0]].extent
+    own = first if isinstance(first, StackExtent) else StackExtent(files)
+    spacing = own.spacing if len(spacings(images[row] for row in rows)) < 2 else _UNKNOWN
+    is_fixed = bool(channels) or is_ordered
+    return replace(own, members=files, has_channels=is_fixed, spacing=spacing)
 
 
 def _turns(images: Members, rows: Sequence[int]) -> set[tuple[str, ...]]:
@@ -238,7 +250,7 @@ def stack_masks(masks: Iterable[str]) -> str:
     found = {f"{{id}}/{path.parent.name}/*{path.suffix}" for path in paths}
     if len(found) != 1:
         option = OptionName("masks", "auto")
-        hint = f"say where: {replace(option, value='')} '{{id}}/masks/*.png'"
+        hint = f"say where they are: {replace(option, value='')} '{{id}}/masks/*.png'"
         raise SourceError(option, "no masks of stacks are recognised", hint)
     return found.pop()
 

@@ -335,7 +335,7 @@ def _with_lists(cells: Sequence[Cell | None], kind: str) -> Sequence[Cell | None
 def _listed(cell: Cell | None) -> Cell | None:
     """Return the texts of a JSON list, as a table of an export has, otherwise the cell."""
     text = cell[0] if isinstance(cell, tuple) and len(cell) == 1 else cell
-    if isinstance(text, str) and text.startswith('["'):
+    if isinstance(text, str) and text.startswith(('["', "[]")):
         with contextlib.suppress(ValueError, RecursionError):
             texts = json.loads(text)
             if all(isinstance(one, str) for one in texts):

@@ -30,7 +30,7 @@ _FIRST = {
     *("source", "out", "name", "shards", "size", "labels", "boxes", "masks", "split", "group"),
     *("exclude", "workers", "dry_run", "help", "help_all"),
 }
-"""Options that most builds need first: the help of `build` has no others."""
+"""Options that most builds need; the short help of `build` shows only these."""
 _EXAMPLES = re.compile(r"\n\n(Examples?:)\n")
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 """Opening brackets that rich would parse as the start of a tag."""
@@ -142,7 +142,7 @@ _WORDS = {
 
 
 def _unchanged(parameter: Any, context: Any, value: Any) -> Any:
-    """Return the text, texts or bool as parsed. Typer would build a validator of each option."""
+    """Return the parsed value, without the validator that Typer would build for each option."""
     if parameter.nargs == -1 or getattr(parameter, "multiple", False):
         value = list(value or ())
     return value if parameter.callback is None else parameter.callback(context, parameter, value)
@@ -168,7 +168,7 @@ class Command(_Plain, TyperCommand):
     """A command whose switches may be followed by a word, see `_WORDS`."""
 
     def format_help(self, context: Any, formatter: Any) -> None:
-        """Print the help, of `build` only with the options in `_FIRST`, below one heading."""
+        """Print the help; for `build`, only the options in `_FIRST`, below one heading."""
         short = copy(self)
         if any(one.name == "help_all" for one in self.params):
             short.params = [copy(one) for one in self.params if one.name in _FIRST]

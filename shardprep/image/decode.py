@@ -321,7 +321,7 @@ _TIFF_TYPES = {3: "H", 4: "I", 5: "Q", 8: "h", 9: "i", 10: "q", 11: "f", 12: "d"
 """Field types (TIFF 6.0, section 2) → letters of `struct`; all other types count as bytes."""
 
 
-def is_cut(data: bytes, error: Exception) -> bool:
+def is_truncated(data: bytes, error: Exception) -> bool:
     """Return whether a file is truncated; `error` is the error of its decoder."""
     if str(error).startswith(_PILLOW_SAYS):
         return True

@@ -26,8 +26,8 @@ from shardprep.image.decode import (
     decode,
     decode_deep,
     decode_ordinary,
-    is_cut,
     is_plain,
+    is_truncated,
     open_image,
     recover,
     scalable_size,
@@ -179,7 +179,7 @@ def _unopened(data: bytes, error: Exception) -> Rejection:
         return Rejection("not_an_image", str(error))
     if not is_image(data[:TEXT_BYTES]):
         return Rejection("not_an_image", description(data))
-    if is_cut(data, error):
+    if is_truncated(data, error):
         return Rejection("truncated", "the file ends before its image begins")
     said = "" if isinstance(error, UnidentifiedImageError) else f": {words_of(error)}"
     return Rejection(
@@ -231,7 +231,7 @@ def _process(
     try:
         decoded = decode(data, image, scale, spec)
     except Exception as error:
-        if _is_out_of_memory(error) or not is_cut(data, error):
+        if _is_out_of_memory(error) or not is_truncated(data, error):
             raise
         found = recover(data, spec) if spec.truncated == "recover" else None
         if found is None:
@@ -263,7 +263,7 @@ def _process_deep(
     try:
         pixels, turn, levels = decode_deep(data, image, spec)
     except Exception as error:
-        if _is_out_of_memory(error) or not is_cut(data, error):
+        if _is_out_of_memory(error) or not is_truncated(data, error):
             raise
         return Rejection("truncated", _CUT["recover"], original)
     size = original.height, original.width

@@ -61,7 +61,7 @@ def _parts(outline: Drawable, size: tuple[int, int]) -> Iterator[tuple[Ints, Int
     elif isinstance(outline, Counts):
         if tuple(outline.size) != size:
             sides = "{1}x{0}".format(*outline.size)
-            raise MaskError(f"has run lengths of {sides} pixels, and the image {width}x{height}")
+            raise MaskError(f"has run lengths of {sides} pixels, but the image is {width}x{height}")
         yield _inside(_counts(outline.counts, height * width))
     else:
         for ring in _rings(outline, size):
@@ -153,11 +153,11 @@ def _runs(runs: Runs, num_pixels: int) -> tuple[Ints, Ints]:
         starts = stops - lengths
     else:
         if (starts < 1).any():
-            raise MaskError("has a run that starts at 0, and the first pixel is 1")
+            raise MaskError("has a run that starts at 0, but the first pixel is 1")
         starts = starts - 1
         stops = starts + lengths
     if stops.size and int(stops.max()) > num_pixels:
-        raise MaskError(f"has a run up to pixel {int(stops.max()):,} of {num_pixels:,}")
+        raise MaskError(f"has a run to pixel {int(stops.max()):,}, but only {num_pixels:,} pixels")
     if int(lengths.sum()) > 2 * num_pixels:
         raise MaskError("has runs that cover the image more than twice")
     return starts, stops
@@ -173,7 +173,7 @@ def _numbers(text: str, num_pixels: int) -> Ints:
     if len(numbers) > most:
         raise MaskError(f"has more run lengths than its {num_pixels:,} pixels can have")
     if (numbers > num_pixels).any():
-        raise MaskError(f"has run lengths up to {numbers.max():,}, and {num_pixels:,} pixels")
+        raise MaskError(f"has run lengths up to {numbers.max():,}, but only {num_pixels:,} pixels")
     return numbers
 
 
@@ -192,7 +192,7 @@ def _counts(counts: str | tuple[int, ...], num_pixels: int) -> Ints:
     if ((numbers < 0) | (numbers > num_pixels)).any():
         raise MaskError(f"has a run length below 0 or above its {num_pixels:,} pixels")
     if int(numbers.sum()) != num_pixels:
-        raise MaskError(f"has run lengths of {int(numbers.sum()):,} of {num_pixels:,} pixels")
+        raise MaskError(f"has run lengths for {int(numbers.sum()):,} pixels, not {num_pixels:,}")
     return numbers
 
 
@@ -214,7 +214,7 @@ def _decompressed(text: str) -> Ints:
     starts = np.concatenate(([0], ends[:-1] + 1))
     lengths = ends - starts + 1
     if lengths.max() > _MAX_CHARACTERS:
-        raise MaskError("has a run length beyond every image")
+        raise MaskError("has a run length that is too large for any image")
     shifts = (np.arange(codes.size) - np.repeat(starts, lengths)) * 5
     numbers = np.add.reduceat((codes & 31).astype(np.int64) << shifts, starts)
     numbers -= (codes[ends] >= 16).astype(np.int64) << (lengths * 5)

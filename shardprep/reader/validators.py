@@ -280,8 +280,8 @@ class Arguments:
     ) -> None:
         """Read the annotations of functions or dataclasses; `where` is shown in errors.
 
-        `elsewhere` is {hint with {} for a name: dataclass of options that the call does not take}.
-        The hint is shown if such an option is given.
+        `elsewhere` maps hints to dataclasses of options that the call does not take. The hint is
+        shown if such an option is given, with its name for {}.
         """
         self._where = where
         self._elsewhere = elsewhere or {}

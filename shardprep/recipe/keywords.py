@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 from shardprep.dataset.schema import TargetKind
 from shardprep.image.annotation_types import Frame, RunOrder
@@ -14,6 +15,16 @@ from shardprep.image.spec import DepthRange, Fit, Format, Truncated, Window
 
 Texts = str | list[str] | tuple[str, ...]
 """A list of texts, or one text, which `classes`, `columns` and `null` split at commas."""
+
+
+class _Frame(Protocol):
+    """A table of pandas, polars, pyarrow, DuckDB or another library with Arrow's interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+
+
+Items = str | Path | _Frame | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]]
+"""A table with a row for each image: a file, a data frame, rows or columns."""
 
 
 class RecipeKeywords(TypedDict, total=False):
@@ -30,7 +41,7 @@ class RecipeKeywords(TypedDict, total=False):
     depth_range: str | DepthRange
     window: str | Window
     depth: int
-    labels: str
+    labels: str | Items
     target: Literal["auto", TargetKind]
     pivot: str
     separator: str
@@ -60,6 +71,7 @@ class RecipeKeywords(TypedDict, total=False):
     group: str
     dedup: bool | Literal["near"]
     embeddings: str
+    items: Items
     images: Texts
     stack: str
     tile: str | int | tuple[int, int] | None
@@ -91,6 +103,7 @@ class BuildKeywords(RecipeKeywords, total=False):
     save_rejected: str | Path | None
     workers: int | None
     reuse: str | Path | None
+    items_out: str | Path | None
     refresh: bool
     overwrite: bool
     profile: bool

@@ -40,6 +40,9 @@ _COLON = re.compile(r":(?![^{}]*\})")
 """A colon between columns, not inside a template such as {id[0:2]}."""
 _FIELDS = dict.fromkeys(("stem", "name", "id", "folder", "class"), "[^/]+") | {"dir": ".*"}
 """Field of a mask pattern → regular expression of its value."""
+PATHS = "paths:"
+"""Start of a rule of masks or target images that names the column of their paths in the items."""
+_NOTHING = "(?!)"
 NAME_FIELDS = ("name", "stem", "id", "folder")
 _PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)")
 _FIELD = re.compile(rf"(?P<name>\w*)(?:\[{SLICE}\]|:(?P<expression>.+))?", re.DOTALL)
@@ -134,6 +137,11 @@ class MaskPattern:
         """Whether the pattern names target images. Several images may have one target."""
         return self.option != _MASKS
 
+    @property
+    def column(self) -> str:
+        """The column of items with the paths of the files; "" if their names follow a pattern."""
+        return self.text.removeprefix(PATHS) if self.text.startswith(PATHS) else ""
+
 
 POINT_FORMATS = {
     "coco": "coco[:FILE,…]",
@@ -223,7 +231,7 @@ def parse_mask_rule(text: str) -> MaskRule:
         return MaskRule("rle", text, runs=_run_table_rule(argument))
     if kind in OUTLINE_FORMATS:
         return MaskRule("format", text, outlines=parse_box_rule(text, "masks"))
-    if "{" not in text:
+    if "{" not in text and not text.startswith(PATHS):
         what = f"{shown(text)!r} is neither a pattern nor a form of masks"
         hint = (
             "use a pattern such as masks/{stem}_mask.png, rle:FILE:ID:RLE[:LABEL], "
@@ -348,6 +356,8 @@ def letters(name: str) -> str:
 
 def parse_mask_pattern(text: str, option: OptionName = _MASKS) -> MaskPattern:
     """Return the parsed pattern; OptionError if its fields are invalid or do not name an image."""
+    if text.startswith(PATHS):
+        return MaskPattern(text, _NOTHING, {}, option)
     plain = composed(text)
     matches = list(_PARTS.finditer(plain))
     parts = [_field(match[1], text, option) for match in matches]

@@ -267,6 +267,10 @@ class BuildOptions:
         "Vectors of the images, from a model: images with near vectors are also compared as near "
         "copies. A CSV has a header, then a key and numbers in each line; a .npy has a row for "
         "each image, sorted by key.", _SPLITS, "csv:FILE|npy:FILE", is_newer=True)
+    items: str = _option("",
+        "Table with a row for each image, in place of rules (CSV, Parquet, JSON lines; in Python a "
+        "data frame). Columns: image (a path), label, labels, target/NAME, text, split, group, "
+        "boxes, mask, target_image, sample and order.", _USED, "FILE", is_newer=True)
     images: tuple[str, ...] = _option((),
         "Images in a file of arrays: Parquet, HDF5, .npy, .npz, IDX, TFRecord, NIfTI, zarr or a "
         "CSV of pixels, or all pages or frames of a TIFF or DICOM file. FILE can be a glob; COLUMN "
@@ -369,6 +373,9 @@ RUN_OPTIONS = {
     "overwrite": Option("Replace an existing result.", RUN),
     "profile": Option("Print how long each step takes.", RUN),
     "dry_run": Option("Print the plan and write nothing.", RUN),
+    "items_out": Option(
+        "With --dry-run, write the items of the plan as a table for --items: a .parquet or .csv.",
+        RUN, "FILE"),
     "store_timeout": Option(
         "Give up when object storage has not answered for this time.",
         RUN, "SECONDS", shown=f"${TIMEOUT_VARIABLE}, otherwise {DEFAULT_TIMEOUT_S:g}",
@@ -393,6 +400,7 @@ class RunOptions(NamedTuple):
     profile: bool = False
     store_timeout: float | None = None
     reuse: str | Path | None = None
+    items_out: str | Path | None = None
 
 
 BUILD_DEFAULTS: dict[str, Any] = {

@@ -73,8 +73,8 @@ def _is_encoding(name: str) -> bool:
 
 _NAMES = ("source", "out", "name", "version")
 _FILES = (
-    "labels", "relabel", "rows", "join", "class_map", "exclude_list", "split", "schema", "boxes",
-    "masks", "points", "mask_values", "embeddings",
+    "items", "labels", "relabel", "rows", "join", "class_map", "exclude_list", "split", "schema",
+    "boxes", "masks", "points", "mask_values", "embeddings",
 )  # fmt: skip
 """Options that may name a file. The file must not be in object storage."""
 _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -243,7 +243,9 @@ class Recipe(BuildOptions):
         """The files that options name. Each is in the source or on disk."""
         rules = self.rules
         files = [rule.file for rule in rules.join]
-        files += filter(None, (self.class_map, self.exclude_list, self.embeddings[len("csv:") :]))
+        files += filter(
+            None, (self.items, self.class_map, self.exclude_list, self.embeddings[len("csv:") :])
+        )
         files += [*rules.labels.table.files, *rules.rows.files, *rules.split.files]
         files += [*rules.relabel.files, *rules.boxes.files, *rules.masks.files, *rules.points.files]
         if self.mask_values and "=" not in self.mask_values:

@@ -145,10 +145,10 @@ class Unpacker:
         self._num_files = 0
 
     def in_place(self, extent: StoredExtent, name: str, *, check: bool = False) -> PlainExtent:
-        """Return the extent of an archive's bytes, after unpacking it if its zip compresses it.
+        """Return an archive's bytes as an extent, unpacked first if they are compressed in a zip.
 
-        SourceError if size or CRC-32 are wrong. With `check`, they are also compared if nothing is
-        unpacked, because a tar has no checksum.
+        SourceError if size or CRC-32 is wrong. With `check`, bytes that are not compressed are
+        compared too, because a tar has no checksum.
         """
         if isinstance(extent, PlainExtent):
             return extent

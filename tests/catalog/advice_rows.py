@@ -202,7 +202,7 @@ ROWS = [
         [0, 13, 255, 255],
     ),
     Row(
-        "state its size or its axes: --images …, or in place of the size NCHW",
+        "state its size or its axes: --images …, or NCHW instead of the size",
         {"a.npy": npy(np.tile(np.arange(6, dtype=np.uint8), (3, 4)))},
         {"labels": "none", "images": ("a.npy",)},
         {"images": Own("a.npy::6x4")},

@@ -115,7 +115,7 @@ OF_OBJECTS = [
         (("cat",), "instances"),
     ),
     Row(
-        "say where: --… …",
+        "say where they are: --… …",
         pics(*ABC) | {"t.csv": table("id,p,q,r,s", *(f"{n},10,10,30,30" for n in ABC))},
         {"boxes": "auto"},
         {"boxes": Own("csv:t.csv:id:xyxy(p,q,r,s)")},

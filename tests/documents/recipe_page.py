@@ -18,7 +18,13 @@ _NAMES = {str: "string", int: "integer", float: "number", bool: "true or false"}
 def page_text() -> str:
     root: Any = typer.main.get_command(program())
     flags = {one.name: (*one.opts, *one.secondary_opts) for one in root.commands["build"].params}
-    hints = {"source": str, "out": str, **get_type_hints(RecipeKeywords)}
+    hints = {
+        "source": str,
+        "out": str,
+        **get_type_hints(RecipeKeywords),
+        "items": str,
+        "labels": str,
+    }
     panels: dict[str, list[str]] = {}
     for key, option in BUILD_OPTIONS.items():
         flag = "SOURCE" if key == "source" else f"`{', '.join(flags[key])}`"

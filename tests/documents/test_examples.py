@@ -17,6 +17,7 @@ from shardprep.dataset.schema import BOX, BOX_LABEL
 from shardprep.errors import DatasetError
 from shardprep.exporter.export import LAYOUTS
 from shardprep.reader import Dataset, ReadConfig
+from tests.documents.page_code import examples, executed, page
 from tests.support.annotated import annotated
 from tests.support.builders import (
     SHARED_DATA,
@@ -29,7 +30,7 @@ from tests.support.builders import (
     zip_bytes,
 )
 from tests.support.command import run
-from tests.support.paths import ROOT, shared_folder
+from tests.support.paths import shared_folder
 from tests.support.planted import file, photo
 from tests.support.processes import ONE_CORE, Program, run_program
 from tests.support.torchvision import need_module
@@ -47,21 +48,6 @@ assert [len(labels) for _, labels in parts] == [20, 20, 20]
 """,
 }
 """Name of a page → what its code must have done."""
-
-
-def page(name: str) -> str:
-    return (ROOT / "docs" / f"{name}.md").read_text()
-
-
-def examples(name: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", page(name), re.DOTALL)
-
-
-def executed(blocks: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"__name__": "example"}
-    for block in blocks:
-        exec(compile(block, "a page", "exec"), found)  # the test is of that code
-    return found
 
 
 @pytest.mark.thorough

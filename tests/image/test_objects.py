@@ -337,7 +337,7 @@ def test_a_bad_mask_is_named_with_its_reason() -> None:
     found = rejection(annotation, spec=INSTANCES)
     assert found.kind == "bad_mask"
     assert (
-        found.reason == "the mask of object 2 has a run that starts at 0, and the first pixel is 1"
+        found.reason == "the mask of object 2 has a run that starts at 0, but the first pixel is 1"
     )
     huge = Counts((10**10,), (50_000, 100_000))
     assert (

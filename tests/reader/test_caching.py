@@ -225,7 +225,7 @@ def test_a_cache_that_is_being_filled_is_not_cleared(place: Path) -> None:
         with pytest.raises(BusyError, match="another process fills this cache; try again"):
             reader.clear_cache(place)
     assert sorted(place.rglob("*")) == before
-    with pytest.raises(DatasetError, match="no such folder; give the folder that cache= had"):
+    with pytest.raises(DatasetError, match="no such folder; give the folder that was given as "):
         reader.clear_cache(place / "nothing")
 
 

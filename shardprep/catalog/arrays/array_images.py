@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.arrays.array_file import UNKNOWN, DamagedFileError, reading, rows_at_once
 from shardprep.catalog.arrays.number_images import ValueRange, is_scaled, pictures
 from shardprep.catalog.arrays.opened_files import ArrayFiles, ChosenColumn, OpenedFile
+from shardprep.catalog.objects.mask_files import MaskFiles
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Rows, Table
 from shardprep.errors import OptionName, SourceError, some_of
@@ -44,10 +45,12 @@ class ImageListing(Listing):
     """The members of a source, with the images in its files of arrays."""
 
     columns: Table | None = None
-    """The other columns of array files; the first column has the keys of the images."""
+    """The columns of items, or the other columns of array files; the first has the keys."""
     proposals: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Option that `shardprep init` proposes → its possible values; the first one was used."""
     notes: tuple[str, ...] = ()
+    files: MaskFiles | None = None
+    """The masks or target images of each image, as the items name them."""
 
 
 def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> ImageListing:

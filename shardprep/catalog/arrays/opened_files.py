@@ -348,7 +348,8 @@ class ArrayFiles:
             shape = one.column.shape
             layout = given_layout(rule.layout, shape, has_rows=one.column.has_rows)
             if layout is None:
-                raise OptionError(_OPTION, f"{rule.layout} does not fit {one.flag}, {shape}")
+                what = f"{rule.layout} does not fit {one.flag}, which has the shape {shape}"
+                raise OptionError(_OPTION, what, "give a letter for each axis, or WIDTHxHEIGHT")
             yield one._replace(layouts=[layout])
 
     def all(self) -> list[ChosenColumn]:
@@ -404,7 +405,7 @@ class ArrayFiles:
         flag = flag if ":" in flag else f"{flag}:{one.name}"
         if not axes:
             size = OptionName("images", f"{flag}:WIDTHxHEIGHT")
-            hint = f"state its size or its axes: {size}, or in place of the size NCHW"
+            hint = f"state its size or its axes: {size}, or NCHW instead of the size"
             raise OptionError(_OPTION, f"{one.flag} has the shape {shape}", hint)
         if self.proposes:
             others = [f for f in self.proposals.get("images", ()) if not f.startswith(flag)]

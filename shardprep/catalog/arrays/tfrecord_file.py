@@ -1,4 +1,4 @@
-"""TFRecord files of `tf.train.Example` that other tools wrote: the images stay in place."""
+"""Index TFRecord files of `tf.train.Example` from other tools; images are not copied."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _AGAIN = "download or write it again"
 def open_tfrecord(place: PlainExtent, name: str, most_bytes: int) -> ArrayFile:
     """Return the features of a TFRecord file, after reading all records once.
 
-    A feature of bytes is a column of images if one of its values begins like an image. Others are
-    columns of cells; lists of numbers are joined with spaces, lists of objects are JSON. Both CRCs
-    of each record are checked.
+    A feature of bytes is a column of images if one of its values begins like an image. Other
+    features are columns of cells: lists of numbers joined with spaces, lists of objects as JSON.
+    Both CRCs of each record are checked.
     """
     found: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
     cells: dict[str, list[str]] = {}

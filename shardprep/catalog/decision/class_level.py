@@ -1,7 +1,7 @@
-"""The proof that folders are classes: without wrappers and splits, one level of names is left.
+"""Decide whether folders are classes: without wrappers and splits, one level of names is left.
 
-These are names of things. The name of a view or a kind of picture is none, nor is a number or code,
-unless two splits share it, as classes do and samples do not. Without the proof, the user is asked.
+Names of views or kinds of pictures do not count. Numbers and codes except 0, 1, 2 … and WordNet ids
+must be shared by two splits, as classes are and samples are not. In doubt, the user is asked.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _KIND = re.compile(
 )
 """A word for a kind of picture or a view, rather than for what it shows."""
 _DOMAINS = {"A", "B"}
-"""Usual names of two kinds of pictures, one of which is to be made of the other."""
+"""Usual names of two kinds of pictures, for models that turn one kind into the other."""
 _WITH_OR_NOT = re.compile(r"^(without|with|non|not|no|un)(?![a-z]{0,2}$)|[-_ ]")
 _PICTURES = re.compile("images?|imgs?|photos?|pictures?", re.IGNORECASE)
 
 _Level = tuple[str | None, Sequence[str]]
-"""The split of a folder, and the names of its path that are no split and no wrapper."""
+"""The split of a folder, and the names in its path except splits and wrappers."""
 
 
 def unproved(view: View) -> Iterator[Reading]:
@@ -72,9 +72,9 @@ def unproved(view: View) -> Iterator[Reading]:
 
 
 def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> bool:
-    """Return whether no names above the last ones are classes, also if some have a wrapper more.
+    """Return whether only the last names can be classes, even if some paths have one more wrapper.
 
-    The names are then the same at each depth. Those outside of splits must be in splits as well.
+    The names are then the same at each depth. Names outside of splits must be in splits as well.
     """
     least = min(map(len, rests))
     if least < max(map(len, rests)):
@@ -108,14 +108,14 @@ def _level(path: str, splits: Mapping[str, str]) -> _Level:
 
 
 def _without_common(several: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Return paths without the first names that all have in common; the last one stays."""
+    """Return paths without the first names that all have in common; the last name stays."""
     least = min(map(len, several), default=0)
     width = next((at for at in range(least) if len({names[at] for names in several}) > 1), least)
     return [names[min(width, least - 1) :] for names in several]
 
 
 def _doubt(names: Collection[str], of_splits: Sequence[Collection[str]]) -> str:
-    """Return why names may not be classes, or ""; `of_splits` are those of each split."""
+    """Return why names may not be classes, or ""; `of_splits` has the names of each split."""
     if len(names) == 2 and len({_WITH_OR_NOT.sub("", name.casefold()) for name in names}) == 1:
         return ""  # with and without something
     kinds = [*names] if {*names} == _DOMAINS else [*filter(is_kind, names)]
@@ -140,7 +140,7 @@ def _is_code(name: str) -> bool:
 
 
 def is_kind(name: str) -> bool:
-    """Return whether the words of a name are those of kinds of pictures."""
+    """Return whether a name means a kind of picture or a view, such as `masks` or `rgb_left`."""
     words = [word for word in words_of(name) if len(word) > 1 and word.isalpha()]
     words = [word for word in words if not given_split([word])]
     return any(map(_PICTURES.fullmatch, words)) or (

@@ -88,14 +88,14 @@ def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
     of_masks = [path for path, parts in masks.items() if parts]
     rest = [path for path, parts in masks.items() if not parts]
     if of_masks and rest:
-        seen = [[view.pictures.are_masks([one]) for one in _some(view, several)]
+        seen = [[view.pictures.are_masks([one]) for one in _sample_images(view, several)]
                 for several in (of_masks, rest)]  # fmt: skip
         if all(seen[0]) and not any(seen[1]):
             globs = tuple(sorted({f"{glob.escape(masks[path][0])}/*" for path in of_masks}))
             why = f"{counted(len(of_masks), 'folder')} of masks that no image is named like"
             yield Reading({"exclude": globs, "labels": "none"}, why)
     for one, other in itertools.permutations(paths, 2) if len(paths) == 2 else ():
-        name, stems = one.rpartition("/")[2], [stem(x.key) for x in _some(view, [one])]
+        name, stems = one.rpartition("/")[2], [stem(x.key) for x in _sample_images(view, [one])]
         ids = [re.sub(rf"(?i)[-_. ]?{re.escape(name)}", "", text) for text in stems]
         if all(a != b and view.index.find(f"{other}/{b}") for a, b in zip(stems, ids, strict=True)):
             for path in (other, one):
@@ -191,10 +191,9 @@ def are_photos(view: View, kinds: Collection[str]) -> bool:
     """Return whether the pictures in folders named like masks are photos."""
     folders = view.members.keys.folders
     paths = [path for path in folders.values if path.rpartition("/")[2] in kinds]
-    return not any(view.pictures.are_masks([one]) for one in _some(view, paths))
+    return not any(view.pictures.are_masks([one]) for one in _sample_images(view, paths))
 
 
-def _some(view: View, paths: Collection[str]) -> Members:
-    """Return some images of folders."""
+def _sample_images(view: View, paths: Collection[str]) -> Members:
     rows = np.flatnonzero(view.members.keys.folders.fit(lambda path: path in paths))
     return view.members.take(rows[:: len(rows) // _NUM_SAMPLES + 1])

@@ -16,7 +16,7 @@ _DATE = re.compile(r"(19|20)\d{2}([01]\d[0-3]\d\d*)?")
 _CAMERA = re.compile(r"c(am)?\d+(s\d+)?")
 _OBJECT = re.compile(r"(obj(ect)?|person|class|p?id)\d+", re.IGNORECASE)
 _MOST_AFTER = 6
-"""Number of parts after the field that its pattern has: three fields, and the signs before them."""
+"""Number of parts of a pattern after the label: three fields and the signs before them."""
 _MOST_FIELDS = 3
 
 
@@ -108,7 +108,7 @@ def _is_no_label(value: str) -> bool:
 
 
 def form_of(part: str) -> str:
-    """Return a field with 0 for its numbers and a for its words; signs are returned unchanged."""
+    """Return a field with 0 for its numbers and a for its words; signs stay unchanged."""
     return re.sub(r"\d+", "0", re.sub("[A-Za-z]+", "a", part))
 
 

@@ -79,6 +79,8 @@ class Annotated:
     """Reason to leave out each image, or "" if the image is annotated."""
     is_background: bool
     """Whether unlisted images count as images without objects, in splits with listed images."""
+    has_rows: bool
+    """As in `Found`."""
     strata: list[tuple[int, ...]]
     """Class indices in each image, as far as known without decoding masks."""
     splits: list[str | None] | None = None
@@ -161,6 +163,7 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
         masks=files.masks,
         lacks=_lacks(annotations, files, objects),
         is_background=is_background,
+        has_rows=objects is not None and objects.has_rows,
         strata=[_present(one, more) for one, more in zip(annotations, files.present, strict=True)],
         splits=objects.splits if objects else None,
         are_listed=objects is not None and objects.are_listed,
@@ -433,7 +436,8 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
         one is not None and not (one.labels or one.fault or masks)
         for one, masks in zip(made, annotated.masks, strict=True)
     )
-    if recipe.unlisted in ("auto", "train") and num_unlisted > recipe.max_dropped * num_labelled:
+    are_many = num_unlisted > recipe.max_dropped * num_labelled and not annotated.has_rows
+    if recipe.unlisted in ("auto", "train") and are_many:
         what = f"no annotation lists {num_unlisted:,} of {counted(num_labelled, 'image')}"
         unlisted = OptionName("unlisted")
         hint = f"{unlisted} background stores them without objects, skip leaves them out"

@@ -16,7 +16,7 @@ from shardprep.catalog.objects.formats.panoptic import SegmentMasks, segment_mas
 from shardprep.catalog.patterns import Pattern, matched
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.errors import OptionError, SourceError, shown, some_of
+from shardprep.errors import OptionError, OptionName, SourceError, shown, some_of
 from shardprep.recipe.object_rules import (
     NAME_FIELDS,
     PATTERN_HINT,
@@ -96,7 +96,7 @@ def masks_beside(
 
     Without a pattern, files in folders that look like masks are images, or are left out if the
     recipe stores boxes or masks. `--exclude` applies to masks, too. `paired` are the files of the
-    pattern if these are known, with all other members as images.
+    pattern if these are known, with all other members as images. Files that items name are known.
     """
     rule, target = recipe.rules.masks, recipe.rules.target_image
     segments = segment_masks(recipe, members, documents)
@@ -105,7 +105,11 @@ def masks_beside(
         return MasksBeside(members)
     colours = {member.key for masks in segments.values() for member in masks.members}
     by_key = {member.key: member for member in members if member.key not in colours}
-    masks = masks_by_folder(list(by_key)) if recipe.is_annotated else {}
+    column = "" if pattern is None else pattern.column
+    if pattern is not None and column and paired is None:
+        what = f"names the column {column!r}, but there are no items"
+        raise SourceError(pattern.option, what, f"add {OptionName('items')} FILE")
+    masks = masks_by_folder(list(by_key)) if recipe.is_annotated and not column else {}
     others = {key for keys in masks.values() for key in keys}
     if pattern is None:
         idle = [skipped(by_key[key], "looks like a mask") for key in sorted(others)]
@@ -113,7 +117,7 @@ def masks_beside(
         return MasksBeside(Members.of(images), skipped=idle, segments=segments)
     matches = matched(list(by_key), recipe.exclude, "exclude")
     excluded = {key for key, is_out in zip(by_key, matches, strict=True) if is_out}
-    is_known = paired is not None and not segments and others <= paired.keys
+    is_known = bool(column) or (paired is not None and not segments and others <= paired.keys)
     try:
         files = paired if paired and is_known else pair_masks(list(by_key), pattern, others)
     except SeveralImagesError:
@@ -171,8 +175,8 @@ def pair_masks(
     without = [key for key in masks if key not in used]
     if not of_image:
         mask, image = shown(without[0], _MOST_SHOWN), shown(images[0], _MOST_SHOWN)
-        what = f"no image belongs to {mask} or any other of {len(without):,} files {pattern.text}"
-        raise SourceError(pattern.option, what, f"an image looks like {image}")
+        what = f"no image belongs to {mask} or another of the {len(without):,} files {pattern.text}"
+        raise SourceError(pattern.option, what, f"change the pattern to fit images such as {image}")
     for image, several in of_image.items() if pattern.is_target else ():
         if len(several) > 1:
             what = f"{image} has several target images: {some_of(several)}"

@@ -80,7 +80,7 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
     used = [member for members in of_image for member in members]
     if not used:
         what = f"no selected image has a mask {recipe.masks}"
-        raise SourceError(_MASKS, what, f"an image looks like {keys[0]}")
+        raise SourceError(_MASKS, what, f"change the pattern to fit images such as {keys[0]}")
     values = _values(recipe, used, images, instances=recipe.instances)
     raw = values.names
     labels: list[Annotation | None] = [Annotation() if members else None for members in of_image]

@@ -49,6 +49,7 @@ _NAME_FILE = re.compile(
 _MOST_NAME_BYTES = 64 << 10
 _MOST_NAME_FILES = 16
 _NUM_THREADS = 2
+_LINES = "write each line as name,r,g,b or value,name or name:r,g,b"
 _COLOUR = re.compile(r"#([0-9a-fA-F]{6})|(\d{1,3})[ ,]+(\d{1,3})[ ,]+(\d{1,3})")
 
 
@@ -243,10 +244,9 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
         elif len(numbers) == 1 and texts:
             found.append((_value(row[numbers[0]]), texts[0]))
         elif found:  # before that, a line is a header
-            hint = "lines are name,r,g,b or value,name or name:r,g,b"
-            raise SourceError(file, f"has a line {','.join(row)!r}", hint)
+            raise SourceError(file, f"{','.join(row)!r} is not a mask value with a name", _LINES)
     if not found:
-        raise SourceError(file, "names no values of masks", "lines are name,r,g,b or value,name")
+        raise SourceError(file, "names no values of masks", _LINES)
     return found
 
 

@@ -61,6 +61,8 @@ class Found:
     """Whether boxes are columns of a table, so that `--boxes` can state their form."""
     is_complete: bool = False
     """Whether an image that no annotation lists has no objects, as in YOLO."""
+    has_rows: bool = False
+    """Whether each image has a row, so that one without boxes is not forgotten."""
     segments: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Position of an image → key of its panoptic document, and name of its mask file."""
     findings: list[str] = field(default_factory=list)
@@ -144,12 +146,12 @@ class ObjectTable:
     def extend(
         self, images: list[int], boxes: Floats, numbers: list[int], crowds: bytes = b""
     ) -> None:
-        """Add objects without outlines; boxes are float64[n, 4], crowds 0 or 1, b"" for none."""
+        """Add objects without outlines; boxes are float64[n, 4], crowds 0 or 1, or not stated."""
         self._boxes.frombytes(boxes.tobytes())
         self._images.fromlist(images)
         self._classes.fromlist(numbers)
         self._crowds.extend(crowds or bytes(len(images)))
-        self.has_crowds |= any(crowds)
+        self.has_crowds |= bool(crowds)
 
     def number_of(self, name: str) -> int:
         return self.classes.setdefault(name, len(self.classes))

@@ -39,7 +39,7 @@ _FLOAT = re.compile(
 DICOM = "dicom/"
 """Prefix of the name of a DICOM column, before a keyword of the DICOM standard (PS3.6)."""
 _HEAD_BYTES = 256 << 10
-_PRESENT = "/present"
+PRESENT = "/present"
 """Suffix of the feature that is 0 for empty cells of a whole-number column, otherwise 1."""
 _COLUMNS = OptionName("columns")
 _RESERVED = {name.partition("/")[0] for name in (*PROVIDED, ROWS)} - {IMAGES}
@@ -80,7 +80,7 @@ def make_columns(
         columns.append(Column(name, dtype))
         values.append(cells.map(read))
         if dtype == "int64" and (~cells.fit(bool) & wanted).any():
-            columns.append(Column(name + _PRESENT, dtype))
+            columns.append(Column(name + PRESENT, dtype))
             values.append(cells.map(lambda cell: int(bool(cell))))
     check_columns(columns)
     return tuple(columns), tuple(values)

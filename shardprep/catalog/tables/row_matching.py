@@ -75,7 +75,9 @@ def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatc
 
 def _match(index: KeyIndex, table: Table, id_column: str) -> TableMatch:
     title, ids = row_ids(table, id_column)
-    key_of = find_rows(index, table, title, ids)
+    # The first column of array files and of items has whole keys.
+    is_whole = table.is_own and title == table.header[0]
+    key_of = positions(ids, index.keys)[0] if is_whole else find_rows(index, table, title, ids)
     row_of = np.full(len(index.keys), -1, np.int64)
     rows = np.flatnonzero(key_of >= 0)[::-1]  # the first of several rows is assigned last
     row_of[key_of[rows]] = rows

@@ -100,11 +100,11 @@ class Table:
 
     @property
     def files(self) -> str:
-        """The name of the table as options take it: names of several files, with commas."""
+        """The name of the table as options take it: file names joined by commas."""
         return ",".join(name for name, _ in self.parts) or self.name
 
     def with_cells(self, name: str, cells: Mapping[str, str]) -> Table:
-        """Return the table under another name, with columns that have one cell in all rows."""
+        """Return the table under another name, with columns whose cell is the same in all rows."""
         number = np.zeros(len(self.rows), np.int64)
         kept = [i for i, title in enumerate(self.header) if title not in cells]
         columns = [Texts.of([cell]).take(number) for cell in cells.values()]
@@ -113,7 +113,7 @@ class Table:
         return replace(self, name=name, header=header, rows=rows)
 
     def with_columns(self, other: Table, places: Sequence[int], rows: NDArray[np.int64]) -> Table:
-        """Return the table with columns of another; `rows` are their rows, or its length for ""."""
+        """Return the table with columns of `other`; `rows` are its rows, or its length for ""."""
         nothing = Texts.of([""])
         columns = [self.cells(i) for i in range(len(self.header))]
         columns += [Texts.joined([other.cells(i), nothing]).take(rows) for i in places]
@@ -145,7 +145,7 @@ class Table:
         return replace(self, rows=Rows(columns, len(self.rows)))
 
     def read_from_cells(self) -> Table:
-        """Return the table of an export without the marks of texts that could be formulas."""
+        """Return the table of an export without the `'` that keeps cells from being formulas."""
         columns = [
             Texts.of(map(from_cell, one)) if pc.any(pc.starts_with(one.array, "'")).as_py() else one
             for one in cast("Rows", self.rows).columns
@@ -219,8 +219,8 @@ def json_rows(
     """Return the rows of a list of JSON objects, of JSON lines, or of a document with lists.
 
     An annotation of COCO is a row. It also has the keys of its image, and `category`, the name of
-    its category. Without columns, another document has those of its longest list, as
-    `images.filename`. The document `is_of_image` if it describes one image.
+    its category. Without columns, another document has the columns of its longest list,
+    as `images.filename`. With `is_of_image`, the document describes one image.
     Values that are lists or objects are left out unless a column is a path into them, as
     `points.x`: an object of the list `points` is then a row. An object of flags, as
     `{"cat": true, "dog": false}`, is a cell: the names that are true.

@@ -4,10 +4,11 @@ A piece of memory is free when the last array in it is gone. A copy to a device 
 it then, if the device reads memory by itself. So a piece is used again only when the copies that
 had begun have ended.
 
-Worker processes and this process share memory in slots of one size: a slot for a batch. It is a
-file without a name, so nothing is left when the processes have ended, and a small /dev/shm does not
-matter. If no slot is free, there are twice as many from then on; pages that nobody has written take
-no memory. Workers map the whole file again when a slot is not in the part they have mapped.
+Worker processes and this process share memory in slots of one size: a slot for a batch. The
+`Ticket` of the batch (`worker_pool`) owns the slot until its values are taken, then their array
+does. Slots are in a file without a name, so nothing is left after the processes end, and a small
+/dev/shm does not matter. If no slot is free, their number is doubled; unwritten pages take no
+memory. Workers map the whole file again when a slot is not in the part they have mapped.
 """
 
 from __future__ import annotations

@@ -126,12 +126,12 @@ class WorkerPool:
     def has_room(self) -> bool:
         """Whether another batch is begun soon; while workers start, the others may be full."""
         with self._changed:
-            if not (self._free() and all(worker.is_up for worker in self._workers)):
+            if not (self._with_room() and all(worker.is_up for worker in self._workers)):
                 self._receive(0.0)
             are_up = bool(self._workers) and all(worker.is_up for worker in self._workers)
-            return are_up or len(self._free()) > len(self._waiting)
+            return are_up or len(self._with_room()) > len(self._waiting)
 
-    def _free(self) -> list[_Worker]:
+    def _with_room(self) -> list[_Worker]:
         return [one for one in self._workers if one.is_up and len(one.tickets) < BEGUN]
 
     def begin(self, name: BatchName) -> Ticket:
@@ -207,7 +207,7 @@ class WorkerPool:
 
     def _assign(self) -> None:
         """Give the waiting batches to workers, in order, so that none waits for a later one."""
-        while self._waiting and (free := self._free()):
+        while self._waiting and (free := self._with_room()):
             worker, ticket = min(free, key=lambda one: len(one.tickets)), self._waiting.pop(0)
             worker.tickets.append(ticket)
             with suppress(OSError):  # it died; `receive` handles that

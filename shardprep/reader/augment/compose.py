@@ -65,7 +65,7 @@ class Compose:
                 )
 
     def for_keypoints(self, schema: Schema) -> Compose:
-        """Return the recipe whose flips know the pairs of keypoints of a schema."""
+        """Return the recipe with the keypoint pairs of a schema set in its flips."""
         ops = [
             op.for_keypoints(schema) if isinstance(op, Flip | Compose) else op for op in self.ops
         ]

@@ -16,7 +16,7 @@ from shardprep.dataset.stored_size import open_stored
 from shardprep.image.png import encoded_png, stored_png
 from shardprep.reader.array_types import Array
 from shardprep.reader.config import BoxFormat, Crop, CropWindow, StackPart
-from shardprep.reader.decode.crop import clipped, moved, nearest_pixels
+from shardprep.reader.decode.crop import boxes_in, moved, nearest_pixels
 from shardprep.reader.decode.targets import PADDING, BoxLimit, formatted, formatted_points
 
 _MODES = {"uint8": "L", "uint16": "I;16"}
@@ -168,7 +168,7 @@ class AnnotationDecoder:
             return values
         values = dict(values)
         if BOX in values:
-            values[BOX], is_visible = clipped(values[BOX], window, size, self._crop)
+            values[BOX], is_visible = boxes_in(values[BOX], window, size, self._crop)
             rows = np.flatnonzero(is_visible)
             chosen = self._largest(values[BOX][rows])
             rows = rows if chosen is None else rows[chosen]

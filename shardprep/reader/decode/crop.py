@@ -135,7 +135,7 @@ def moved(
     size: Size,
     wanted: Size,
 ) -> dict[str, Any]:
-    """Return values by feature as a window shows them, resized to `wanted`; boxes are unchanged.
+    """Return values by feature as a window shows them, resized to `wanted`; boxes: see `boxes_in`.
 
     `size` is height and width of the whole image, to which the window refers.
     """
@@ -163,7 +163,7 @@ def _same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> A
     return out
 
 
-def clipped(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:
+def boxes_in(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:
     """Return boxes relative to a window and clipped to it, and bool[n]: whether to keep each."""
     if isinstance(crop, WholeImage):
         return boxes, np.ones(len(boxes), bool)

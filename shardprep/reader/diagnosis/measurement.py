@@ -45,8 +45,8 @@ from shardprep.reader.tf.pipeline import cached_sample, load, make_dataset, unde
 
 _NUM_TURNS = 10
 """The time of a diagnosis is divided into this number of turns. Training takes two or three turns,
-each part of the pipeline one, each trial one, or four if it alternates with training; more if the
-rounds of one do not agree."""
+each part of the pipeline one, and each trial one, or four if it alternates with training. If rounds
+do not agree, further rounds follow."""
 _AGREE, _MOST_ROUNDS = 1.1, 6
 """Largest ratio of the rates of two rounds that agree, and maximum number of rounds."""
 _PAIRS = 5
@@ -250,7 +250,7 @@ class _Measurement:
         return number / seconds
 
     def _tried(self, candidate: Candidate, measured: Measured) -> tuple[Change, float | None]:
-        """Return a change with its figures, and its gain (None if it never alternated)."""
+        """Return a change with its figures, and its gain, or None if it did not alternate."""
         number = measured.pipeline * self.turn / _FILL
         restarts = self.num_steps is not None and candidate.trial != "repeat"
         gain, advice = None, candidate.advice
@@ -401,7 +401,7 @@ class _Changed(NamedTuple):
     evict: Callable[[], None] = lambda: None
     """Removes the files of a cache from the page cache."""
     num_images: int | None = None
-    """Number of images in a sample that is cached in files; the run ends after them. Else None."""
+    """Number of images of a sample cached in files, after which the run ends; otherwise None."""
 
 
 @contextmanager

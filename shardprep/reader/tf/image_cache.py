@@ -358,7 +358,7 @@ def _keep(cached: Columns, progress: CacheProgress, rows: range, begun: Begun) -
 def clear(place: Path) -> int:
     """Delete all twins in the folder of all caches, but no other files; return bytes freed."""
     if not place.is_dir():
-        raise DatasetError(str(place), "no such folder", "give the folder that cache= had")
+        raise DatasetError(str(place), "no such folder", "give the folder that was given as cache=")
     num_bytes = 0
     for folder in place.iterdir():
         if _FOLDER.fullmatch(folder.name) and (folder / _LOCK).is_file():

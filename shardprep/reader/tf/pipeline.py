@@ -153,14 +153,14 @@ def opened(request: Request) -> Source:
 
 
 def cached_sample(request: Request, folder: Path) -> Source:
-    """Return the records of a request after decoding them to one shard in an empty folder."""
+    """Return the records of a request, decoded to one shard in an empty folder."""
     subset = open_request(request)
     decoder = _image_decoder(subset, request)
     return Source(small_twin(subset, folder, decoder, _reporter(request)), is_cached=True)
 
 
 def undecoded(request: Request, size: int) -> Any:
-    """Return a dataset of batches of encoded records, read like in the pipeline of the request."""
+    """Return a dataset of batches of encoded records, read as in the pipeline of the request."""
     stages = _Stages(Source(open_request(request)), request, Cursor)
     with one_pipeline():
         read = stages.payloads(size).map(lambda data, _: data)
@@ -219,9 +219,9 @@ def _advice(subset: Subset, request: Request, *, is_cached: bool) -> Iterator[st
 
 
 def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, int]]:
-    """Yield the name of each split read, and its numbers of records without a target and in all.
+    """Yield the name of each split read, its number of unlabelled records, and of all records.
 
-    With weights="balanced" nothing is yielded: it draws no record without a class.
+    Yields nothing with weights="balanced", which draws only records with a class.
     """
     if isinstance(request.weights, str):
         return
@@ -292,7 +292,7 @@ class _Stages:
         return self._by_record(counted(self.payloads(together).unbatch(), total, 1))
 
     def _filled(self, rows: Columns | None) -> tuple[Callable[[Any], Any], int]:
-        """Return what decodes elements by their tags, or copies them, and the number of calls."""
+        """Return a function that decodes or copies elements by tag, and its number of calls."""
         request, order, subset = self._request, self._order, self._source.subset
         source = _batch_source(subset, request, order, self._size or 1, copied=rows is not None)
         examples: ExampleReader | DecodedExamples = _examples(source, self._records)
@@ -378,7 +378,7 @@ class _Stages:
         return dataset.map(function, num_calls, deterministic=self._keep_order)
 
     def _tagged(self, decode: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `decode`, or if seeds are needed a function that returns the tag in addition."""
+        """Return `decode`; if seeds are needed, a function that also returns the tag."""
         if not self._finish.wants_seed:
             return decode
         return lambda *inputs: (decode(*inputs), inputs[-1])

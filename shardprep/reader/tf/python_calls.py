@@ -103,7 +103,7 @@ def in_python(
 
 
 def _held(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
-    """Return a getter for a function that is held by the pipeline of this block, if any."""
+    """Return a getter of the function, which the pipeline of this block, if any, keeps alive."""
     first = _first.get()
     if first is None:
         return lambda: function

@@ -243,7 +243,6 @@ def _annotation_features(facts: AnnotationFacts) -> dict[str, tuple[str, ...]]:
 
 
 def _skeletons(facts: AnnotationFacts | None) -> dict[str, Skeleton]:
-    """Return the keypoints of each feature of keypoints."""
     spec = AnnotationSpec() if facts is None else facts.spec
     pairs = (
         ((KEYPOINTS, KEYPOINTS_VISIBLE), spec.keypoints),
@@ -335,7 +334,7 @@ def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> I
 
 
 def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]) -> dict[str, int]:
-    """Return how many items of a class each split gets; `debts` pass rounding to the next class."""
+    """Return each split's number of items of a class; `debts` carry rounding to the next class."""
     total = sum(ratios.values())  # 1 within a rounding error, which would cost items
     exact = {split: num_items * ratio / total for split, ratio in ratios.items()}
     counts = {split: int(share + 1e-9) for split, share in exact.items()}

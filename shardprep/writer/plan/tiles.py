@@ -73,7 +73,7 @@ class _Whole(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TileCutter:
-    """An `Encode` that writes the tiles of images to files; its data are pickled lists of tiles."""
+    """Cuts images into tiles in files; implements `Encode`, with pickled lists of tiles as data."""
 
     tile: tuple[int, int]
     overlap: tuple[int, int]

@@ -14,6 +14,7 @@ from operator import attrgetter
 from pathlib import PurePath
 
 import numpy as np
+import pyarrow.compute as pc
 
 from shardprep.catalog.objects.formats import box_format
 from shardprep.catalog.objects.formats.annotated_source import (
@@ -54,6 +55,7 @@ from shardprep.recipe.object_rules import (
     named_box_columns,
     parse_box_rule,
 )
+from shardprep.source.string_column import booleans
 
 _NO_BOXES = frozenset(("", "[]", "[[]]", "{}", "-1", "none", "None", "nan", "NaN"))
 _NO_OBJECT = "none"
@@ -65,7 +67,7 @@ _POLYGON = re.compile(
     r"[\[(]\s*([\[(]\s*-?[\d.]+[,\s]+-?[\d.]+\s*[\])][,\s]*){3,}[\])]"
     r"|POLYGON\s*\(\(\s*(-?[\d.]+\s+-?[\d.]+[,\s]*){3,}\)\)"
 )
-"""Cell of the points of a polygon, x first."""
+"""Cell with the points of a polygon, x first."""
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 _MOST_SEEN = 100
 _NUMBERS = re.compile(r"(\s-?\d[\d.]*){4}")
@@ -90,6 +92,7 @@ _MOST_COMPARED = 100_000
 _ROUNDING = 1.01
 """Maximum difference in pixels between a stated side and the distance of two corners."""
 _SIDES = ("height", "width"), ("imageheight", "imagewidth"), ("imgheight", "imgwidth")
+_UNITS = "pixels", "shares of the sides"
 _MOST_HEADS = 256
 _SAMPLE = 200
 
@@ -101,6 +104,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     further = [name for name, is_wanted in _FURTHER.items() if is_wanted(source)]
     table = source.documents.object_table(rule, wanted, further)
     columns = columns or _find_columns(table)
+    blank = _blank_keys(table, columns) if table.is_own else ()
     table, lists = unfolded(table, columns.names)
     if not wanted:
         label = _find_label(table, columns, rule.table.id_column, lists)
@@ -140,12 +144,11 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     objects = _objects(table, boxes, match, form, {"": label} | beside)
     objects.is_relative = is_relative
     for row, image in enumerate(match.key_of.tolist()):
-        if image >= 0:
+        if image >= 0 and index.keys[image] not in blank:
             objects.list_image(image, _side(table.rows[row], sides) if sides else None)
     if rule.kind != "column":  # such a row is of a mask, or of an image that is left out
         objects.missing.update(_without_image(boxes, match))
-    unit = "shares of the sides" if is_relative else "pixels"
-    meaning = f"{box_format.WORDS[form]}{told}, in {unit}"
+    meaning = f"{box_format.WORDS[form]}{told}, in {_UNITS[is_relative]}"
     return objects.found(
         f"{table.name}, boxes in {', '.join(columns.names)}: {meaning}",
         [name for name, _ in table.parts] or [table.name],
@@ -153,13 +156,22 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         notation=BoxColumns(columns.names, form),
         skeletons={} if source.keypoints else None,
         is_table=True,
+        is_complete=table.is_own,
+        has_rows=table.is_own,
     )
+
+
+def _blank_keys(table: Table, columns: BoxColumns) -> set[str]:
+    """Return the keys of the rows of items whose boxes are not even an empty list."""
+    places = [table.column(name) for name in columns.names]
+    are_blank = [booleans(pc.equal(table.cells(place).array, "")) for place in places]
+    return {*table.cells(0).take(np.flatnonzero(np.all(are_blank, axis=0)))}
 
 
 def _objects(
     table: Table, boxes: _Boxes, match: TableMatch, form: BoxForm, columns: Mapping[str, str]
 ) -> ObjectTable:
-    """Return the objects; `columns` are those of `_FURTHER`, and the column of classes by ""."""
+    """Return the objects; `columns` maps keys of `_FURTHER`, and "" for the class, to titles."""
     objects, label = ObjectTable(len(match.row_of)), columns[""]
     place = table.column(label) if label else None
     if place is not None:
@@ -185,7 +197,7 @@ def _objects(
 def _add_shapes(
     objects: ObjectTable, cells: Iterable[str], *, is_keypoints: bool, is_y_first: bool
 ) -> None:
-    """Add the keypoints or outlines of all objects; what is not as COCO writes it is left out."""
+    """Add the keypoints or outlines of all objects; cells not in COCO's form are ignored."""
     x, y = (1, 0) if is_y_first else (0, 1)
     for row, cell in enumerate(cells):
         with contextlib.suppress(*_NO_SHAPE):
@@ -292,7 +304,7 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequen
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the first table with boxes, a clear one if there is one, or []."""
+    """Return the `Sign` of the first table with boxes, preferably of a clear one, or []."""
     unclear: list[Sign] = []
     for table in united(source.index, source.documents.tables):
         option, id_column, is_once = _rule_of(table, source)
@@ -342,10 +354,10 @@ def recognise_documents(source: AnnotatedSource) -> list[Sign]:
 
 
 def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tuple[str, str, bool]:
-    """Return the `--boxes` value of a table, or "", its id column, and whether it may be of labels.
+    """Return the `--boxes` value of a table ("" for none), its id column, and if it is unclear.
 
     A table has boxes if it has usual column names, a column of numbers in brackets, or lists of
-    objects, as a table of `documents` must have. It may be of labels if no id is repeated.
+    objects, as a table of `documents` must have. It is unclear without repeated ids.
     """
     try:
         columns = _find_columns(table)
@@ -370,7 +382,7 @@ def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tupl
 
 
 def _says_whether(table: Table, columns: BoxColumns, label: str) -> bool:
-    """Return whether a column only marks rows with a box: 1 with, 0 without; it has no classes."""
+    """Return whether a column has no classes, but 1 in rows with a box and 0 in rows without."""
     place, side = table.column(label), table.column(columns.names[0])
     pairs = {(row[place], row[side] in _NO_BOXES) for row in table.rows}
     return pairs == {("1", False), ("0", True)}
@@ -421,7 +433,7 @@ def _of_columns(table: Table, places: Sequence[int]) -> _Boxes:
 def _of_cells(table: Table, place: int, source: AnnotatedSource) -> _Boxes:
     """Return the boxes in one column: `[x, y, w, h]`, dicts, `label confidence x y w h …`.
 
-    Points of a polygon, as `[(x, y), …]` or in the form WKT, are its box, and its outline.
+    A polygon, written `[(x, y), …]` or as WKT, gives a box and an outline.
     """
     cells = [(i, row[place]) for i, row in enumerate(table.rows) if row[place] not in _NO_BOXES]
     if any("{" in cell for _, cell in cells[:_SAMPLE]):
@@ -448,7 +460,7 @@ def _of_cells(table: Table, place: int, source: AnnotatedSource) -> _Boxes:
 def _tuple_size(cells: Sequence[Sequence[str]]) -> tuple[int, bool]:
     """Return the number of words of a box, 0 if unclear, and whether the first is a class.
 
-    Four words are the box. A fifth before them is a class or a confidence; six words have both.
+    A box is four words. Five words begin with a class or a confidence, six words with both.
     """
     texts = [any(not _is_number(word) for word in words) for words in cells]
     for size in (6, 5) if any(texts) else (4, 6, 5):

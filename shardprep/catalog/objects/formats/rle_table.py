@@ -187,8 +187,8 @@ def _are_runs(title: str, cells: Sequence[Pairs | None]) -> bool:
 def runs_in(table: Table, index: KeyIndex, size_of: SizeOf) -> list[Sign]:
     """Return the `Sign` of a table of run lengths, or [] for another table.
 
-    Other columns have pairs of numbers too: centers, boxes, several ids. Runs are ascending, apart
-    and inside their image, and some cells have several of them.
+    Columns of centers, boxes or ids have pairs of numbers too. Only runs ascend, do not overlap and
+    stay inside the image, and some cells have several runs.
     """
     rows = table.rows[:: max(1, len(table.rows) // _SAMPLE_ROWS)]
     for place, title in enumerate(table.header):

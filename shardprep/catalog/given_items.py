@@ -1,0 +1,289 @@
+"""The images of a source that a table of items lists, in place of rules for a layout.
+
+The columns of the table become those of a file of arrays (`Table.is_own`), so that labels, splits,
+groups, boxes and features have one way for both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import posixpath
+import re
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from shardprep.catalog.arrays.array_images import ImageListing
+from shardprep.catalog.items_file import (
+    OF_FILES,
+    GivenItems,
+    cell_list,
+    options_stated,
+    read_items,
+)
+from shardprep.catalog.names import natural_order, stem
+from shardprep.catalog.objects.mask_files import MaskFiles, skipped
+from shardprep.catalog.selection import MOST_SHOWN
+from shardprep.catalog.stacks import stack_of
+from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin
+from shardprep.catalog.tables.table import Rows, Table
+from shardprep.errors import SourceError, shown, some_of
+from shardprep.recipe.recipe import Recipe
+from shardprep.source.listing import in_order
+from shardprep.source.members import Member, Members
+from shardprep.source.string_column import Coded, Lookup, Texts, booleans, release
+from shardprep.storage.url import is_url
+
+Ints = NDArray[np.int64]
+
+NOT_LISTED = "not in the table of items"
+_ODD = r"^/|^[A-Za-z]:/|\\|(^|/)\.\.?/"
+"""A path that is absolute, that has steps, or that has the separators of Windows."""
+_DRIVE = re.compile("[A-Za-z]:/")
+_ARCHIVE = "/archive:"
+"""Stands for the folder of an archive, so that no other path leads into it."""
+_Files = dict[int, list[int]]
+"""Row → positions of files."""
+_OF_ROWS = ("image", "order")
+"""Columns that differ between the rows of a sample, and that no option names."""
+
+
+def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageListing]:
+    """Return the recipe, and the images of a source that the table of `--items` lists.
+
+    A column whose name has a meaning, such as `label` or `boxes`, is the value of its option if the
+    recipe leaves that open. Images without a row are skipped; rows without an image are counted as
+    for every table. SourceError names the rows that are wrong.
+    """
+    items = read_items(recipe)
+    recipe = recipe.with_rules(**options_stated(items, recipe))
+    every, finder = listing.images, _Finder(recipe, listing.images.keys, items)
+    found, column = finder.images(), _column_of_files(recipe)
+    beside = finder.files(column, found) if column else {}
+    matched = (_stacks if "sample" in items.columns else _single)(items, every, found, beside)
+    del finder
+    release()
+    items.check("correct these rows, or leave them out")
+    if not (found >= 0).any():
+        raise _no_image(items, every.keys[0])
+    others = {one: cells for one, cells in items.columns.items() if one not in _OF_ROWS}
+    is_whole = len(matched.rows) == len(items)  # taking all would copy them
+    columns = [one if is_whole else one.take(matched.rows) for one in others.values()]
+    rows = Rows([matched.keys, *columns], len(matched.rows))
+    files = np.unique([at for several in matched.files.values() for at in several]).astype(int)
+    images = matched.images
+    if len(files):
+        images = in_order(Members.joined([images, every.take(files)]))
+    is_used = _are_in(len(every), [found[found >= 0], files])
+    noun = "mask" if recipe.rules.masks.pattern.column else "target image"
+    names = {key: [every.keys[at] for at in several] for key, several in matched.files.items()}
+    return recipe, replace(
+        listing,
+        images=images,
+        skipped=[
+            *listing.skipped,
+            *(skipped(one, NOT_LISTED) for one in every.take(np.flatnonzero(~is_used))),
+        ],
+        columns=Table(items.name, ("image", *others), rows, is_own=True),
+        files=MaskFiles(names, [], noun=noun) if column else None,
+        notes=(*listing.notes, *items.notes),
+    )
+
+
+def _are_in(number: int, places: list[Ints]) -> NDArray[np.bool_]:
+    """Return for each of `number` places whether it is given, bool[number]."""
+    are_in = np.zeros(number, np.bool_)
+    are_in[np.concatenate(places)] = True
+    return are_in
+
+
+class _Matched(NamedTuple):
+    """The images of a table, and its rows."""
+
+    keys: Texts
+    """Key of each row; of a row without an image, what the row says."""
+    rows: Ints
+    """The rows, or the first row of each sample."""
+    images: Members
+    files: dict[str, list[int]]
+    """Key of an image → positions of its masks, or of its target image."""
+
+
+def _single(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _Matched:
+    is_lost = np.flatnonzero(found < 0)
+    keys = every.keys.take(np.maximum(found, 0))
+    if len(is_lost):
+        keys = keys.replaced(is_lost, items.columns["image"].take(is_lost))
+    files = {keys[row]: several for row, several in beside.items()}
+    used = np.flatnonzero(_are_in(len(every), [found[found >= 0]]))
+    images = every if len(used) == len(every) else every.take(used)
+    return _Matched(keys, np.arange(len(items)), images, files)
+
+
+def _stacks(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _Matched:
+    samples, is_ordered = _samples(items, found), "order" in items.columns
+    made, files = list[Member](), dict[str, list[int]]()
+    for sample, rows in samples.items():
+        stack = stack_of(every, found[rows].tolist(), is_ordered=is_ordered)
+        made.append(Member(sample, stack))
+        files[sample] = [*dict.fromkeys(at for row in rows for at in beside.get(row, ()))]
+    firsts = np.array([rows[0] for rows in samples.values()])
+    return _Matched(Texts.of(samples), firsts, in_order(Members.of(made)), files)
+
+
+def _no_image(items: GivenItems, key: str) -> SourceError:
+    first = next(iter(items.columns["image"]), "")
+    such = f", such as {shown(first, MOST_SHOWN)!r}" if first else ""
+    hint = f"a key looks like {shown(key, MOST_SHOWN)}"
+    if first.isdigit() and stem(key).startswith("0"):
+        hint += "; a table that is read as numbers loses the zeros in front (pandas: dtype=str)"
+    return SourceError(items.name, f"no row names an image of the source{such}", hint)
+
+
+def _column_of_files(recipe: Recipe) -> str:
+    rules = recipe.rules
+    return rules.target_image.column if rules.target_image else rules.masks.pattern.column
+
+
+def _samples(items: GivenItems, found: Ints) -> dict[str, list[int]]:
+    """Return sample → its rows, in order; a sample whose files are not all there is a fault."""
+    columns, rows_of = items.columns, defaultdict[str, list[int]](list)
+    for row, sample in enumerate(columns["sample"]):
+        rows_of[sample].append(row)
+        if found[row] < 0:
+            items.refuse(row, "image", "is no image of the source, but a part of a sample")
+    by = "order" if "order" in columns else "image"
+    places = _places(columns[by]) if by == "order" else [*map(natural_order, columns[by])]
+    shared = [one for one in columns if one not in _OF_ROWS and one not in OF_FILES]
+    for rows in rows_of.values():
+        rows.sort(key=places.__getitem__)
+        if again := next((b for a, b in itertools.pairwise(rows) if places[a] == places[b]), 0):
+            items.refuse(again, by, "is twice in its sample")
+        for title in shared:
+            cells = columns[title].take(np.array(rows))
+            odd = next((i for i, cell in enumerate(cells) if cell != cells[0]), 0)
+            if odd:
+                items.refuse(rows[odd], title, f"is not that of row {rows[0] + 1:,}, of its sample")
+    return dict(rows_of)
+
+
+def _places(order: Texts) -> list[Any]:
+    """Return what to sort by: numbers, or texts in natural order."""
+    try:
+        return [*map(float, order)]
+    except ValueError:
+        return [*map(natural_order, order)]
+
+
+class _Finder:
+    """Finds the files that the cells of a table mean.
+
+    A cell is a key of the source, or an end of one as in every table; or a path of a file below the
+    source, absolute or from the folder of the table.
+    """
+
+    def __init__(self, recipe: Recipe, keys: Texts, items: GivenItems) -> None:
+        self._keys, self._items, self._index = keys, items, KeyIndex(keys)
+        self._whole = Lookup(keys)
+        source, table = recipe.source, Path(recipe.items)
+        is_folder = not is_url(source) and Path(source).is_dir()
+        both = (os.path.abspath(source), os.path.realpath(source))  # noqa: PTH100
+        self._roots = [*dict.fromkeys(both)] if is_folder else []
+        own = Path() if items.name != recipe.items else table.parent
+        self._folder = os.path.abspath(own) if is_folder else _ARCHIVE  # noqa: PTH100
+
+    def images(self) -> Ints:
+        """Return the position of the image of each row, or −1; two rows of one are a fault."""
+        cells, items = self._items.columns["image"], self._items
+        for row in np.flatnonzero(booleans(pc.equal(cells.array, ""))).tolist():
+            items.refuse(row, "image", "names no image")
+        found = self._find(cells, np.arange(len(cells)), "image")
+        rows = np.flatnonzero(found >= 0)
+        if np.bincount(found[rows], minlength=1).max() > 1:
+            _, firsts, codes = np.unique(found[rows], return_index=True, return_inverse=True)
+            for at in np.flatnonzero(firsts[codes] != np.arange(len(rows))).tolist():
+                first = int(rows[firsts[codes[at]]])
+                items.refuse(int(rows[at]), "image", f"is in row {first + 1:,} too")
+        return found
+
+    def files(self, title: str, images: Ints) -> _Files:
+        """Return the files that each cell names: a path, or a list of paths.
+
+        `images` are the images of all rows, which are no files of others.
+        """
+        items, rows, paths = self._items, list[int](), list[str]()
+        if title not in items.columns:
+            what = f"has no column {title!r}: its columns are {some_of([*items.columns], 8)}"
+            raise SourceError(items.name, what)
+        for row, cell in enumerate(items.columns[title]):
+            several = cell_list(cell) if cell.startswith("[") else [cell] if cell else []
+            several = ["" if one is None else str(one) for one in several]
+            paths += several
+            rows += [row] * len(several)
+        found = self._find(Texts.of(paths), np.array(rows, np.int64), title)
+        of_row, known = defaultdict[int, list[int]](list), {*images.tolist()}
+        for row, path, at in zip(rows, paths, found.tolist(), strict=True):
+            of_row[row].append(at)
+            if at < 0 or at in known:
+                what = "is no image of the source" if at < 0 else "is the image of a row"
+                items.refuse(row, title, what, path)
+        return dict(of_row)
+
+    def _find(self, cells: Texts, rows: Ints, title: str) -> Ints:
+        found, _ = self._whole.positions(cells)
+        left = np.flatnonzero(found < 0)
+        if not len(left):
+            return found
+        lost = cells.where(found < 0)
+        paths = self._relative(lost, rows[left], title)
+        if paths is not lost:
+            found[left], _ = self._whole.positions(paths)
+        is_left = found[left] < 0
+        left, paths = left[is_left], paths.where(is_left)
+        origin = Origin(self._below(self._folder) or "")
+        whole = [origin] if (found >= 0).any() else []
+        try:
+            origins = Coded.constant(origin, len(paths))
+            found[left] = self._index.find_all(paths, self._items.name, origins, fitting=whole)
+        except AmbiguousIdError:
+            several = [(row, self._index.find(path)) for row, path in zip(left, paths, strict=True)]
+            for row, at in several:
+                if len(at) > 1:
+                    fits = f"fits {self._keys[at[0]]} and {self._keys[at[1]]}"
+                    self._items.refuse(int(rows[row]), title, fits, cells[int(row)])
+            if not self._items.faults:
+                raise
+        return found
+
+    def _relative(self, cells: Texts, rows: Ints, title: str) -> Texts:
+        """Return paths as keys of the source; a path that leads out of it is a fault."""
+        folder = os.path.relpath(self._roots[0], self._folder) if self._roots else ".."
+        for start in [*self._roots, *([folder] if folder[:1] not in "./" else [])]:
+            prefix = f"{start}/"  # most tables have one, so they need no loop
+            is_below = pc.starts_with(cells.array, prefix)
+            if pc.any(is_below).as_py():
+                shorter = pc.utf8_slice_codeunits(cells.array, len(prefix))
+                cells = Texts(pc.if_else(is_below, shorter, cells.array))
+        odd = np.flatnonzero(booleans(pc.match_substring_regex(cells.array, _ODD)))
+        keys = list[str]()
+        for at in odd.tolist():
+            path = cells[at].replace("\\", "/")
+            key: str | None = posixpath.normpath(path)
+            if path.startswith(("/", "../")) or "/../" in path:
+                key = self._below(posixpath.normpath(posixpath.join(self._folder, path)))
+            if key is None or _DRIVE.match(path):
+                self._items.refuse(int(rows[at]), title, "leads out of the source", cells[at])
+            keys.append(key or "")
+        return cells.replaced(odd, Texts.of(keys)) if len(odd) else cells
+
+    def _below(self, path: str) -> str | None:
+        """Return the path from the source to an absolute path; None if it is not below it."""
+        roots = self._roots or [_ARCHIVE]
+        root = next((one for one in roots if f"{path}/".startswith(f"{one}/")), None)
+        return None if root is None else path[len(root) + 1 :]

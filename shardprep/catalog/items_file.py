@@ -1,0 +1,418 @@
+"""A table of items as it is given, a file or a value of Python, with our names for its columns.
+
+A column whose name has a meaning, such as `label` or `boxes`, is the value of an option of the
+recipe that is still open (`options_stated`). No other rule reads the table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+
+from shardprep.catalog.arrays.array_file import reading
+from shardprep.catalog.labels import LABEL_COLUMNS
+from shardprep.catalog.names import given_split, natural_order
+from shardprep.catalog.selection import MOST_SHOWN
+from shardprep.catalog.tables.metadata_files import check_text, read_table
+from shardprep.catalog.tables.row_matching import is_of_splits
+from shardprep.catalog.tables.table import parse_table
+from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown, some_of
+from shardprep.recipe.object_rules import PATHS
+from shardprep.recipe.options import BUILD_DEFAULTS
+from shardprep.recipe.recipe import Recipe, make_recipe
+from shardprep.source.string_column import Texts, booleans, release
+from shardprep.storage.atomic_file import write_durably
+from shardprep.storage.cache import cache_root, make_cache
+from shardprep.storage.text_file import decoded
+
+_CACHE = "items"
+"""Folder of the cache for tables that are values of Python."""
+_IMAGE = (
+    "image_path", "filepath", "file_path", "path", "image/filename", "filename", "file_name",
+    "image_name", "image_id", "img", "file", "key", "id",
+)  # fmt: skip
+"""Other names of the column `image`, the clearest first."""
+_TARGET = "target/"
+_TARGETS: dict[str, dict[str, str]] = {
+    "label": {}, "labels": {"target": "multilabel"}, "text": {"target": "text"},
+    "texts": {"target": "texts"},
+}  # fmt: skip
+"""Column of a target → the options that it needs besides its name."""
+OF_FILES = {"mask": "masks", "target_image": "target_image"}
+"""Column of paths of other files of an image → its option."""
+_OF_OBJECTS = {"segmentation": "masks", "keypoints": "points"}
+"""Column beside `boxes` → its option, which takes the value of `--boxes`."""
+_BESIDE = ("box_labels", *_OF_OBJECTS, "iscrowd")
+_CORNERS = "[xmin, ymin, xmax, ymax]"
+_POINTS = "points"
+_OTHERS = ("split", "group", "boxes", "box_labels", "box_format", "iscrowd", "sample", "order")
+_ROLES = ("image", *_TARGETS, *OF_FILES, *_OF_OBJECTS, _POINTS, *_OTHERS)
+_TEXTS = ("labels", "texts", "box_labels")
+_LISTS = (*_TEXTS, *OF_FILES, *_OF_OBJECTS, _POINTS, "boxes", "iscrowd")
+"""Columns whose lists are JSON; other lists of numbers are vectors."""
+_SINGLE = ("image", "label", "text", "split", "group", "sample", "order", "box_format")
+"""Columns with one value in a row."""
+_FOLDS = ("fold", "folds", "kfold")
+_FORMS = ("xyxy", "xywh", "center", "yxyx")
+_JSON = (".json", ".jsonl", ".ndjson")
+_NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
+_NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
+_FEW = 5
+
+
+@dataclass(frozen=True)
+class GivenItems:
+    """The rows of a table of items, and what is wrong with them."""
+
+    name: str
+    columns: dict[str, Texts]
+    targets: Sequence[str] = ()
+    points: Sequence[str] = ()
+    """Columns of x and y of each point in turn."""
+    notes: Sequence[str] = ()
+    faults: dict[int, str] = field(default_factory=dict)
+    """Row → its first fault."""
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def refuse(self, row: int, title: str, what: str, cell: str | None = None) -> None:
+        cell = shown(self.columns[title][row] if cell is None else cell, MOST_SHOWN)
+        self.faults.setdefault(row, f"row {row + 1:,}: {title} {cell!r} {what}")
+
+    def check(self, hint: str) -> None:
+        """Raise a SourceError that names the first rows with a fault."""
+        if self.faults:
+            rows = [self.faults[row] for row in sorted(self.faults)]
+            more = f"; and {len(rows) - _FEW:,} more rows" if len(rows) > _FEW else ""
+            raise SourceError(self.name, "; ".join(rows[:_FEW]) + more, hint)
+
+
+def kept(items: Any, *, as_text: bool = False) -> str:
+    """Return the path of a table; a data frame or a list of dicts is written into the cache.
+
+    The name of the file is the hash of its rows, so the same rows continue an interrupted build.
+    `as_text` writes a CSV, or JSON lines, instead of a Parquet.
+    """
+    if isinstance(items, str | os.PathLike):
+        return os.fspath(items)
+    try:
+        table = pa.table(items) if not isinstance(items, list) else None
+    except (pa.ArrowException, TypeError, ValueError):  # a column of paths, or of several types
+        table = None
+    stream, suffix = io.BytesIO(), "jsonl"
+    if table is None:
+        rows = items if isinstance(items, list) else _records(items)
+        lines = (json.dumps(row, default=_plain) for row in rows)
+        stream.write("\n".join(lines).encode())
+    else:
+        suffix = "csv" if as_text else "parquet"
+        (arrow_csv.write_csv if as_text else pq.write_table)(table, stream)
+    data = stream.getvalue()
+    path = make_cache(cache_root() / _CACHE) / f"{hashlib.sha256(data).hexdigest()}.{suffix}"
+    write_durably(path, data)
+    return str(path)
+
+
+def _records(items: Any) -> list[Any]:
+    if isinstance(items, Mapping):
+        columns = [list(column) for column in items.values()]
+        return [dict(zip(items, row, strict=True)) for row in zip(*columns, strict=True)]
+    if hasattr(items, "to_dict"):
+        return list(items.to_dict("records"))
+    what = f"a value of the type {type(items).__name__} is not a table"
+    raise RecipeError(OptionName("items"), what, "give a data frame, a list of dicts or a file")
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def source_of(file: str) -> str:
+    """Return the folder of the images in a table whose paths are absolute, or else of the table."""
+    recipe = make_recipe({"source": ".", "items": file}, "")
+    items = _named(_read(recipe), recipe)
+    images = items.columns["image"]
+    if not (len(images) and images[0].startswith("/")):
+        return "." if items.name != file else os.path.dirname(file) or "."  # noqa: PTH120
+    folder = os.path.commonpath([*images.folders.counts()])
+    if folder == "/":
+        what = "the images have no common folder"
+        raise RecipeError(OptionName("items"), what, "name the folder of all: SOURCE")
+    return folder
+
+
+def read_items(recipe: Recipe) -> GivenItems:
+    """Return the table of `--items`, with columns of x and y for its points.
+
+    `faults` has the rows with a cell that is not what its column means.
+    """
+    items = _named(_read(recipe), recipe)
+    _check_single(items, recipe)
+    if "boxes" in items.columns:
+        _check_boxes(items)
+    return _with_points(items)
+
+
+def _check_single(items: GivenItems, recipe: Recipe) -> None:
+    for title in filter(items.columns.__contains__, _SINGLE):
+        is_list = pc.match_substring_regex(items.columns[title].array, r"^[\[{]")
+        for row in np.flatnonzero(booleans(is_list)).tolist():
+            hint = ": call the column labels" if title == "label" else ""
+            items.refuse(row, title, f"is no single value{hint}")
+    if "sample" in items.columns:
+        for row in np.flatnonzero(items.columns["sample"].coded().fit("".__eq__)).tolist():
+            items.refuse(row, "sample", "is empty")
+    if "split" in items.columns and not recipe.split:
+        cells = items.columns["split"].coded()
+        for row in np.flatnonzero(cells.fit(_is_no_split)).tolist():
+            flag = OptionName("split", f"column:split:{cells[row]}=train,…")
+            items.refuse(row, "split", f"is not train, validation or test; {flag} says what it is")
+
+
+def _is_no_split(cell: str) -> bool:
+    return cell != "" and given_split([cell]) is None
+
+
+def _check_boxes(items: GivenItems) -> None:
+    beside = [one for one in _BESIDE if one in items.columns]
+    for row, cell in enumerate(items.columns["boxes"]):
+        boxes = cell_list(cell)
+        try:
+            corners = np.array(boxes, np.float64)
+        except (TypeError, ValueError):
+            corners = np.empty(0)
+        if boxes and (corners.shape != (len(boxes), 4) or not np.isfinite(corners).all()):
+            items.refuse(row, "boxes", f"is no list of {_CORNERS}")
+            continue
+        for title in beside:
+            if len(cell_list(items.columns[title][row])) != len(boxes):
+                items.refuse(row, title, f"is no list for {counted(len(boxes), 'box')}")
+
+
+def cell_list(cell: str) -> Any:
+    """Return the JSON list in a cell, [] if it is empty, or (None,) if it has no list."""
+    try:
+        found = json.loads(cell or "[]")
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, list) else (None,)
+
+
+def _read(recipe: Recipe) -> GivenItems:
+    file = Path(recipe.items)
+    name = "items" if file.is_relative_to(cache_root() / _CACHE) else recipe.items
+    suffix = file.suffix.lower()
+    if not file.is_file():
+        what = "is no file on this machine"
+        raise SourceError(OptionName("items", recipe.items), what, "name a CSV, Parquet or JSON")
+    if suffix == ".parquet":
+        with reading(name):
+            table = pq.ParquetFile(file).read(use_threads=False)
+        if twice := {one for one in table.column_names if table.column_names.count(one) > 1}:
+            raise SourceError(name, f"has two columns {twice.pop()!r}", "rename or drop one")
+        items = GivenItems(name, _of_arrow(table))
+        del table
+        release()
+        return items
+    data = read_table(recipe.items, recipe.max_member_size)
+    check_text(data, name)
+    if suffix in _JSON:
+        return GivenItems(name, _of_objects(_json_objects(data, name)))
+    table = parse_table(data, name, has_header=recipe.header, null=recipe.null)
+    table.check_quotes(*table.header)
+    return GivenItems(name, {title: table.cells(i) for i, title in enumerate(table.header)})
+
+
+def _json_objects(data: bytes, name: str) -> list[Mapping[str, Any]]:
+    text = decoded(data)
+    lines = [text] if text.lstrip().startswith("[") else filter(str.strip, text.splitlines())
+    try:
+        rows = [json.loads(line) for line in lines]
+    except (ValueError, RecursionError) as error:
+        what = f"is neither JSON lines nor a list of JSON objects ({error})"
+        raise SourceError(name, what, "write an object for each image") from None
+    rows = rows[0] if rows and isinstance(rows[0], list) else rows
+    if wrong := next((i for i, row in enumerate(rows, 1) if not isinstance(row, dict)), 0):
+        raise SourceError(name, f"row {wrong:,} is no object", "write an object for each image")
+    return rows
+
+
+def _of_objects(rows: Sequence[Mapping[str, Any]]) -> dict[str, Texts]:
+    titles = dict.fromkeys(title for row in rows for title in row)
+    return {one: Texts.of(_text(row.get(one), one.lower()) for row in rows) for one in titles}
+
+
+def _of_arrow(table: Any) -> dict[str, Texts]:
+    """Return the columns of a table as texts, except bytes and the unnamed index of pandas."""
+    found = dict[str, Texts]()
+    for title, column in zip(table.column_names, table.columns, strict=True):
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+            column = column.cast(kind)  # noqa: PLW2901
+        if title.startswith("__index_level_") or pa.types.is_binary(kind):
+            continue
+        if pa.types.is_nested(kind):
+            found[title] = Texts.of(_text(one, title.lower()) for one in column.to_pylist())
+            continue
+        texts = column.cast(pa.large_string())
+        if pa.types.is_floating(kind):  # as Python and a CSV of pandas write them
+            is_whole = pc.match_substring_regex(texts, r"^-?\d+$")
+            zero, nothing = pa.array([".0", ""], pa.large_string())
+            longer = pc.binary_join_element_wise(texts, zero, nothing)
+            texts = pc.if_else(is_whole, longer, texts)
+            texts = pc.if_else(pc.is_nan(column), "", texts)
+        found[title] = Texts(texts.fill_null("").combine_chunks())
+    return found
+
+
+def _text(value: Any, title: str) -> str:
+    """Return a value as a table has it: lists of numbers as numbers, other lists as JSON."""
+    if value is None or value != value:  # noqa: PLR0124 - NaN
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, list | dict):
+        return str(value)
+    if title in _TEXTS and isinstance(value, list):
+        return json.dumps([str(one) for one in value])
+    is_vector = title not in (*_LISTS, *_SINGLE) and all(
+        isinstance(one, int | float) for one in value
+    )
+    return " ".join(map(str, value)) if is_vector else json.dumps(value, default=str)
+
+
+def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
+    """Return the items with our names for the columns that have a meaning."""
+    roles = _roles(items, recipe)
+    new = {title: role for role, title in roles.items()}
+    names = [new.get(title, title).removeprefix(_TARGET) for title in items.columns]
+    if twice := next((one for one in names if names.count(one) > 1), ""):
+        raise SourceError(items.name, f"has two columns for {twice!r}", "rename or drop one")
+    said = [
+        f"column {title!r} of {items.name} is the {role}"
+        for role, title in roles.items()
+        if title.lower() != role
+    ]
+    columns = dict(zip(names, items.columns.values(), strict=True))
+    targets = [one.removeprefix(_TARGET) for one in items.columns if one.startswith(_TARGET)]
+    return replace(items, columns=columns, targets=targets, notes=said + _folds(columns, recipe))
+
+
+def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
+    """Return our name of each column with a meaning, and its title in the table."""
+    titles = {title.lower(): title for title in reversed(items.columns)}
+    roles = {role: titles[role] for role in _ROLES if role in titles}
+    if "image" not in roles:
+        if not (known := [one for one in _IMAGE if one in titles]):
+            what = f"has no column of images: its columns are {some_of([*items.columns], 8)}"
+            raise SourceError(items.name, what, "call the column of their paths image")
+        roles["image"] = titles[known[0]]
+    has_target = any(one in _TARGETS or one.startswith(_TARGET) for one in titles)
+    if not has_target and recipe.labels == BUILD_DEFAULTS["labels"]:
+        usual = [titles[one] for one in LABEL_COLUMNS if one in titles]
+        if len(usual) > 1:
+            what = f"columns {usual[0]!r} and {usual[1]!r} may both be the label"
+            hint = f"call one of them label, or give {OptionName('labels', f'column:{usual[0]}')}"
+            raise SourceError(items.name, what, hint)
+        for title in usual:
+            is_list = next(iter(items.columns[title]), "").startswith("[")
+            roles["labels" if is_list else "label"] = title
+    if "split" not in roles and not recipe.split:
+        for title in filter(is_of_splits, items.columns):
+            if all(given_split([cell]) for cell in items.columns[title].coded().counts()):
+                roles["split"] = title
+    return roles
+
+
+def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
+    """Return how a column of folds makes splits, if the table has one and no splits."""
+    title = next((one for one in columns if one.lower() in _FOLDS), "")
+    if not title or "split" in columns or recipe.split:
+        return []
+    first, *rest = sorted(columns[title].coded().counts(), key=natural_order)
+    places = ",".join([f"{first}=validation", *(f"{one}=train" for one in rest)])
+    return [f"{OptionName('split', f'column:{title}:{places}')} makes splits of its folds"]
+
+
+def _with_points(items: GivenItems) -> GivenItems:
+    """Return the items with columns of x and y for each of the `points`, instead of lists."""
+    if _POINTS not in items.columns:
+        return items
+    rows = list[list[Any]]()
+    for row, cell in enumerate(items.columns[_POINTS]):
+        try:
+            points = [
+                tuple(map(float, one)) if one else ("", "") for one in json.loads(cell or "[]")
+            ]
+            rows.append(points)
+            if {*map(len, points)} - {2}:
+                raise ValueError
+        except (ValueError, TypeError):
+            rows[row:] = [[]]
+            items.refuse(row, _POINTS, "is no list of [x, y]")
+    number = max(map(len, rows), default=0)
+    columns = {title: cells for title, cells in items.columns.items() if title != _POINTS}
+    for i, axis in itertools.product(range(number), (0, 1)):
+        cells = (str(one[i][axis]) if i < len(one) else "" for one in rows)
+        columns[f"{i} {'xy'[axis]}"] = Texts.of(cells)
+    titles = [f"{i} {axis}" for i in range(number) for axis in "xy"]
+    return replace(items, columns=columns, points=titles)
+
+
+def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
+    """Return the options that the columns state, and that the recipe leaves open."""
+    columns, stated = items.columns, dict[str, Any]()
+    targets = [one for one in _TARGETS if one in columns]
+    targets += [",".join(items.targets)] if items.targets else []
+    if len(targets) > 1 and recipe.labels == BUILD_DEFAULTS["labels"]:
+        what = f"has several targets: {' and '.join(targets)}"
+        hint = f"drop one, or choose one with {OptionName('labels', f'column:{targets[0]}')}"
+        raise SourceError(items.name, what, hint)
+    stated["labels"] = f"column:{targets[0]}" if targets else "none"
+    if targets and recipe.labels == BUILD_DEFAULTS["labels"]:
+        if cells := columns.get(targets[0]) if items.targets else None:
+            stated |= {"target": "vector"} if _are(_NUMBERS, cells) else {}
+            stated |= {"target": "regression"} if _are(_NUMBER, cells) else {}
+        stated |= _TARGETS.get(targets[0], {})
+    if "split" in columns:
+        stated["split"] = "column:split"
+    if "group" in columns:
+        stated["group"] = "group"
+    if "boxes" in columns:
+        boxes = f"column:{_form(items)}(boxes)"
+        boxes += ":box_labels" if "box_labels" in columns else ""
+        of_objects = {option: boxes for name, option in _OF_OBJECTS.items() if name in columns}
+        stated |= {"boxes": boxes, **of_objects}
+    if items.points:
+        stated["points"] = f"column:{','.join(items.points)}"
+    stated |= {option: f"{PATHS}{name}" for name, option in OF_FILES.items() if name in columns}
+    return {k: one for k, one in stated.items() if getattr(recipe, k) == BUILD_DEFAULTS[k]}
+
+
+def _are(pattern: str, cells: Texts) -> bool:
+    """Return whether all cells fit a regular expression, or are empty."""
+    fit = pc.match_substring_regex(cells.array, rf"^({pattern})?$")
+    return bool(pc.all(fit).as_py())
+
+
+def _form(items: GivenItems) -> str:
+    stated = items.columns.get("box_format", Texts.of([])).coded().counts()
+    if len(stated) > 1 or not stated.keys() <= {*_FORMS}:
+        what = f"has boxes of the formats {some_of([*stated])}"
+        raise SourceError(items.name, what, f"give all rows one of {', '.join(_FORMS)}")
+    return next(iter(stated), _FORMS[0])

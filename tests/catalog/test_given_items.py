@@ -1,0 +1,412 @@
+"""Items that a user gives as a table: each row is stored, or is an error that names it."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+import shardprep
+from shardprep.api.builds import Plan
+from shardprep.errors import ShardprepError, SourceError
+from tests.support.builders import encoded, jpeg, write, write_folder, zip_bytes
+from tests.writer.records import records
+
+PHOTOS = {f"{'ab'[i % 2]}/{i}.jpg": jpeg(seed=i) for i in range(6)}
+Rows = list[dict[str, Any]]
+
+
+def planned(items: Any, members: Mapping[str, bytes] = PHOTOS, **options: Any) -> Plan:
+    """Return the plan of a build of a folder, in the current folder, with items."""
+    if not Path("set").exists():
+        write_folder(Path("set"), members)
+    return shardprep.build("set", items=items, dry_run=True, **options)
+
+
+def items_of(found: Plan) -> dict[str, Any]:
+    return {item.key: item for shard in found.plan.shards for item in shard.items}
+
+
+def labels_of(found: Plan) -> dict[str, str]:
+    names = found.plan.schema.labels
+    return {key: names[item.label] for key, item in items_of(found).items()}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+ROWS: Rows = [{"image": f"{i}.jpg", "label": "xy"[i % 2], "split": "train"} for i in range(4)]
+WANTED = {f"{'ab'[i % 2]}/{i}.jpg": "xy"[i % 2] for i in range(4)}
+
+
+def _csv(rows: Rows) -> str:
+    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+    return str(write(Path("items.csv"), "\n".join(lines).encode()))
+
+
+def _lines(rows: Rows) -> str:
+    return str(write(Path("items.jsonl"), "\n".join(map(json.dumps, rows)).encode()))
+
+
+def _parquet(rows: Rows) -> str:
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist(rows), "items.parquet")
+    return "items.parquet"
+
+
+def _pandas(rows: Rows) -> Any:
+    return pytest.importorskip("pandas").DataFrame(rows)
+
+
+def _polars(rows: Rows) -> Any:
+    return pytest.importorskip("polars").DataFrame(rows)
+
+
+def _duckdb(rows: Rows) -> Any:
+    return pytest.importorskip("duckdb").from_arrow(pa.Table.from_pylist(rows))
+
+
+def _columns(rows: Rows) -> dict[str, Any]:
+    return {title: [row[title] for row in rows] for title in rows[0]}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [list, pa.Table.from_pylist, _pandas, _polars, _duckdb, _columns, _csv, _lines, _parquet],
+)
+def test_items_are_a_frame_a_list_of_rows_or_a_file(form: Callable[[Rows], Any]) -> None:
+    found = planned(form(ROWS))
+    assert labels_of(found) == WANTED
+    assert found.skipped == {"not in the table of items": 2}
+
+
+@pytest.mark.parametrize("kind", ["absolute", "Path", "of the table", "key", "windows", "stem"])
+def test_a_path_is_absolute_or_of_the_table_or_a_key(kind: str) -> None:
+    paths: dict[str, Callable[[str], Any]] = {
+        "absolute": lambda key: str(Path("set").resolve() / key),
+        "Path": lambda key: Path("set").resolve() / key,
+        "of the table": lambda key: f"../set/{key}",
+        "key": str,
+        "windows": lambda key: key.replace("/", "\\"),
+        "stem": lambda key: key.removesuffix(".jpg"),
+    }
+    path = paths[kind]
+    rows = [{"path": path(key), "label": label} for key, label in WANTED.items()]
+    Path("tables").mkdir()
+    given: Any = rows
+    if kind == "of the table":
+        given = str(Path(_lines(rows)).rename("tables/items.jsonl"))
+    assert labels_of(planned(given)) == WANTED
+
+
+def test_without_a_source_the_images_are_below_the_folder_of_all_paths() -> None:
+    write_folder(Path("set"), PHOTOS | {"c/9.jpg": jpeg()})
+    rows = [
+        {"image": str(Path("set").resolve() / key), "label": one} for key, one in WANTED.items()
+    ]
+    assert labels_of(shardprep.build(items=rows, dry_run=True)) == WANTED
+    write(Path("set/items.csv"), b"image,label\n0.jpg,x\n1.jpg,y\n")
+    assert labels_of(shardprep.build(items="set/items.csv", dry_run=True)) == {
+        "a/0.jpg": "x", "b/1.jpg": "y",
+    }  # fmt: skip
+
+
+def test_an_archive_has_the_images() -> None:
+    inner = zip_bytes(PHOTOS)
+    write(Path("set.zip"), zip_bytes({"inner.zip": inner}))
+    found = shardprep.build("set.zip", items=ROWS, dry_run=True)
+    assert labels_of(found) == {f"inner.zip/{key}": one for key, one in WANTED.items()}
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "wanted"),
+    [
+        ("labels", [["x, 1", "y"], [], ["y"]], [("x, 1", "y"), (), ("y",)]),
+        ("text", ["a b", "c", "7"], ["a b", "c", "7"]),
+        ("target/age", [1.5, 2, 3], [1.5, 2.0, 3.0]),
+        ("target/sex", ["f", "m", "f"], ["f", "m", "f"]),
+        ("label", [3, 1, 3], ["3", "1", "3"]),
+    ],
+)
+def test_a_column_of_targets_has_its_meaning(
+    column: str, values: list[Any], wanted: list[Any]
+) -> None:
+    rows = [{"image": f"{i}.jpg", column: value} for i, value in enumerate(values)]
+    found = planned(rows)
+    names, targets = found.plan.schema.labels, [one.target for one in items_of(found).values()]
+    read = [
+        tuple(names[i] for i in one) if isinstance(one, tuple)
+        else names[one] if isinstance(one, int) else one
+        for one in targets
+    ]  # fmt: skip
+    order = sorted(range(3), key=lambda i: list(PHOTOS).index(f"{'ab'[i % 2]}/{i}.jpg"))
+    by_key = dict(zip(items_of(found), read, strict=True))
+    assert [by_key[f"{'ab'[i % 2]}/{i}.jpg"] for i in order] == [wanted[i] for i in order]
+
+
+def test_several_targets_and_vectors_are_named() -> None:
+    rows = [
+        {"image": f"{i}.jpg", "target/age": 20.5 + i, "target/sex": "fm"[i % 2]} for i in range(4)
+    ]
+    schema = planned(rows).plan.schema
+    assert schema.features["targets"].labels == ("age",)
+    assert schema.features["label/sex"].labels == ("f", "m")
+    rows = [{"image": f"{i}.jpg", "target/place": [i, 0.5]} for i in range(4)]
+    assert planned(rows).plan.schema.features["targets"].labels == ("place[0]", "place[1]")
+
+
+def test_splits_and_groups_are_those_of_the_table_unless_a_flag_divides() -> None:
+    rows = [
+        one | {"split": "val" if i < 2 else "test", "group": f"g{i // 2}"}
+        for i, one in enumerate(ROWS)
+    ]
+    splits = {key: item.split for key, item in items_of(planned(rows)).items()}
+    assert splits == {
+        "a/0.jpg": "validation",
+        "b/1.jpg": "validation",
+        "a/2.jpg": "test",
+        "b/3.jpg": "test",
+    }
+    divided = items_of(planned(rows, split="validation=0.5"))
+    assert {divided["a/0.jpg"].split, divided["a/2.jpg"].split} == {"train", "validation"}
+    assert divided["a/0.jpg"].split == divided["b/1.jpg"].split
+
+
+def test_boxes_with_classes_crowds_outlines_and_keypoints_are_stored() -> None:
+    ring = [8.0, 8.0, 40.0, 8.0, 40.0, 30.0]
+    row = {
+        "image": "0.jpg", "boxes": [[8, 8, 40, 30], [1, 2, 9, 9]], "box_labels": ["cat", "dog"],
+        "iscrowd": [0, 1], "segmentation": [[ring], [[1, 2, 9, 2, 9, 9]]],
+        "keypoints": [[8, 9, 2, 0, 0, 0], [1, 2, 1, 3, 4, 2]],
+    }  # fmt: skip
+    found = planned([row, {"image": "1.jpg", "boxes": [], "box_labels": []}])
+    one, none = (items_of(found)[key].annotation for key in ("a/0.jpg", "b/1.jpg"))
+    assert one is not None
+    assert none is not None
+    assert one.boxes.tolist() == [[8, 8, 40, 30], [1, 2, 9, 9]]
+    assert found.plan.annotations is not None
+    assert [found.plan.annotations.names[label] for label in one.labels] == ["cat", "dog"]
+    assert (one.crowds, len(one.outlines), len(none.boxes)) == ((False, True), 2, 0)
+    assert one.keypoints is not None
+    assert one.keypoints[1].tolist() == [[1, 2, 1], [3, 4, 2]]
+
+
+@pytest.mark.parametrize(
+    ("form", "box"),
+    [
+        ("xyxy", [8, 6, 40, 30]),
+        ("xywh", [8, 6, 32, 24]),
+        ("center", [24, 18, 32, 24]),
+        ("yxyx", [6, 8, 30, 40]),
+    ],
+)
+def test_boxes_have_the_stated_form(form: str, box: list[int]) -> None:
+    rows = [{"image": "0.jpg", "boxes": [box], "box_format": form}]
+    (item,) = items_of(planned(rows)).values()
+    assert item.annotation is not None
+    assert [*item.annotation.boxes[0]] in ([8, 6, 40, 30], [float(one) for one in (8, 6, 40, 30)])
+
+
+def test_masks_target_images_and_points_belong_to_their_rows() -> None:
+    members = PHOTOS | {f"m/x{i}.png": _mask() for i in (0, 1)}
+    rows = [{"image": f"{i}.jpg", "mask": f"m/x{1 - i}.png"} for i in (0, 1)]
+    found = items_of(planned(rows, members))
+    assert [one.key for one in found["a/0.jpg"].companions] == ["m/x1.png"]
+    rows = [{"image": f"{i}.jpg", "target_image": f"{i + 2}.jpg"} for i in (0, 1)]
+    found = items_of(planned(rows))
+    assert [one.key for one in found["b/1.jpg"].companions] == ["b/3.jpg"]
+    pointed: Rows = [{"image": f"{i}.jpg", "points": [[1, 2 + i], None]} for i in (0, 1)]
+    points = items_of(planned(pointed))["b/1.jpg"].annotation
+    assert points is not None
+    assert points.points is not None
+    assert points.points.tolist() == [[1, 3, 2], [0, 0, 0]]
+
+
+def _mask() -> bytes:
+    return encoded(Image.fromarray(np.eye(48, 64, dtype=np.uint8)), "PNG")
+
+
+def test_rows_of_a_sample_are_a_stack_in_their_order() -> None:
+    rows = [
+        {"image": f"{i}.jpg", "sample": f"s{i // 3}", "order": -i, "label": i // 3}
+        for i in range(6)
+    ]
+    found = planned(rows)
+    stacks = {
+        key: [one.key for one in item.extent.members] for key, item in items_of(found).items()
+    }
+    assert stacks == {
+        "s0": ["a/2.jpg", "b/1.jpg", "a/0.jpg"],
+        "s1": ["b/5.jpg", "a/4.jpg", "b/3.jpg"],
+    }
+    assert labels_of(found) == {"s0": "0", "s1": "1"}
+    with pytest.raises(SourceError, match="row 2: label '7' is not that of row 3"):
+        planned([one | {"label": "7"} if i == 1 else one for i, one in enumerate(rows)])
+
+
+def test_other_names_of_columns_are_found_and_said() -> None:
+    rows = [
+        {"image_id": str(i), "breed": "xy"[i % 2], "subset": "test", "fold": i % 2}
+        for i in range(4)
+    ]
+    found = planned(rows)
+    assert labels_of(found) == WANTED
+    assert found.images == {"test": 4}
+    for line in (
+        "'image_id' of items is the image",
+        "'breed' of items is the label",
+        "'subset' of items is the split",
+    ):
+        assert any(line in note for note in found.plan.findings)
+    for row in rows:
+        del row["subset"]
+    (note,) = (one for one in planned(rows).plan.findings if "fold" in one)
+    assert "column:fold:0=validation,1=train" in note
+    again = planned(rows, split="column:fold:0=validation,1=train")
+    assert again.images == {"train": 2, "validation": 2}
+
+
+@pytest.mark.parametrize("form", [list, pa.Table.from_pylist, _pandas])
+def test_a_frame_of_labels_is_a_table_of_labels(form: Callable[[Rows], Any]) -> None:
+    write_folder(Path("set"), PHOTOS | {"test/9.jpg": jpeg()})
+    rows = [{"id": str(i), "label": "xy"[i % 2]} for i in range(6)]
+    found = shardprep.build("set", labels=form(rows), dry_run=True)
+    assert found.images == {"train": 6, "test": 1}
+    assert labels_of(found)["a/4.jpg"] == "x"
+
+
+def test_a_flag_wins_over_a_column() -> None:
+    rows = [one | {"other": "zw"[i // 2]} for i, one in enumerate(ROWS)]
+    assert {*labels_of(planned(rows, labels="column:other")).values()} == {"z", "w"}
+    assert {*labels_of(planned(rows, labels="folder")).values()} == {"a", "b"}
+    columns = planned(rows, columns="other").plan.columns
+    assert columns == ("other",)
+
+
+WRONG: list[tuple[Rows, str]] = [
+    ([{"image": "../secret.jpg"}], r"row 1: image '../secret.jpg' leads out of the source"),
+    ([{"image": "/etc/passwd"}], "row 1: image '/etc/passwd' leads out"),
+    ([{"image": "C:\\0.jpg"}], "row 1: image .* leads out"),
+    ([{"image": ""}, {"image": "0.jpg"}], "row 1: image '' names no image"),
+    ([{"image": "0.jpg"}, {"image": "a/0.jpg"}], "row 2: image 'a/0.jpg' is in row 1 too"),
+    ([{"image": "0.jpg", "mask": "no.png"}], "row 1: mask 'no.png' is no image of the source"),
+    ([{"image": "0.jpg", "points": "here"}], "row 1: points 'here' is no list"),
+    ([{"image": "0.jpg", "boxes": [[1, 2, 3, 4]], "box_format": "abcd"}], "formats abcd"),
+    ([{"image": "0.jpg", "boxes": [[1, 2, 3]]}], r"row 1: boxes '\[\[1, 2, 3\]\]' is no list of"),
+    ([{"image": "0.jpg", "boxes": [1, 2, 3, 4]}], "row 1: boxes .* is no list of"),
+    ([{"image": "0.jpg", "boxes": [[[1, 2, 3, 4]]]}], "row 1: boxes .* is no list of"),
+    ([{"image": "0.jpg", "boxes": [[1, 2, float("nan"), 4]]}], "row 1: boxes .* is no list of"),
+    ([{"image": "0.jpg", "boxes": "left"}], "row 1: boxes 'left' is no list of"),
+    (
+        [{"image": "0.jpg", "boxes": [[1, 2, 3, 4]], "box_labels": ["a", "b"]}],
+        r"row 1: box_labels '\[\"a\", \"b\"\]' is no list for 1 box",
+    ),
+    ([{"image": "0.jpg", "label": [1, 2]}], "row 1: label .* is no single value: call"),
+    ([{"image": "0.jpg", "label": {"a": 1}}], "row 1: label .* is no single value"),
+    ([{"image": "0.jpg", "label": None}], "finds no label for any .* fill the column"),
+    ([{"image": "0.jpg", "split": "held"}], "row 1: split 'held' is not train, validation or"),
+    ([{"image": "0.jpg", "sample": None}], "row 1: sample '' is empty"),
+    ([{"image": "0.jpg", "mask": "[broken"}], "row 1: mask '' is no image of the source"),
+    ([{"image": "0.jpg", "mask": [7]}], "row 1: mask '7' is no image of the source"),
+    ([{"image": "0.jpg", "label": 1, "text": "b"}], "several targets: label and text"),
+    ([{"image": "0.jpg", "class": 1, "breed": "b"}], "may both be the label"),
+    ([{"photo": "0.jpg"}], "has no column of images: its columns are photo"),
+    ([{"image": "9.jpg"}], "no row names an image of the source, such as '9.jpg'"),
+    ([{"image": "0.jpg", "age": 1, "target/age": 1}], "two columns for 'age'"),
+    ([], "no column of images"),
+]
+
+
+@pytest.mark.parametrize(("rows", "what"), WRONG, ids=[what for _, what in WRONG])
+def test_a_row_that_means_nothing_is_an_error_with_its_number(rows: Rows, what: str) -> None:
+    with pytest.raises(ShardprepError, match=what):
+        planned(rows)
+
+
+def test_the_flags_that_errors_advise_work() -> None:
+    two = [{"image": f"{i}.jpg", "class": "xy"[i % 2], "breed": "z"} for i in range(4)]
+    assert labels_of(planned(two, labels="column:class")) == WANTED
+    both = [{"image": f"{i}.jpg", "label": "xy"[i % 2], "text": "z"} for i in range(4)]
+    assert labels_of(planned(both, labels="column:label")) == WANTED
+    held = [{**one, "split": "held"} for one in ROWS]
+    assert planned(held, split="column:split:held=test").images == {"test": 4}
+    masks = [{"image": "0.jpg", "other": "1.jpg"}]
+    (item,) = items_of(planned(masks, target_image="paths:other")).values()
+    assert [one.key for one in item.companions] == ["b/1.jpg"]
+
+
+def test_an_archive_has_no_absolute_paths() -> None:
+    write(Path("set.zip"), zip_bytes(PHOTOS))
+    for path in (str(Path("set.zip/a/0.jpg").resolve()), "/a/0.jpg", "../a/0.jpg"):
+        with pytest.raises(SourceError, match="leads out of the source"):
+            shardprep.build("set.zip", items=[{"image": path}], dry_run=True)
+
+
+def test_five_wrong_rows_are_named_and_the_others_counted() -> None:
+    rows = [{"image": f"../{i}.jpg"} for i in range(8)] + [{"image": "0.jpg"}]
+    with pytest.raises(SourceError) as error:
+        planned(rows)
+    assert all(f"row {i}:" in str(error.value) for i in range(1, 6))
+    assert "and 3 more rows" in str(error.value)
+
+
+def test_a_name_that_several_images_have_is_an_error() -> None:
+    members = {"a/1.jpg": jpeg(), "b/1.jpg": jpeg(seed=1)}
+    with pytest.raises(SourceError, match=r"row 1: image '1.jpg' fits a/1.jpg and b/1.jpg"):
+        planned([{"image": "1.jpg"}], members)
+
+
+def test_numbers_that_lost_their_zeros_are_said() -> None:
+    with pytest.raises(SourceError, match="loses the zeros in front"):
+        planned([{"image": 1}], {"001.jpg": jpeg(), "002.jpg": jpeg(seed=1)})
+
+
+def test_rows_without_an_image_are_counted() -> None:
+    assert planned([*ROWS, {"image": "99.jpg", "label": "x"}]).num_rows_without_image == 1
+
+
+def test_a_value_that_is_no_table_is_refused() -> None:
+    with pytest.raises(ShardprepError, match="a value of the type int is not a table"):
+        planned(7)
+    with pytest.raises(ShardprepError, match="no file on this machine"):
+        planned("nothing.csv")
+
+
+@pytest.mark.parametrize("options", [{"items": "t.xlsx"}, {"labels": "csv:t.xlsx:id:label"}])
+def test_a_workbook_is_no_table(options: dict[str, str]) -> None:
+    write_folder(Path("set"), PHOTOS)
+    write(Path("t.xlsx"), zip_bytes({"xl/workbook.xml": b"<x/>"}))
+    with pytest.raises(SourceError, match="is a workbook or a zip, not a table of text; save it"):
+        shardprep.build("set", dry_run=True, **options)
+
+
+def test_a_column_of_paths_needs_items() -> None:
+    write_folder(Path("set"), PHOTOS)
+    with pytest.raises(ShardprepError, match="there are no items"):
+        shardprep.build("set", masks="paths:mask", dry_run=True)
+
+
+def test_an_interrupted_build_goes_on_with_the_same_rows() -> None:
+    write_folder(Path("set"), PHOTOS)
+    first = shardprep.build("set", items=ROWS, workers=1, size=16)
+    again = shardprep.build("set", items=[dict(row) for row in ROWS], workers=1, size=16)
+    assert again.manifest.fingerprint == first.manifest.fingerprint
+    other = [{**ROWS[0], "label": "y"}, *ROWS[1:]]
+    with pytest.raises(ShardprepError, match="already"):
+        shardprep.build("set", items=other, workers=1, size=16)
+
+
+def test_the_records_are_those_of_the_same_rules() -> None:
+    write_folder(Path("set"), PHOTOS)
+    rules = shardprep.build("set", "rules", labels="folder", workers=1, size=16)
+    rows = [{"image": key, "label": key[0]} for key in PHOTOS]
+    table = shardprep.build("set", "table", items=rows, workers=1, size=16)
+    assert records(table.path) == records(rules.path)
