@@ -26,7 +26,7 @@ from shardprep.catalog.arrays.array_file import reading
 from shardprep.catalog.labels import LABEL_COLUMNS
 from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.selection import MOST_SHOWN
-from shardprep.catalog.tables.metadata_files import read_table
+from shardprep.catalog.tables.metadata_files import check_text, read_table
 from shardprep.catalog.tables.row_matching import is_of_splits
 from shardprep.catalog.tables.table import parse_table
 from shardprep.errors import OptionName, RecipeError, SourceError, counted, shown, some_of
@@ -229,6 +229,7 @@ def _read(recipe: Recipe) -> GivenItems:
         release()
         return items
     data = read_table(recipe.items, recipe.max_member_size)
+    check_text(data, name)
     if suffix in _JSON:
         return GivenItems(name, _of_objects(_json_objects(data, name)))
     table = parse_table(data, name, has_header=recipe.header, null=recipe.null)

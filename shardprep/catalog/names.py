@@ -22,9 +22,9 @@ _SPLIT_WORDS = {
     split: re.compile(rf"({words}){_SET}", re.IGNORECASE)
     for split, words in {
         "train": "train|training|tr",
-        "validation": "val|valid|validate|validation|dev|eval|evaluation",
+        "validation": "val|valid|validate|validation|dev|eval|evaluation|(?-i:V[AD])",
         "test": "test|testing|ts|te",
-        "query": "query|queries",
+        "query": "query|queries|probes?",
         "gallery": "gallery",
         "pred": "pred|prediction",
     }.items()
@@ -35,7 +35,7 @@ UNTRAINED = frozenset(("test", "query", "gallery", "pred"))
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
 _NOISE = re.compile("sets?|data|dataset|images?|imgs?|folder|files?|lists?|name", re.IGNORECASE)
 _MAY_BE_SPLIT = re.compile(
-    "train|val|dev|test|t10k|query|queries|gallery|pred|(?-i:([tT][rse]|T[RSE])(?![a-z]))",
+    "train|val|dev|test|t10k|query|queries|probe|gallery|pred|(?-i:([tT][rse]|T[RSE]|V[AD])(?![a-z]))",
     re.IGNORECASE,
 )
 IMAGE_FOLDER = re.compile(
@@ -140,6 +140,11 @@ def split_folders(folders: Iterable[str]) -> dict[str, str]:
         kept = {name for name in own if own[name].is_whole or _is_split(name, own, below)}
         if above and len(own) == len(below) and {split.split for split in own.values()} == {above}:
             kept = {*own}  # a wrapper, or the parts of a split
+        if len(own) == 1 < len(below):  # `images_evaluation` next to `images_background`
+            own = {
+                x: y._replace(split="test") if "evaluation" in words_of(x) else y
+                for x, y in own.items()
+            }
         start = f"{parent}/" if parent else ""
         found |= {f"{start}{name}": own[name].split for name in own if name in kept - classes}
     return found

@@ -109,3 +109,29 @@ def test_two_partitions_of_the_same_files_are_asked_for(tmp_path: Path) -> None:
     assert flags == ["--root set/by_chance", "--root set/by_place"]
     others = {key: data + b"0" * key.count("by_place") for key, data in members.items()}
     assert len(catalog(tmp_path / "2", others, labels="folder").items) == 16
+
+
+@pytest.mark.parametrize("top", ["", "set/"])
+def test_a_question_shows_folders_that_may_be_the_source_alone(tmp_path: Path, top: str) -> None:
+    """They have the same classes; their images are no copies, and in one there are splits."""
+    members = pictures(f"{top}small/train") | pictures(f"{top}small/test", "t")
+    members |= pictures(f"{top}large", "x")
+    with pytest.raises(QuestionError) as error:
+        planned(tmp_path, members)
+    flags = [one.flags for one in error.value.choices]
+    assert f"--exclude '{top}large/*'" in flags
+    assert f"--exclude '{top}small/*'" in flags
+
+
+def test_a_folder_whose_name_was_read_in_another_encoding_is_left_out(tmp_path: Path) -> None:
+    other = "Du\u0308rer".encode().decode("cp437")
+    members = {f"{name}/{i}.jpg": picture("scene", "a.jpg", str(i)) for i in range(4)
+               for name in ("D\u00fcrer", other)}  # fmt: skip
+    members |= {f"Monet/{i}.jpg": picture("scene", "a.jpg", f"m{i}") for i in range(4)}
+    plan = planned(tmp_path, members)
+    assert plan.label_names == ("D\u00fcrer", "Monet")
+
+
+def test_a_picture_named_as_not_found_is_left_out(tmp_path: Path) -> None:
+    members = pictures("set") | {"set/cat/imageNotFound.gif": picture("grey", "a.gif", "x")}
+    assert "set/cat/imageNotFound.gif" not in keys(planned(tmp_path, members))

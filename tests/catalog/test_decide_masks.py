@@ -332,3 +332,70 @@ def test_half_of_the_masks_of_a_folder_may_have_no_image(tmp_path: Path) -> None
     masks = files("ids", *numbered("city/labels/{}.tif", 7))
     made = catalog(tmp_path, photos | masks)
     assert masks_of(made) == {key: [key.replace("images", "labels")] for key in photos}
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "pattern"),
+    [
+        ("photos/um_{}.jpg", "gt/um_road_{}.png", "gt/{stem:^([^_]+)_}_road_{stem:_([^_]+)$}.png"),
+        ("photos/a_sat_{}.jpg", "maps/a_mask_{}.png", "_mask_{stem:_([^_]+)$}.png"),
+        ("MT_{}/Imgs/{}.jpg", "MT_{}/Imgs/{}.png", "{stem}.png"),
+        ("train/images/{}.png", "train/Masks/images/{}_id_RGB.png", "/{stem}_id_RGB.png"),
+        ("a/{}/{}_photo/{}.bmp", "a/{}/{}_lesion/{}_lesion.bmp", "*_lesion/{stem}_lesion.bmp"),
+        ("Slide_{}/a.png", "GT_{}/a.png", "GT_{folder[6:]}/{stem}.png"),
+    ],
+)
+def test_names_of_masks_have_parts_of_the_names_of_images(
+    tmp_path: Path, image: str, mask: str, pattern: str
+) -> None:
+    names = [[one.replace("{}", str(i)) for i in range(6)] for one in (image, mask)]
+    found = outcome(
+        write_folder(tmp_path / "source", files("scene", *names[0]) | files("mask", *names[1])), {}
+    )
+    assert pattern in (found.error or " ".join(found.notes))
+
+
+def test_masks_in_folders_of_parts_of_the_body_are_proposed_as_classes(tmp_path: Path) -> None:
+    members = files("scene", *numbered("scans/{}.png"))
+    for side in ("left", "right"):
+        members |= files("mask", *numbered(f"manual/{side}Mask/{{}}.png"), like=side)
+    wanted = {"masks": "manual/{class}/{stem}.png"}
+    assert wanted in flags(tmp_path, members)
+
+
+def test_folders_of_masks_that_differ_in_an_s_are_one_set(tmp_path: Path) -> None:
+    members = dict[str, bytes]()
+    for place, own in (("train/image/{}.png", "train/mask/{}.png"),
+                       ("test/a/images/{}.png", "test/a/masks/{}.png")):  # fmt: skip
+        members |= files("scene", *numbered(place), like=place)
+        members |= files("mask", *numbered(own), like=place)
+    assert catalog(tmp_path, members).recipe.masks == "mask*/{stem}.png"
+
+
+def test_classes_of_which_one_has_a_number_are_asked_for(tmp_path: Path) -> None:
+    members = dict[str, bytes]()
+    for name in ("covid-19", "viral", "normal"):
+        members |= files("scene", *numbered(f"{name}/images/{name}{{}}.png"), like=name)
+        members |= files("mask", *numbered(f"{name}/lung masks/{name}{{}}.png"), like=name)
+    found = flags(tmp_path, members)
+    assert [one.get("labels") for one in found] == ["folder:2", None]
+
+
+def test_images_without_a_mask_may_be_background_or_left_out(tmp_path: Path) -> None:
+    members = dict[str, bytes]()
+    for name in ("trout", "shrimp"):
+        members |= files("scene", *numbered(f"{name}/{name}/{{}}.png"), like=name)
+        members |= files("mask", *numbered(f"{name}/{name} GT/{{}}.png", 3), like=name)
+    found = flags(tmp_path, members)
+    assert {one.get("unlisted") for one in found if "masks" in one} == {"background", None}
+
+
+def test_masks_in_folders_below_one_named_like_a_folder_of_images(tmp_path: Path) -> None:
+    members = dict[str, bytes]()
+    for film in ("01", "02"):
+        members |= files("scene", *numbered(f"cells/{film}/t{{}}.png"), like=film)
+        for kind, name in (("GT/SEG", "man_seg"), ("GT/TRA", "man_track"), ("ST/SEG", "man_seg")):
+            own = f"cells/{film}_{kind}/{name}{{}}.png"
+            members |= files("numbers", *numbered(own), like=film)
+    masks = [one.get("masks") for one in flags(tmp_path, members)]
+    assert "{folder}_GT/SEG/man_seg{stem[1:]}.png" in masks

@@ -231,3 +231,44 @@ def test_pictures_of_classes_in_a_folder_named_like_masks_may_be_their_targets(
     assert {one.key: [m.key for m in one.companions] for one in found.items} == {
         key: [f"part/Label/{key.split('/')[1]}.jpg"] for key in keys
     }
+
+
+@pytest.mark.parametrize(
+    ("keys", "rule"),
+    [
+        ([f"cam_{one}/{i:03}_{9 * i}.jpg" for one in "ab" for i in range(8)],
+         r"regex:(^|/)(?P<label>\d+)_\d+"),
+        ([f"cam_{one}/person_{i}.jpg" for one in "ab" for i in range(6)],
+         r"regex:(^|/)person_(?P<label>\d+)"),
+        ([f"{i * 7919:05x}-{'ab' * (i % 3)}c_{i % 2}{'LR'[i % 2]}.jpg" for i in range(12)],
+         r"regex:[-_. ](?P<label>\d+[A-Za-z]+)\.[^./]+$"),
+        ([f"AF0{i}/AF0{i}{code}{view}.jpg" for i in range(4) for code in ("AN", "HA")
+          for view in ("S", "HL", "FR")],
+         r"regex:\d(?P<label>[A-Za-z]{2})[A-Za-z]+\.[^./]+$"),
+        ([f"{top}/cam{i}/person{n:03}/{top}{i}{n}.jpg" for top in ("x", "y") for i in (1, 2)
+          for n in range(4)], "folder"),
+    ],
+)  # fmt: skip
+def test_codes_in_names_are_proposed(tmp_path: Path, keys: list[str], rule: str) -> None:
+    assert rule in asked(tmp_path, pictures(*keys))
+
+
+def test_names_that_no_other_image_has_are_not_proposed(tmp_path: Path) -> None:
+    keys = [f"cam_{one}/{8 * (one == 'b') + i:03}_0.jpg" for one in "ab" for i in range(8)]
+    assert asked(tmp_path, pictures(*keys)) == ["folder", "none"]
+
+
+def test_folders_of_kinds_are_asked_about_if_those_of_test_have_other_names(tmp_path: Path) -> None:
+    folders = ["training/GT_IMAGES", "training/INPUT_IMAGES", "validation/GT_IMAGES"]
+    folders += ["validation/INPUT_IMAGES", *(f"testing/expert_{x}_set" for x in "abc")]
+    keys = [f"{folder}/{n}{i}.jpg" for n, folder in enumerate(folders) for i in range(4)]
+    assert asked(tmp_path, pictures(*keys)) == ["folder", "none"]
+
+
+def test_probe_and_gallery_are_splits(tmp_path: Path) -> None:
+    keys = [f"set/{kind}/{kind}_{i}.jpg" for kind in ("probe", "gallery") for i in range(4)]
+    made = catalog(tmp_path, pictures(*keys))
+    assert {item.key.split("/")[1]: item.split for item in made.items} == {
+        "probe": "query",
+        "gallery": "gallery",
+    }

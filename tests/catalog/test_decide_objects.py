@@ -266,3 +266,49 @@ def test_folders_without_a_document_beside_others_are_asked_about(tmp_path: Path
     plots = images("runs/curve.png", "runs/labels.jpg")
     found = asked(tmp_path, images(*keys) | texts | plots)
     assert found.index("--exclude 'runs/*' --boxes yolo") < found.index("or --boxes yolo")
+
+
+def coco(*names: str, classes: str = "bus") -> bytes:
+    every = [
+        {"id": i, "file_name": name, "width": 64, "height": 48} for i, name in enumerate(names)
+    ]
+    objects = [
+        {"id": i, "image_id": i, "category_id": 1, "bbox": [4, 3, 9, 9]} for i in range(len(names))
+    ]
+    document = {"images": every, "annotations": objects, "categories": [{"id": 1, "name": classes}]}
+    return json.dumps(document).encode()
+
+
+def test_documents_of_the_same_images_are_read_in_groups(tmp_path: Path) -> None:
+    names = [f"{i}.jpg" for i in range(8)]
+    members = images(*(f"data/{name}" for name in names))
+    for fold in (1, 2):
+        some = names[fold:] + names[:fold]
+        members |= {f"lists/train-split{fold}.json": coco(*some[:6]),
+                    f"lists/val-split{fold}.json": coco(*some[6:])}  # fmt: skip
+    found = outcome(write_folder(tmp_path / "source", members), {})
+    group = "coco:lists/train-split1.json,lists/val-split1.json"
+    assert group in found.error + " ".join(found.notes)
+    assert "another document has too" not in found.error
+
+
+def test_boxes_and_class_folders_may_be_wanted_together(tmp_path: Path) -> None:
+    keys = [f"{name}/{name}{i}" for name in ("broken", "whole") for i in range(4)]
+    members = images(*(f"{key}.jpg" for key in keys))
+    members |= {
+        f"notes/{key[key.index('/') + 1 :]}.xml": voc(f"{key[key.index('/') + 1 :]}.jpg", "broken")
+        for key in keys
+    }
+    assert "--labels folder --boxes voc (" in asked(tmp_path, members)
+
+
+def test_tables_of_boxes_of_other_splits_may_have_more_columns(tmp_path: Path) -> None:
+    members = dict[str, bytes]()
+    for split, number in (("train", 6), ("test", 2)):
+        keys = [f"{split}/data/{split}{i}.jpg" for i in range(number)]
+        more = ",Depiction" if split == "train" else ""
+        rows = [f"{split}{i},cat,0.1,0.1,0.5,0.6{',0' if more else ''}" for i in range(number)]
+        members |= images(*keys)
+        lines = "\n".join([f"ImageID,LabelName,XMin,YMin,XMax,YMax{more}", *rows, rows[0]])
+        members[f"{split}/labels/detections.csv"] = lines.encode()
+    assert {one["boxes"] for one in stored(tmp_path, members).values()} == {"cat", "cat,cat"}

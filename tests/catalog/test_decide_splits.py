@@ -167,3 +167,25 @@ def test_lists_may_name_masks_and_missing_images(tmp_path: Path) -> None:
         "test.txt": b"5.png\n6.png\n7.png\n90.png\n91.png\n",
     }
     assert splits(planned(tmp_path, photos, masks | lists)) == {"train": 5, "test": 3}
+
+
+@pytest.mark.parametrize(
+    ("folders", "split"),
+    [(("SET-TR", "SET-VD"), "validation"), (("images_background", "images_evaluation"), "test")],
+)
+def test_further_words_of_splits_beside_others(
+    tmp_path: Path, folders: tuple[str, str], split: str
+) -> None:
+    keys = [one for x in folders for one in names(x + "/{}/{}.jpg", "cat", "dog")]
+    assert splits(planned(tmp_path, keys)) == {"train": 8, split: 8}
+
+
+def test_lists_of_several_domains_are_used_together(tmp_path: Path) -> None:
+    keys, lists = list[str](), dict[str, bytes]()
+    for domain in ("clipart", "real", "sketch"):
+        own = names(domain + "/{}/" + domain + "_{}.jpg", "cat", "dog")
+        keys += own
+        lines = [f"{name} {int('dog' in name)}" for name in own]
+        lists |= {f"{domain}_train.txt": "\n".join(lines[::2]).encode(),
+                  f"{domain}_test.txt": "\n".join(lines[1::2]).encode()}  # fmt: skip
+    assert splits(planned(tmp_path, keys, lists)) == {"train": 12, "test": 12}

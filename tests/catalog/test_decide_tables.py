@@ -1,5 +1,6 @@
 """Labels by tables: which columns `auto` uses, and when it asks."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -340,3 +341,116 @@ def test_web_addresses_are_no_labels(tmp_path: Path) -> None:
     rows = [f"{100 + i},https://example.com/{i}.jpg" for i in range(len(_NAMES))]
     found = _outcome(tmp_path, _NAMES, {"links.csv": ["id,link_text", *rows]})
     assert all("text" not in fact for fact in found.facts.values())
+
+
+def test_a_table_of_all_images_is_proposed_beside_those_of_folds(tmp_path: Path) -> None:
+    """The paths of the folds begin with ../, so that they only look like other images."""
+    rows = [f"train/{100 + i}.jpg,{['cat', 'dog'][i % 2]}" for i in range(8)]
+    folds = {"fold/train.csv": [f"../{one}" for one in rows[:6]],
+             "fold/test.csv": [f"../{one}" for one in rows[6:]], "all.csv": rows}  # fmt: skip
+    names = [f"images/{name}" for name in _NAMES]
+    tables = {name: ["path,name", *own] for name, own in folds.items()}
+    found = _outcome(tmp_path, names, tables)
+    assert "--labels csv:all.csv:path:name (" in found.error
+
+
+def test_a_column_of_splits_counts_for_images_outside_of_folders_of_splits(tmp_path: Path) -> None:
+    names = [f"set/{i}.jpg" for i in range(100, 108)] + ["test/900.jpg", "test/901.jpg"]
+    tables = {
+        "index.csv": ["id,class,train-valid", *_rows("a b", "train train train valid")],
+        "test.csv": ["id,class", "900,a", "901,b"],
+    }
+    found = _outcome(tmp_path, names, tables)
+    assert found.facts["set/103.jpg"] == {"split": "validation", "label": "b"}
+    assert found.facts["test/900.jpg"] == {"split": "test", "label": "a"}
+
+
+def test_further_cells_in_a_column_of_splits_are_asked_for(tmp_path: Path) -> None:
+    names = [f"{name}/{i}.jpg" for i, name in zip(range(100, 108), 4 * ["cat", "dog"], strict=True)]
+    tables = {"list.csv": ["id,subset", *_rows("train test unsure")]}
+    found = _outcome(tmp_path, names, tables)
+    assert "--split column:subset:train=train,test=test,unsure=train" in found.error
+
+
+def test_columns_of_a_table_that_shares_a_column_with_that_of_images_are_proposed(
+    tmp_path: Path,
+) -> None:
+    findings = [
+        f"The heart of patient {i} is large. Its lungs are clear, and bones are sound."
+        for i in range(4)
+    ]
+    tables = {
+        "images.csv": ["image,uid,projection", *_rows("0 1 2 3", "a b")],
+        "reports.csv": ["uid,findings", *(f'{i},"{one}"' for i, one in enumerate(findings))],
+    }
+    found = _outcome(tmp_path, _NAMES, tables)
+    assert (
+        "--labels csv:images.csv:image:findings --join reports.csv --target text (" in found.error
+    )
+
+
+def test_texts_with_numbers_are_proposed_beside_starts_of_names(tmp_path: Path) -> None:
+    names = [f"faces/{one}{i}.jpg" for one in ("AF", "CM") for i in range(4)]
+    lines = [f"{name[6:]} {1 + i / 7:.4f}" for i, name in enumerate(names)]
+    found = _outcome(tmp_path, names, {"lists/scores.txt": lines})
+    assert "--no-header --labels csv:lists/scores.txt:1:2 --target regression (" in found.error
+    assert "--labels prefix (" in found.error
+
+
+def test_captions_of_a_document_are_proposed_beside_folders_of_cameras(tmp_path: Path) -> None:
+    names = [f"people/cam_{one}/{i}{one}.jpg" for one in "ab" for i in range(4)]
+    texts = [[f"A man walks to {name}.", "He is tall."] for name in names]
+    rows = [
+        {"file": name[7:], "split": "train", "captions": own}
+        for name, own in zip(names, texts, strict=True)
+    ]
+    found = _outcome(tmp_path, names, {"people/texts.json": [json.dumps(rows)]})
+    rule = "--labels csv:people/texts.json:file:captions --target texts"
+    assert rule in found.error
+    assert "--labels folder (" in found.error
+
+
+def test_paths_of_images_in_a_table_come_before_folders_of_studies(tmp_path: Path) -> None:
+    names = [f"set/patient{i}/study{n}/view.jpg" for i in range(4) for n in (1, 2)]
+    rows = [f"{name},{i % 2},{i % 3 % 2},1" for i, name in enumerate(names)]
+    found = _outcome(tmp_path, names, {"set/list.csv": ["Path,edema,fracture,device", *rows]})
+    assert "--labels csv:set/list.csv:Path:edema,fracture,device" in found.error + str(found.notes)
+
+
+def test_cells_of_four_numbers_are_boxes_and_another_cell_means_none(tmp_path: Path) -> None:
+    cells = [
+        "9 8 20 21",
+        "4 5 15 18;2 2 9 9",
+        "1 2 8 9",
+        "3 3 9 12",
+        "5 4 20 11",
+        "7 7 9 9",
+        "none_here",
+        "none_here",
+    ]
+    rows = [f"{100 + i},{cell},{'xyz'[i % 3]}" for i, cell in enumerate(cells)]
+    found = _outcome(tmp_path, _NAMES, {"train.csv": ["id,spots,site", *rows]})
+    assert found.facts["train/101.jpg"] == {"split": "train", "boxes": "object,object"}
+    assert found.facts["train/107.jpg"] == {"split": "train", "boxes": ""}
+    assert "--boxes 'csv:train.csv:id:xyxy(spots)' --null none_here" in " ".join(found.notes)
+
+
+def test_columns_of_flags_are_compared_with_columns_of_words(tmp_path: Path) -> None:
+    columns = "0 0 1 0", "1 0 0 0", "0 1 0 0", "fair dark medium fair dark medium light light"
+    found = _outcome(
+        tmp_path, _NAMES, {"hands.csv": ["image,rings,polish,scar,skin", *_rows(*columns)]}
+    )
+    assert "--labels csv:hands.csv:image:rings,polish,scar" in found.error
+    assert "--labels csv:hands.csv:image:skin" in found.error
+
+
+def test_texts_beside_images_that_another_document_names_are_a_question(tmp_path: Path) -> None:
+    words = ["on", "the", "way", "home", "we", "saw", "some", "people", "in", "rain"]
+    texts = {
+        name.replace(".jpg", ".txt"): [" ".join([*words[i:], *words[:i]])]
+        for i, name in enumerate(_NAMES)
+    }
+    moods = ["ID\ttext,image", *(f"{100 + i}\tgood,{('bad', 'good')[i % 2]}" for i in range(8))]
+    found = _outcome(tmp_path, _NAMES, {**texts, "moods.txt": moods})
+    assert "--labels 'text:{stem}.txt' --target text" in found.error
+    assert "moods.txt names them and is not read" in found.error

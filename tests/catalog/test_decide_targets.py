@@ -157,3 +157,25 @@ def test_pairs_whose_inputs_a_table_labels_are_asked_for(tmp_path: Path) -> None
     assert flags[0] == "--target-image 'original/{name}'"
     assert {*flags[1:]} == {"--exclude 'original/*'", "--exclude 'compressed/*'"}
     assert set(catalog(tmp_path / "2", members, exclude="original/*").label_names) == {"cat", "dog"}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pattern"),
+    [
+        ({"a/x_#_real.png": "noisy", "a/x_#_mean.png": "scene"}, "x_{stem[2:-5]}_mean.png"),
+        ({"sketch/a/n#-1.png": "grey", "sketch/a/n#-2.png": "grey", "photo/a/n#.png": "scene"},
+         "photo/**/n{stem[1:-2]}.png"),
+    ],
+)  # fmt: skip
+def test_kinds_of_pictures_without_a_word_of_targets_are_asked_for(
+    tmp_path: Path, kinds: dict[str, str], pattern: str
+) -> None:
+    with pytest.raises(QuestionError) as error:
+        catalog(tmp_path, pictures(kinds))
+    assert pattern in [one.options.get("target_image") for one in error.value.choices]
+
+
+def test_a_folder_beside_each_of_several_others_has_their_targets(tmp_path: Path) -> None:
+    kinds = {"a/phone/#.png": "noisy", "a/camera/#.png": "scene"}
+    kinds |= {"b/tablet/#.png": "noisy", "b/camera/#.png": "scene"}
+    assert catalog(tmp_path, pictures(kinds)).recipe.target_image == "camera/{name}"

@@ -380,6 +380,14 @@ def test_a_value_that_is_no_table_is_refused() -> None:
         planned("nothing.csv")
 
 
+@pytest.mark.parametrize("options", [{"items": "t.xlsx"}, {"labels": "csv:t.xlsx:id:label"}])
+def test_a_workbook_is_no_table(options: dict[str, str]) -> None:
+    write_folder(Path("set"), PHOTOS)
+    write(Path("t.xlsx"), zip_bytes({"xl/workbook.xml": b"<x/>"}))
+    with pytest.raises(SourceError, match="is a workbook or a zip, not a table of text; save it"):
+        shardprep.build("set", dry_run=True, **options)
+
+
 def test_a_column_of_paths_needs_items() -> None:
     write_folder(Path("set"), PHOTOS)
     with pytest.raises(ShardprepError, match="there are no items"):

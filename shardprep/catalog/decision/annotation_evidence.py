@@ -179,6 +179,8 @@ def _has_documents(view: View) -> bool:
 def readings_of(sign: Sign) -> list[Reading]:
     """Return the readings of a sign: several if it is unclear what one of its parts means."""
     plain = Reading({sign.key: sign.option}, sign.how)
+    if sign.has_points and sign.option.startswith("coco:"):
+        return [Reading({"points": sign.option}, f"{sign.how}, and their keypoints"), plain]
     if sign.has_outlines and sign.option in _OUTLINES:
         why = f"{sign.how}, with outlines; {OptionName('boxes', sign.option)} stores boxes alone"
         plain = Reading({"masks": sign.option, "instances": True}, why)
@@ -205,7 +207,7 @@ def _different(view: View, signs: Sequence[Sign]) -> list[Sign]:
     every = np.linspace(0, len(view.members) - 1, _NUM_SAMPLES).astype(int)
     known: list[list[int]] = []
     kept = []
-    for sign in signs:
+    for sign in sorted(signs, key=lambda one: one.num_unlisted):
         found = _found(view, sign, np.unique(every)) if sign.key == "boxes" else None
         numbers = [len(one.boxes) if one else 0 for one in found.annotations] if found else []
         if not any(numbers) or numbers not in known:
@@ -237,7 +239,12 @@ def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Seq
     num_same = sum(any(one in name or name in one for one in classes) for name in own)
     if 2 * num_same > len(own):
         folders = replace(folders, why=f"{folders.why} that name the classes of the objects")
-    return [folders, *readings]
+    both = [
+        Reading({**folders.options, **one.options}, f"{one.why}; {folders.why}")
+        for one in readings
+        if not (sign.num_unlisted or "exclude" in one.options)
+    ]
+    return [folders, *readings, *both]
 
 
 def _are_listed(view: View, sign: Sign) -> bool:

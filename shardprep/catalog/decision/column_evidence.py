@@ -52,6 +52,8 @@ _OF_OBJECTS = re.compile(r"image/object/|objects?\.")
 """Start of the columns of objects in TFRecords and Parquet."""
 _BOXES = re.compile(r"(\S*[^\d\s.]\S*( -?[\d.]+){4,5} ?){1,9999}")
 """Cell of boxes: a label and four or five numbers, for each."""
+_CORNERS = re.compile(r"(?:(?:^|; ?)-?[\d.]+(?: -?[\d.]+){3})+")
+"""Cell of boxes of four numbers each: `9 20 22 34;30 8 41 19`."""
 _WORD = re.compile(r"(?<![a-z])(words?|text|line|plate)[-_ ]*\d+\.", re.IGNORECASE)
 """Name of an image of a word."""
 _OF_SETS = re.compile(r"(^|/)_classes\.csv$")
@@ -59,7 +61,7 @@ _OF_SETS = re.compile(r"(^|/)_classes\.csv$")
 _SEPARATORS = ("|", ";", ",", " ")
 _MANY_VALUES, _MANY_ROWS, _FEW = 20, 20, 5
 _SAMPLE = 100
-_LONG, _MOSTLY, _NEARLY = 16, 0.5, 0.9
+_LONG, _SENTENCE, _MOSTLY, _NEARLY = 16, 48, 0.5, 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def found_columns(
         options += [{"labels": table.label_rule("1", ("2",))}] if len(several) > 1 else []
         return [LabelColumns(match, (), SHARED, tuple(options), "numbers of boxes in 4 columns")]
     together = {title for one in found if one.strength > LIKELY for title in one.titles}
+    has_flags = any(one.strength == STRONG and len(one.titles) > 1 for one in found)
     together = set() if len(shown) == 1 else together
     together |= {str(one.options[0].get("pivot")) for one in found if one.options}
     # The labels `y` of the images `x` in arrays; in tables, y is a place.
@@ -110,6 +113,8 @@ def found_columns(
         kinds, is_likely = _kinds(match, title, counts, shown.get(title, set()))
         words = {*words_of(title)}
         strength = LIKELY if is_likely and not is_about(title) else WEAK
+        if has_flags and _has_classes(match, title):
+            strength = STRONG
         if words & _LABELS or (words & _TEXTS and "target" in kinds[0] and not is_about(title)):
             strength = STRONG
         if table.name.endswith(".txt") and kinds == [{}] and None in map(as_number, counts):
@@ -210,6 +215,18 @@ def _groups(
         yield _columns(match, columns, strength, [kind])
 
 
+def _has_classes(match: TableMatch, title: str) -> bool:
+    """Return whether a column has a few words, each in several rows."""
+    counts = match.table.cells(match.table.column(title)).coded().counts()
+    words = [one for one in counts if one and as_number(one) is None]
+    return (
+        len(words) > 2
+        and len(words) == len(counts)
+        and not is_about(title)
+        and (are_classes(len(words), sum(counts.values())))
+    )
+
+
 def _flag_kinds(match: TableMatch, flags: Sequence[str], tables: Sequence[Table]) -> list[Options]:
     """Return the options of columns of 1 and 0: several classes for an image, or always one."""
     numbers = [match.cells(one).map(as_number).filled(0.0) for one in flags]
@@ -233,10 +250,24 @@ def _kinds(
     numbers = [one for cell in counts if (one := as_number(cell)) is not None]
     if len(numbers) == len(counts) and not is_set:
         return _number_kinds(title, numbers, sum(counts.values()), shown)
-    if len(numbers) < len(counts) and not is_set and all(map(_BOXES.fullmatch, counts)):
-        rule = f"csv:{match.table.files}:{match.id_column}:{title}"
-        return [{"labels": "auto", "boxes": rule}], True
+    if len(numbers) < len(counts) and not is_set and (boxes := _boxes(match, title, counts)):
+        return [{"labels": "auto", **boxes}], True
     return _text_kinds(title, counts, is_set=is_set)
+
+
+def _boxes(match: TableMatch, title: str, counts: Mapping[str, int]) -> Options:
+    """Return the options of cells of boxes; one other cell means that there are none."""
+    rule = f"csv:{match.table.files}:{match.id_column}:{title}"
+    if all(map(_BOXES.fullmatch, counts)):
+        return {"boxes": rule}
+    boxes = [cell for cell in counts if _CORNERS.fullmatch(cell)]
+    others = counts.keys() - {*boxes}
+    if len(boxes) < _FEW or len(others) > 1:
+        return {}
+    numbers = [[*map(float, part.split())] for cell in boxes for part in cell.split(";")]
+    if all(left < right and top < bottom for left, top, right, bottom in numbers):
+        rule = rule.removesuffix(title) + f"xyxy({title})"
+    return {"boxes": rule, **({"null": (*others,)} if others else {})}
 
 
 def _number_kinds(
@@ -265,9 +296,13 @@ def _text_kinds(
     )
     texts: Options = {"target": "texts" if is_set else "text"}
     length = sum(map(len, counts)) / number
-    if not is_set and _SETS.intersection(words_of(title)) and _have_words(counts):
+    num_sentences = sum(cell.endswith(".") and " " in cell for cell in counts)
+    are_sentences = length > _SENTENCE and 2 * num_sentences > number
+    has_sets = not (is_set or are_sentences or _SETS.isdisjoint(words_of(title)))
+    if has_sets and _have_words(counts):
         return [{"separator": " "}, texts if number >= _NEARLY * total else {}], True
-    if (is_text and 2 * number > total) or (number >= _NEARLY * total and length > _LONG):
+    are_many = number >= _NEARLY * total and length > _LONG
+    if (is_text and 2 * number > total) or are_many or (are_sentences and not is_set):
         return [texts], is_text
     if is_set:  # also if a row is wrong
         kinds = [texts] if is_text else [{"target": "multilabel"}, texts]
@@ -332,5 +367,9 @@ def may_be_target(one: LabelColumns) -> bool:
 
 
 def is_about(title: str) -> bool:
-    """Return whether the title of a column is of an id, a size, a place or the like."""
-    return not _ABOUT.isdisjoint(words_of(title))
+    """Return whether the title of a column is of an id, a size, a place or the like.
+
+    A further word says what is in the image: `image_human`.
+    """
+    words = {*words_of(title)}
+    return not _ABOUT.isdisjoint(words - {"image"} or words)

@@ -6,6 +6,7 @@ show the same scenes in other pixels, such as `color/`, `grayscale/` and `segmen
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import itertools
 import math
@@ -19,12 +20,15 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from shardprep.catalog.decision.class_level import is_kind
+from shardprep.catalog.decision.mask_sets import is_named_as_masks
 from shardprep.catalog.decision.pairs import Pictures, likeness
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.names import find_masks, natural_order, split_folders
+from shardprep.catalog.names import find_masks, natural_order, split_folders, stem
 from shardprep.errors import counted, printable
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member, Members
+from shardprep.source.names import composed
 from shardprep.source.string_column import Texts, booleans, positions
 
 _NEARLY_ALL = 0.9
@@ -34,7 +38,8 @@ _MOST_DEPTH = 4
 _MOST_NAMES, _MOST_READ, _MOST_FORMATS, _HEAD = 1_000, 8, 32, 1 << 16
 _FORMAT = re.compile(r"(?<![^\W\d_])(png|jpe?g|bmp|tiff?|webp)s?(?![^\W\d_])", re.IGNORECASE)
 _OF_FORMAT = re.compile(rf"(.*/)?[^/]*{_FORMAT.pattern}[^/]*", re.IGNORECASE)
-_A_PAIR = 2
+_NOT_FOUND = re.compile(r"(image|img|photo|picture|file)[-_ ]?not[-_ ]?found\.\w+", re.IGNORECASE)
+_A_PAIR, _MOST_PARTS = 2, 4
 _LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
 _THUMBNAIL = re.compile("[-_]?thumbnails?$", re.IGNORECASE)
 
@@ -70,15 +75,48 @@ def copies(view: View) -> Sequence[Reading]:
                 reasons.append(f"{what} in {folder.path} have the paths and bytes of {where}")
                 left_out.append(folder.path)
                 break
-    for path, number in _thumbnails(members).items():
-        globs.append(f"{glob.escape(path)}/*")
-        reasons.append(f"{counted(number, 'thumbnail')} in {path} of images beside it")
-    for path, number in _conversions(members, view.pictures).items():
-        globs.append(f"{glob.escape(path)}/*")
-        reasons.append(f"{counted(number, 'image')} in {path} again in another format")
+    further = [*_by_names(members, view.pictures)]
+    globs += [one for one, _ in further]
+    reasons += [why for _, why in further]
     options: dict[str, Any] = {"exclude": tuple(globs)} if globs else {}
     options |= {"dedup": True} if has_twins else {}
     return [Reading(options, printable("; ".join(reasons)))] if options else []
+
+
+def _by_names(members: Members, pictures: Pictures) -> Iterator[tuple[str, str]]:
+    """Yield globs of further pictures that are no images of their own, and why."""
+    for path, number in _thumbnails(members).items():
+        why = f"{counted(number, 'thumbnail')} in {path} of images beside it"
+        yield f"{glob.escape(path)}/*", why
+    for path, number in _conversions(members, pictures).items():
+        why = f"{counted(number, 'image')} in {path} again in another format"
+        yield f"{glob.escape(path)}/*", why
+    for path, other in _misread(members).items():
+        why = f"{path} is {other} in another encoding, with images of the same sizes"
+        yield f"{glob.escape(path)}/*", why
+    for name in _placeholders(members):
+        yield f"*/{glob.escape(name)}", f"{name} is named as a picture that was not found"
+
+
+def _misread(members: Members) -> dict[str, str]:
+    """Return folders whose UTF-8 names were read as CP437 → the folder of the right name."""
+    counts, folders, found = members.keys.folders.counts(), members.keys.folders, dict[str, str]()
+    others = {composed(path): path for path in counts if not path.isascii()}
+    for path in [*others.values()][:_MOST_NAMES]:
+        with contextlib.suppress(UnicodeError):
+            other = others.get(composed(path.encode("cp437").decode()), path)
+            rows = [np.flatnonzero(folders.fit(one.__eq__)) for one in (path, other)]
+            sizes = [sorted(members.num_bytes[own].tolist()) for own in rows]
+            found |= {path: other} if other != path and sizes[0] == sizes[1] else {}
+    return found
+
+
+def _placeholders(members: Members) -> list[str]:
+    """Return names such as `imageNotFound.gif`, of pictures for those that were not downloaded."""
+    rows = np.flatnonzero(booleans(pc.match_substring(members.keys.array, "ound.")))
+    some = members.keys.take(rows[:_MOST_NAMES]) if len(rows) < len(members) / 10 else ()
+    names = {key.rpartition("/")[2] for key in some if "/" in key}
+    return [one for one in sorted(names) if _NOT_FOUND.fullmatch(one)]
 
 
 def _thumbnails(members: Members) -> dict[str, int]:
@@ -136,6 +174,74 @@ def variants(view: View) -> Sequence[Reading]:
     roots = _partitions(view)
     why = f"{', '.join(roots)} have the same files in other splits or classes: one of them"
     return [Reading({"root": one}, printable(why)) for one in roots]
+
+
+def parts(view: View) -> list[Reading]:
+    """Return readings of folders that have the same classes or names as the rest of the source.
+
+    Each may be the source alone; if other folders are not divided further, each may be left out.
+    """
+    start = commonpath(view.folders) if view.folders and "" not in view.folders else ""
+    below = defaultdict[str, set[str]](set)
+    for path in view.folders:
+        top, slash, rest = path[len(start) :].lstrip("/").partition("/")
+        below[top].add(rest if slash else "")
+    if not view.is_open("root", "include") or not 1 < len(below) <= _MOST_PARTS or "" in below:
+        return []
+    splits = split_folders(view.folders)
+    path_of = {top: _joined(start, f"/{top}") for top in below}
+    deep = [top for top, rests in below.items() if "" not in rests and path_of[top] not in splits]
+    of_masks = [path_of[top] for top in below if is_named_as_masks(top)]
+    if len(deep) + (len(deep) < len(below)) < 2 or any(_are_masks(view, top) for top in of_masks):
+        return []
+    names = {top: {x.rpartition("/")[2] or top for x in rests} for top, rests in below.items()}
+    found = list[Reading]()
+    for top in deep:
+        others = set[str]().union(*(names[one] for one in below if one != top))
+        shared = {
+            one
+            for one in names[top] & others
+            if not (one.isdecimal() or is_kind(one) or is_named_as_masks(one))
+        }
+        are_shared = 2 * len(shared) >= min(len(names[top]), len(others))
+        if not (are_shared or _is_again(view, path_of[top])):
+            return []
+        why = printable(f"{path_of[top]} has names that other folders have, too")
+        left = [path for one, path in path_of.items() if one != top]
+        found.append(Reading(_without(view, left, path_of[top]), f"{why}; it alone"))
+        if len(deep) < len(below):
+            out = (f"{glob.escape(path_of[top])}/*",)
+            found.insert(0, Reading({"exclude": out}, f"{why}; without it"))
+    return found
+
+
+def _without(view: View, rest: Sequence[str], top: str) -> Mapping[str, Any]:
+    """Return the options that leave one of several folders, and the masks in it."""
+    kept = [f"/{path}/".casefold() for path in view.folders if f"{path}/".startswith(f"{top}/")]
+    is_clear = not any(f"/{one}/".casefold() in path for one in rest for path in kept)
+    if is_clear and len(rest) < _MOST_PARTS - 1:
+        return {"exclude": tuple(f"{glob.escape(one)}/*" for one in rest)}
+    return {"root": glob.escape(top)}
+
+
+def _is_again(view: View, top: str) -> bool:
+    """Return whether most images in a folder have names, and no numbers, of images elsewhere."""
+    keys, (is_in, rows) = view.members.keys, _some_in(view, top)
+    stems = [stem(keys[row]) for row in rows]
+    named = [one for one in stems if any(map(str.isalpha, one))]
+    alike = [booleans(pc.match_substring(keys.array, f"/{one}.")) & ~is_in for one in named]
+    return 2 * sum(bool(one.any()) for one in alike) > len(stems)
+
+
+def _are_masks(view: View, top: str) -> bool:
+    return view.pictures.are_masks(view.members[row] for row in _some_in(view, top)[1])
+
+
+def _some_in(view: View, top: str) -> tuple[NDArray[np.bool_], list[int]]:
+    """Return which images are below a folder, and the rows of some of them."""
+    is_in = view.members.keys.folders.fit(lambda path: f"{path}/".startswith(f"{top}/"))
+    rows = np.flatnonzero(is_in)
+    return is_in, rows[:: len(rows) // _MOST_READ + 1].tolist()
 
 
 def _partitions(view: View) -> list[str]:

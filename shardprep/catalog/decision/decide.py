@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from shardprep.catalog.decision.annotation_evidence import annotation_readings, unclear_objects
 from shardprep.catalog.decision.array_evidence import array_readings
-from shardprep.catalog.decision.copies import copies, variants
+from shardprep.catalog.decision.copies import copies, parts, variants
 from shardprep.catalog.decision.folder_evidence import class_pictures, loose_images
 from shardprep.catalog.decision.mask_evidence import mask_files, mask_pictures
 from shardprep.catalog.decision.name_evidence import labels_by_names
@@ -35,7 +35,7 @@ STAGES: tuple[Stage, ...] = (
     splits_by_tables, unlabelled_tests, unread_documents, labels_of_few,
 )  # fmt: skip
 """In order: what is an image, then which split it is in, then what its label is."""
-_MOST_CHOICES = 6
+_MOST_CHOICES, _LEAST_CHOICES = 6, 4
 _SELECTION = {"root", "include"}
 _ORDER = (
     "root", "include", "exclude", "dedup", "images", "stack", "header", "null", "labels", "join",
@@ -57,7 +57,23 @@ def decide(view: View) -> View:
         return view.read_as(Reading(own, _of_export(view)))
     if readings := array_readings(view):  # only their flags open these files: no stage can follow
         raise _question(view, [_choice(one.options, one.why) for one in readings])
-    return view if view.listing.images.are_stacks.any() else _decided(view, STAGES)
+    if view.listing.images.are_stacks.any():
+        return view
+    try:
+        return _decided(view, STAGES)
+    except QuestionError as error:
+        raise _question(view, _with_parts(view, error.choices)) from None
+
+
+def _with_parts(view: View, choices: Sequence[Choice]) -> Sequence[Choice]:
+    """Return the choices, and after the first ones those of folders that may be meant alone."""
+    known = {glob for one in choices for glob in one.options.get("exclude", ())}
+    several = [] if any("root" in one.options for one in choices) else parts(view)
+    if not known.isdisjoint(glob for one in several for glob in one.options.get("exclude", ())):
+        return choices
+    own = _followed(view, several, (STAGES[0], *STAGES))  # each is looked at from the start
+    number = max(_LEAST_CHOICES, _MOST_CHOICES - len(own))
+    return [*choices[:number], *own, *choices[number:]][:_MOST_CHOICES]
 
 
 def _of_export(view: View) -> str:

@@ -176,7 +176,14 @@ def _of_repeated(view: View, names: Collection[str]) -> Iterator[Reading]:
         ends[end].add(name)
     num_repeated = sum(len(several) for several in ends.values() if len(several) > 1)
     if len(ends) > 1 and 2 * num_repeated > sum(map(len, ends.values())):
-        why = f"{len(ends):,} ends of names such as {min(ends)}, after the name of the folder"
+        after = "after the name of the folder"
+        for number in (2, 1, 3):  # a code of a few letters, and then another one
+            codes = {end[:number] for end in ends if len(end) > number}
+            if 1 < len(codes) <= len(ends) / 2 and min(map(len, ends)) > number:
+                why = f"{len(codes):,} codes such as {min(codes)}, {after}"
+                rule = rf"regex:\d(?P<label>[A-Za-z]{{{number}}})[A-Za-z]+\.[^./]+$"
+                yield Reading({"labels": rule}, why)
+        why = f"{len(ends):,} ends of names such as {min(ends)}, {after}"
         yield Reading({"labels": r"regex:\d(?P<label>[A-Za-z]+)\.[^./]+$"}, why)
 
 

@@ -7,7 +7,7 @@ import glob
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from shardprep.catalog.candidates import match_ids
@@ -15,12 +15,14 @@ from shardprep.catalog.decision.column_evidence import LIKELY, LabelColumns, fou
 from shardprep.catalog.decision.mask_sets import (
     NUM_PROBES,
     SPLIT_WORD,
+    Kind,
     MaskSet,
     find_kinds,
     mask_sets,
     named_alike,
     pair_set,
 )
+from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ENOUGH, are_classes
 from shardprep.catalog.names import (
@@ -36,6 +38,7 @@ from shardprep.catalog.objects.formats.panoptic import panoptic_signs
 from shardprep.catalog.objects.mask_files import matching, pair_masks
 from shardprep.catalog.objects.mask_values import (
     NUMBERED,
+    UNSURE,
     Colour,
     colour_files,
     hold_numbers,
@@ -47,7 +50,7 @@ from shardprep.errors import Choice, OptionName, QuestionError, SourceError, cou
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts
 
-_MOST_TABLES, _MOST_KINDS = 2, 16
+_MOST_TABLES, _MOST_KINDS, _MOST_RIVALS = 2, 16, 4
 _NUM_SAMPLES = 16
 """Masks of a set that are looked at to tell numbers of objects from classes."""
 _MOST = 0.75
@@ -57,11 +60,13 @@ _EQUAL = 0.95
 _BINARY = 2
 _REPEATED = 2
 """Smallest mean number of images with the same name, if names begin anew in each folder."""
-_MANY_NUMBERS = 3
-"""Minimum of different numbers of objects in masks: classes leave out some of their values."""
 _CODE = re.compile(r"(?=[a-f]*\d)[0-9a-f]{6,}", re.IGNORECASE)
 _OF_MASKS = ("masks", "instances", "mask_values", "exclude")
 _CLASS = re.compile(r"(?:\d+[-_. ]+)?([^\d]+)")
+_COLOURS = re.compile(r"\b(rgb|colou?rs?)\b")
+_IMAGES = re.compile(r"(?<![A-Za-z])images?(?![A-Za-z])", re.IGNORECASE)
+_CLASS_WORD = re.compile("[A-Za-z _-]{3,}")
+_NUMBERED = re.compile(r"[A-Za-z]{3}.*\d")
 _NO_CLASS = re.compile(r"\b(images?|imgs?|inputs?|data|originals?|raw|rgb|photos?|pictures?)\b")
 
 
@@ -85,7 +90,29 @@ def mask_files(view: View) -> Sequence[Reading]:
     keys = list(members.keys)
     for one in usable:
         pair_set(one, pictures, (members, keys), [other for other in sets if other is not one])
-    return _readings(view, sets)
+    return [*_readings(view, sets), *_of_drawn(view, sets, pictures)]
+
+
+def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> Iterator[Reading]:
+    """Yield the readings with pictures named `rgb` as images, and without those beside them."""
+    drawn = [one for one in sets if _COLOURS.search(" ".join(words_of(one.folder)))]
+    drawn = [one for one in drawn if one.is_drawn and not one.colours]
+    used = {part for one in drawn for kind in one.kinds for part in kind.folder.split("/")}
+    parts = [[x for x in kind.folder.split("/") if x not in used] for kind in pictures]
+    if len(drawn) == 1 and 0 < len(parts) <= _MOST_KINDS and all(parts):
+        out = tuple(dict.fromkeys(f"{glob.escape(own[-1])}/*" for own in parts))
+        apart = Reading({"exclude": out}, f"the masks are of {drawn[0].folder}")
+        for one in _apart(view, apart):
+            bare = {key: x for key, x in one.options.items() if key not in ("labels", "unlisted")}
+            yield from (Reading(bare, one.why), one)
+
+
+def _apart(view: View, apart: Reading) -> Iterator[Reading]:
+    """Yield the readings of masks without some pictures, which they fit as well."""
+    found = mask_files(view.read_as(apart)) or [Reading({}, "")]
+    for more in ([one for one in found if "masks" in one.options] or found)[:_MOST_RIVALS]:
+        left = (*apart.options["exclude"], *more.options.get("exclude", ()))
+        yield Reading({**more.options, "exclude": left}, apart.why)
 
 
 def mask_pictures(view: View) -> Sequence[Reading]:
@@ -102,7 +129,7 @@ def mask_pictures(view: View) -> Sequence[Reading]:
     for kind in every:
         name = glob.escape(kind.folder.rpartition("/")[2])
         wide = re.sub(r"\d+", "*", name)
-        own = f"*{glob.escape(kind.ending)}.*" if kind.ending else f"{name}/*"
+        own = MaskSet("", kind.ending, [kind]).glob if kind.ending else f"{name}/*"
         own = f"{wide}/*" if numbered[wide] > 1 and not kind.ending else own
         kinds[own] += list(kind.rows.values())
     if not 1 < len(kinds) <= _MOST_KINDS:
@@ -117,10 +144,65 @@ def mask_pictures(view: View) -> Sequence[Reading]:
         return []
     number = sum(len(kinds[own]) for own in masks)
     why = f"{counted(number, 'picture')} such as {view.members.keys[kinds[masks[0]][0]]}"
+    photos = {stem(view.members.keys[row]) for own in others for row in kinds[own]}
     return [
+        *(one for own in masks for one in _with_word(view, kinds[own], photos)),
         Reading({"exclude": tuple(masks)}, f"{why} may be masks; they are left out"),
         Reading({}, f"{why} are images"),
     ]
+
+
+def _with_word(view: View, rows: Sequence[int], photos: set[str]) -> Iterator[Reading]:
+    """Yield the readings of masks whose names have a word in the middle: `um_road_01`, `um_01`.
+
+    The names of images may have another word there: `1_sat_08` for `1_mask_08`.
+    """
+    keys = [view.members.keys[row] for row in rows]
+    folders, suffixes = ({key[at] for key in map(_ends, keys)} for at in (0, 1))
+    parts = {part for name in photos for part in re.split("[_-]", name)[1:-1] if part.isalpha()}
+    parts = parts if len(parts) <= _MOST_KINDS else set()
+    words = Counter(one for key in keys for one in _words_within(stem(key), photos, parts))
+    usual = [one for one, number in words.items() if number >= NUM_PROBES // 2][:_MOST_TABLES]
+    for sign, word, before, after in usual if len(folders) == len(suffixes) == 1 else ():
+        part = f"[^{sign}]+"
+        first, last = (sign.join([part] * number) for number in (before, after))
+        name = f"{{stem:^({first}){sign}}}{sign}{word}{sign}{{stem:{sign}({last})$}}"
+        pattern = f"{''.join(folders)}{name}{''.join(suffixes)}"
+        others = tuple(f"*{sign}{one[1]}{sign}*" for one in usual if one[1] != word)
+        some = [view.members[row] for row in rows[:: len(rows) // NUM_PROBES + 1]]
+        seen = [*map(view.pictures.values, some)]
+        colours = {colour for one in seen if one is not None for colour in one.colours}
+        with contextlib.suppress(SourceError):
+            every = list(view.members.keys)
+            out = itertools.compress(every, matched(every, others, "exclude"))
+            files = pair_masks(every, parse_mask_pattern(pattern), {*out})
+            if len(files.without_image) <= (1 - ENOUGH) * len(files.keys):
+                options: dict[str, Any] = {"exclude": others} if others else {}
+                options |= {"mask_values": _unnamed(colours)} if colours else {}
+                why = f"{counted(len(files.keys), 'mask')} with {word!r} within their names"
+                yield Reading({**options, "masks": pattern}, why)
+
+
+def _ends(key: str) -> tuple[str, str]:
+    """Return the name of the folder of a file, with a slash, and its suffix."""
+    folder = key.rpartition("/")[0].rpartition("/")[2]
+    return f"{folder}/" if folder else "", key[key.rindex(".") :]
+
+
+def _words_within(
+    name: str, photos: set[str], words: Collection[str]
+) -> Iterator[tuple[str, str, int, int]]:
+    """Yield a sign, a word between two such signs, and the number of parts before and after it.
+
+    Without the word, or with one of `words` for it, the name is that of a photo.
+    """
+    for sign in "_-":
+        parts = name.split(sign)
+        for at in range(1, len(parts) - 1):
+            around = [*parts[:at], *parts[at + 1 :]]
+            others = (sign.join([*parts[:at], word, *parts[at + 1 :]]) for word in words)
+            if parts[at].isalpha() and not photos.isdisjoint([sign.join(around), *others]):
+                yield sign, parts[at], at, len(parts) - at - 1
 
 
 def _are_panoptic(view: View) -> bool:
@@ -167,10 +249,13 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
         usable = [one for one in usable if not one.num_numbers]
     if len(usable) > 1:
         usable = [one for one in usable if not _are_equal(one, view)] or usable
-    for one in usable:
+    of_classes = [*_of_classes(usable, view)]
+    for one in (*usable, *of_classes):
         is_named = OF_OBJECTS.search(f"{one.folder}/") is not None
         classes = {*class_files(one.files.keys, members.keys).values()} if is_named else set()
         rest = [other for other in sets if classes.isdisjoint(other.files.keys)]
+        if one in of_classes:
+            rest = [other for other in rest if not other.files.keys & one.files.keys]
         globs = tuple(dict.fromkeys(other.glob for other in rest if other.glob != one.glob))
         globs += tuple(
             f"*{glob.escape(other.ending)}.*"
@@ -183,12 +268,10 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
         found += _of_set(view, one, images, {"exclude": globs} if globs else {})
     rivals = next((one.rivals for one in sets if one.rivals), None)
     if not usable and rivals:
-        for name, other in (rivals, rivals[::-1]):
+        several = [pair for pair in (rivals, rivals[::-1]) if _IMAGES.search(pair[0])]
+        for name, other in several if len(several) == 1 else (rivals, rivals[::-1]):
             apart = Reading({"exclude": (f"{glob.escape(other)}/*",)}, f"the masks are of {name}")
-            own = mask_files(view.read_as(apart)) or [Reading({}, "")]
-            for more in own[:1]:
-                left = (*apart.options["exclude"], *more.options.get("exclude", ()))
-                found.append(Reading({**more.options, "exclude": left}, apart.why))
+            found += _apart(view, apart)
         globs = tuple(one.glob for one in sets if one.rivals)
         found.insert(0, Reading({"exclude": globs}, "the masks are left out"))
     return found
@@ -214,6 +297,30 @@ def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
     return sets
 
 
+def _of_classes(sets: Sequence[MaskSet], view: View) -> Iterator[MaskSet]:
+    """Yield binary masks of the same names in several folders, which are classes: `leftMask`."""
+    folders = [one.folder for one in sets]
+    rests = {one.pattern.removeprefix(f"{one.folder}/") for one in sets}
+    if len(sets) < 2 or len(rests) > 1 or "{stem" not in "".join(rests)[:5]:
+        return
+    if any(one.colours or one.num_numbers or _has_classes(one, view) for one in sets):
+        return
+    shown, names = set[str]().union(*(one.files.keys for one in sets)), [one.names for one in sets]
+    above = {f"/{kind.folder}".split("/")[-2] for one in sets for kind in one.kinds}
+    start, end = common_start(folders), common_start([one[::-1] for one in folders])[::-1]
+    is_below = len(above) == 1 and above != {""}
+    place = f"{above.pop()}/*" if is_below else f"{start}*{end}"
+    text = f"{place.replace('*', '{class}')}/{rests.pop()}"
+    keys, pattern = list(view.candidates.keys), parse_mask_pattern(text)
+    is_same = len(set.intersection(*names)) >= ENOUGH * max(map(len, names))
+    found = matching(keys, pattern)
+    are_words = all(_CLASS_WORD.fullmatch(one["class"]) for one in found.values())
+    if is_same and place != "*" and found.keys() == shown and are_words:
+        kinds = [kind for one in sets for kind in one.kinds]
+        with contextlib.suppress(SourceError):
+            yield MaskSet(place, "", kinds, pattern=text, files=pair_masks(keys, pattern))
+
+
 def _of_set(
     view: View, one: MaskSet, images: Sequence[str], options: dict[str, Any]
 ) -> list[Reading]:
@@ -237,17 +344,18 @@ def _of_set(
     splits = zip(images, folder_splits(images), strict=True)
     train = [key for key, split in splits if split in (None, "train")] or images
     num_masked = sum(key in of_image for key in train)
-    is_labelled = is_open and bool(depth := _class_depth(images, members.keys))
-    if is_labelled:
+    depth, is_clear = _class_depth(images, members.keys) if is_open else (0, False)
+    if depth:
         rule = "folder" if depth == 1 else f"folder:{depth}"
         found = [Reading({**options, "labels": rule}, f"{why}, in folders of classes")]
-        found += [Reading(options, why)] if depth > 1 or _are_frames(images) else []
+        found += [] if is_clear and not _are_frames(images) else [Reading(options, why)]
     if num_masked < _MOST * len(train):
-        all_ = {"unlisted": "background"} if is_labelled else {}
-        found = [Reading({**read.options, **all_}, read.why) for read in found]
+        all_ = {"unlisted": "background"}
+        every = [Reading({**one.options, **all_}, one.why) for one in found if depth]
+        found = [*every, *found]
         found.append(Reading(without, f"{why}: too few"))
     elif one.folder and not one.has_word:
-        rest = {"labels": found[0].options["labels"]} if is_labelled else {}
+        rest = {"labels": found[0].options["labels"]} if depth else {}
         found.append(Reading({**without, **rest}, "the masks are left out"))
     for table in _labelling_tables(view, index) if is_open else ():
         own = table.options[0]
@@ -259,7 +367,7 @@ def _of_set(
             for read in found
             if "masks" in read.options
         ]
-        is_sure = one.num_numbers >= _MANY_NUMBERS and num_masks >= NUM_PROBES
+        is_sure = one.num_numbers > UNSURE and num_masks >= NUM_PROBES
         is_sure = is_sure or OF_OBJECTS.search(f"{one.folder}/") is not None
         found = apart if is_sure else [*found, *apart]
     return found
@@ -287,21 +395,25 @@ def _are_equal(one: MaskSet, view: View) -> bool:
     return len(seen) > 2 and all(float((seen[0] * each).mean()) >= _EQUAL for each in seen)
 
 
-def _class_depth(images: Sequence[str], keys: Sequence[str]) -> int:
-    """Return how many folders above images their classes are; 0 if no folders are classes.
+def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]:
+    """Return how many folders above images their classes are, and whether this is clear.
 
-    Classes are words, at most with a number before: other numbers are of samples and tiles.
+    It is 0 if no folders are classes. Classes are words, at most with a number before: other
+    numbers are of samples and tiles, but perhaps not in fewer than half of them: `COVID-19`.
     """
     paths = [one.split("/") for one in Texts.of(images).folders.counts()]
     no_classes = find_masks(keys).no_classes
     for depth in (1, 2):
         names = {path[-depth] if len(path) >= depth else "" for path in paths}
         if not names.isdisjoint(no_classes) and depth == 1 and len(names) > 1:
-            return 0
+            break
         plain = {_plain(name) for name in names}
         if len(plain) > 1 and not are_parts(names):
-            return depth * ("" not in plain and are_classes(len(names), len(images)))
-    return 0
+            numbered = [name for name in names if not _plain(name)]
+            is_fit = 2 * len(numbered) < len(names) and all(map(_NUMBERED.search, numbered))
+            is_clear = depth == 1 and not numbered
+            return depth * (is_fit and are_classes(len(names), len(images))), is_clear
+    return 0, False
 
 
 def _are_frames(images: Sequence[str]) -> bool:

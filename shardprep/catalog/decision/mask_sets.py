@@ -50,7 +50,7 @@ _KIND = re.compile(
 """A word before the ending of a mask: `_inst_label` is not `_label`."""
 _ENDING = re.compile(r"([-_. ](rgb|gt|images?|imgs?|masks?))?[-_. ](?=\d*[^\W\d_])[^\W_]+$")
 _WORD = re.compile(r"[-_. ][^\W\d_]+$")
-_MOST_WORDS = 3
+_MOST_WORDS, _FEW, _A_PAIR = 3, 3, 2
 _TWO_WORDS = re.compile(r"[-_. ][^\W_]+[-_. ]")
 _OF_MASKS = re.compile(
     r"masks?\b|annots?\b|\b(labels?|annotations?|anno|segs?|segmentations?|gts?|groundtruths?"
@@ -59,10 +59,15 @@ _OF_MASKS = re.compile(
 """Words of mask folders and mask names, in lower case with spaces between."""
 _DRAWN = re.compile(r"\b(visuali[sz]ations?|vis|viz|overlays?|overlaid|previews?|colou?rs?|rgb)\b")
 """Words of pictures for the eye."""
+_NUMBER = re.compile(r"\d+")
 SPLIT_WORD = re.compile(
     r"(?<![A-Za-z])(?:train(?:ing)?|tr|val(?:id(?:ation)?)?|dev|test(?:ing)?|te|ts|eval)(?![a-z])",
     re.IGNORECASE,
 )
+
+
+_Key = tuple[str, str, bool, str]
+"""Glob of the folder, ending, whether there are colours, and suffix of a set."""
 
 
 class Kind(NamedTuple):
@@ -72,6 +77,8 @@ class Kind(NamedTuple):
     ending: str
     rows: dict[str, int]
     """Stem → position of a file, of the first ones in order."""
+    suffix: str = ""
+    """The suffix of the files if others of the folder have their names: `1.png` and `1.jpg`."""
 
     @property
     def bases(self) -> dict[str, int]:
@@ -92,6 +99,8 @@ class MaskSet:
     """Whether these are pictures for the eye, which repeat what masks have."""
     pattern: str = ""
     files: MaskFiles = field(default_factory=lambda: MaskFiles({}, []))
+    suffix: str = ""
+    """The suffix of the masks if only this tells them from the images beside them."""
     rivals: tuple[str, str] | None = None
     """Names of two folders whose images the masks fit equally."""
     num_numbers: int = 0
@@ -113,7 +122,8 @@ class MaskSet:
     def glob(self) -> str:
         """The glob that excludes these files."""
         own = "*" if any(_has_number(one) for one in self.kinds) else ""
-        return f"{self.folder}/*" if self.folder else f"*{glob.escape(self.ending)}{own}.*"
+        end = f"{glob.escape(self.ending)}{own}{self.suffix or '.*'}"
+        return f"{self.folder}/*" if self.folder else f"*{end}"
 
 
 def find_kinds(members: Members) -> list[Kind]:
@@ -128,24 +138,50 @@ def find_kinds(members: Members) -> list[Kind]:
         runs = runs[:half] + runs[-half:]
     number = max(NUM_PROBES, _MOST_NAMES // max(1, len(runs)))
     found: list[Kind] = []
-    several, everywhere = list[tuple[str, dict[str, int], dict[str, str]]](), Counter[str]()
+    several, everywhere = list[tuple[str, dict[str, int], dict[str, str], str]](), Counter[str]()
     for start, stop in runs:
         rows = order[start : min(stop, start + number)]
         keys = list(members.keys.take(rows))
-        names = dict(zip(map(stem, keys), rows.tolist(), strict=True))
-        end_of = {name: _ending(name) for name in names}
-        several.append((keys[0].rpartition("/")[0], names, end_of))
-        everywhere.update(filter(None, end_of.values()))
-    for folder, names, end_of in several:
+        for suffix, names in _by_suffix(dict(zip(keys, rows.tolist(), strict=True))):
+            end_of = {name: _ending(name) for name in names}
+            several.append((keys[0].rpartition("/")[0], names, end_of, suffix))
+            everywhere.update(filter(None, end_of.values()))
+    for folder, names, end_of, suffix in several:
         counts = Counter(filter(None, end_of.values()))
-        for end in [one for one in counts if _TWO_WORDS.match(one) and everywhere[one] > 1]:
-            counts[end] += 1  # one file in each of several folders is enough
+        for end, total in [(one, everywhere[one]) for one in counts]:
+            if total > 1 and (_TWO_WORDS.match(end) or (len(names) == 1 and total > _FEW)):
+                counts[end] += 1  # one file in each of several folders is enough
         least = max(2, _USUAL * len(names))
         ends = {end for end, n in counts.most_common(_MOST_ENDINGS) if n >= least}
         of_end: defaultdict[str, dict[str, int]] = defaultdict(dict)
         for name, row in names.items():
             of_end[end_of[name] if end_of[name] in ends else ""][name] = row
-        found += [Kind(folder, end, own) for end, own in _by_word(of_end, everywhere)]
+        found += [Kind(folder, end, own, suffix) for end, own in _by_word(of_end, everywhere)]
+    return _with_longer_endings(found)
+
+
+def _by_suffix(rows: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield the names of files, with their suffix if most of the names occur with several."""
+    of_suffix = defaultdict[str, dict[str, int]](dict)
+    for key, row in rows.items():
+        of_suffix[Path(key).suffix][stem(key)] = row
+    every = {name: row for several in of_suffix.values() for name, row in several.items()}
+    if len(of_suffix) == _A_PAIR and 3 * len(every) <= 2 * len(rows):
+        yield from of_suffix.items()
+    else:
+        yield "", every
+
+
+def _with_longer_endings(kinds: Sequence[Kind]) -> list[Kind]:
+    """Return the kinds; an ending has all common words if only then the names are of others."""
+    names = {name for kind in kinds for name in kind.rows}
+    found = list[Kind]()
+    for kind in kinds:
+        end = affixes([*kind.rows]).end if kind.ending and len(kind.rows) > 1 else ""
+        is_longer = end[:1] in "-_. " and end.endswith(kind.ending) and end != kind.ending
+        longer = kind._replace(ending=end)
+        own, others = (names.intersection(one.bases) for one in (kind, longer))
+        found.append(longer if is_longer and not own and others else kind)
     return found
 
 
@@ -228,7 +264,7 @@ def mask_sets(
     photos = {name for kind in pictures for name in kind.rows}
     drawn = [one for one in pictures if _DRAWN.search(" ".join(words_of(one.folder)))]
     drawn = drawn if len(drawn) < len(pictures) else []  # `rgb/` has the images
-    found: dict[tuple[str, str, bool], MaskSet] = {}
+    found: dict[_Key, MaskSet] = {}
     for kind, colours in [*masks, *((one, set[Colour]()) for one in drawn)]:
         is_drawn = any(kind is one for one in drawn)
         own = kind.folder.split("/")
@@ -236,18 +272,20 @@ def mask_sets(
             own = [part for part in own if _DRAWN.search(" ".join(words_of(part)))]
         else:
             own = [part for part in own if part not in in_use and kind.folder not in mixed]
-        part = max(reversed(own), key=is_named_as_masks, default="")
-        if not part and not kind.ending:
+        part, text = _place(own, in_use)
+        if not (part or kind.ending or kind.suffix):
             continue
         num_equal = sum(name in photos for name in kind.rows)
         ending = "" if 2 * num_equal > len(kind.rows) else kind.ending
-        text = _of_every_split(part, in_use)
-        one = found.setdefault((text, ending, bool(colours)), MaskSet(part, ending, []))
+        suffix = "" if part or ending else kind.suffix
+        own_set = MaskSet(part, ending, [], suffix=suffix)
+        one = found.setdefault((text, ending, bool(colours), suffix), own_set)
         one.folder = part if one.folder == part else text
         one.is_drawn = is_drawn
         one.kinds.append(kind)
         one.colours |= colours
     _join_folders(found)
+    _join_alike(found, pictures)
     sets = list(found.values())
     values = [one for one in sets if not (one.colours or one.is_drawn)]
     for one in sets:  # colours of masks that are there as values, but no more than these
@@ -262,7 +300,20 @@ def mask_sets(
     return sets, [one for one in pictures if id(one) not in of_drawn]
 
 
-def _join_folders(found: dict[tuple[str, str, bool], MaskSet]) -> None:
+def _place(own: Sequence[str], in_use: Collection[str]) -> tuple[str, str]:
+    """Return the folder that masks have and images lack, and its glob for all splits.
+
+    It is a path in folders that begin with the name of a folder of images: `01_GT/SEG`.
+    """
+    upper = _of_every_split(own[0], in_use) if len(own) > 1 else ""
+    if upper.startswith("*"):
+        path = "/".join([upper, *own[1:]])
+        return path, path
+    part = max(reversed(own), key=is_named_as_masks, default="")
+    return part, _of_every_split(part, in_use)
+
+
+def _join_folders(found: dict[_Key, MaskSet]) -> None:
     """Add each set to that whose glob fits its folder: `Test_v2_GT` to `*_GT`."""
     for key, one in [*found.items()]:
         wider = (found[other] for other in found if other[1:] == key[1:] and other[0] != key[0])
@@ -270,6 +321,30 @@ def _join_folders(found: dict[tuple[str, str, bool], MaskSet]) -> None:
             whole.kinds += one.kinds
             whole.colours |= one.colours
             del found[key]
+
+
+def _join_alike(found: dict[_Key, MaskSet], pictures: Sequence[Kind]) -> None:
+    """Join sets whose folders differ in a number that pictures' folders have, or in a final s.
+
+    Each is beside other images: `GT_01` and `Slide_01`, `train/mask` and `test/masks`.
+    """
+    numbers = {one for kind in pictures for one in _NUMBER.findall(kind.folder)}
+    groups = defaultdict[tuple[bool, _Key], list[_Key]](list)
+    for key in found:
+        own = _NUMBER.findall(key[0])
+        is_numbered = len(own) == 1 and own[0] in numbers
+        wide = _NUMBER.sub("*", key[0]) if is_numbered else f"{key[0].removesuffix('s')}*"
+        groups[is_numbered, (wide, *key[1:])].append(key)
+    for (is_numbered, (wide, *_)), (first, *others) in groups.items():
+        sets = [found[key] for key in (first, *others)]
+        above = [{kind.folder.rpartition("/")[0] for kind in one.kinds} for one in sets]
+        are_apart = is_numbered or len(set.union(*above)) == sum(map(len, above))
+        if others and first[0] and are_apart:
+            found[first].folder = wide
+            for key in others:
+                found[first].kinds += found[key].kinds
+                found[first].colours |= found[key].colours
+                del found[key]
 
 
 def is_named_as_masks(text: str) -> bool:
@@ -366,10 +441,12 @@ def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> I
     suffix = endings.pop() if len(endings) == 1 else ".*"
     star = "*" if any(map(_has_number, one.kinds)) else ""
     parts = [kind.folder.split("/") for kind in one.kinds]
-    is_last = all(re.fullmatch(_glob_text(one.folder), own[-1]) for own in parts)
+    depth = one.folder.count("/") + 1
+    is_last = all(re.fullmatch(_glob_text(one.folder), "/".join(own[-depth:])) for own in parts)
     places = [""] if not one.folder else [f"{one.folder}/"]
     if one.folder and not is_last:
         places = [f"{one.folder}/{{folder}}/", f"{one.folder}/**/"]
+    of_folders = [*_of_folders(one, pictures)] if "*" in one.folder and is_last else []
     own = [name for kind in one.kinds for name in kind.rows]
     bases = {name: _cut(name, one.ending) for name in own}
     ends = Counter({kind.ending: len(kind.rows) for kind in pictures})
@@ -380,15 +457,13 @@ def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> I
         for affix in ("", one.ending + star) if one.ending else ("",):
             num_alike = sum((bases[name] if affix else name) in names for name in own)
             if 2 * num_alike > len(own):
-                for place in places:
+                for place in (*places, *of_folders):
                     yield f"{place}{field_}{affix}{suffix}"
-                if "*" in one.folder and is_last:
-                    yield from _of_folders(one, pictures, f"/{field_}{affix}{suffix}")
         start, other = (affixes([*each]).start for each in (own, names or [""]))
         ids = {name.removeprefix(other) for name in names}
         if start and 2 * sum(name.removeprefix(start) in ids for name in own) > len(own):
             cut = f"-{len(end)}" if end else ""
-            for place in places if one.has_word else ():
+            for place in (*(places if one.has_word else ()), *of_folders):
                 yield f"{place}{start}{{stem[{len(other) or ''}:{cut}]}}{suffix}"
     if one.folder and is_last:
         yield f"{{id}}/{one.folder}/*{suffix}"
@@ -398,14 +473,16 @@ def _glob_text(text: str) -> str:
     return re.escape(text).replace(r"\*", ".*")
 
 
-def _of_folders(one: MaskSet, pictures: Sequence[Kind], rest: str) -> Iterator[str]:
-    """Yield a pattern by the names of folders: `masks_{folder[7:]}/…` for `images_train`."""
+def _of_folders(one: MaskSet, pictures: Sequence[Kind]) -> Iterator[str]:
+    """Yield folders by the names of others: `masks_{folder[7:]}/` for `images_train`."""
     start, _, end = one.folder.partition("*")
     names = {kind.folder.rpartition("/")[2] for kind in pictures}
-    if {kind.folder.rpartition("/")[2] for kind in one.kinds} <= {start + x + end for x in names}:
-        yield f"{start}{{folder}}{end}{rest}"
-    for name in names:
-        if match := SPLIT_WORD.search(name):
+    depth = one.folder.count("/") + 1
+    own = {"/".join(kind.folder.split("/")[-depth:]) for kind in one.kinds}
+    if own <= {start + x + end for x in names}:
+        yield f"{start}{{folder}}{end}/"
+    for name, part in itertools.product(names, (SPLIT_WORD, _NUMBER)):
+        if match := part.search(name):
             before, after = match.start(), len(name) - match.end()
             letters = f"{before or ''}:{-after if after else ''}"
-            yield f"{start}{{folder{f'[{letters}]' if letters != ':' else ''}}}{end}{rest}"
+            yield f"{start}{{folder{f'[{letters}]' if letters != ':' else ''}}}{end}/"

@@ -27,21 +27,25 @@ from shardprep.catalog.names import (
     are_parts,
     find_masks,
     given_split,
+    stem,
 )
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.row_matching import find_ids
 from shardprep.errors import SourceError, counted
+from shardprep.source.members import Member
 from shardprep.source.names import without_archive_suffix
 from shardprep.source.string_column import Texts
 
 _OTHERS = ("labels", "boxes", "masks", "points", "rows", "target_image", "target", "stack")
 _NUM_SAMPLES = 8
+_WORDS = re.compile(r"[^\s,;\"']+")
+_MOSTLY = 0.5
 _NUM_BLOCKS, _BLOCK = 8, 250
 """Names are read in blocks of neighbours, because a label has several images there."""
 _WIDE = 2
 _MOST_BYTES = 1 << 22
-_MOST_DEPTH = 6
+_MOST_DEPTH, _MOST_SHOWN = 6, 6
 _COUNTED = re.compile(r"^\d+(?=[A-Za-z]+$)|(?<=[A-Za-z])[-_ ]?\d+$")
 """The number in 40X or character01."""
 _CODE = re.compile("(?=.*[0-9])(?=.*[g-z])[a-z0-9]{4,7}", re.IGNORECASE)
@@ -68,19 +72,21 @@ def labels_by_names(view: View) -> Sequence[Reading]:
         found = found or [*_of_test_names(view, tests, names)] or [*_of_test(view, tests, names)]
         is_by_folder = view.automatic.match is None and view.automatic.rule in ("folder", "auto")
         if not found and is_by_folder and (found := [*unproved(view)]):
-            found[-1:-1] = [one for one in _of_fields(view) if one != _NONE]
+            fields = [one for one in _of_fields(view, has_weak=True) if one != _NONE]
+            found[-1:-1] = fields[: max(1, _MOST_SHOWN - len(found))]
         return found if len(found) < 2 or not _has_table(view) else []
     found = _of_fields(view) or [*_of_whole_names(view)]
     if found and not _is_explained(view):
         return found
-    starts = view.automatic.names.values if view.automatic.rule == "prefix" else ()
-    kinds = [str(name) for name in starts if is_kind(str(name))]
-    if not kinds:
-        return []
-    return [
-        Reading({"labels": "prefix"}, f"{min(kinds)} may be a view or a kind of picture"),
-        _NONE,
-    ]
+    if view.automatic.rule in ("folder", "auto"):
+        return [*unproved(view)]
+    return _of_starts(view) if view.automatic.rule == "prefix" else []
+
+
+def _of_starts(view: View) -> list[Reading]:
+    kinds = [str(name) for name in view.automatic.names.values if is_kind(str(name))]
+    prefix = Reading({"labels": "prefix"}, f"{min(kinds, default='')} may be a view or a kind")
+    return [prefix, _NONE] if kinds else []
 
 
 def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> Iterator[Reading]:
@@ -101,7 +107,10 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
         return
     if are_numbers or len({re.sub(_COUNTED, "", name) for name in names}) == 1:
         found += _of_numbers(view, counts, len(names))
-    if found:
+    above = {path.rpartition("/")[0].rpartition("/")[2] for path in counts}
+    if found and all(map(is_kind, above)):  # these are views of the same
+        yield from (folder, *found[:4], _NONE)
+    elif found:
         yield from (*found[:4], folder, _NONE)
 
 
@@ -198,9 +207,17 @@ def _are_confirmed(view: View, at: int, depth: int) -> bool:
     return True
 
 
-def _of_fields(view: View) -> list[Reading]:
-    """Return the readings of fields of file names: one if it is certain, or several and none."""
-    fields, found = name_fields([*{*Texts.of(_sampled(view)).stems(0)}]), list[Reading]()
+def _of_fields(view: View, *, has_weak: bool = False) -> list[Reading]:
+    """Return the readings of fields of file names: one if it is certain, or several and none.
+
+    With `has_weak`, a name in several folders counts several times, and few values are enough.
+    """
+    stems, found = [*Texts.of(_sampled(view)).stems(0)], list[Reading]()
+    fields = name_fields([*{*stems}])
+    if has_weak:
+        known = {one.regex for one in fields if one.is_class}
+        weak = [one for one in name_fields(stems, has_weak=True) if one.regex not in known]
+        fields += [one._replace(is_class=True) for one in weak if one.is_weak or one.is_class]
     for one in fields:
         kinds = {"regression": one.is_number, "auto": one.is_class, "text": one.is_text}
         for target in (kind for kind, fits in kinds.items() if fits):
@@ -269,9 +286,31 @@ def _texts_beside(view: View) -> list[Reading]:
         return []
     options = {"labels": "text:{stem}.txt", "target": "text"}
     reading = Reading(options, f"{len(texts):,} texts beside images")
+    if others := texts_or_none(view, reading):
+        return others
     are_texts = 2 * len({*found}) > len(found)
     classes = Reading({**options, "target": "class"}, f"{len({*found})} different texts")
     return [reading] if are_texts else [classes, reading]
+
+
+def texts_or_none(view: View, texts: Reading) -> list[Reading]:
+    """Return the question whether texts beside the images are wanted, if a document names these."""
+    document = _naming_document(view)
+    if document is None:
+        return []
+    why = f"images alone; {document.key} names them and is not read"
+    return [texts, Reading({"labels": "none"}, why)]
+
+
+def _naming_document(view: View) -> Member | None:
+    """Return a document with the names of most of the images, beside the texts of single ones."""
+    own = {f"{key.rpartition('.')[0]}.txt" for key in view.members.keys}
+    keys = _sampled(view)
+    for document in view.documents.members(".txt", ".csv", ".tsv", ".json"):
+        words = {*_WORDS.findall(head_of(document))} if document.key not in own else set[str]()
+        if words and sum(stem(key) in words for key in keys) > _MOSTLY * len(keys):
+            return document
+    return None
 
 
 def _sampled(view: View) -> list[str]:

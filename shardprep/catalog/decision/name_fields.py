@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -26,36 +26,55 @@ class NameField(NamedTuple):
     regex: str
     why: str
     is_class: bool
-    """Whether it has few values, each in several names."""
-    is_text: bool
+    """Whether few values have several names each."""
+    is_weak: bool = False
+    """Whether it is none of these, but a third of the values have several names."""
+    is_text: bool = False
     """Whether it has words, with other fields before it and numbers after it."""
-    is_number: bool
-    """Whether it has numbers of different lengths, with several fields of one digit after it."""
-    num_after: int
+    is_number: bool = False
+    """Whether it has numbers of different lengths, with several fields of a digit after it."""
+    num_after: int = 0
     """Number of fields with digits after it."""
-    is_certain: bool
+    is_certain: bool = False
     """Whether it names an object, or a camera follows it."""
 
 
-def name_fields(stems: Sequence[str]) -> list[NameField]:
-    """Return the first fields that may be labels; [] unless half of the names have one form."""
+def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameField]:
+    """Return the first fields that may be labels, and with `has_weak` those of repeated values.
+
+    If half of the names have no common form, only a code at one of their ends may be one.
+    """
     forms = defaultdict[tuple[str, ...], list[list[str]]](list)
     for stem in stems:
         parts = _SIGNS.split(stem.removeprefix("-"))
         forms[tuple(map(form_of, parts))].append(parts)
     form, same = max(forms.items(), key=lambda pair: len(pair[1]), default=((), []))
     if len(form) < 3 or 2 * len(same) < len(stems):
-        return []
+        return [*_ends(stems)]
     sign = "-?" if any(stem.startswith("-") for stem in stems) else ""
-    columns = [{*column} for column in zip(*same, strict=True)]
+    columns = [Counter(column) for column in zip(*same, strict=True)]
     found = [*_fields(sign, form, columns, len(same))]
+    found = [one for one in found if not one.is_weak] + [x for x in found if has_weak and x.is_weak]
     return [one for one in found if one.is_certain][:1] or found[:_MOST_FIELDS]
 
 
+def _ends(stems: Sequence[str]) -> Iterator[NameField]:
+    """Yield the last and the first part of names without a common form: `5L` in `4a7c-91_5L`."""
+    parts = [_SIGNS.split(stem) for stem in stems]
+    for at, pattern in ((-1, r"[-_. ](?P<label>{})\.[^./]+$"), (0, "(^|/)(?P<label>{})[-_. ]")):
+        counts = Counter(one[at] for one in parts)
+        forms = {*map(form_of, counts)}
+        is_code = {*"".join(forms)} == {*"0a"} and len(forms) == 1 < min(map(len, parts))
+        if is_code and 1 < len(counts) <= len(stems) / 3 and not any(map(_is_no_label, counts)):
+            label = pattern.format(_pattern(forms.pop(), {*counts}))
+            why = f"{len(counts):,} values such as {min(counts)} in {counted(len(stems), 'name')}"
+            yield NameField(label, why, is_class=True)
+
+
 def _fields(
-    sign: str, form: Sequence[str], columns: Sequence[set[str]], number: int
+    sign: str, form: Sequence[str], columns: Sequence[Counter[str]], number: int
 ) -> Iterator[NameField]:
-    pieces = [*map(_pattern, form, columns)]
+    pieces = [*map(_pattern, form, map(set, columns))]
     for i, values in enumerate(columns):
         if i % 2 or len(values) < 2 or are_parts(values) or any(map(_is_no_label, values)):
             continue
@@ -64,17 +83,23 @@ def _fields(
         with_digits = [j for j in range(i + 2, len(form), 2) if "0" in form[j]]
         widths = {*map(len, values)}
         num_digits = sum(form[j] == "0" and {*map(len, columns[j])} == {1} for j in with_digits)
+        is_class = len(values) * (2 if form[i] == "a" else 3) <= number
+        is_text = i > 0 and form[i] == "a" and bool(with_digits)
+        is_number = form[i] == "0" and {1} < widths and num_digits > 1
+        num_repeated = sum(n > 1 for n in values.values())
+        is_weak = not (is_class or is_text or is_number) and 3 * num_repeated >= len(values)
         one = NameField(
             f"(^|/){sign if i else ''}{label}{after}",
             f"{len(values):,} values such as {min(values)} in {counted(number, 'name')}",
-            is_class=len(values) * (2 if form[i] == "a" else 3) <= number,
-            is_text=i > 0 and form[i] == "a" and bool(with_digits),
-            is_number=form[i] == "0" and {1} < widths and num_digits > 1,
+            is_class=is_class,
+            is_weak=is_weak,
+            is_text=is_text,
+            is_number=is_number,
             num_after=len(with_digits),
             is_certain=all(map(_OBJECT.fullmatch, values))
             or (i == 0 and form[i] == "0" and all(map(_CAMERA.fullmatch, columns[2]))),
         )
-        if one.is_class or one.is_text or one.is_number:
+        if one.is_class or one.is_weak or one.is_text or one.is_number:
             yield one
 
 

@@ -7,6 +7,7 @@ the same kinds of pictures in every folder.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,7 +25,9 @@ from shardprep.catalog.label_rules import ids_of_samples
 from shardprep.catalog.names import MASK_ENDING, given_split, natural_order, stated_split
 from shardprep.catalog.stacks import id_column, series_pattern, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION
+from shardprep.catalog.tables.row_matching import find_ids, match_table
 from shardprep.catalog.tables.table import Table
+from shardprep.errors import SourceError
 from shardprep.source.string_column import Texts
 
 _MOST = 0.9
@@ -61,7 +64,7 @@ def samples(view: View) -> list[Reading]:
         return []
     if found := _kinds(view, files) or _volumes(files):
         return found
-    if not view.recipe.may_be_annotated or _names_each(view.tables, files):
+    if not view.recipe.may_be_annotated or _names_each(view, files):
         return []
     if found := _takes(files):
         return found
@@ -194,12 +197,22 @@ def _takes(files: Folders) -> list[Reading]:
     ]
 
 
-def _names_each(tables: Sequence[Table], files: Folders) -> bool:
-    """Return whether a table has a row for each image, so that nobody asks for samples."""
+def _names_each(view: View, files: Folders) -> bool:
+    """Return whether a table has a row or a path for each image: nobody asks for samples."""
+    tables = view.tables[:_MOST_TABLES]
     folders = [one for one in files if given_split(one.split("/")) != "test"]
     names = [splitext(name)[0] for one in folders for name in files[one]]
     some = {*names[:: -(-len(names) // 500) or 1]}
-    return any(id_column(table, some) for table in tables[:_MOST_TABLES])
+    return any(id_column(table, some) or _has_paths(view, table) for table in tables)
+
+
+def _has_paths(view: View, table: Table) -> bool:
+    with contextlib.suppress(SourceError):
+        title = find_ids(view.index, table)
+        return "/" in "".join(table.cells(table.column(title))[:1]) and bool(
+            (match_table(view.index, table, title).row_of >= 0).mean() >= _MOST
+        )
+    return False
 
 
 def _evidence(files: Folders, tables: Sequence[Table]) -> tuple[str, int] | None:

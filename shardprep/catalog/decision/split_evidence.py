@@ -19,6 +19,7 @@ from shardprep.source.string_column import Coded, Texts
 
 _NEARLY_ALL = 0.9
 _MOST_GROUPS, _MOST_BYTES, _MOST_NAMES = 8, 1 << 26, 1_000
+_A_PAIR = 2
 _NUMBER = re.compile(r"\d+")
 _LISTS = (".txt", ".lst")
 _ORDER = ("train", "validation", "test")
@@ -65,6 +66,7 @@ def splits(view: View) -> Sequence[Reading]:
                 if split not in lists
             )
             parts.append(Reading({"split": _rule(lists)}, f"{why}; the rest is left out"))
+    whole = whole or [*_of_several(found, len(index.keys))]
     return [Reading({**one.options, **out}, one.why) for one in whole or parts or _by_boxes(view)]
 
 
@@ -173,6 +175,18 @@ def _of_two(
         if numbers[0] == numbers[1] and len(np.unique(more)) == len(more) >= _NEARLY_ALL * total:
             rule = f"{_rule(others)},{_rule(lists).removeprefix('list:')}"
             yield Reading({"split": rule}, f"two lists for each split name {len(more):,} images")
+
+
+def _of_several(
+    found: Sequence[tuple[Mapping[str, str], NDArray[np.int64]]], total: int
+) -> Iterator[Reading]:
+    """Yield the splits of lists that each name other images, such as those of several domains."""
+    images = np.concatenate([own for _, own in found]) if len(found) > _A_PAIR else np.array([])
+    is_whole = len(np.unique(images)) == len(images) >= _NEARLY_ALL * total
+    if is_whole and len({frozenset(lists) for lists, _ in found}) == 1:
+        rules = [_rule(lists).removeprefix("list:") for lists, _ in found]
+        why = f"{len(found)} lists for each split name {len(images):,} images"
+        yield Reading({"split": f"list:{','.join(rules)}"}, why)
 
 
 def _rows_of(

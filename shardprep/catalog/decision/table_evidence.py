@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from shardprep.catalog.candidates import match_ids
+from shardprep.catalog.decision.class_level import unproved
 from shardprep.catalog.decision.column_evidence import (
     CERTAIN,
     LIKELY,
@@ -18,16 +20,28 @@ from shardprep.catalog.decision.column_evidence import (
     found_columns,
     may_be_target,
 )
-from shardprep.catalog.decision.name_evidence import are_wide
-from shardprep.catalog.decision.view import Options, Reading, View
+from shardprep.catalog.decision.name_evidence import are_wide, texts_or_none
+from shardprep.catalog.decision.view import Options, Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, Labelling, are_classes
 from shardprep.catalog.names import document_split, find_masks, given_split, words_of_split
 from shardprep.catalog.objects.detect import text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.stacks import sample_keys, stack_patterns
-from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
-from shardprep.catalog.tables.row_matching import TableMatch, stated_splits, united
+from shardprep.catalog.tables.key_index import (
+    SUBMISSION,
+    AmbiguousIdError,
+    KeyIndex,
+    paths_of,
+)
+from shardprep.catalog.tables.row_matching import (
+    TableMatch,
+    is_of_splits,
+    joined,
+    match_table,
+    stated_splits,
+    united,
+)
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import as_number
 from shardprep.errors import SourceError, counted, some_of
@@ -39,11 +53,14 @@ _OPTIONS = (
     "boxes", "masks", "points", "target_image", "stack",
 )  # fmt: skip
 _MOST_SHOWN = 6
+_MOST_OTHERS = 2
+"""Number of further cells in a column of splits."""
+_PLAIN = re.compile(r"[^,:=]+")
 _FIRST_FEW = 100
 _MOST_COPIES = 4
 _MOST_KEYS = 20_000
 _CHANNELS = re.compile(r"\{id\}_\{([^{}]+)\}(\.\w+)")
-_MOST_DOCUMENTS, _MOST_BYTES = 8, 256 << 20
+_MOST_DOCUMENTS, _MOST_BYTES, _MOST_JOINED = 8, 256 << 20, 4
 _SHARE = 0.2
 """Share of the images below a folder that may be the source alone."""
 _NAMED = 0.5
@@ -56,6 +73,8 @@ _NO_CLASS = re.compile(
     re.IGNORECASE,
 )
 """A word in the names of folders that are splits or kinds of files, and not classes."""
+_TEXT_LIST = re.compile(r'"(\w+)"\s*:\s*\[\s*"[^"\s]+(?: [^"\s]+){3,}"')
+"""A list of texts in JSON, such as the captions of an image."""
 CUTS = re.compile(r"[\W_]+")
 _PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
 
@@ -68,11 +87,18 @@ def by_tables(view: View) -> Sequence[Reading]:
         return readings
     if not view.documents.members(".txt", ".json", ".jsonl"):
         return []
-    if view.automatic.rule != "none" or _signs(view, view.automatic):
+    rule = view.automatic.rule
+    is_proved = rule == "folder" and next(unproved(view), None) is None
+    if is_proved or rule not in ("none", "prefix", "folder") or _signs(view, view.automatic):
         return []
-    if pattern := text_files(view.index.keys, view.documents):
-        return [Reading({"labels": f"text:{pattern}", "target": "text"}, "a text for each image")]
-    return _of_tables(view, united(view.index, _other_tables(view)))
+    if rule == "none" and (pattern := text_files(view.index.keys, view.documents)):
+        own = Reading({"labels": f"text:{pattern}", "target": "text"}, "a text for each image")
+        return texts_or_none(view, own) or [own]
+    found = [*_of_tables(view, united(view.index, _other_tables(view)))]
+    found = [one for one in found if rule == "none" or one.options.keys() - {"header"}]
+    is_labelled = any("labels" in one.options for one in found) and rule != "none"
+    rest = [Reading({"labels": rule}, view.automatic.how)] if is_labelled else []
+    return [*found[: _MOST_SHOWN - len(rest)], *(one for one in rest if one not in found)]
 
 
 def _of_channels(view: View) -> list[Reading]:
@@ -111,7 +137,24 @@ def splits_by_tables(view: View) -> Sequence[Reading]:
             if len(stated.counts()) > 1 and number >= ENOUGH * len(view.index.keys):
                 why = f"column {title!r} of {table.name} for {counted(number, 'image')}"
                 return [Reading({"join": (table.name,), "split": f"column:{title}"}, why)]
+            if readings := [*_partly_stated(view, table)]:
+                return readings
     return []
+
+
+def _partly_stated(view: View, table: Table) -> Iterator[Reading]:
+    """Yield the reading of a column with splits, and with a few other cells of training images."""
+    for place, title in enumerate(table.header) if table.rows else ():
+        splits = {cell: given_split([cell]) for cell in table.cells(place).coded().values}
+        others = [cell for cell, split in splits.items() if split is None]
+        is_fit = is_of_splits(title) and {"train", "test"} <= {*splits.values()}
+        if is_fit and 0 < len(others) <= _MOST_OTHERS and _PLAIN.fullmatch("".join(splits)):
+            number = int((match_ids(view.index, table).row_of >= 0).sum())
+            pairs = ",".join(f"{cell}={split or 'train'}" for cell, split in splits.items())
+            why = f"column {title!r} of {table.name}; {some_of(others)} as train"
+            options = {"join": (table.name,), "split": f"column:{title}:{pairs}"}
+            if number >= ENOUGH * len(view.index.keys):
+                yield Reading(options, why, is_certain=False)
 
 
 def labels_of_few(view: View) -> Sequence[Reading]:
@@ -128,7 +171,23 @@ def labels_of_few(view: View) -> Sequence[Reading]:
                 found += found_columns(match, view.index, tables)
     likely = [one for one in found if one.strength >= STRONG][: _MOST_SHOWN - 1]
     readings = [Reading(_with_splits(view, one, one.options[0]), one.why) for one in likely]
+    readings = readings or [*_of_joined(view, tables)][: _MOST_SHOWN - 1]
     return [*readings, Reading({"labels": "none"}, "images without labels")] if readings else []
+
+
+def _of_joined(view: View, tables: Sequence[Table]) -> Iterator[Reading]:
+    """Yield the columns of tables that share a column with a table that names the images."""
+    every = [one for one in view.documents.tables if not SUBMISSION.search(one.name)]
+    for own, other in itertools.permutations(tables, 2) if len(every) <= _MOST_JOINED else ():
+        with contextlib.suppress(SourceError):  # they share no column, or several
+            match = match_ids(view.index, own)
+            if (match.row_of >= 0).sum() < ENOUGH * len(view.index.keys) or own.parts:
+                continue
+            more = match_table(view.index, joined(own, other, ""), match.id_column)
+            new = [one for one in other.header if one not in own.header]
+            for one in found_columns(more, view.index, every, new):
+                if one.strength >= LIKELY and len(one.titles) == 1:
+                    yield Reading({**one.options[0], "join": (other.name,)}, one.why)
 
 
 def unlabelled_tests(view: View) -> Sequence[Reading]:
@@ -155,9 +214,13 @@ def _other_tables(view: View) -> list[Table]:
     found = list[Table]()
     members = view.documents.members(".txt", ".json", ".jsonl")
     for member in members if len(members) <= _MOST_DOCUMENTS else ():
-        if member.extent.num_bytes <= _MOST_BYTES and not _PARTITION.search(member.key):
+        name = member.key.rpartition("/")[2]
+        if member.extent.num_bytes <= _MOST_BYTES and not _PARTITION.search(name):
             with contextlib.suppress(SourceError):
-                found.append(view.documents.table([member.key]))
+                table = view.documents.table([member.key])
+                texts = dict.fromkeys(_TEXT_LIST.findall(head_of(member)))
+                columns = (*table.header, *texts) if len(texts) == 1 else ()
+                found.append(view.documents.table([member.key], columns) if columns else table)
     return found
 
 
@@ -167,8 +230,12 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
     if view.is_open("header") and (known := _that_name_images(view, [*first])):
         own = view.read_as(Reading({"header": False}, ""))
         why = f"the first line of {first[known[0]].name} names an image"
-        readings = by_tables(own) or [Reading({}, why)]
-        return [Reading({"header": False, **one.options}, one.why) for one in readings]
+        readings, rule = by_tables(own) or [Reading({}, why)], {"labels": view.automatic.rule}
+        bare = {"header": False}
+        return [
+            one if one.options == rule else Reading({**bare, **one.options}, one.why)
+            for one in readings
+        ]
     is_test = view.index.splits.fit(lambda split: split == "test")
     considered = np.flatnonzero(~is_test if not is_test.all() else is_test)
     found: list[LabelColumns] = []
@@ -218,7 +285,8 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     folders = label_keys(view.index, LabelRule("folder"), ())
     if best < SHARED and folders.names.are_there.all():
         for one in found:
-            if one.strength == best and _are_numbers(one) and _are_same(one, folders):
+            are_same = _are_same(one, folders) or _are_same(one, folders, by_part=True)
+            if one.strength == best and _are_numbers(one) and are_same:
                 return [Reading({"labels": "folder"}, f"{one.why} has the numbers of the folders")]
     is_folder = class_folders(folders) and auto_labels(view.index, ()).rule == "folder"
     for one in found if is_folder else ():
@@ -296,15 +364,21 @@ def _are_numbers(one: LabelColumns) -> bool:
     return is_single and None not in map(as_number, one.match.cells(one.titles[0]).counts())
 
 
-def _are_same(one: LabelColumns, automatic: Labelling) -> bool:
-    """Return whether a column has the names of the folders."""
+def _are_same(one: LabelColumns, automatic: Labelling, *, by_part: bool = False) -> bool:
+    """Return whether a column has the names of the folders.
+
+    With `by_part`, each of several tables may number them anew; they have several images each.
+    """
     if len(one.titles) != 1:
         return False
     cells, names = one.match.cells(one.titles[0]), automatic.names
     there = names.are_there & (one.match.row_of >= 0)
-    number = len(names.values) + 1
-    pairs = np.unique(cells.codes[there].astype(np.int64) * number + names.codes[there])
-    return len(pairs) == len({*pairs // number}) == len({*pairs % number}) > 1
+    parts = one.match.table.parts_of_rows().codes[one.match.row_of[there]] if by_part else 0
+    own = cells.codes[there].astype(np.int64) + parts * (len(cells.values) + 1)
+    number = (len(names.values) + 1) * (int(np.max(parts, initial=0)) + 1)
+    pairs = np.unique(own * number + names.codes[there] + parts * (len(names.values) + 1))
+    is_enough = not by_part or 2 * len(pairs) <= int(there.sum())
+    return is_enough and len(pairs) == len({*pairs // number}) == len({*pairs % number}) > 1
 
 
 def _unlike(one: LabelColumns, folders: Labelling) -> str:
@@ -333,19 +407,21 @@ def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
     """Return the options with the splits that the names of tables or a column of one state."""
     table = one.match.table
     ids = one.match.id_column
-    if not view.is_open("split") or view.index.splits.are_there.any():
+    are_there = view.index.splits.are_there
+    if not view.is_open("split") or are_there[one.match.row_of >= 0].any():
         return options
     title, stated = stated_splits(table)
-    if len(stated.counts()) > 1:
-        return {**options, "split": f"column:{title}"}
-    if table.is_own:
-        return options
-    others = list(_of_other_splits(view, one.match))
+    others = [] if table.is_own else [*_of_other_splits(view, one.match)]
     files = [name for name, _ in table.parts] or [table.name]
+    key = "boxes" if "boxes" in options else "labels"
+    rule = str(options[key]).replace(table.files, ",".join([*files, *others]))
+    if len(stated.counts()) > 1:
+        return {**options, "split": f"column:{title}", **({key: rule} if are_there.any() else {})}
+    if table.is_own or are_there.any():
+        return options
     splits = {document_split(name) or "train" for name in [*files, *others]}
     if len(splits) > 1 and "," not in "".join(files):
-        rule = table.label_rule(ids, one.titles).replace(table.files, ",".join([*files, *others]))
-        return {**options, "labels": rule, "split": "tables"}
+        return {**options, key: rule, "split": "tables"}
     for other in view.documents.tables:
         for title in [one for one in other.header if one.lower() == "partition"]:
             cells = set(other.cells(other.column(title)).coded().values)
@@ -392,8 +468,8 @@ def _of_other_splits(view: View, match: TableMatch) -> Iterator[str]:
 
 
 def _is_disjoint(ids: Texts, match: TableMatch) -> bool:
-    known = Lookup(match.table.cells(match.table.column(match.id_column)))
-    return all((known.positions(some)[0] < 0).all() for some in (ids[:_FIRST_FEW], ids))
+    known = Lookup(paths_of(match.table.cells(match.table.column(match.id_column))))
+    return all((known.positions(some)[0] < 0).all() for some in (ids[:_FIRST_FEW], paths_of(ids)))
 
 
 def apart(view: View, found: Sequence[int]) -> list[Reading]:

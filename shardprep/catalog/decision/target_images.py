@@ -6,7 +6,7 @@ import glob
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -139,7 +139,28 @@ def _sets_of_kinds(members: Members, places: Mapping[int, str]) -> Iterator[list
             rows = np.flatnonzero(np.isin(folders.codes, codes[own]))
             kinds.append(_Kind(one, rows, tuple(sorted({names[i] for i in own}))))
         yield kinds
+    yield from _beside_others(members, paths, codes)
     yield from _by_affix(members[:_MOST_ROWS])
+
+
+def _beside_others(
+    members: Members, paths: Sequence[str], codes: NDArray[np.integer[Any]]
+) -> Iterator[list[_Kind]]:
+    """Yield a folder that is beside each of several others, and these: `a/hr`, `a/x`, `b/hr`."""
+    below = defaultdict[str, dict[str, int]](dict)
+    for path, code in zip(paths, codes.tolist(), strict=True):
+        above, _, name = path.rpartition("/")
+        below[above][name] = code
+    pairs = [several for several in below.values() if len(several) == _A_PAIR]
+    common = {*pairs[0]}.intersection(*pairs) if len(pairs) > 1 else set[str]()
+    others = {name for several in pairs for name in several} - common
+    if len(common) == 1 < len(others) <= _MOST_KINDS:
+        yield [
+            _Kind(tuple(word for one in own for word in _words(one)), np.flatnonzero(is_in), own)
+            for own in (tuple(common), tuple(sorted(others)))
+            for wanted in [[several[x] for several in pairs for x in own if x in several]]
+            for is_in in [np.isin(members.keys.folders.codes, wanted)]
+        ]
 
 
 def _part(parts: Sequence[str], depth: int) -> str:
@@ -164,8 +185,15 @@ def _by_affix(members: Members) -> Iterator[list[_Kind]]:
         else:
             several = {w: rows for w, rows in of_word.items() if len(rows) >= _FEWEST}
             is_known = any(_side((word,)) for word in several)
+            is_known |= pattern[-1] == "$" and len(several) == _A_PAIR and _pair_up(names, several)
             if is_known and 2 <= len(several) <= _MOST_KINDS:
                 yield [_Kind((w,) if w else (), np.array(r)) for w, r in several.items()]
+
+
+def _pair_up(names: Sequence[str], rows: Mapping[str, Sequence[int]]) -> bool:
+    """Return whether each name with one of two words at its end is there with the other one."""
+    one, other = ({names[i][: -len(w)] for i in own if w} for w, own in rows.items())
+    return bool(one) and one == other and {*map(len, (one, other))} == {*map(len, rows.values())}
 
 
 def _by_suffix(members: Members) -> list[Reading]:
@@ -219,7 +247,7 @@ def _are_named(kinds: Iterable[Sequence[str]]) -> bool:
 def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
     words = [kind.words for kind in kinds]
     sides = _sides(words)
-    if not any(sides) and not _may_be_kinds(view, kinds):
+    if not (any(sides) or _may_be_kinds(view, kinds)):
         return []
     are_inputs = {id(kind) for kind, side in zip(kinds, sides, strict=True) if side < 0}
     found: list[Reading] = []
@@ -240,10 +268,8 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
         ]
         out = [one.kind for one in pairs if one not in inputs and one.kind.folders]
         reading = _reading(view, target, inputs, out) if inputs else None
-        if inputs and not reading and target.folders and len(kinds) == _A_PAIR:
-            alone = {"exclude": (f"{target.glob}/*",), "labels": "none"}
-            why = f"{target.glob} has the scenes and names of the others; no pattern pairs them"
-            return [Reading(alone, why), Reading({"labels": "folder"}, "the folders are classes")]
+        if inputs and not (reading or found) and target.folders and len(kinds) == _A_PAIR:
+            return _unpaired(view, target, inputs[0].kind, is_clear=side > 0)
         if reading:
             found.append(reading)
             others = [one.kind for one in pairs if one.kind.folders]
@@ -254,9 +280,26 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
             found += by_class
             if all(one.likeness.has_hues and not one.likeness.is_same for one in inputs):
                 found.append(Reading({"labels": "folder"}, "the scenes of their pictures differ"))
-            elif len(found) == len(kinds) and not (any(sides) or _are_named(words)):
+            elif (
+                len(found) == len(kinds)
+                and target.folders
+                and not (any(sides) or _are_named(words))
+            ):
                 found.append(Reading({"labels": "folder"}, "the two folders are classes"))
     return found
+
+
+def _unpaired(view: View, target: _Kind, kind: _Kind, *, is_clear: bool) -> list[Reading]:
+    """Return the readings if no pattern leads to the targets: several may have an input in common.
+
+    Then the inputs are the targets of the others, unless it is clear which are the targets.
+    """
+    pair = None if is_clear else _pair(view, kind, target)
+    reading = _reading(view, kind, [pair], []) if pair and pair.is_picture else None
+    alone = {"exclude": (f"{target.glob}/*",), "labels": "none"}
+    why = f"{target.glob} has the scenes and names of the others; no pattern pairs them"
+    classes = Reading({"labels": "folder"}, "the folders are classes")
+    return [reading or Reading(alone, why), classes]
 
 
 def _are_grey(kind: _Kind) -> bool:
@@ -281,7 +324,8 @@ def _by_class(others: Sequence[_Kind]) -> Reading:
 def _may_be_kinds(view: View, kinds: Sequence[_Kind]) -> bool:
     if _has_documents(view):
         return False
-    return _are_named([kind.words for kind in kinds]) or _are_same(view, *kinds)
+    are_affixes = not any(kind.folders for kind in kinds)
+    return are_affixes or _are_named([kind.words for kind in kinds]) or _are_same(view, *kinds)
 
 
 def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
@@ -294,8 +338,12 @@ def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
         keys, pairs = members.keys.take(others), list[tuple[Member, Member]]()
         for row in spread(rows, _FEWEST):
             fits = booleans(pc.match_substring(keys.array, f"/{stem(members.keys[row])}"))
-            found = others[fits][:1].tolist()
-            pairs += [(members[row], members[at]) for at in found]
+            found = others[fits][:_MOST_NAMES].tolist()
+            own = Counter(members.keys[row].split("/"))
+            found.sort(
+                key=lambda at, own=own: -(own & Counter(members.keys[at].split("/"))).total()
+            )
+            pairs += [(members[row], members[at]) for at in found[:1]]
         if len(pairs) == _FEWEST and likeness(pairs, view.pictures).is_same:
             return True
     return False

@@ -47,7 +47,7 @@ _PARTITION = re.compile("split|partition")
 _FIELDS = re.compile(r"[\s,;]+")
 _BOX = re.compile(r"(-?\d[\d.]*[\s,]+){3,30}-?\d[\d.]*")
 _ENOUGH, _MOSTLY, _MOST_IMAGES, _MOST_SHOWN, _SHORT = 0.5, 0.9, 64, 40, 4
-_MOST_DOCUMENTS, _MOST_KEYS, _MOST_LINES, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_000, 1_000, 3, 4
+_MOST_DOCUMENTS, _MOST_KEYS, _MOST_LINES, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_000, 1_000, 5, 4
 
 
 def unread_documents(view: View) -> Sequence[Reading]:

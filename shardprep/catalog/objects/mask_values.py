@@ -143,6 +143,9 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
 
 
 NUMBERED = "values are 1 to n in each and n differs: numbers of objects"
+UNSURE = 2
+"""A number of different n that does not prove that these are objects."""
+_MOST_ODD = 0.1
 _MOST_CLASSES_IN_TURN = 2
 """Values 1 to n in masks are classes if n is at most this (1 an organ, 2 its tumour)."""
 
@@ -170,15 +173,20 @@ def _highest_number(mask: Collection[int]) -> int | None:
 
 
 def hold_numbers(masks: Iterable[Seen | None], documents: Documents) -> int:
-    """Return how many n differ if a sample of masks has object numbers that no document names."""
-    seen = []
+    """Return how many n differ if a sample of masks has object numbers that no document names.
+
+    It is at most `UNSURE` if one in ten masks lacks a number: an object may be covered by others.
+    """
+    seen, num_odd = [], 0
     for one in masks:
         if one is None:
             continue
-        if one.colours or one.is_lossy or _highest_number(one.values) is None:
+        if one.colours or one.is_lossy:
             return 0
-        seen.append(one.values)
-    number = are_numbers(seen)
+        seen += [] if (is_odd := _highest_number(one.values) is None) else [one.values]
+        num_odd += is_odd
+    number = are_numbers(seen) if num_odd <= _MOST_ODD * len(seen) else 0
+    number = min(number, UNSURE) if num_odd else number
     present = [tuple(values - {_NO_VALUE, _NO_WIDE_VALUE}) for values in seen]
     is_named = number and naming_files(MaskValues(names=(), present=present), documents)
     return 0 if is_named else number

@@ -150,7 +150,7 @@ class KeyIndex:
         AmbiguousIdError if several images are equally near, or if all are of another split.
         Ids of the origins in `fitting` are not shortened: others of these origins are whole keys.
         """
-        texts = _paths(texts)
+        texts = paths_of(texts)
         origins = origins or Coded.constant(Origin(), len(texts))
         found, is_many = self._find_names(texts)
         fits = is_many | (found >= 0)
@@ -180,7 +180,7 @@ class KeyIndex:
 
     def are_found(self, texts: Texts) -> Bools:
         """Return whether each id fits an image, or several."""
-        texts = _paths(texts)
+        texts = paths_of(texts)
         found, is_many = self._find_names(texts)
         fits = is_many | (found >= 0)
         if not fits.all():
@@ -414,7 +414,7 @@ class WholeKeyIndex(KeyIndex):
         return {key: i for i, key in enumerate(self._names)}
 
 
-def _paths(texts: Texts) -> Texts:
+def paths_of(texts: Texts) -> Texts:
     r"""Return ids with "/" for "\", without the start of an absolute path, a URL or `../`."""
     array = texts.array
     is_odd = pc.starts_with(array, "/")

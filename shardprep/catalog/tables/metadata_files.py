@@ -46,7 +46,10 @@ from shardprep.storage.text_file import as_utf8, decoded, text_lines
 _AT_ONCE = 1 << 12
 _JSON = (".json", ".jsonl")
 _OF_IMAGE = partial(json_rows, is_of_image=True)
-_PARQUET = b"PAR1"
+_BINARY = {
+    b"PAR1": "a Parquet file", b"PK\3\4": "a workbook or a zip", b"\xd0\xcf\x11\xe0": "a workbook",
+}  # fmt: skip
+"""First bytes of a file that is no table of text → what it is."""
 _OF_EXPORT = frozenset((
     "labels", "target", "classes", "columns", "boxes", "masks", "mask_values", "instances",
     "points", "unlisted", "exclude", "images", "crowds",
@@ -195,8 +198,7 @@ class Documents:
         a Parquet.
         """
         key, data = self._find(file)
-        if data.startswith(_PARQUET):
-            raise SourceError(file, "is a Parquet file, not a table of text", "write a CSV")
+        check_text(data, file)
         return key, data
 
     def _find(self, file: str) -> tuple[str, bytes]:
@@ -292,6 +294,13 @@ class Documents:
         found = [m for m in self._others if f"/{composed(m.key)}".endswith(end)]
         same = [m for m in found if f"/{m.key}".endswith(f"/{file}")] or found
         return [m for m in same if m.key == file] or same
+
+
+def check_text(data: bytes, name: str) -> None:
+    """Raise a SourceError if the bytes are those of a workbook or a Parquet file."""
+    for start, what in _BINARY.items():
+        if data.startswith(start):
+            raise SourceError(name, f"is {what}, not a table of text", "save it as CSV")
 
 
 def read_table(file: str, most_bytes: int) -> bytes:

@@ -17,6 +17,7 @@ from shardprep.catalog.tables.key_index import (
     KeyIndex,
     Origin,
     origin_of,
+    paths_of,
 )
 from shardprep.catalog.tables.table import Rows, Table, stacked
 from shardprep.errors import OptionName, SourceError
@@ -199,8 +200,8 @@ def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
         place = first.column(find_ids(index, first))
     except SourceError:
         return False
-    ids = Texts.joined([one.cells(place) for one in others])
-    return bool((positions(last.cells(place), ids)[0] < 0).all())
+    ids, own = Texts.joined([one.cells(place) for one in others]), last.cells(place)
+    return bool((positions(paths_of(own), paths_of(ids))[0] < 0).all())
 
 
 def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:

@@ -7,10 +7,11 @@ import json
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 from operator import attrgetter
+from pathlib import PurePath
 
 import numpy as np
 import pyarrow.compute as pc
@@ -34,6 +35,7 @@ from shardprep.catalog.objects.object_table import (
     Found,
     ObjectTable,
 )
+from shardprep.catalog.tables.key_index import origin_of
 from shardprep.catalog.tables.object_lists import object_rows, unfolded
 from shardprep.catalog.tables.row_matching import (
     TableMatch,
@@ -307,8 +309,12 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
     for table in united(source.index, source.documents.tables):
         option, id_column, is_once = _rule_of(table, source)
         if option:
-            named = coverage(source.index, {*row_ids(table, id_column)[1]})
-            how = f"{table.name}: boxes of {named}" + (", a row for each" if is_once else "")
+            others = [] if table.is_own else [*_of_other_splits(table, option, source)]
+            option = option.replace(table.files, ",".join([table.files, *(x.name for x in others)]))
+            ids = [row_ids(one, id_column)[1] for one in (table, *others)]
+            named = coverage(source.index, {cell for cells in ids for cell in cells})
+            name = " + ".join(one.name for one in (table, *others))
+            how = f"{name}: boxes of {named}" + (", a row for each" if is_once else "")
             signs = named.signs(Sign("boxes", option, how, is_unclear=is_once))
             if not named.is_enough or is_once:
                 unclear = unclear or signs
@@ -318,6 +324,19 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
             are_all = all(row[sides[0]] not in _NO_BOXES for row in table.rows)
             return signs if are_all else [replace(one, num_unlisted=0) for one in signs]
     return unclear
+
+
+def _of_other_splits(table: Table, option: str, source: AnnotatedSource) -> Iterator[Table]:
+    """Yield tables of the same name in folders of other splits that have the columns of a rule."""
+    rule, splits = parse_box_rule(option).table, {origin_of(table.name).split}
+    wanted = {rule.id_column, *(rule.boxes.names if rule.boxes else ()), rule.label_column} - {""}
+    for other in source.documents.tables:
+        split, names = origin_of(other.name).split, {PurePath(x.name).name for x in (table, other)}
+        is_other = len(names) == 1 and not table.parts and {split, *splits} > {*splits}
+        is_other &= None not in {split, *splits} and other.header != table.header
+        if is_other and wanted <= {*other.header}:
+            splits.add(split)
+            yield other
 
 
 def recognise_documents(source: AnnotatedSource) -> list[Sign]:

@@ -6,14 +6,16 @@ objects, segments of stuff are areas. A mask file holds their pixels.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from shardprep.catalog.names import document_split, natural_order, stem
+from shardprep.catalog.names import document_split, natural_order, stem, words_of_split
 from shardprep.catalog.objects.formats.annotated_source import (
     AnnotatedSource,
     Sign,
@@ -32,6 +34,7 @@ from shardprep.catalog.objects.object_table import (
     Ints,
     ObjectTable,
 )
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.dataset.schema import MOST_POINTS
 from shardprep.errors import OptionName, SourceError, counted, shown, some_of
 from shardprep.image.annotation_types import Counts, Outline, Polygons, Segment, Skeleton
@@ -41,6 +44,7 @@ _NO_CLASSES = ("__ignore__", "_background_")
 _WHOLE_BODY = ("foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts")
 """Further keypoints of objects in COCO-WholeBody."""
 _STRAY = -2
+_MOST_GROUPS = 6
 _MANY_CROWDS = 0.15
 """Share of crowds above which they are probably a habit of the tool; COCO has 1%."""
 _BAD = (TypeError, ValueError, OverflowError, KeyError)
@@ -75,12 +79,50 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
             names[key] = stated_names(data)
             with_points.update([key] if _KEYPOINTS.search(data) else [])
             has_outlines |= _OUTLINE.search(data) is not None
-    keys = chosen(list(names))
-    named = coverage(source.index, [name for key in keys for name in names[key]])
-    how = f"{some_of(keys, 2)}: COCO with boxes, names {named}"
-    has_points = bool({*names} & with_points)
-    sign = Sign("boxes", "coco", how, has_points=has_points, has_outlines=has_outlines)
-    return named.signs(sign)
+    found, every = list[Sign](), chosen(list(names))
+    for keys in _alternatives(source.index, {key: names[key] for key in every}):
+        is_whole = len(keys) == len(every)
+        named = coverage(source.index, [name for key in keys for name in names[key]])
+        how = f"{some_of(keys, 2)}: COCO with boxes, names {named}"
+        has_points = bool({*(names if is_whole else keys)} & with_points)
+        option = "coco" if is_whole else f"coco:{','.join(keys)}"
+        sign = Sign("boxes", option, how, has_points=has_points, has_outlines=has_outlines)
+        found += named.signs(sign)
+    return found
+
+
+def _alternatives(index: KeyIndex, names: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Return the documents in groups if two of them describe the same images: one group is meant.
+
+    A group has the documents of a folder whose names differ in words of splits. If only some are
+    in a folder above images, the others are of images that are left out.
+    """
+    of_name = defaultdict[tuple[str, str], list[str]](list)
+    for key in names:
+        of_name[key.rpartition("/")[0], words_of_split(stem(key))[1]].append(key)
+    groups = [*of_name.values()]
+    for one, other in itertools.combinations(groups[:_MOST_GROUPS], 2):
+        known = {name: key for key in other for name in names[key]}
+        shared = [(name, key) for key in one for name in names[key] if name in known]
+        pairs = [(name, key, known[name]) for name, key in shared[:: len(shared) // 64 + 1]]
+        if pairs and _are_same(index, pairs):
+            folders = [f"{path}/" for path in index.keys.folders.values]
+            above = [f"{several[0].rpartition('/')[0]}/" for several in groups]
+            near = [any(path.startswith(one) for path in folders) for one in above]
+            return [*itertools.compress(groups, near)] or groups
+    return [[*names]]
+
+
+def _are_same(index: KeyIndex, pairs: Sequence[tuple[str, str, str]]) -> bool:
+    """Return whether a name in two documents, whose keys follow it, may be the same image."""
+    pairing = Pairing(index)
+    with contextlib.suppress(SourceError):  # the name fits several images
+        found = [
+            [pairing.find(name, key, document_split(key) or "") for key in keys]
+            for name, *keys in pairs
+        ]
+        return any(one == other is not None for one, other in found)
+    return False
 
 
 def is_coco(data: bytes) -> bool:
