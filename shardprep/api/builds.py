@@ -194,6 +194,8 @@ class Plan(Card):
             facts["objects"] = self.num_objects or self.object_classes
         if self.skipped:
             facts["skipped"] = self.skipped
+        if self.num_rows_without_image:
+            facts["rows without image"] = self.num_rows_without_image
         if self.plan.findings:
             facts["notes"] = self.plan.findings
         return {**facts, "size": f"about {megabytes(self.estimated_bytes)}"}
@@ -304,15 +306,13 @@ def build(
 
 def _with_files(recipe: dict[str, Any]) -> dict[str, Any]:
     """Return the keywords with the files of tables that are given as values."""
-    labels = recipe.get("labels", "")
-    if "items" not in recipe and isinstance(labels, str):
+    of_rules = [k for k in ("labels", "relabel") if not isinstance(recipe.get(k, ""), str)]
+    if "items" not in recipe and not of_rules:
         return recipe
     from shardprep.catalog.items_file import kept
 
-    items = {"items": kept(recipe["items"])} if "items" in recipe else {}
-    if not isinstance(labels, str):
-        items["labels"] = f"csv:{kept(labels, as_text=True)}"
-    return recipe | items
+    files = {"items": kept(recipe["items"])} if "items" in recipe else {}
+    return recipe | files | {k: f"csv:{kept(recipe[k], as_text=True)}" for k in of_rules}
 
 
 @contextmanager

@@ -281,7 +281,8 @@ def _splits(
     if match is None and rule.kind in ("column", "tables") and of_objects.files:
         table = wanted.documents.table(of_objects.files)
         match = match_table(wanted.index, table, of_objects.id_column)
-    given = given_splits(wanted.index, rule, match, wanted.documents)
+    own = wanted.recipe.items == ""
+    given = given_splits(wanted.index, rule, match, wanted.documents, by_folders=own)
     is_by_source = rule.kind in ("folders", "ratio")
     if annotated is None or annotated.splits is None or not is_by_source:
         return given

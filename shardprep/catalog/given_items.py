@@ -67,6 +67,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     found, column = finder.images(), _column_of_files(recipe)
     beside = finder.files(column, found) if column else {}
     matched = (_stacks if "sample" in items.columns else _single)(items, every, found, beside)
+    _check_zeros(items, found, every.keys)
     del finder
     release()
     items.check("correct these rows, or leave them out")
@@ -137,12 +138,25 @@ def _stacks(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _
     return _Matched(Texts.of(samples), firsts, in_order(Members.of(made)), files)
 
 
+def _check_zeros(items: GivenItems, found: Ints, keys: Texts) -> None:
+    """Record the rows that would name an image if their numbers had their zeros in front."""
+    cells = items.columns["image"]
+    lost = [row for row in np.flatnonzero(found < 0).tolist() if cells[row].isdecimal()]
+    if not lost:
+        return
+    padded = {stem(key).lstrip("0"): key for key in keys if stem(key).startswith("0")}
+    for row in lost:
+        if key := padded.get(cells[row].lstrip("0")):
+            what = f"lacks the zeros of {key}: read the table as texts (pandas: dtype=str)"
+            items.refuse(row, "image", what)
+
+
 def _no_image(items: GivenItems, key: str) -> SourceError:
     first = next(iter(items.columns["image"]), "")
+    if not len(items):
+        return SourceError(items.name, "has no rows", "give a row for each image")
     such = f", such as {shown(first, MOST_SHOWN)!r}" if first else ""
     hint = f"a key looks like {shown(key, MOST_SHOWN)}"
-    if first.isdigit() and stem(key).startswith("0"):
-        hint += "; a table that is read as numbers loses the zeros in front (pandas: dtype=str)"
     return SourceError(items.name, f"no row names an image of the source{such}", hint)
 
 

@@ -70,7 +70,7 @@ _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _JSON = (".json", ".jsonl", ".ndjson")
 _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
-_FEW = 5
+_HALF, _FEW = 0.5, 5
 
 
 @dataclass(frozen=True)
@@ -109,18 +109,14 @@ def kept(items: Any, *, as_text: bool = False) -> str:
     """
     if isinstance(items, str | os.PathLike):
         return os.fspath(items)
+    stream, suffix = io.BytesIO(), "csv" if as_text else "parquet"
     try:
-        table = pa.table(items) if not isinstance(items, list) else None
+        if isinstance(items, list):
+            raise TypeError
+        (arrow_csv.write_csv if as_text else pq.write_table)(pa.table(items), stream)
     except (pa.ArrowException, TypeError, ValueError):  # a column of paths, or of several types
-        table = None
-    stream, suffix = io.BytesIO(), "jsonl"
-    if table is None:
-        rows = items if isinstance(items, list) else _records(items)
-        lines = (json.dumps(row, default=_plain) for row in rows)
-        stream.write("\n".join(lines).encode())
-    else:
-        suffix = "csv" if as_text else "parquet"
-        (arrow_csv.write_csv if as_text else pq.write_table)(table, stream)
+        rows, stream, suffix = _records(items), io.BytesIO(), "jsonl"
+        stream.write("\n".join(json.dumps(row, default=_plain) for row in rows).encode())
     data = stream.getvalue()
     path = make_cache(cache_root() / _CACHE) / f"{hashlib.sha256(data).hexdigest()}.{suffix}"
     write_durably(path, data)
@@ -128,31 +124,41 @@ def kept(items: Any, *, as_text: bool = False) -> str:
 
 
 def _records(items: Any) -> list[Any]:
+    if isinstance(items, list):
+        return items
+    titles = [str(one) for one in getattr(items, "columns", ())]
+    _check_titles(titles, "items")
     if isinstance(items, Mapping):
         columns = [list(column) for column in items.values()]
         return [dict(zip(items, row, strict=True)) for row in zip(*columns, strict=True)]
-    if hasattr(items, "to_dict"):
+    if titles and hasattr(items, "to_dict"):
         return list(items.to_dict("records"))
     what = f"a value of the type {type(items).__name__} is not a table"
     raise RecipeError(OptionName("items"), what, "give a data frame, a list of dicts or a file")
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def source_of(file: str) -> str:
-    """Return the folder of the images in a table whose paths are absolute, or else of the table."""
+    """Return the common folder of the images in a table, or the table's if it has all of them."""
     recipe = make_recipe({"source": ".", "items": file}, "")
     items = _named(_read(recipe), recipe)
-    images = items.columns["image"]
-    if not (len(images) and images[0].startswith("/")):
-        return "." if items.name != file else os.path.dirname(file) or "."  # noqa: PTH120
-    folder = os.path.commonpath([*images.folders.counts()])
-    if folder == "/":
+    table = Path(file).parent if items.name == file else Path()
+    folders = [one for one in items.columns["image"].folders.counts() if one]
+    are_absolute = {*map(os.path.isabs, folders)}
+    if len(are_absolute) > 1:
+        what = f"{items.name} has absolute and other paths"
+        raise RecipeError(OptionName("items"), what, "name the folder of all images: SOURCE")
+    own = os.path.abspath(table)  # noqa: PTH100 - links stay
+    common = os.path.commonpath([os.path.normpath(os.path.join(own, x)) for x in folders] or [own])  # noqa: PTH118
+    if common == "/":
         what = "the images have no common folder"
         raise RecipeError(OptionName("items"), what, "name the folder of all: SOURCE")
-    return folder
+    return str(table) if True not in are_absolute and f"{common}/".startswith(f"{own}/") else common
 
 
 def read_items(recipe: Recipe) -> GivenItems:
@@ -160,18 +166,33 @@ def read_items(recipe: Recipe) -> GivenItems:
 
     `faults` has the rows with a cell that is not what its column means.
     """
-    items = _named(_read(recipe), recipe)
+    items = _with_lists(_named(_read(recipe), recipe), recipe)
     _check_single(items, recipe)
     if "boxes" in items.columns:
         _check_boxes(items)
     return _with_points(items)
 
 
+def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
+    """Return the items with JSON lists of texts in columns of lists; a text is a list of one."""
+    columns = dict(items.columns)
+    for title in filter(columns.__contains__, () if recipe.separator else _TEXTS):
+        cells = list[str]()
+        for row, cell in enumerate(columns[title]):
+            found = cell_list(cell) if cell.startswith("[") else [cell] if cell else None
+            if found is not None and not all(isinstance(one, str | int | float) for one in found):
+                items.refuse(row, title, "is no list of texts")
+            cells.append("" if found is None else json.dumps([str(one).strip() for one in found]))
+        columns[title] = Texts.of(cells)
+    return replace(items, columns=columns)
+
+
 def _check_single(items: GivenItems, recipe: Recipe) -> None:
     for title in filter(items.columns.__contains__, _SINGLE):
-        is_list = pc.match_substring_regex(items.columns[title].array, r"^[\[{]")
-        for row in np.flatnonzero(booleans(is_list)).tolist():
-            hint = ": call the column labels" if title == "label" else ""
+        are_several = pc.match_substring_regex(items.columns[title].array, r"^[\[{]")
+        for row in np.flatnonzero(booleans(are_several)).tolist():
+            is_list = items.columns[title][row].startswith("[")
+            hint = ": call the column labels" if title == "label" and is_list else ""
             items.refuse(row, title, f"is no single value{hint}")
     if "sample" in items.columns:
         for row in np.flatnonzero(items.columns["sample"].coded().fit("".__eq__)).tolist():
@@ -180,11 +201,12 @@ def _check_single(items: GivenItems, recipe: Recipe) -> None:
         cells = items.columns["split"].coded()
         for row in np.flatnonzero(cells.fit(_is_no_split)).tolist():
             flag = OptionName("split", f"column:split:{cells[row]}=train,…")
-            items.refuse(row, "split", f"is not train, validation or test; {flag} says what it is")
+            hint = f"; {flag} says what it is" if cells[row] else ""
+            items.refuse(row, "split", f"is not train, validation or test{hint}")
 
 
 def _is_no_split(cell: str) -> bool:
-    return cell != "" and given_split([cell]) is None
+    return given_split([cell]) is None
 
 
 def _check_boxes(items: GivenItems) -> None:
@@ -222,8 +244,7 @@ def _read(recipe: Recipe) -> GivenItems:
     if suffix == ".parquet":
         with reading(name):
             table = pq.ParquetFile(file).read(use_threads=False)
-        if twice := {one for one in table.column_names if table.column_names.count(one) > 1}:
-            raise SourceError(name, f"has two columns {twice.pop()!r}", "rename or drop one")
+        _check_titles(table.column_names, name)
         items = GivenItems(name, _of_arrow(table))
         del table
         release()
@@ -232,9 +253,15 @@ def _read(recipe: Recipe) -> GivenItems:
     check_text(data, name)
     if suffix in _JSON:
         return GivenItems(name, _of_objects(_json_objects(data, name)))
-    table = parse_table(data, name, has_header=recipe.header, null=recipe.null)
+    table = parse_table(data, name, has_header=recipe.header, null=recipe.null, is_strict=True)
     table.check_quotes(*table.header)
+    _check_titles(table.header, name)
     return GivenItems(name, {title: table.cells(i) for i, title in enumerate(table.header)})
+
+
+def _check_titles(titles: Sequence[str], name: str) -> None:
+    if twice := next((one for one in titles if titles.count(one) > 1), ""):
+        raise SourceError(name, f"has two columns {twice!r}", "rename or drop one")
 
 
 def _json_objects(data: bytes, name: str) -> list[Mapping[str, Any]]:
@@ -257,19 +284,20 @@ def _of_objects(rows: Sequence[Mapping[str, Any]]) -> dict[str, Texts]:
 
 
 def _of_arrow(table: Any) -> dict[str, Texts]:
-    """Return the columns of a table as texts, except bytes and the unnamed index of pandas."""
+    """Return the columns of a table as texts, except the unnamed index of pandas."""
     found = dict[str, Texts]()
     for title, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
-            column = column.cast(kind)  # noqa: PLW2901
-        if title.startswith("__index_level_") or pa.types.is_binary(kind):
+        if title.startswith("__index_level_"):
             continue
-        if pa.types.is_nested(kind):
+        try:
+            if pa.types.is_dictionary(kind):
+                kind = kind.value_type
+                column = column.cast(kind)  # noqa: PLW2901
+            texts = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
+        except pa.ArrowException:  # lists and other values that have no text of their own
             found[title] = Texts.of(_text(one, title.lower()) for one in column.to_pylist())
             continue
-        texts = column.cast(pa.large_string())
         if pa.types.is_floating(kind):  # as Python and a CSV of pandas write them
             is_whole = pc.match_substring_regex(texts, r"^-?\d+$")
             zero, nothing = pa.array([".0", ""], pa.large_string())
@@ -287,13 +315,11 @@ def _text(value: Any, title: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, list | dict):
-        return str(value)
-    if title in _TEXTS and isinstance(value, list):
-        return json.dumps([str(one) for one in value])
+        return str(_plain(value)).strip()
     is_vector = title not in (*_LISTS, *_SINGLE) and all(
         isinstance(one, int | float) for one in value
     )
-    return " ".join(map(str, value)) if is_vector else json.dumps(value, default=str)
+    return " ".join(map(str, value)) if is_vector and value else json.dumps(value, default=_plain)
 
 
 def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
@@ -310,7 +336,21 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     ]
     columns = dict(zip(names, items.columns.values(), strict=True))
     targets = [one.removeprefix(_TARGET) for one in items.columns if one.startswith(_TARGET)]
-    return replace(items, columns=columns, targets=targets, notes=said + _folds(columns, recipe))
+    notes = [*said, *_folds(columns, recipe), *_without_meaning(columns, targets, recipe)]
+    return replace(items, columns=columns, targets=targets, notes=notes)
+
+
+def _without_meaning(
+    columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
+) -> list[str]:
+    """Return a note if nothing says what an image is: a title may have a typing error."""
+    known = {*_TARGETS, *OF_FILES, "boxes", _POINTS}
+    if targets or known & columns.keys() or not recipe.may_be_annotated:
+        return []
+    others = [one for one in columns if one not in _ROLES]
+    flag = OptionName("labels", f"column:{others[0]}") if others else OptionName("labels")
+    what = "the table states no labels, boxes, masks or target images"
+    return [f"{what}; its other columns are {some_of(others)}: {flag} uses one" if others else what]
 
 
 def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
@@ -344,9 +384,10 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     title = next((one for one in columns if one.lower() in _FOLDS), "")
     if not title or "split" in columns or recipe.split:
         return []
-    first, *rest = sorted(columns[title].coded().counts(), key=natural_order)
-    places = ",".join([f"{first}=validation", *(f"{one}=train" for one in rest)])
-    return [f"{OptionName('split', f'column:{title}:{places}')} makes splits of its folds"]
+    folds = sorted(columns[title].coded().counts(), key=natural_order)
+    places = ",".join(f"{one}={'train' if i else 'validation'}" for i, one in enumerate(folds))
+    flag = OptionName("split", f"column:{title}:{places}")
+    return [f"column {title!r} is not used; {flag} divides the images by it"]
 
 
 def _with_points(items: GivenItems) -> GivenItems:
@@ -381,13 +422,14 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
     targets += [",".join(items.targets)] if items.targets else []
     if len(targets) > 1 and recipe.labels == BUILD_DEFAULTS["labels"]:
         what = f"has several targets: {' and '.join(targets)}"
-        hint = f"drop one, or choose one with {OptionName('labels', f'column:{targets[0]}')}"
+        flag = OptionName("labels", f"column:{targets[0]}")
+        hint = f"drop one, or choose one with {flag}; {OptionName('columns')} stores others"
         raise SourceError(items.name, what, hint)
     stated["labels"] = f"column:{targets[0]}" if targets else "none"
     if targets and recipe.labels == BUILD_DEFAULTS["labels"]:
         if cells := columns.get(targets[0]) if items.targets else None:
-            stated |= {"target": "vector"} if _are(_NUMBERS, cells) else {}
-            stated |= {"target": "regression"} if _are(_NUMBER, cells) else {}
+            stated |= {"target": "regression"} if _share(_NUMBER, cells) > _HALF else {}
+            stated |= {"target": "vector"} if _share(_NUMBERS, cells) else {}
         stated |= _TARGETS.get(targets[0], {})
     if "split" in columns:
         stated["split"] = "column:split"
@@ -404,10 +446,11 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
     return {k: one for k, one in stated.items() if getattr(recipe, k) == BUILD_DEFAULTS[k]}
 
 
-def _are(pattern: str, cells: Texts) -> bool:
-    """Return whether all cells fit a regular expression, or are empty."""
-    fit = pc.match_substring_regex(cells.array, rf"^({pattern})?$")
-    return bool(pc.all(fit).as_py())
+def _share(pattern: str, cells: Texts) -> float:
+    """Return the share of the cells that fit a regular expression, of those that are not empty."""
+    number = len(cells) - int(np.count_nonzero(booleans(pc.equal(cells.array, ""))))
+    fit = booleans(pc.match_substring_regex(cells.array, rf"^({pattern})$"))
+    return int(np.count_nonzero(fit)) / max(1, number)
 
 
 def _form(items: GivenItems) -> str:

@@ -44,9 +44,14 @@ class GivenSplits(NamedTuple):
 
 
 def given_splits(
-    index: KeyIndex, rule: SplitRule, match: TableMatch | None, documents: Documents
+    index: KeyIndex,
+    rule: SplitRule,
+    match: TableMatch | None,
+    documents: Documents,
+    *,
+    by_folders: bool = True,
 ) -> GivenSplits:
-    """Return the splits by the rule, or by folders.
+    """Return the splits by the rule, or by folders; or else train, if not `by_folders`.
 
     With a column or tables, an image without a row is left out, unless it is in a folder of
     validation or test.
@@ -55,7 +60,9 @@ def given_splits(
         return GivenSplits(Coded.of(_root_splits(index.keys, rule)))
     if rule.kind == "list":
         return _listed_splits(index, rule, documents)
-    by_folder = index.splits.filled("train")
+    by_folder: Coded[str | None] = Coded.constant("train", len(index.keys))
+    if by_folders:
+        by_folder = index.splits.filled("train")
     if rule.kind in ("folders", "ratio"):
         return GivenSplits(by_folder, _idle_column(match, by_folder))
     return GivenSplits(Coded.of(_splits_by_table(rule, match, by_folder)))

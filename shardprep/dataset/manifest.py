@@ -268,6 +268,7 @@ class Manifest(SparseDocument):
             "classes": classes,
             "rejected": totals.rejected,
             "skipped": totals.skipped,
+            "rows without image": self.labels.num_rows_without_image,
             "size": f"{len(self.shards):,} shards, {totals.num_bytes / 1e6:,.1f} MB",
         }
         return {title: value for title, value in lines.items() if value}

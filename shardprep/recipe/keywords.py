@@ -47,7 +47,7 @@ class RecipeKeywords(TypedDict, total=False):
     separator: str
     classes: Texts
     class_map: str
-    relabel: str
+    relabel: str | Items
     join: Texts
     columns: Texts
     rows: str

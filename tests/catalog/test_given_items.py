@@ -269,6 +269,7 @@ def test_other_names_of_columns_are_found_and_said() -> None:
     for row in rows:
         del row["subset"]
     (note,) = (one for one in planned(rows).plan.findings if "fold" in one)
+    assert "column 'fold' is not used" in note
     assert "column:fold:0=validation,1=train" in note
     again = planned(rows, split="column:fold:0=validation,1=train")
     assert again.images == {"train": 2, "validation": 2}
@@ -322,6 +323,15 @@ WRONG: list[tuple[Rows, str]] = [
     ([{"image": "9.jpg"}], "no row names an image of the source, such as '9.jpg'"),
     ([{"image": "0.jpg", "age": 1, "target/age": 1}], "two columns for 'age'"),
     ([], "no column of images"),
+    ([{"image": "0.jpg", "labels": ["a", None]}], "row 1: labels .* is no list of texts"),
+    ([{"image": "0.jpg", "labels": [{"a": 1}]}], "row 1: labels .* is no list of texts"),
+    ([{"image": "0.jpg", "labels": "['a', 'b']"}], "row 1: labels .* is no list of texts"),
+    ([{"image": "0.jpg", "label": "a", "split": ""}], "row 1: split '' is not train, validation"),
+    (
+        [{"image": f"{i}.jpg", "target/age": "unknown" if i else 3} for i in range(2)]
+        + [{"image": "2.jpg", "target/age": 4}],
+        "its target 'unknown' is not a",
+    ),
 ]
 
 
@@ -365,12 +375,21 @@ def test_a_name_that_several_images_have_is_an_error() -> None:
 
 
 def test_numbers_that_lost_their_zeros_are_said() -> None:
-    with pytest.raises(SourceError, match="loses the zeros in front"):
+    with pytest.raises(SourceError, match=r"lacks the zeros of 001.jpg"):
         planned([{"image": 1}], {"001.jpg": jpeg(), "002.jpg": jpeg(seed=1)})
 
 
 def test_rows_without_an_image_are_counted() -> None:
-    assert planned([*ROWS, {"image": "99.jpg", "label": "x"}]).num_rows_without_image == 1
+    assert planned([*ROWS, {**ROWS[0], "image": "99.jpg"}]).num_rows_without_image == 1
+
+
+def test_a_frame_that_parquet_cannot_hold_is_read_by_its_values() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"image": ["0.jpg", "1.jpg"], "label": pandas.cut([1, 9], 2)})
+    assert len(planned(frame).labels) == 2
+    frame.columns = ["image", "image"]
+    with pytest.raises(SourceError, match="has two columns 'image'"):
+        planned(frame)
 
 
 def test_a_value_that_is_no_table_is_refused() -> None:
@@ -381,7 +400,7 @@ def test_a_value_that_is_no_table_is_refused() -> None:
 
 
 @pytest.mark.parametrize("options", [{"items": "t.xlsx"}, {"labels": "csv:t.xlsx:id:label"}])
-def test_a_workbook_is_no_table(options: dict[str, str]) -> None:
+def test_a_workbook_is_no_table(options: dict[str, Any]) -> None:
     write_folder(Path("set"), PHOTOS)
     write(Path("t.xlsx"), zip_bytes({"xl/workbook.xml": b"<x/>"}))
     with pytest.raises(SourceError, match="is a workbook or a zip, not a table of text; save it"):
@@ -410,3 +429,56 @@ def test_the_records_are_those_of_the_same_rules() -> None:
     rows = [{"image": key, "label": key[0]} for key in PHOTOS]
     table = shardprep.build("set", "table", items=rows, workers=1, size=16)
     assert records(table.path) == records(rules.path)
+
+
+def test_a_table_without_rows_is_an_error() -> None:
+    with pytest.raises(SourceError, match="has no rows"):
+        planned(pa.table({"image": pa.array([], pa.string()), "fold": pa.array([], pa.int64())}))
+
+
+def test_folders_named_for_splits_say_nothing_of_items() -> None:
+    members = {"train/0.jpg": jpeg(), "test/1.jpg": jpeg(seed=1)}
+    assert planned([{"image": key, "label": "a"} for key in members], members).images == {
+        "train": 2
+    }
+
+
+def test_rows_of_some_numbers_without_their_zeros_are_errors() -> None:
+    members = {name: jpeg(seed=i) for i, name in enumerate(["007.jpg", "123.jpg"])}
+    with pytest.raises(SourceError, match=r"row 1: image '7' lacks the zeros of 007.jpg"):
+        planned([{"image": 7, "label": 1}, {"image": 123, "label": 0}], members)
+
+
+def test_texts_are_trimmed_and_a_text_is_one_class_of_a_list() -> None:
+    rows = [
+        {"image": "0.jpg", "labels": ["cat "]},
+        {"image": "1.jpg", "labels": "golden retriever"},
+    ]
+    assert planned(rows).labels == ["cat", "golden retriever"]
+    table = pa.table({"image": [" 0.jpg", "1.jpg"], "label": ["cat ", b"dog".decode()]})
+    assert planned(table).labels == ["cat", "dog"]
+    binary = pa.table({"image": ["0.jpg", "1.jpg"], "label": [b"cat", b"dog"]})
+    assert planned(binary).labels == ["cat", "dog"]
+
+
+def test_a_table_that_says_nothing_of_its_images_is_noted() -> None:
+    found = planned([{"image": "0.jpg", "lable": "a"}])
+    assert any("states no labels" in note and "lable" in note for note in found.plan.findings)
+    rows = [{"image": f"{i}.jpg", "lable": "xy"[i % 2]} for i in range(4)]
+    assert labels_of(planned(rows, labels="column:lable")) == WANTED
+
+
+def test_a_row_of_a_csv_with_too_many_cells_is_an_error() -> None:
+    write(Path("long.csv"), b"image,label\n0.jpg,golden retriever, large\n")
+    with pytest.raises(SourceError, match="row 1 has 3 cells, but there are 2 columns"):
+        planned("long.csv")
+
+
+def test_paths_from_the_folder_of_the_table_find_their_source() -> None:
+    write_folder(Path("set"), PHOTOS)
+    write(Path("tables/items.csv"), b"image,label\n../set/a/0.jpg,x\n../set/b/1.jpg,y\n")
+    found = shardprep.build(items="tables/items.csv", dry_run=True)
+    assert labels_of(found) == {"a/0.jpg": "x", "b/1.jpg": "y"}
+    mixed = [{"image": "a/0.jpg"}, {"image": str(Path("set/b/1.jpg").resolve())}]
+    with pytest.raises(ShardprepError, match="has absolute and other paths"):
+        shardprep.build(items=mixed, dry_run=True)

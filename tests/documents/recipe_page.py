@@ -22,8 +22,7 @@ def page_text() -> str:
         "source": str,
         "out": str,
         **get_type_hints(RecipeKeywords),
-        "items": str,
-        "labels": str,
+        **dict.fromkeys(("items", "labels", "relabel"), str),
     }
     panels: dict[str, list[str]] = {}
     for key, option in BUILD_OPTIONS.items():

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardprep.dataset.card import from_cell
-from shardprep.errors import SourceError
+from shardprep.errors import SourceError, counted
 from shardprep.source.string_column import Coded, Texts, release
 from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 
@@ -178,33 +178,51 @@ class Table:
 
 
 def parse_table(
-    data: bytes, name: str, *, has_header: bool = True, null: Collection[str] = ()
+    data: bytes,
+    name: str,
+    *,
+    has_header: bool = True,
+    null: Collection[str] = (),
+    is_strict: bool = False,
 ) -> Table:
     """Return the table in the bytes of a CSV file; SourceError if it is empty or not a CSV.
 
     The delimiter is the most frequent of comma, semicolon, tab and bar in the first line, or a
     blank if the line is like `NAME.jpg WORD`. Short rows are filled with "", long rows are cut.
     Without a header, columns are called 1, 2, 3 …; cells in `null` become "". Open quotes only
-    become `faults`, because files that are not label tables may have them.
+    become `faults`, because files that are not label tables may have them. With `is_strict`, a long
+    row is an error.
     """
     stream = text_lines(data)
     line = stream.readline()
     delimiter = " " if _OF_BLANKS.fullmatch(line) else max(DELIMITERS, key=line.count)
     stream.seek(0)
     lines = CsvRows(stream, delimiter)
-    rows = ([cell.strip() for cell in line] for line in lines if any(line))
+    rows: Iterator[list[str]] = ([cell.strip() for cell in line] for line in lines if any(line))
     try:
         first = next(rows, None)
         if first is None:
             raise SourceError(name, "is empty: a header line is needed")
         header = tuple(first) if has_header else tuple(str(i + 1) for i in range(len(first)))
-        fit = _fitted(rows if has_header else chain([first], rows), len(header), frozenset(null))
+        rows = rows if has_header else chain([first], rows)
+        rows = _checked(rows, len(header), name) if is_strict else rows
+        fit = _fitted(rows, len(header), frozenset(null))
         read = Rows.of(fit, len(header))
         titles = {WHOLE: "", **dict(enumerate(header))}
         faults = {titles[i]: (name, what) for i, what in lines.faults.items() if i in titles}
         return Table(name, header, read, faults=faults)
     except csv.Error as error:
         raise SourceError(name, f"is not a CSV that can be read ({error})") from error
+
+
+def _checked(rows: Iterable[list[str]], width: int, name: str) -> Iterator[list[str]]:
+    for number, row in enumerate(rows, 1):
+        if len(row) > width:
+            what = (
+                f"row {number:,} has {counted(len(row), 'cell')}, but there are {width:,} columns"
+            )
+            raise SourceError(name, what, "quote the cells that have a delimiter")
+        yield row
 
 
 def _fitted(rows: Iterable[list[str]], width: int, null: Collection[str]) -> Iterator[list[str]]:
