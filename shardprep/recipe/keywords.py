@@ -59,7 +59,6 @@ class RecipeKeywords(TypedDict, total=False):
     split: str | dict[str, float]
     group: str
     dedup: bool | Literal["near"]
-    embeddings: str
     images: Texts
     stack: str
     tile: str | int | tuple[int, int] | None
