@@ -99,9 +99,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "rounds": Option(
             "Number of rounds; the median is reported.", metavar="N", least=1, most=1_000
         ),
-        "plot": Option(
-            "Draw bars, and a timeline of reading, decoding and training.", metavar="FILE.png"
-        ),
     },
 }
 
@@ -365,30 +362,22 @@ def bench(
     batch_size: int = 64,
     seconds: float = 2.0,
     rounds: int = 3,
-    plot: str | Path | None = None,
     progress: Show | bool = False,
 ) -> Benchmark:
     """Measure and return the reading speed of plain tf.data and this package's readers.
 
     Raises:
         DatasetError: the dataset or the split does not exist.
-        RecipeError: `plot` does not name a PNG file, or matplotlib is not installed.
+        RecipeError: a number is out of bounds.
     """
-    from shardprep.benchmark.result import Settings, check_plot, write_plot
+    from shardprep.benchmark.result import Settings
     from shardprep.benchmark.run import run_benchmark
 
-    picture = None if plot is None else local_path(plot)
-    if picture is not None:
-        check_plot(picture)
     settings = Settings(
         batch_size=number("batch_size", batch_size, OPTIONS["bench"]["batch_size"], int),
         seconds=number("seconds", seconds, OPTIONS["bench"]["seconds"], float),
         rounds=number("rounds", rounds, OPTIONS["bench"]["rounds"], int),
-        timelines=picture is not None,
     )
     folder = dataset_at(dataset).folder("shardprep bench")
     with watched(progress) as watch:
-        result = run_benchmark(folder, split, settings, watch.start)
-    if picture is not None:
-        write_plot(result, picture)
-    return result
+        return run_benchmark(folder, split, settings, watch.start)
