@@ -235,7 +235,6 @@ Size = Annotated[tuple[int, int], Kind(_size, (*_SIDES.expected, "N for a square
 Location = Annotated[str | Path, Kind(_path, ("the path of a folder or an address",))]
 Folder = Annotated[str | Path, Kind(_folder, ("a folder ('./auto' where it has such a name)",))]
 File = Annotated[str | Path, Kind(_file, ("the path of a file on this machine",))]
-Address = Annotated[str, Kind(text, ("an address, 'grpc://host:port',",))]
 Function = Callable[..., Any]
 Augmentation = Annotated[
     Callable[..., Any],

@@ -345,7 +345,6 @@ def test_datasets_that_do_not_fit_are_refused(
     ("call", "what"),
     [
         (lambda mix, _: reader.load(mix, weights="balanced"), "with weights"),
-        (lambda mix, _: reader.load(mix, shuffle=20), "with shuffle=20"),
         (lambda mix, _: reader.load(mix, cache="./decoded"), "cache in a folder"),
         (lambda mix, a: reader.load(mix, reader.select(a, "train")), "selection of one dataset"),
         (lambda mix, _: reader.Dataset(mix).batches(4, weights=[1.0]), "with weights"),

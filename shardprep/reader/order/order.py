@@ -2,9 +2,9 @@
 
 The global batches depend only on the records, the order within an epoch (lanes, weights, buckets
 or a mix), the batch size, the seed and the epoch. They do not depend on threads, caches or the
-framework. Except with `HostRange`, they do not depend on the number of hosts either: each host
-takes its part of each global batch. So a state that one reader saved can be resumed by the other,
-and on another number of hosts. A state is a few numbers, and an identity of the batches they count.
+framework, nor on the number of hosts: each host takes its part of each global batch. So a state
+that one reader saved can be resumed by the other, and on another number of hosts. A state is a few
+numbers, and an identity of the batches they count.
 
 A mix draws from several datasets in fixed shares, each dataset in an order of its own. A *cycle* of
 places fixes which dataset each draw takes. It has at most 1,000 places and repeats for ever. Every
@@ -209,14 +209,6 @@ class Order:
         """The positions that the host may read in any epoch, sorted."""
         return self.within_epoch.own(self.batches)
 
-    @property
-    def own_range(self) -> slice:
-        """Same as `own` for a host whose records are a range; TypeError otherwise."""
-        own = self.own
-        if not isinstance(own, slice):
-            raise TypeError
-        return own
-
     def num_batches(self, *, drop: bool) -> int:
         """Return the number of global batches of an epoch, with `drop` only of full ones."""
         if isinstance(self.within_epoch, BucketBatches):
@@ -250,10 +242,7 @@ class Order:
             return iter(())
         return within.spans(self.key, self._repeated(epoch), self.batches, start, stop)
 
-    def epoch_key(self, epoch: Any) -> Any:
-        return mix(self.key, self._repeated(epoch))
-
-    def _repeated(self, epoch: Any) -> Any:
+    def _repeated(self, epoch: int) -> int:
         """Return the epoch whose order `epoch` has."""
         return epoch if self.reshuffle else 0
 
