@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from shardprep.reader.selection.folds import folds
     from shardprep.reader.selection.query import Weights, class_weights, select
     from shardprep.reader.selection.selection import Selection
-    from shardprep.reader.selection.statistics import buckets, mean_std
+    from shardprep.reader.selection.statistics import mean_std
     from shardprep.reader.tf.iterator import Batches
 
 __all__ = [
@@ -61,7 +61,6 @@ __all__ = [
     "StallMeter",
     "Weights",
     "augment",
-    "buckets",
     "class_weights",
     "clear_cache",
     "collate",
@@ -88,7 +87,6 @@ _LAZY = {
     "Selection": "shardprep.reader.selection.selection",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
     "Weights": "shardprep.reader.selection.query",
-    "buckets": "shardprep.reader.selection.statistics",
     "class_weights": "shardprep.reader.selection.query",
     "collate": "shardprep.reader.arrays.collate",
     "mean_std": "shardprep.reader.selection.statistics",
@@ -248,7 +246,7 @@ def mix(shares: Shares, *, stop: Literal["first"] | None = None) -> Mix:
     Raises:
         DatasetError: a share is not above 0, or is rounded to 0. The reader raises it if a dataset
             is missing or has other features or classes, or for an option that a mix does not have:
-            weights, buckets, a selection, a cache in a folder.
+            weights, a selection, a cache in a folder.
     """
     return mix_of(shares, stop)
 

@@ -20,7 +20,6 @@ from shardprep.reader.selection.split_argument import AnySplit, Mix, Place, is_t
 from shardprep.reader.validators import (
     AnyWeights,
     Augmentation,
-    Buckets,
     Calls,
     Count,
     Folder,
@@ -373,7 +372,6 @@ class EpochOptions:
     every: Count = 1
     max_length: Count | None = None
     ragged: bool = False
-    buckets: Buckets | None = None
     on_error: Literal["raise", "skip"] = "raise"
     num_workers: Number | None = None
     num_threads: Count | None = None

@@ -206,14 +206,6 @@ def _weights(value: Any) -> Any:
     raise TypeError
 
 
-def _buckets(value: Any) -> Any:
-    size, selection = kind_of(Size), like("a reader.Selection", "numbers", "fingerprint")
-    buckets = {size.take(key): selection.take(one) for key, one in dict(value).items()}
-    if not buckets:
-        raise ValueError
-    return buckets
-
-
 def _autotune(value: Any) -> None:
     if whole().take(value) != _AUTOTUNE:
         raise ValueError
@@ -243,9 +235,6 @@ Augmentation = Annotated[
 AnyWeights = Annotated[
     Any,
     Kind(_weights, ("'balanced'", "an array of a weight for each record", "reader.Weights(…)")),
-]
-Buckets = Annotated[
-    Any, Kind(_buckets, ("a dict of (height, width) and reader.Selection, as of reader.buckets",))
 ]
 
 _PLAIN = {

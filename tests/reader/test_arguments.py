@@ -73,7 +73,6 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "options": (3, {}, "threading"),
     "transform": ("flip", 3, [print]),
     "epochs": (*COUNTS, float("inf")),
-    "buckets": ({}, [(8, 8)], {(8, 8): "train"}, {8: None}, True),
     **dict.fromkeys(("prefetch", "num_workers"), (-1, "2", 1.5, True)),
     "sharding": (8, "data", object()),
     "index": (-1, 5, "0", 1.0, None),

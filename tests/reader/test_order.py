@@ -17,7 +17,7 @@ from shardprep.reader.order.epoch import (
     block_sizes,
     lane_shuffle,
 )
-from shardprep.reader.order.global_batches import BucketBatches, GlobalBatches
+from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.order.permutation import (
     mix,
@@ -121,17 +121,6 @@ def test_draws_of_a_seed_are_the_same_in_every_release(
     found = Order(drawn, GlobalBatches(5, 1), 7).tags(1, 1, 5)
     assert ((found % 6).tolist(), found.tolist()) == (positions, tags)
     assert drawn.description == f"weights:{digest}"
-
-
-def test_bucket_batches_of_a_seed_are_the_same_in_every_release() -> None:
-    members = np.array([0, 2, 4]), np.array([1, 3])
-    buckets = BucketBatches(((8, 8), (4, 16)), members, 2, False, True)  # noqa: FBT003
-    order = Order(buckets, GlobalBatches(5, 2), 7)
-    found = [order.batch(1, i) for i in range(buckets.num_batches)]
-    assert [((tags % 5).tolist(), size) for tags, size in found] == [
-        ([2], (8, 8)), ([4, 0], (8, 8)), ([3, 1], (4, 16)),
-    ]  # fmt: skip
-    assert buckets.description == "buckets:19f691a7f8af3676"
 
 
 def test_the_size_of_blocks_depends_on_the_size_of_records() -> None:
