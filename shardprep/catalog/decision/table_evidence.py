@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from shardprep.catalog.candidates import match_ids
 from shardprep.catalog.decision.column_evidence import (
     CERTAIN,
     LIKELY,
@@ -27,7 +26,7 @@ from shardprep.catalog.objects.detect import text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.stacks import sample_keys, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
-from shardprep.catalog.tables.row_matching import TableMatch, stated_splits, united
+from shardprep.catalog.tables.row_matching import TableMatch, match_ids, stated_splits, united
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import as_number
 from shardprep.errors import SourceError, counted, some_of
