@@ -21,7 +21,16 @@ from shardprep.catalog.decision.name_evidence import are_wide
 from shardprep.catalog.decision.view import Options, Reading, View
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, Labelling, are_classes
-from shardprep.catalog.names import document_split, find_masks, given_split, words_of_split
+from shardprep.catalog.names import (
+    KIND,
+    PART,
+    PICTURE,
+    SPLIT,
+    document_split,
+    find_masks,
+    given_split,
+    words_of_split,
+)
 from shardprep.catalog.objects.detect import text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.stacks import sample_keys, stack_patterns
@@ -49,11 +58,7 @@ _NAMED = 0.5
 """Share of the images outside test splits that a table must name to label them."""
 _SOLUTION = re.compile("solution|answers?", re.IGNORECASE)
 _PARTITION = re.compile("partition|split", re.IGNORECASE)
-_NO_CLASS = re.compile(
-    r"train(ing)?|tr|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval|query|gallery|all|data(set)?|set|stage"
-    r"|images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|frames?|input|rgb|zip|parts?|v?\d+",
-    re.IGNORECASE,
-)
+_NO_CLASS = re.compile(rf"{SPLIT}|{PART}|{PICTURE}|{KIND}|v?\d+", re.IGNORECASE)
 """A word in the names of folders that are splits or kinds of files, and not classes."""
 CUTS = re.compile(r"[\W_]+")
 _PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
