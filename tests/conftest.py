@@ -15,7 +15,7 @@ import sys
 import tempfile
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
@@ -85,7 +85,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(costs.Ledger())
     config.pluginmanager.register(costs.Meter())
     _preload_workers()
-    sys.modules.setdefault("sklearn", _ABSENT)
 
 
 def _preload_workers() -> None:
@@ -118,11 +117,18 @@ def _longest() -> list[str]:
     return costs.longest(costs.kept())
 
 
-def pytest_collection_finish() -> None:
-    """Freeze imported objects, which are a million with TensorFlow."""
-    if sys.modules["sklearn"] is _ABSENT:
-        del sys.modules["sklearn"]
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Pause the garbage collector, and freeze what is imported, a million objects of TensorFlow."""
+    sys.modules.setdefault("sklearn", _ABSENT)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        if sys.modules["sklearn"] is _ABSENT:
+            del sys.modules["sklearn"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
