@@ -277,6 +277,7 @@ def _serve(framework: str) -> None:
     skip_fsync()
     search_here()
     gc.disable()
+    sys.modules["sklearn"] = cast("Any", None)  # Keras would take a second to import it
     if framework == "none":
         from tests.writer.faulty import import_once
 
@@ -295,7 +296,6 @@ def _serve(framework: str) -> None:
 
         torch.optim.AdamW(torch.nn.Linear(1, 1).parameters())  # the first imports as much again
     else:
-        sys.modules["sklearn"] = cast("Any", None)  # Keras would take a second to import it
         import keras  # noqa: F401 - these take seconds
         import tensorflow as tf  # noqa: F401
 
