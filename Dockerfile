@@ -7,7 +7,7 @@ COPY docs/completions docs/completions
 COPY schemas schemas
 COPY shardprep shardprep
 # All extras without TensorFlow; dicom has a decoder under the GPL 3 and must be asked for.
-ARG EXTRAS=7z,cloud,hdf5,heic,plot
+ARG EXTRAS=7z,cloud,hdf5,heic
 RUN python -m venv /opt/shardprep && /opt/shardprep/bin/pip install --no-cache-dir ".[$EXTRAS]"
 
 FROM python:3.13-slim

@@ -11,10 +11,11 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
@@ -37,6 +38,7 @@ from tests.support.object_store import Bucket, ObjectStore, Proxy, environment
 from tests.support.paths import shared_folder
 from tests.support.patterns import search_here
 from tests.support.processes import share_servers, skip_fsync, use_servers
+from tests.support.rewritten import rewrite_part
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -48,6 +50,8 @@ _MOST_DESCRIPTORS = 512
 _MEMORY, _LEAST_FREE_BYTES = Path("/dev/shm"), 8 << 30
 """A run writes less than a gigabyte, and a disk would cost it a tenth of its time."""
 _QUICK_CASES = 2
+_ABSENT: Any = None
+"""Keras imports scikit-learn if it can, which takes more than a second and no test needs of it."""
 _OF_WORKERS = [*PRELOADED, "shardprep.reader.arrays.worker", "pytest", "tests.support.builders"]
 
 
@@ -74,6 +78,9 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "programs" in (given := getattr(config, "workerinput", {})):
         use_servers(given["programs"])
+        if given["is_whole"]:
+            number = int(given["workerid"].removeprefix("gw"))
+            rewrite_part(config, number, given["workercount"])
     else:
         config.pluginmanager.register(costs.Ledger())
     config.pluginmanager.register(costs.Meter())
@@ -102,6 +109,7 @@ def pytest_configure_node(node: WorkerController) -> None:
     """
     node.workerinput["programs"] = share_servers()
     node.workerinput["longest"] = _longest()
+    node.workerinput["is_whole"] = node.config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
 
 @functools.cache
@@ -109,9 +117,18 @@ def _longest() -> list[str]:
     return costs.longest(costs.kept())
 
 
-def pytest_collection_finish() -> None:
-    """Freeze imported objects, which are a million with TensorFlow."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Pause the garbage collector, and freeze what is imported, a million objects of TensorFlow."""
+    sys.modules.setdefault("sklearn", _ABSENT)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        if sys.modules["sklearn"] is _ABSENT:
+            del sys.modules["sklearn"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

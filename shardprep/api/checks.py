@@ -17,7 +17,7 @@ from shardprep.api.arguments import (
     repair_source,
 )
 from shardprep.api.display import watched
-from shardprep.errors import DatasetError, OptionName, RecipeError
+from shardprep.errors import DatasetError, RecipeError
 from shardprep.progress import Show, Watch
 from shardprep.recipe.options import ARGUMENTS, DATASET, RUN_OPTIONS, Option
 
@@ -46,13 +46,8 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "store_timeout": RUN_OPTIONS["store_timeout"],
     },
     "leaks": {
-        "first": Option("Folder or address of a dataset, or a file of hashes.", ARGUMENTS),
-        "second": Option("The dataset, or file of hashes, to search in.", ARGUMENTS),
-        "save": Option(
-            "Write the hashes of the first dataset to this file, 16 bytes an image. It can be "
-            "compared in place of the dataset.",
-            metavar="FILE.parquet",
-        ),
+        "first": Option("Folder or address of the dataset.", ARGUMENTS),
+        "second": Option("Folder or address of the dataset to search in.", ARGUMENTS),
         "store_timeout": RUN_OPTIONS["store_timeout"],
     },
     "diff": {
@@ -179,43 +174,29 @@ def repairing(found: Verification) -> str:
 
 def leaks(
     first: str | Path,
-    second: str | Path | None = None,
+    second: str | Path,
     *,
-    save: str | Path | None = None,
     store_timeout: float | None = None,
     progress: Show | bool = False,
-) -> Overlap | None:
+) -> Overlap:
     """Return the images of a dataset that have a copy in another one, such as a public set.
 
-    Each is a dataset, or a file of hashes that `save` wrote. Without `second`, only write the file.
-
     Raises:
-        RecipeError: there is neither a second dataset nor a file to write, both datasets are the
-            same, or the file is not named .parquet.
-        DatasetError: a dataset or a file of hashes is missing or damaged.
+        RecipeError: both datasets are the same.
+        DatasetError: a dataset is missing or damaged.
         StorageError: object storage does not answer, or refuses a request.
     """
-    from shardprep.reporter.leaks import compare_images, images_of, read_hashes
+    from shardprep.reporter.leaks import compare_images, images_of
 
     def images(place: str | Path, watch: Watch) -> ComparedImages:
-        if str(place).endswith(".parquet"):
-            return read_hashes(Path(place))
         found = images_of(dataset_at(place), watch)
         watch.finish()
         return found
 
-    if second is None and save is None:
-        what = "a second dataset is needed to compare with"
-        raise RecipeError("shardprep leaks", what, f"name it, or give {OptionName('save')}")
-    if second is not None and str(first).rstrip("/") == str(second).rstrip("/"):
+    if str(first).rstrip("/") == str(second).rstrip("/"):
         raise RecipeError(str(first), "is compared with itself", "name two datasets")
-    if save is not None and not str(save).endswith(".parquet"):
-        raise RecipeError(OptionName("save"), f"{save} does not end in .parquet")
     with answering(store_timeout), watched(progress) as watch:
-        own = images(first, watch)
-        if save is not None:
-            own.save(Path(save))
-        return None if second is None else compare_images(own, images(second, watch))
+        return compare_images(images(first, watch), images(second, watch))
 
 
 def diff(

@@ -66,9 +66,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
             "of build; columns are named like the classes, or listed in label order.",
             metavar="csv:FILE[:ID:A,B,…]",
         ),
-        "embeddings": Option(
-            "Vectors of images, to find more near copies, as in build.", metavar="csv:FILE|npy:FILE"
-        ),
         "thumbs": Option(
             "Number of pictures of each class; 0 for a page without pictures.",
             metavar="N",
@@ -101,9 +98,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
         ),
         "rounds": Option(
             "Number of rounds; the median is reported.", metavar="N", least=1, most=1_000
-        ),
-        "plot": Option(
-            "Draw bars, and a timeline of reading, decoding and training.", metavar="FILE.png"
         ),
     },
 }
@@ -182,7 +176,6 @@ def report(
     sample: int = 100_000,
     no_pixels: bool = False,
     predictions: str | None = None,
-    embeddings: str | None = None,
     thumbs: int = 12,
     seed: int = 0,
     store_timeout: float | None = None,
@@ -195,7 +188,7 @@ def report(
     Raises:
         DatasetError: the dataset or the split does not exist, or a file is missing or damaged.
         RecipeError: a number is out of bounds, or the folder of the page does not exist.
-        SourceError: the table of predictions or embeddings is missing or does not fit.
+        SourceError: the table of predictions is missing or does not fit.
         MemoryError: `ulimit -v` is below 384 MiB, too little for the libraries that draw.
         StorageError: object storage does not answer, or refuses a request.
     """
@@ -223,9 +216,6 @@ def report(
         if predictions is not None:
             options = _with_predictions(options, read_contents(opened, split), predictions)
             watch.notice(options.predicted)
-        if embeddings is not None:
-            options = _with_embeddings(options, read_contents(opened, split), embeddings)
-            watch.notice(options.embedded)
         result = make_report(opened, options, watch, split)
         if page is not None:
             write_durably(page, result.html().encode())
@@ -276,18 +266,6 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     if not num_used:
         raise SourceError(option, used, f"a key looks like {index.keys[0]}")
     return replace(options, predictions=values, predicted=used)
-
-
-def _with_embeddings(options: ReportOptions, contents: Contents, text: str) -> ReportOptions:
-    from shardprep.catalog.tables.metadata_files import read_embeddings
-    from shardprep.recipe.recipe import make_recipe
-
-    if not options.has_pixels:
-        what = f"needs the pixels; leave out {OptionName('no_pixels')}"
-        raise RecipeError(OptionName("embeddings"), what)
-    recipe = make_recipe({"source": ".", "dedup": "near"}, "", {"embeddings": text or " "})
-    vectors, _, used = read_embeddings(recipe, contents.keys_of(range(len(contents))))
-    return replace(options, embeddings=vectors, embedded=used)
 
 
 def _probability(cell: str) -> float:
@@ -384,30 +362,22 @@ def bench(
     batch_size: int = 64,
     seconds: float = 2.0,
     rounds: int = 3,
-    plot: str | Path | None = None,
     progress: Show | bool = False,
 ) -> Benchmark:
     """Measure and return the reading speed of plain tf.data and this package's readers.
 
     Raises:
         DatasetError: the dataset or the split does not exist.
-        RecipeError: `plot` does not name a PNG file, or matplotlib is not installed.
+        RecipeError: a number is out of bounds.
     """
-    from shardprep.benchmark.result import Settings, check_plot, write_plot
+    from shardprep.benchmark.result import Settings
     from shardprep.benchmark.run import run_benchmark
 
-    picture = None if plot is None else local_path(plot)
-    if picture is not None:
-        check_plot(picture)
     settings = Settings(
         batch_size=number("batch_size", batch_size, OPTIONS["bench"]["batch_size"], int),
         seconds=number("seconds", seconds, OPTIONS["bench"]["seconds"], float),
         rounds=number("rounds", rounds, OPTIONS["bench"]["rounds"], int),
-        timelines=picture is not None,
     )
     folder = dataset_at(dataset).folder("shardprep bench")
     with watched(progress) as watch:
-        result = run_benchmark(folder, split, settings, watch.start)
-    if picture is not None:
-        write_plot(result, picture)
-    return result
+        return run_benchmark(folder, split, settings, watch.start)

@@ -99,14 +99,13 @@ class Pipeline(NamedTuple):
     title: str
     make: Callable[[Source], Any]
     """Returns an endless iterable of batches."""
-    is_traced: bool = False
 
 
 PIPELINES = {
-    "naive": Pipeline("naive tf.data", naive, is_traced=True),
+    "naive": Pipeline("naive tf.data", naive),
     "tuned": Pipeline("tuned tf.data", tuned),
-    "load": Pipeline("reader.load", with_tensorflow, is_traced=True),
-    "dataset": Pipeline("reader.Dataset", without_tensorflow, is_traced=True),
+    "load": Pipeline("reader.load", with_tensorflow),
+    "dataset": Pipeline("reader.Dataset", without_tensorflow),
 }
 """The pipelines by their names in JSON and on command lines, in display order."""
 

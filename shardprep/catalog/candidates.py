@@ -19,8 +19,8 @@ from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex
 from shardprep.catalog.tables.row_matching import (
     TableMatch,
     joined,
+    match_ids,
     match_table,
-    paths_of_columns,
     united,
 )
 from shardprep.catalog.tables.table import Table
@@ -109,17 +109,6 @@ def _is_usable(one: LabelColumns) -> bool:
         known = cells[0].counts()
         return "target" in options or are_classes(len(known.keys() - {""}), len(cells[0]))
     return not {*one.titles} & {*_titles_of_rows(one.match)}
-
-
-def match_ids(index: KeyIndex, table: Table) -> TableMatch:
-    """Return the rows of the images, by a column or a path of columns; SourceError if none fits."""
-    try:
-        return match_table(index, table)
-    except SourceError:
-        for ids in paths_of_columns(index, table):
-            with contextlib.suppress(SourceError):
-                return match_table(index, table, ids)
-        raise
 
 
 def _titles_of_rows(match: TableMatch) -> list[str]:

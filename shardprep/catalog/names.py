@@ -17,23 +17,33 @@ _SPLITS = {
     "validation": re.compile(rf"(val(id(ate|ation)?)?|dev){_OF}", re.IGNORECASE),
     "test": re.compile(rf"(test(ing)?|public_?test|t10k){_OF}", re.IGNORECASE),
 }
+_WORDS_OF_SPLITS = {
+    "train": "train|training|tr",
+    "validation": "val|valid|validate|validation|dev|eval|evaluation|(?-i:V[AD])",
+    "test": "test|testing|ts|te",
+    "query": "query|queries|probes?",
+    "gallery": "gallery",
+    "pred": "pred|prediction",
+}
+"""Words that name a split within a longer name, if the sibling folders agree."""
+SPLIT = "|".join(_WORDS_OF_SPLITS.values())
+PART = (
+    "(sub|data)?sets?|data|parts?|batch|chunk|shard|folds?|folders?|dirs?|files?|lists?|names?"
+    "|stage|all|tar|zip"
+)
+PICTURE = "images?|imgs?|jpegimages|photos?|pictures?|pics?|frames?|jpe?gs?|pngs?|tiffs?"
+KIND = (
+    "inputs?|rgb|raw|masks?|labels?|annot(ated|ations?|s)?|gt|ground|(ground)?truth"
+    "|seg(mentations?|mented)?|targets?|hr|lr|depth|visuali[sz]ations?|overlays?|preview"
+)
+"""Words that are no classes, by role: splits, parts of a set, pictures, kinds of pictures."""
 _SET = "(set|data|images?|imgs?|list)?"
 _SPLIT_WORDS = {
     split: re.compile(rf"({words}){_SET}", re.IGNORECASE)
-    for split, words in {
-        "train": "train|training|tr",
-        "validation": "val|valid|validate|validation|dev|eval|evaluation|(?-i:V[AD])",
-        "test": "test|testing|ts|te",
-        "query": "query|queries|probes?",
-        "gallery": "gallery",
-        "pred": "pred|prediction",
-    }.items()
+    for split, words in _WORDS_OF_SPLITS.items()
 }
-"""Words that name a split within a longer name, if the sibling folders agree."""
 UNTRAINED = frozenset(("test", "query", "gallery", "pred"))
 """Splits that may be without labels."""
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
-_NOISE = re.compile("sets?|data|dataset|images?|imgs?|folder|files?|lists?|name", re.IGNORECASE)
 _MAY_BE_SPLIT = re.compile(
     "train|val|dev|test|t10k|query|queries|probe|gallery|pred|(?-i:([tT][rse]|T[RSE]|V[AD])(?![a-z]))",
     re.IGNORECASE,
@@ -63,19 +73,8 @@ MASK_ENDING = re.compile(
 )
 """End of the name of a mask, after the name of its image."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
-_SPLIT_WORD = re.compile(
-    "tr(ain(ing)?)?|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval|query|gallery|pred", re.IGNORECASE
-)
-_PART = re.compile(
-    "parts?|batch|chunk|shard|(sub|data)?set|folds?|folder|dir|data|tar|zip"
-    "|images?|imgs?|photos?|pictures?|jpe?g|png",
-    re.IGNORECASE,
-)
-_KIND = re.compile(
-    "inputs?|rgb|raw|masks?|labels?|annot(ation)?s?|gt|ground|(ground)?truth|seg(mentation)?"
-    "|targets?|hr|lr|depth|visualization|overlay|preview",
-    re.IGNORECASE,
-)
+_SPLIT_WORD, _KIND = re.compile(SPLIT, re.IGNORECASE), re.compile(KIND, re.IGNORECASE)
+_PART = re.compile(f"{PART}|{PICTURE}", re.IGNORECASE)
 _DATE = re.compile(r"(19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d")
 _MOST_NAMES = 256
 _MATCHED = 0.5
@@ -217,8 +216,8 @@ def words_of(name: str) -> list[str]:
 
 def words_of_split(name: str) -> tuple[set[str], str]:
     """Return the splits that words of a name mean, and its other words in lower case."""
-    words = [(word, _split_of(word)) for word in _WORD.findall(name)]
-    rest = (word.casefold() for word, split in words if not (split or _NOISE.fullmatch(word)))
+    words = [(word, _split_of(word)) for word in _WORDS.findall(name)]
+    rest = (word.casefold() for word, split in words if not (split or _PART.fullmatch(word)))
     return {split for _, split in words if split}, " ".join(rest)
 
 

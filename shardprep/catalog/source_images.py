@@ -112,7 +112,7 @@ def list_images(
 
 
 def _scope(recipe: Recipe) -> Scope:
-    texts = [recipe.class_map, recipe.exclude_list, recipe.mask_values, recipe.embeddings]
+    texts = [recipe.class_map, recipe.exclude_list, recipe.mask_values]
     texts += [recipe.labels, recipe.relabel, recipe.rows, recipe.split, recipe.group]
     texts += [recipe.boxes, recipe.masks, recipe.points, *recipe.join, *recipe.images]
     options = " ".join(map(str, texts)).lower()

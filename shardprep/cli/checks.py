@@ -150,19 +150,13 @@ def leaks(call: Call, *, as_json: bool) -> None:
     """Show which images of a dataset have a copy in another one.
 
     Finds equal files, and pictures of other size, encoding, brightness or
-    orientation; between two datasets also cropped ones. Exits with 3 if there
-    are any.
+    orientation, also cropped ones. Exits with 3 if there are any.
 
     Examples:
         shardprep leaks tfrecords/mine tfrecords/public
-        shardprep leaks tfrecords/public --save public.parquet
-        shardprep leaks tfrecords/mine public.parquet --json
+        shardprep leaks tfrecords/mine s3://bucket/sets/public --json
     """
     found = call()
-    if (save := call.keywords.get("save")) is not None and not as_json:
-        console().entry("hashes", str(save))
-    if found is None:
-        return
     if as_json:
         print_json(found)
     else:

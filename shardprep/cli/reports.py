@@ -217,15 +217,13 @@ def bench(call: Call, *, as_json: bool) -> None:
 
     Examples:
         shardprep bench
-        shardprep bench tfrecords/dogs_vs_cats --plot bench.png
+        shardprep bench tfrecords/dogs_vs_cats --split validation
     """
     result = call()
     if as_json:
         print_json(result)
         return
     print_benchmark(console(), result)
-    if "plot" in call.keywords:
-        console().notice(f"wrote {call.keywords['plot']}")
 
 
 def print_benchmark(terminal: Terminal, found: Benchmark) -> None:

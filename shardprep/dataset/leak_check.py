@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shardprep.dataset.card import Card
-from shardprep.dataset.documents import Count, Sha256, SparseDocument
+from shardprep.dataset.documents import Count, Document, Sha256
 from shardprep.errors import counted
 
 if TYPE_CHECKING:
@@ -23,10 +23,9 @@ _MODULUS = 1 << 256
 _COLUMNS = ("key", "split", "original_sha256")
 
 
-class LeakCheck(SparseDocument):
+class LeakCheck(Document):
     """The search for near copies in a build, and what became of the copies."""
 
-    sparse_keys = frozenset({"embeddings"})
     method: str
     """The search with its version and thresholds; other values find other copies."""
     kept_together: tuple[str, ...]
@@ -41,8 +40,6 @@ class LeakCheck(SparseDocument):
     """Number of groups of near copies in several splits, which the source gave."""
     records: Sha256 = "0" * 64
     """Sum of the SHA-256 of key, split and original of each record, modulo 2^256."""
-    embeddings: Sha256 | None = None
-    """SHA-256 of the embeddings that the search used as well; left out if there were none."""
 
     def __str__(self) -> str:
         return (
@@ -55,8 +52,7 @@ class LeakCheck(SparseDocument):
     def details(self) -> str:
         """This certificate in words, with the search and what ratios did not divide."""
         kept = f"; undivided by ratios: {', '.join(self.kept_together)}" * bool(self.kept_together)
-        more = f" and embeddings (SHA-256 {self.embeddings})" if self.embeddings else ""
-        return f"{self}{kept}; found by {self.method}{more}"
+        return f"{self}{kept}; found by {self.method}"
 
     def contradictions(self, method: str, records: str, num_across: int) -> Iterator[str]:
         """Yield what differs from the method and records of today, and from a new search."""

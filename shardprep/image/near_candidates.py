@@ -28,7 +28,6 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Descriptors = np.ndarray[Any, np.dtype[np.int8]]
-Vectors = np.ndarray[Any, np.dtype[np.int16]]
 Cells = np.ndarray[Any, np.dtype[np.uint16]]
 
 CANDIDATE = np.dtype(
@@ -66,11 +65,6 @@ WINDOWS = _windows()
 """Left, top, width and height of each window in pixels of a thumbnail; the first is the whole."""
 _ARE_WHOLE = WINDOWS[:, 2] * WINDOWS[:, 3] >= 0.9 * SIDE**2
 """Whether each window shows nearly the whole thumbnail."""
-_PARTS = [(offset, side) for side in (26, 23, 20, 17) for offset in range(0, SIDE + 1 - side, 3)]
-PLACES = np.concatenate(
-    [WINDOWS, [(left, top, w, h) for (left, w), (top, h) in product(_PARTS, _PARTS) if w == h]]
-)
-"""`WINDOWS`, and smaller square ones down to 28% of the area, for pairs that are named."""
 _LOW = 8
 """Number of frequencies along each side; the constant frequency is not used."""
 _SCALE = 127
@@ -97,11 +91,8 @@ _CELL_SIZE = 2000
 """Mean number of windows in a cell, unless there are `_MOST_CELLS`."""
 _PROBES = 6
 """Number of cells that are searched for each thumbnail and orientation."""
-NORM = 2047
-"""Norm of embeddings, which are rounded to whole numbers: float32 sums of products are exact."""
 _AT_ONCE = 1 << 8
 """Number of thumbnails or descriptors in one step of a thread."""
-_VECTORS_AT_ONCE = 1 << 7
 _MOST_PRODUCTS = 1 << 21
 """Maximum number of products in one step, in a large cell."""
 
@@ -117,18 +108,17 @@ def _basis(offset: float, side: float) -> Floats:
     return found
 
 
-_SPANS = [*dict.fromkeys(span for x, y, w, h in PLACES.tolist() for span in ((x, w), (y, h)))]
+_SPANS = [*dict.fromkeys(span for x, y, w, h in WINDOWS.tolist() for span in ((x, w), (y, h)))]
 _BASES = np.stack([_basis(*span) for span in _SPANS])
-_IN_SPANS = [(_SPANS.index((x, w)), _SPANS.index((y, h))) for x, y, w, h in PLACES.tolist()]
+_IN_SPANS = [(_SPANS.index((x, w)), _SPANS.index((y, h))) for x, y, w, h in WINDOWS.tolist()]
 
 
-def _frequencies(grey: Pixels, number: int = len(WINDOWS)) -> Iterator[Floats]:
-    """Yield the weighted low frequencies of thumbnails in `PLACES`, float64[n, 8, 8]."""
-    bases = _BASES[: 1 + max(map(max, _IN_SPANS[:number]))]
-    down = bases.reshape(-1, SIDE) @ grey.astype(np.float64)
-    down = down.reshape(len(grey), len(bases), _LOW, SIDE)
-    for column, row in _IN_SPANS[:number]:
-        yield np.rint(down[:, row] @ bases[column].T * (_WEIGHTS / (1 << 20)))
+def _frequencies(grey: Pixels) -> Iterator[Floats]:
+    """Yield the weighted low frequencies of thumbnails in `WINDOWS`, float64[n, 8, 8]."""
+    down = _BASES.reshape(-1, SIDE) @ grey.astype(np.float64)
+    down = down.reshape(len(grey), len(_BASES), _LOW, SIDE)
+    for column, row in _IN_SPANS:
+        yield np.rint(down[:, row] @ _BASES[column].T * (_WEIGHTS / (1 << 20)))
 
 
 def _descriptors(low: Floats) -> Descriptors:
@@ -337,39 +327,3 @@ def _nearest(some: Descriptors, centres: Any, number: int, start: int) -> Cells:
         found[:, i] = alike.argmax(axis=1)
         alike[np.arange(len(alike)), found[:, i]] = -np.inf
     return found
-
-
-def neighbours(vectors: Vectors, groups: Ints) -> Ints:
-    """Return images of different groups and up to `_MOST` neighbours of each, int64[pairs, 2].
-
-    Vectors are int16[n, length] of norm `NORM`, or 0 for images without an embedding. The cosine of
-    the angle between neighbours is 0.7 or more.
-    """
-    exact, found = vectors.astype(np.float32), [np.empty((0, 2), np.int64)]
-    for start in range(0, len(exact), _VECTORS_AT_ONCE):
-        rows = np.arange(start, min(start + _VECTORS_AT_ONCE, len(exact)))
-        alike = exact[rows] @ exact.T
-        alike[groups[rows, None] == groups] = 0
-        for _ in range(_MOST):
-            best = alike.argmax(axis=1)
-            is_near = alike[rows - start, best] >= 0.7 * NORM**2
-            found.append(np.stack([rows, best], axis=1)[is_near])
-            alike[rows - start, best] = 0
-    pairs: Ints = np.unique(np.sort(np.concatenate(found), axis=1), axis=0)
-    return pairs
-
-
-def placed(grey: Pixels, pairs: Ints) -> np.ndarray[Any, Any]:
-    """Return the most alike turn and place of each image of `pairs` in the other as `CANDIDATE`."""
-    pairs = np.concatenate([pairs, pairs[:, ::-1]])
-    result = np.zeros(len(pairs), CANDIDATE)
-    result["inner"], result["outer"] = pairs.T
-    for start in range(0, len(pairs), _AT_ONCE):
-        some = slice(start, start + _AT_ONCE)
-        whole = next(_frequencies(grey[pairs[some, 0]], 1))
-        inner = [_descriptors(_oriented(whole, turn)) for turn in range(8)]
-        outer = [_descriptors(low) for low in _frequencies(grey[pairs[some, 1]], len(PLACES))]
-        one, other = (np.stack(part, axis=1).astype(np.float32) for part in (inner, outer))
-        alike = (one @ other.transpose(0, 2, 1)).reshape(len(one), -1)
-        result["turn"][some], result["window"][some] = divmod(alike.argmax(axis=1), len(PLACES))
-    return result

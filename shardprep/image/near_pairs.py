@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardprep.image.near_candidates import PLACES, Vectors, candidates, neighbours, placed, turned
+from shardprep.image.near_candidates import WINDOWS, candidates, turned
 from shardprep.image.thumbnail import CELL, SIDE, THUMBNAIL
 from shardprep.machine import usable_cores
 
@@ -259,11 +259,10 @@ _HALVES = (
 )  # fmt: skip
 
 
-def near_pairs(images: Thumbnails, vectors: Vectors | None = None) -> Pairs:
+def near_pairs(images: Thumbnails) -> Pairs:
     """Return the near copies and images of the same scene among images, each pair once.
 
-    Not all pairs of a group of copies are found, but enough to connect them. Neighbours by the
-    embeddings `vectors` are compared too.
+    Not all pairs of a group of copies are found, but enough to connect them.
     """
     told = np.flatnonzero(images["decoded"] & (_deviations(images["grey"]) >= _LEAST_CONTRAST))
     firsts, places = _distinct(images, told)
@@ -274,10 +273,6 @@ def near_pairs(images: Thumbnails, vectors: Vectors | None = None) -> Pairs:
     most = _MOST_FIRST * len(images)
     pairs = _joined_by(images, pairs, some[:most])
     pairs = _joined_by(images, pairs, some[most:])
-    if vectors is not None:
-        groups = near_groups(len(images), pairs[pairs["is_copy"]])
-        named = told[neighbours(vectors[told], groups[told])]
-        pairs = _joined_by(images, pairs, placed(images["grey"], named))
     low, high = (pick(pairs["inner"], pairs["outer"]) for pick in (np.minimum, np.maximum))
     # Prefer the direction that shows the inner image as a part of the outer one.
     areas = pairs["window"][:, 2] * pairs["window"][:, 3]
@@ -407,7 +402,7 @@ def _compared(images: Thumbnails, some: Any, start: int) -> Pairs:
         for name in ("grey", "colours"):
             inner[name][here] = turned(inner[name][here], turn)
     grey, outer_grey = (one["grey"].astype(np.float64) for one in (inner, outer))
-    windows = PLACES[some["window"]] / SIDE
+    windows = WINDOWS[some["window"]] / SIDE
     windows = aligned(halved(grey), halved(outer_grey), windows)
     near = edges(grey, *sampled(outer_grey, windows)) >= _LEAST_ROUGH
     some, inner, outer, grey, outer_grey = (

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from shardprep.reader.selection.folds import folds
     from shardprep.reader.selection.query import Weights, class_weights, select
     from shardprep.reader.selection.selection import Selection
-    from shardprep.reader.selection.statistics import buckets, mean_std
+    from shardprep.reader.selection.statistics import mean_std
     from shardprep.reader.tf.iterator import Batches
 
 __all__ = [
@@ -61,7 +61,6 @@ __all__ = [
     "StallMeter",
     "Weights",
     "augment",
-    "buckets",
     "class_weights",
     "clear_cache",
     "collate",
@@ -88,7 +87,6 @@ _LAZY = {
     "Selection": "shardprep.reader.selection.selection",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
     "Weights": "shardprep.reader.selection.query",
-    "buckets": "shardprep.reader.selection.statistics",
     "class_weights": "shardprep.reader.selection.query",
     "collate": "shardprep.reader.arrays.collate",
     "mean_std": "shardprep.reader.selection.statistics",
@@ -141,9 +139,8 @@ def load(request: Request) -> Any:  # noqa: D417 - documents fields
             `even_splits`, or a `Selection`. Slices count records in the order of the shards.
         batch_size: number of images per batch; None for single images.
         shuffle: True permutes blocks of 8 to 64 records and mixes the records of at least 16
-            blocks, in another order in each epoch. A number shuffles in a window of that many
-            records. False keeps the order of the shards. By default, a split is shuffled unless
-            it is named validation or test.
+            blocks, in another order in each epoch. False keeps the order of the shards. By
+            default, a split is shuffled unless it is named validation or test.
         weights: draw records at random. "balanced" draws each class equally often, then one of its
             images; if images have no classes in the dataset, the classes of their objects count. An
             array has a weight for each record, in the order of the split without shuffling. An
@@ -196,23 +193,17 @@ def iterate(request: Request) -> Batches:
     Takes the same arguments as `load`, except `repeat`. Each `for` loop yields an epoch. After
     `load_state_dict`, the first loop yields exactly the batches of the epoch that were left.
     `state_dict()` returns the state: seed, epoch, number of batches drawn, and an identity of the
-    batches. Loading a state does not read the records of earlier batches; with `shuffle=N` their
-    order is computed again.
+    batches. Loading a state does not read the records of earlier batches.
 
     The result is a `tf.data.Dataset`, so `fit` takes it; `ResumeInEpoch` saves its state with the
     weights. `state_dict()` does not count batches that TensorFlow draws itself, in `fit` or in a
     dataset made by `map`: each such iteration counts as an epoch.
 
     Raises:
-        DatasetError: as for `load`; or `repeat` or a tf.data service is given.
+        DatasetError: as for `load`, or `repeat` is given.
     """
-    service = request.config.service
-    if request.repeat or service:
-        raise DatasetError(
-            "reader.iterate",
-            "a service has an order of its own" if service else "each loop is one epoch",
-            "leave out service" if service else "leave out repeat",
-        )
+    if request.repeat:
+        raise DatasetError("reader.iterate", "each loop is one epoch", "leave out repeat")
     with needing_tensorflow("reader.iterate"):
         from shardprep.reader.tf import iterator
     return iterator.Batches(request)
@@ -255,7 +246,7 @@ def mix(shares: Shares, *, stop: Literal["first"] | None = None) -> Mix:
     Raises:
         DatasetError: a share is not above 0, or is rounded to 0. The reader raises it if a dataset
             is missing or has other features or classes, or for an option that a mix does not have:
-            weights, buckets, a selection, `shuffle=N`, a cache in a folder, a tf.data service.
+            weights, a selection, a cache in a folder.
     """
     return mix_of(shares, stop)
 

@@ -18,10 +18,8 @@ from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.selection.split_argument import AnySplit, Mix, Place, is_training
 from shardprep.reader.validators import (
-    Address,
     AnyWeights,
     Augmentation,
-    Buckets,
     Calls,
     Count,
     Folder,
@@ -221,19 +219,16 @@ class ReadConfig:
     Attributes:
         interleave_cycle_length: With `shuffle=True`, the number of blocks mixed at a time; large
             splits mix twice as many or more. None: 32 MiB or 16,384 records, but at least 16
-            blocks; a smaller split is mixed as a whole. With `shuffle=N`, the number of shards read
-            in turn. None: 16.
+            blocks; a smaller split is mixed as a whole.
         interleave_block_length: With `shuffle=True`, the number of neighbouring records of a
-            block. None: 64, or fewer if 64 are more than 2 MiB, at least 8. With `shuffle=N`, the
-            number of records taken from a shard at a time. None: 16.
+            block. None: 64, or fewer if 64 are more than 2 MiB, at least 8.
         num_parallel_calls_for_interleave_files: Number of concurrent calls that read records for
             TensorFlow's graph, which decodes small whole images on many cores. None: 2.
         num_parallel_calls_for_decode: Number of images decoded concurrently. None: one per core,
             or one per thread of the pipeline if each image is decoded by a call of its own.
         num_workers: Number of processes that fill batches, or 0 for none. None: the number that
             `Dataset.batches` has by default; 0 for single elements, and where TensorFlow's graph
-            decodes small images without annotations faster than threads. A number is an error with
-            `service`, which has workers of its own.
+            decodes small images without annotations faster than threads.
         shuffle_reshuffle_each_iteration: True for another order in each epoch. With a seed, the
             orders of all epochs are the same in every run.
         image_size: (height, width) in pixels to which each whole image is stretched, antialiased.
@@ -252,8 +247,6 @@ class ReadConfig:
         on_error: "skip" logs each record that is damaged or cannot be decoded, and yields the next
             good record instead. A function does the same, and is called once with each `BadRecord`
             instead of logging it.
-        service: Address of a tf.data service, "grpc://host:port". Its workers read, decode and
-            batch; they must see the dataset under the same path.
         staging_bytes: Disk space for copies of shards from object storage, for all datasets on
             this machine together. None: the environment variable SHARDPREP_CACHE_BYTES, or half of
             the space that is free or taken by copies. A shard that does not fit is read from object
@@ -278,7 +271,6 @@ class ReadConfig:
     input_context: InputContext | None = None
     pad_batches: bool = False
     on_error: Literal["raise", "skip"] | Callable[[BadRecord], None] = "raise"
-    service: Address | None = None
     staging_bytes: Number | None = None
     cache_ram_share: Share = 0.5
     private_threadpool_size: Count | None = None
@@ -319,7 +311,7 @@ class Request:
     split: AnySplit = "train"
     _: KW_ONLY
     batch_size: Count | None = None
-    shuffle: bool | Count | None = None
+    shuffle: bool | None = None
     weights: AnyWeights | None = None
     seed: Seed | None = None
     repeat: bool | Count = False
@@ -350,16 +342,11 @@ class Request:
         return StackPart(self.every, self.max_length)
 
     @property
-    def window(self) -> int | None:
-        """Number of records of the shuffle window, or None if `shuffle` is not a number."""
-        return None if self.shuffle is None or isinstance(self.shuffle, bool) else self.shuffle
-
-    @property
     def is_shuffled(self) -> bool:
         """Whether the records of an epoch have another order than in the shards."""
         if self.shuffle is None:
             return self.weights is not None or is_training(self.split)
-        return bool(self.shuffle)
+        return self.shuffle
 
     @property
     def num_epochs(self) -> int | None:
@@ -385,7 +372,6 @@ class EpochOptions:
     every: Count = 1
     max_length: Count | None = None
     ragged: bool = False
-    buckets: Buckets | None = None
     on_error: Literal["raise", "skip"] = "raise"
     num_workers: Number | None = None
     num_threads: Count | None = None
@@ -453,9 +439,9 @@ def _only_crop(where: str, options: Request | EpochOptions) -> Crop | None:
 
 
 def check_weights(where: str, options: Request | EpochOptions) -> None:
-    """Raise DatasetError if weights are given with `shuffle=False` or a shuffle window."""
-    if options.weights is not None and not (options.shuffle is None or options.shuffle is True):
-        what = f"shuffle={options.shuffle} is an order, but weights draw records at random"
+    """Raise DatasetError if weights are given with `shuffle=False`."""
+    if options.weights is not None and options.shuffle is False:
+        what = "shuffle=False is an order, but weights draw records at random"
         raise DatasetError(where, what, "leave out shuffle or weights")
 
 

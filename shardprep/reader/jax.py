@@ -18,7 +18,6 @@ from shardprep.dataset.schema import BOX, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.arrays.batches import AheadBatches
 from shardprep.reader.config import BatchOptions, seed_of
-from shardprep.reader.order.global_batches import BucketBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.validators import short_repr
 
@@ -60,13 +59,10 @@ def check_last_batches(order: Order, options: BatchOptions) -> None:
     """Raise DatasetError if an incomplete batch cannot be divided among the devices."""
     if options.drop_remainder:
         return
-    within = order.within_epoch
-    numbers = map(len, within.members) if isinstance(within, BucketBatches) else [len(within)]
     num_parts = len({*chain(*_parts_of_processes(options.sharding).values())})
-    for left in (number % order.batches.size for number in numbers):
-        if left % num_parts:
-            what = f"sharding divides a last batch of {left} into {num_parts} parts"
-            raise DatasetError(_WHERE, what, "give drop_remainder=True")
+    if (left := order.batches.num_left) % num_parts:
+        what = f"sharding divides a last batch of {left} into {num_parts} parts"
+        raise DatasetError(_WHERE, what, "give drop_remainder=True")
 
 
 def _parts_of_processes(sharding: Any) -> dict[int, tuple[int, ...]]:

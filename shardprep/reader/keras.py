@@ -34,9 +34,6 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
     def __init__(self, batches: ArrayBatches, options: KerasOptions) -> None:
         """Take batches with `epochs=None`, and begin at epoch 0."""
         super().__init__()
-        if options.buckets is not None and keras.backend.backend() == "tensorflow":
-            what = "TensorFlow takes images of one size from Keras, but buckets have several"
-            raise DatasetError("Dataset.keras", what, "use another backend, or a crop")
         self._batches = batches
         self._sample_weight = options.sample_weight
         self.seed = options.seed

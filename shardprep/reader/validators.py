@@ -206,14 +206,6 @@ def _weights(value: Any) -> Any:
     raise TypeError
 
 
-def _buckets(value: Any) -> Any:
-    size, selection = kind_of(Size), like("a reader.Selection", "numbers", "fingerprint")
-    buckets = {size.take(key): selection.take(one) for key, one in dict(value).items()}
-    if not buckets:
-        raise ValueError
-    return buckets
-
-
 def _autotune(value: Any) -> None:
     if whole().take(value) != _AUTOTUNE:
         raise ValueError
@@ -235,7 +227,6 @@ Size = Annotated[tuple[int, int], Kind(_size, (*_SIDES.expected, "N for a square
 Location = Annotated[str | Path, Kind(_path, ("the path of a folder or an address",))]
 Folder = Annotated[str | Path, Kind(_folder, ("a folder ('./auto' where it has such a name)",))]
 File = Annotated[str | Path, Kind(_file, ("the path of a file on this machine",))]
-Address = Annotated[str, Kind(text, ("an address, 'grpc://host:port',",))]
 Function = Callable[..., Any]
 Augmentation = Annotated[
     Callable[..., Any],
@@ -244,9 +235,6 @@ Augmentation = Annotated[
 AnyWeights = Annotated[
     Any,
     Kind(_weights, ("'balanced'", "an array of a weight for each record", "reader.Weights(…)")),
-]
-Buckets = Annotated[
-    Any, Kind(_buckets, ("a dict of (height, width) and reader.Selection, as of reader.buckets",))
 ]
 
 _PLAIN = {

@@ -70,7 +70,6 @@ class RecipeKeywords(TypedDict, total=False):
     split: str | dict[str, float]
     group: str
     dedup: bool | Literal["near"]
-    embeddings: str
     items: Items
     images: Texts
     stack: str

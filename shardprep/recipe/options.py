@@ -263,10 +263,6 @@ class BuildOptions:
         "Leave out byte-for-byte copies; with near, near copies too, which are found by a pass "
         "over the pixels before the build.", _SPLITS, "[near]",
         wanted="true, false or near")
-    embeddings: str = _option("",
-        "Vectors of the images, from a model: images with near vectors are also compared as near "
-        "copies. A CSV has a header, then a key and numbers in each line; a .npy has a row for "
-        "each image, sorted by key.", _SPLITS, "csv:FILE|npy:FILE", is_newer=True)
     items: str = _option("",
         "Table with a row for each image, in place of rules (CSV, Parquet, JSON lines; in Python a "
         "data frame). Columns: image (a path), label, labels, target/NAME, text, split, group, "

@@ -74,7 +74,7 @@ def _is_encoding(name: str) -> bool:
 _NAMES = ("source", "out", "name", "version")
 _FILES = (
     "items", "labels", "relabel", "rows", "join", "class_map", "exclude_list", "split", "schema",
-    "boxes", "masks", "points", "mask_values", "embeddings",
+    "boxes", "masks", "points", "mask_values",
 )  # fmt: skip
 """Options that may name a file. The file must not be in object storage."""
 _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -98,7 +98,6 @@ _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
         "must be names, each once",
     ),
     "group": (lambda rule: rule != "near,", "names no rule after near"),
-    "embeddings": (re.compile("|(csv|npy):.+").fullmatch, "must be csv:FILE or npy:FILE"),
     "zip_encoding": (_is_encoding, "is not an encoding that Python knows, such as cp932 or gbk"),
 }
 """Option → test of its value, and the problem if the test fails."""
@@ -243,9 +242,7 @@ class Recipe(BuildOptions):
         """The files that options name. Each is in the source or on disk."""
         rules = self.rules
         files = [rule.file for rule in rules.join]
-        files += filter(
-            None, (self.items, self.class_map, self.exclude_list, self.embeddings[len("csv:") :])
-        )
+        files += filter(None, (self.items, self.class_map, self.exclude_list))
         files += [*rules.labels.table.files, *rules.rows.files, *rules.split.files]
         files += [*rules.relabel.files, *rules.boxes.files, *rules.masks.files, *rules.points.files]
         if self.mask_values and "=" not in self.mask_values:
@@ -385,11 +382,7 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
             if isinstance(where, str) and where != key:
                 error.blame(where)
             raise
-    recipe = Recipe(**values, rules=Rules(**rules))
-    if recipe.embeddings and not recipe.finds_near:
-        what = f"needs {OptionName('group', 'near')} or {OptionName('dedup', 'near')}"
-        raise _unusable([("embeddings", what)], place)
-    return recipe
+    return Recipe(**values, rules=Rules(**rules))
 
 
 def _consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place) -> dict[str, Any]:

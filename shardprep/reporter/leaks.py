@@ -1,42 +1,21 @@
-"""Find images with a copy in another split, or in another dataset or file of hashes.
-
-The images of two datasets are compared by their thumbnails, so that cropped copies are found too. A
-file of hashes has the key, split and `picture_hashes` of each image, 16 bytes: it can be given away
-without the images. Such a file finds copies that are not cropped.
-"""
+"""Find images with a copy in another split, or in another dataset."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from shardprep.dataset.card import Card
-from shardprep.dataset.item_table import UNREADABLE, bounded_table
 from shardprep.dataset.leak_check import Leak, LeakSearch, RecordsSum
 from shardprep.dataset.open_dataset import OpenDataset
-from shardprep.errors import DatasetError, shown
 from shardprep.image.near_pairs import METHOD, changes, near_groups, near_pairs
-from shardprep.image.thumbnail import VERSION, Words, near_hashes, picture_hashes
 from shardprep.progress import Watch
 from shardprep.reporter.findings.copies import exact_copies, near_copies
 from shardprep.reporter.record_columns import Contents, read_contents
 from shardprep.reporter.report import measure_contents
-from shardprep.storage.atomic_file import write_durably
-from shardprep.storage.regular_file import read_regular
-
-_HASH_BYTES = 16
-_MOST_FILE_BYTES = 1 << 32
-_COLUMNS = pa.schema(
-    [("key", pa.string()), ("split", pa.string()), ("hash", pa.binary(_HASH_BYTES))]
-)
-_VERSION = b"shardprep_hash"
-"""Key of the metadata that has the version of the hashes."""
-_HINT = "write it with shardprep leaks DATASET --save FILE"
 
 
 def find_leaks(dataset: OpenDataset, watcher: Watch) -> LeakSearch:
@@ -86,7 +65,7 @@ class SharedImage(NamedTuple):
     copy_split: str
     """Split of this copy."""
     change: str
-    """How the copy differs from the image, in words; "" for exact copies and files of hashes."""
+    """How the copy differs from the image, in words; "" for exact copies."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -94,9 +73,9 @@ class Overlap(Card):
     """The images that two datasets share. With such images, the command exits with 3."""
 
     first: str
-    """The first dataset or file of hashes."""
+    """The first dataset."""
     second: str
-    """The second dataset or file of hashes."""
+    """The second dataset."""
     num_first: int
     """Number of images of the first that were compared."""
     num_second: int
@@ -119,21 +98,10 @@ class ComparedImages:
     where: str
     keys: list[str]
     splits: list[str]
-    hashes: Words
     originals: list[str]
     """SHA-256 of each original; "" if unknown."""
-    thumbnails: np.ndarray[Any, Any] | None = None
-    """The `THUMBNAIL` of each image; None for a file of hashes."""
-
-    def save(self, path: Path) -> None:
-        """Write the file of hashes."""
-        hashes = pa.array([bytes(one) for one in self.hashes], pa.binary(_HASH_BYTES))
-        schema = _COLUMNS.with_metadata({_VERSION: str(VERSION)})
-        table = pa.table([pa.array(self.keys), pa.array(self.splits), hashes], schema)
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, sink.getvalue().to_pybytes())
+    thumbnails: np.ndarray[Any, Any]
+    """The `THUMBNAIL` of each image."""
 
 
 def images_of(dataset: OpenDataset, watcher: Watch) -> ComparedImages:
@@ -144,34 +112,9 @@ def images_of(dataset: OpenDataset, watcher: Watch) -> ComparedImages:
         str(dataset),
         contents.written.read("key").to_pylist(),
         [contents.splits[code] for code in contents.split.tolist()],
-        picture_hashes(thumbnails["grey"]),
         [one or "" for one in contents.written.read("original_sha256").to_pylist()],
         thumbnails,
     )
-
-
-def read_hashes(path: Path) -> ComparedImages:
-    """Return the images in a file of hashes; DatasetError if it is not one."""
-    try:
-        data = read_regular(path, _MOST_FILE_BYTES)
-    except OSError as error:
-        raise DatasetError(str(path), f"cannot be read ({error.strerror or error})") from error
-    try:
-        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
-        table = bounded_table(file, len(data), _COLUMNS.names).cast(_COLUMNS)
-    except (*UNREADABLE, KeyError, ValueError) as error:
-        raise DatasetError(str(path), "is not a file of hashes", _HINT) from error
-    version = (file.schema_arrow.metadata or {}).get(_VERSION, b"").decode(errors="replace")
-    if version != str(VERSION):
-        stated = f"of version {shown(version)}" if version else "without a version"
-        what = f"has hashes {stated}, but version {VERSION} is compared"
-        raise DatasetError(str(path), what, _HINT)
-    if any(column.null_count for column in table.columns):
-        raise DatasetError(str(path), "lacks keys, splits or hashes", _HINT)
-    keys, splits = table["key"].to_pylist(), table["split"].to_pylist()
-    joined = b"".join(table["hash"].to_pylist())
-    hashes = np.frombuffer(joined, np.uint64).reshape(-1, 2)
-    return ComparedImages(str(path), keys, splits, hashes, [""] * len(keys))
 
 
 def compare_images(first: ComparedImages, second: ComparedImages) -> Overlap:
@@ -194,9 +137,6 @@ def compare_images(first: ComparedImages, second: ComparedImages) -> Overlap:
 
 def _near(first: ComparedImages, second: ComparedImages) -> dict[int, tuple[int, str]]:
     """Return position in `first` → position of its first copy in `second`, and how that differs."""
-    if first.thumbnails is None or second.thumbnails is None:
-        pairs = near_hashes(first.hashes, second.hashes)[::-1].tolist()
-        return {one: (other, "") for one, other in pairs}
     if not second.keys:
         return {}
     number, both = len(first.keys), np.concatenate([first.thumbnails, second.thumbnails])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ import numpy as np
 from shardprep.dataset.card import Link
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.errors import counted
-from shardprep.image.near_pairs import near_pairs
 from shardprep.progress import Watch
 from shardprep.reporter.findings import copies, labels, quality
 from shardprep.reporter.findings.finding import Finding, of_the_set, ranked
@@ -60,9 +59,6 @@ def make_report(
         return pixels.open_images(dataset, selection)
 
     measured = pixels.measure(_plan(contents, options), stored, watcher)
-    if options.embeddings is not None:
-        vectors = options.embeddings[measured.numbers]
-        measured = replace(measured, pairs=near_pairs(measured.measures, vectors))
     return _report(contents, options, measured, stored() if options.thumbs else None)
 
 
@@ -103,11 +99,10 @@ def _report(
         num_measured = int(measured.measures["decoded"].sum())
         copy_groups += tuple(copies.near_copies(contents, measured))
         qualities = (*quality.pixel_qualities(contents, measured), *qualities)
-    near_option = "--dedup near --embeddings …" if options.embedded else "--dedup near"
     predicted = options.predictions
     wrong = () if predicted is None else tuple(labels.wrong_labels(contents, predicted))
     findings = [
-        *copies.copy_findings(contents, copy_groups, num_measured, near_option),
+        *copies.copy_findings(contents, copy_groups, num_measured),
         *_damaged_records(contents, measured),
         *labels.input_findings(contents),
         *labels.class_findings(contents),

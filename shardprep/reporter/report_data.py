@@ -18,7 +18,6 @@ from shardprep.reporter.findings.quality import Quality
 from shardprep.reporter.record_columns import Contents, Numbers
 
 if TYPE_CHECKING:
-    from shardprep.image.near_candidates import Vectors
     from shardprep.reporter.pixels import Channels, ScanResult, StoredImages
 
 MOST_MEASURED = 100_000
@@ -40,10 +39,6 @@ class ReportOptions:
     """Predicted probability of each class, float[records, classes]; NaN for records without."""
     predicted: str = ""
     """Which predictions are used, in a sentence."""
-    embeddings: Vectors | None = None
-    """Vector of each record as in `neighbours`, int16[records, length]; 0 for records without."""
-    embedded: str = ""
-    """Which embeddings are used, in a sentence."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,17 +1,13 @@
-"""`shardprep bench`: four pipelines of the same images, a table, JSON and a picture."""
+"""`shardprep bench`: four pipelines of the same images, a table, and JSON."""
 
 import io
 import os
-import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.benchmark import run as bench_run
@@ -21,16 +17,13 @@ from shardprep.benchmark.result import (
     Round,
     Settings,
     Way,
-    check_plot,
-    union,
-    write_plot,
 )
 from shardprep.benchmark.run import run_benchmark
 from shardprep.cli.console import Terminal
 from shardprep.cli.reports import print_benchmark
-from shardprep.errors import DatasetError, RecipeError
+from shardprep.errors import DatasetError
 from shardprep.reader.diagnosis.diagnosis import images_of
-from tests.support.benchmark import TRACED, example
+from tests.support.benchmark import example
 from tests.support.builders import build, png, write, zip_bytes
 from tests.support.command import run
 from tests.support.json_page import printed
@@ -163,16 +156,15 @@ def test_only_the_first_shards_of_a_large_split_are_read(
 
 
 @pytest.mark.thorough
-def test_bench_gives_json_and_a_picture(
+def test_bench_gives_json(
     sets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole command, with two pipelines."""
     table = {name: PIPELINES[name] for name in ("load", "dataset")}
     monkeypatch.setattr(bench_run, "PIPELINES", table)
-    picture = tmp_path / "bench.png"
     done = run(
         "bench", sets["png"], "--seconds", 0.1, "--rounds", 1, "--batch-size", BATCH_SIZE,
-        "--json", "--plot", picture, cwd=tmp_path,
+        "--json", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = printed(done.stdout, Benchmark)
@@ -183,30 +175,6 @@ def test_bench_gives_json_and_a_picture(
     assert ways["load"]["yields"] == ways["dataset"]["yields"] == "uint8"
     # TensorFlow alone takes hundreds of megabytes. Each pipeline has its own peak.
     assert ways["dataset"]["peak_bytes"] < ways["load"]["peak_bytes"]
-    assert [one["way"] for one in found["timelines"]] == [way for way in TRACED if way in table]
-    for one in found["timelines"]:
-        last = one["train"][-1][1]
-        assert len(one["train"]) == 10
-        assert all(end - start >= found["step_s"] * 0.99 for start, end in one["train"])
-        assert one["read"], one["way"]
-        assert one["decode"], one["way"]
-        for row in ("read", "decode", "train"):
-            flat = [time for span in one[row] for time in span]
-            assert flat == sorted(flat)
-            assert 0 <= flat[0] <= flat[-1] <= last
-    assert Image.open(picture).format == "PNG"
-
-
-@pytest.mark.thorough
-def test_timelines_have_the_pace_of_the_fastest_pipeline_without_load(
-    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`reader.load`, whose pace counts, cannot run without TensorFlow."""
-    table = {"nothing": Pipeline("nothing", naive, is_traced=True), "dataset": PIPELINES["dataset"]}
-    monkeypatch.setattr(bench_run, "PIPELINES", table)
-    found = run_benchmark(sets["png"], "train", replace(SHORT, timelines=True), lambda _: None)
-    assert [one.way for one in found.timelines] == ["dataset"]
-    assert found.step_s == pytest.approx(BATCH_SIZE / found.ways[1].images_s)
 
 
 def test_the_table_fits_80_columns_and_names_the_problem_of_a_pipeline(
@@ -230,36 +198,3 @@ def test_the_median_of_the_rounds_counts() -> None:
     rounds = (Round(0.5, 100, 1.0, 1.0), Round(0.1, 900, 1.0, 1.5), Round(0.2, 200, 1.0, 0.5))
     way = Way.measured("load", rounds, "uint8", 1)
     assert (way.images_s, way.images_s_core, way.first_batch_s) == (200, 400, 0.2)
-
-
-@pytest.mark.thorough
-def test_the_picture_shows_our_readers_in_colour_and_timelines_if_any(tmp_path: Path) -> None:
-    path = tmp_path / "bench.png"
-    for found in (example(), replace(example(), timelines=())):
-        write_plot(found, path)
-        colours = Image.open(path).convert("RGB").getcolors(1 << 24) or []
-        counts = {colour: count for count, colour in colours}
-        assert counts[(0x0B, 0x6E, 0x99)] > 10_000
-        assert ((0x5B, 0x8C, 0x3E) in counts) == bool(found.timelines)
-
-
-def test_a_picture_that_cannot_be_written_is_refused_before_measuring(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_plot(tmp_path / "bench.png")
-    with pytest.raises(RecipeError, match=r"ends in \.png"):
-        check_plot(tmp_path / "bench.jpg")
-    with pytest.raises(RecipeError, match="does not exist"):
-        check_plot(tmp_path / "nowhere" / "bench.png")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
-    with pytest.raises(RecipeError, match=r"pip install 'shardprep\[plot\]'"):
-        check_plot(tmp_path / "bench.png")
-
-
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12))
-def test_a_union_of_spans_covers_each_moment_once(spans: list[tuple[int, int]]) -> None:
-    found = list(union(spans))
-    covered = {moment for start, end in spans for moment in range(start, end)}
-    assert {moment for start, end in found for moment in range(int(start), int(end))} == covered
-    flat = [time for span in found for time in span]
-    assert flat == sorted(set(flat))

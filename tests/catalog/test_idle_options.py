@@ -78,7 +78,6 @@ REFUSED: list[tuple[str, Any]] = [
     ("masks", "masks/{name}"),
     ("points", "coco"),
     ("target_image", "GT/{name}"),
-    ("embeddings", "csv:x.csv"),
     ("items", "none.csv"),
     ("images", ("*.npy",)),
     ("stack", "x/{id}/*.png"),

@@ -144,24 +144,6 @@ def test_rows_that_move_on_their_own_are_a_scene() -> None:
     assert are_copies == [True, False]
 
 
-def test_vectors_only_name_pairs_and_pixels_decide() -> None:
-    """Of mirrored crops to 40% of the area, few are found without vectors; others are never."""
-    draw, images = np.random.default_rng(0), [stored(data) for data in photos()]
-    crops = []
-    for image in images:
-        left, top = draw.integers(0, 112 - 71, 2).tolist()
-        crops.append(ImageOps.mirror(image.crop((left, top, left + 71, top + 71))))
-    found = thumbnails(*images, *crops)
-    assert len(pairs_of(found)) < 0.2 * NUMBER
-    truth = draw.integers(-99, 100, (NUMBER, 8))
-    truth = np.rint(2047 * truth / np.linalg.norm(truth, axis=1, keepdims=True)).astype(np.int16)
-    for vectors, least in ((np.tile(truth, (2, 1)), 0.8), (np.full((2 * NUMBER, 4), 1023), 0)):
-        pairs = near_pairs(found, vectors.astype(np.int16))
-        ends = np.sort(np.stack([pairs["inner"], pairs["outer"]], axis=1), axis=1)
-        assert (np.diff(ends) == NUMBER).all()
-        assert pairs["is_copy"].sum() >= least * NUMBER
-
-
 def test_changed_content_is_the_same_scene() -> None:
     pixels, others = photo(3, 128, 128), photo(4, 128, 128)
     pixels[40:84, 50:90] = others[40:84, 50:90]

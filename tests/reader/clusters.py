@@ -19,7 +19,7 @@ import numpy as np
 from shardprep import reader
 from shardprep.reader.order import epoch as epoch_order
 from shardprep.reader.order.epoch import StoredOrder, WeightedDraws, lane_shuffle
-from shardprep.reader.order.global_batches import BucketBatches, GlobalBatches
+from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
 from tests.support.builders import build, png, write, zip_bytes
 
@@ -53,25 +53,16 @@ def an_order(kind: str, number: int, size: int, seed: int, **sizes: Any) -> Orde
         within: Any = lane_shuffle(number, sizes.pop("record_bytes", PHOTO), size, **sizes)
     elif kind == "stored":
         within = StoredOrder(number, 64, 16)
-    elif kind == "weights":
+    else:
         weights = np.arange(1.0, number + 1)
         within = WeightedDraws(weights, np.cumsum(weights), replacement=True, num_draws=number)
-    else:
-        members = np.arange(number) % 3
-        within = BucketBatches(
-            ((1, 1), (1, 2), (2, 1)),
-            tuple(np.flatnonzero(members == i) for i in range(3)),
-            size,
-            drop_remainder=False,
-            shuffle=True,
-        )
     return Order(within, batches, seed)
 
 
 def planned(seed: int) -> Streams:
     """Return the streams of a plan without reading records; the cluster changes at any batch."""
     draw = random.Random(seed)
-    kind = draw.choice(["lanes", "lanes", "lanes", "stored", "weights", "buckets"])
+    kind = draw.choice(["lanes", "lanes", "lanes", "stored", "weights"])
     size = draw.randint(1, _MOST_HOSTS) * draw.choice([1, 1, 2, 3, 4, 8])
     number = draw.randint(1, 600)
     sizes: dict[str, Any] = {}
@@ -83,12 +74,12 @@ def planned(seed: int) -> Streams:
     clusters, alone, together = _clusters(size, number), bytearray(), bytearray()
     seen: list[int] = []
     for batch in range(order.num_batches(drop=False)):
-        whole = order.batch(epoch, batch)[0].tolist()
+        whole = order.batch(epoch, batch).tolist()
         alone += repr(whole).encode()
         num_hosts, merged = draw.choice(clusters), list[int]()
         for host in range(num_hosts):
             own = replace(order, batches=replace(order.batches, host=host, num_hosts=num_hosts))
-            tags = own.batch(epoch, batch)[0]
+            tags = own.batch(epoch, batch)
             assert tags.tolist() == _part(whole, host, num_hosts), (seed, batch, host)
             mine = own.within_epoch.own(own.batches)
             mine = np.arange(mine.start, mine.stop) if isinstance(mine, slice) else mine

@@ -5,7 +5,6 @@ import os
 import sys
 import typing
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from shardprep.dataset.schema import (
 from shardprep.errors import DatasetError, RecordError
 from shardprep.image.resample import BACKEND
 from shardprep.reader.config import BoxFormat
-from shardprep.reader.tf import decode
 from tests.reader.datasets import keys_of, refused
 from tests.support import annotated as support
 from tests.support.annotated import CLASSES, HEIGHT, MASK_CLASSES, WIDTH, Marked, annotated
@@ -127,20 +125,10 @@ def test_a_transform_of_the_image_alone_is_an_error_with_annotations(sets: Sets,
     assert "as_supervised=False has no target" in refused(both)
 
 
-@pytest.fixture(name="service", scope="module")
-def _service() -> Iterator[str]:
-    """Return the address of a tf.data service, whose worker decodes in the graph."""
-    service = tf.data.experimental.service
-    dispatcher = service.DispatchServer()
-    worker = service.WorkerServer(service.WorkerConfig(dispatcher.target.split("://")[1]))
-    yield dispatcher.target
-    del worker
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("as_supervised", [True, False])
-def test_both_readers_and_a_service_give_the_same_batches(
-    kind: str, as_supervised: bool, service: str, sets: Sets  # noqa: FBT001
+def test_both_readers_give_the_same_batches_and_single_elements(
+    kind: str, as_supervised: bool, sets: Sets  # noqa: FBT001
 ) -> None:  # fmt: skip
     options: dict[str, Any] = {"shuffle": False, "as_supervised": as_supervised}
     if kind != "masks":
@@ -150,11 +138,15 @@ def test_both_readers_and_a_service_give_the_same_batches(
     assert len(loaded) == 7
     if kind != "masks":
         options["max_boxes"] = 3
-    config = reader.ReadConfig(service=service)
-    served = by_load(sets[kind], batch_size=4, read_config=config, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", reader.Advice)
-        assert all_same(served, by_dataset(sets[kind], 4, **options))
+        alone = [
+            tf.nest.map_structure(
+                lambda one: np.array([one], object) if isinstance(one, bytes) else one[None], found
+            )
+            for found in by_load(sets[kind], **options)
+        ]
+        assert all_same(alone, by_dataset(sets[kind], 1, **options))
 
 
 @pytest.mark.skipif(BACKEND != "c", reason="the extension is not built")
@@ -438,12 +430,6 @@ def test_two_replicas_share_the_batches(sets: Sets) -> None:
         assert all_same(found, by_dataset(sets["all"], 4, drop_remainder=True, **options))
 
 
-def test_a_service_sends_batches_of_one_shape(sets: Sets) -> None:
-    config = reader.ReadConfig(service="grpc://localhost:1")
-    with pytest.raises(DatasetError, match="give max_boxes"):
-        reader.load(sets["boxes"], batch_size=4, shuffle=False, read_config=config)
-
-
 @pytest.mark.parametrize("option", [{"max_boxes": 3}, {"box_format": "xyxy"}], ids=str)
 def test_options_for_boxes_are_an_error_without_boxes(option: dict[str, Any], sets: Sets) -> None:
     for call in (
@@ -451,15 +437,6 @@ def test_options_for_boxes_are_an_error_without_boxes(option: dict[str, Any], se
         functools.partial(reader.Dataset(sets["masks"]).batches, 4, **option),
     ):
         assert "no boxes" in refused(call)
-
-
-def test_nearest_pixels_are_computed_in_whole_numbers() -> None:
-    """10 pixels to 3: a float of 5 ⁄ 3 · 3 may fall below 5."""
-    column = tf.reshape(tf.range(10), (10, 1))
-    for size in range(1, 30):
-        wanted = [(2 * i + 1) * 10 // (2 * size) for i in range(size)]
-        found = decode.nearest(column, tf.constant([size, 1]))
-        assert found[:, 0].numpy().tolist() == wanted
 
 
 @pytest.fixture(scope="module", name="damaged")

@@ -44,7 +44,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "path": (None, 3, "", b"folder", "a\0b", ["a"]),
     "split": (None, 3, "", ["train", "test"], ("train",), {"train": 1}, b"train"),
     "batch_size": (*COUNTS, False, [8], 1 << 70, float("nan"), np.bool_(1)),
-    "shuffle": (0, -1, "yes", 2.5, [1], 1 << 70),
+    "shuffle": (0, 1, 2000, "yes", 2.5, [1]),
     "weights": ("even", 3, True, {"cat": 1.0}, b"balanced"),
     "seed": ("a", 1.5, True, [1], b"1"),
     "repeat": (0, -1, "2", 1.5, None),
@@ -68,13 +68,11 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "shard_index": (-1, 1, 7, "0", 0.5, None, False),
     "input_context": (3, "context", object()),
     "on_error": ("ignore", "Skip", None, 3, True),
-    "service": ("", 3, ["grpc://a:1"], b"grpc://a:1"),
     "staging_bytes": (-1, "1e9", 1e9, True),
     "cache_ram_share": (-0.1, 1.1, "0.5", None, True, float("nan")),
     "options": (3, {}, "threading"),
     "transform": ("flip", 3, [print]),
     "epochs": (*COUNTS, float("inf")),
-    "buckets": ({}, [(8, 8)], {(8, 8): "train"}, {8: None}, True),
     **dict.fromkeys(("prefetch", "num_workers"), (-1, "2", 1.5, True)),
     "sharding": (8, "data", object()),
     "index": (-1, 5, "0", 1.0, None),
@@ -88,7 +86,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Argument, of any call → values that are not allowed."""
 MORE: dict[str, dict[str, tuple[Any, ...]]] = {
-    "Dataset.batches": {"batch_size": (None,), "shuffle": (2000,), "on_error": (print,)},
+    "Dataset.batches": {"batch_size": (None,), "on_error": (print,)},
     "reader.ReadConfig": {"num_shards": (None,)},
 }
 """Call → values that it does not allow, and others do."""

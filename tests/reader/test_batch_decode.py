@@ -82,9 +82,9 @@ def mirror(images: Any, *, seed: Any) -> Any:
     [  # each option with one of the forms, each form with each kind of order
         ("jpeg", {}),
         ("raw", {"batch_size": 1000}),
-        ("png", {"shuffle": 20}),
+        ("png", {}),
         ("keep", {"repeat": 2}),
-        ("raw", {"shuffle": 20, "repeat": 3, "batch_size": 7}),
+        ("raw", {"repeat": 3, "batch_size": 7}),
         ("raw", {"read_config": ReadConfig(pad_batches=True)}),
         ("jpeg", {"batch_size": 7, "drop_remainder": True}),
         ("raw", {"shuffle": False, "split": "train[10%:75%]"}),

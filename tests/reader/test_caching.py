@@ -345,7 +345,6 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     "options",
     [
         {},
-        thorough({"shuffle": 20}),
         thorough({"cache": "memory"}),
     ],
 )
@@ -492,7 +491,7 @@ def test_missing_labels_are_advised_against(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error::shardprep.reader.Advice")
 def test_the_defaults_give_no_advice(whole: Path) -> None:
     reader.load(whole, batch_size=8)
-    reader.load(whole, batch_size=8, shuffle=1000, cache="auto")
+    reader.load(whole, batch_size=8, cache="auto")
 
 
 @pytest.mark.thorough

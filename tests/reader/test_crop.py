@@ -393,9 +393,6 @@ def test_options_that_contradict_a_crop_are_an_error(photos: Path) -> None:
     assert "a crop, which has a size of its own" in load(
         read_config=reader.ReadConfig(image_size=(8, 8))
     )
-    service = reader.ReadConfig(service="grpc://localhost:1")
-    assert "a service cannot crop images" in load(read_config=service)
     assert both in batches(center_crop=(8, 8))
-    assert "buckets with " in batches(buckets=reader.buckets(photos, sizes=[(8, 8)]))
     assert "decode=False" in batches(decode=False)
     assert "scale=" in refused(lambda: RandomResizedCrop((8, 8), scale=(0.9, 0.1)))

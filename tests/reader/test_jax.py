@@ -94,17 +94,12 @@ except RecordError:
     found["state at damage"] = batches.state_dict()
 
 own = reader.Dataset(mixed)
-buckets = reader.buckets(mixed, num_pixels=1024)
-bucketed = own.batches(8, sharding=rows, buckets=buckets, **EPOCHS)
-sizes = {batch["image"].shape[1:3] for batch in bucketed}
-found["sizes"] = sorted(sizes) == sorted(buckets)
 found["refused"] = [
     refused(dataset, 64, rows),
     refused(dataset, 60, rows),
     refused(dataset, 64, rows, num_shards=2),
     refused(dataset, 64, NamedSharding(square, P("data", "model"))),
     refused(dataset, 64, rows, ragged=True),
-    refused(own, 8, rows, buckets=buckets),
 ]
 try:
     batches._array(np.array([2**31]))
@@ -271,10 +266,6 @@ def test_a_state_of_two_processes_continues_in_one(
     assert [sums_of(batch) for batch in batches] == plain["sums"][1:]
 
 
-def test_batches_of_buckets_are_sharded(one: Any) -> None:
-    assert one["sizes"] is True
-
-
 @pytest.mark.thorough
 def test_padded_boxes_of_processes_are_sharded(two: list[Any]) -> None:
     assert [process["boxes"] for process in two] == [[2, 4, 4]] * 2
@@ -282,10 +273,9 @@ def test_padded_boxes_of_processes_are_sharded(two: list[Any]) -> None:
 
 def test_what_cannot_be_divided_is_one_line(one: Any) -> None:
     where = "Dataset.batches: "
-    last, size, given, spec, ragged, bucket, large = one["refused"]
+    last, size, given, spec, ragged, large = one["refused"]
     assert last.startswith(f"{where}sharding divides a last batch of ")
     assert last.endswith(" into 8 parts; give drop_remainder=True")
-    assert bucket.startswith(f"{where}sharding divides a last batch of ")
     assert size == f"{where}sharding divides batch_size=60 into 8 parts; use a multiple of 8"
     assert given == f"{where}sharding already decides num_shards and shard_index; leave them out"
     assert spec.endswith("one that divides only rows: NamedSharding(mesh, PartitionSpec('data'))")

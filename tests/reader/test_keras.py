@@ -216,26 +216,18 @@ def test_keras_gets_what_it_can_take(
     }  # fmt: skip
 
 
-def test_what_keras_cannot_take_is_refused(
-    dataset: reader.Dataset, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_what_keras_cannot_take_is_refused(dataset: reader.Dataset, tmp_path: Path) -> None:
     boxes = reader.Dataset(annotated(tmp_path, BOX, BOX_LABEL))
-    mixed = reader.Dataset(of_form(tmp_path_factory, "own sizes"))
-    buckets = reader.buckets(str(mixed.path))
     lines = [
         refused(lambda: dataset.keras(8, ragged=True)),
         refused(lambda: reader.Dataset(str(dataset.path), decode=False).keras(8)),
         refused(lambda: boxes.keras(2)),
-        refused(lambda: mixed.keras(2, buckets=buckets, num_shards=2)),
-        refused(lambda: mixed.keras(2, buckets=buckets)),
         refused(lambda: dataset.keras(8, as_supervised=False, sample_weight=len)),
     ]
     assert [line.partition(": ")[2].partition(";")[0] for line in lines] == [
         "Keras takes no lists or bytes",
         "Keras takes no lists or bytes",
         "Keras takes arrays of one shape",
-        "buckets with num_shards: a host may have no part of a short batch",
-        "TensorFlow takes images of one size from Keras, but buckets have several",
         "sample_weight without targets",
     ]
     images, targets = boxes.keras(2, max_boxes=3)[0]

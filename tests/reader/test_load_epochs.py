@@ -87,7 +87,7 @@ def test_parallel_calls_do_not_change_the_order(sets: Sets) -> None:
 @pytest.mark.parametrize(
     ("form", "options"),
     [
-        ("raw", {"shuffle": 20, "drop_remainder": True}),
+        ("raw", {"drop_remainder": True}),
         thorough("png", {"cache": "memory", "read_config": ReadConfig(pad_batches=True)}),
     ],
 )
@@ -356,45 +356,6 @@ def test_a_batch_that_replicas_cannot_share_is_refused(sets: Sets) -> None:
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with pytest.raises(DatasetError, match="use a multiple of 1"):
         reader.distribute(strategy, sets["png"])
-
-
-@pytest.mark.thorough
-def test_a_service_reads_every_record_once(sets: Sets) -> None:
-    dispatcher = tf.data.experimental.service.DispatchServer()
-    address = dispatcher.target
-    workers = [
-        tf.data.experimental.service.WorkerServer(
-            tf.data.experimental.service.WorkerConfig(address.split("://")[1])
-        )
-        for _ in range(2)
-    ]
-    config = ReadConfig(service=address, interleave_block_length=4, interleave_cycle_length=2)
-    for form, options in (("raw", {"shuffle": False}), ("png", {"repeat": 2})):
-        dataset = load(sets[form], batch_size=16, read_config=config, **options)
-        times = options.get("repeat", 1)
-        found = batches(dataset)
-        assert dataset.cardinality() == len(found) == -(-NUM_TRAIN * times // 16)
-        assert Counter(key for batch in found for key in batch) == Counter(
-            key.encode() for key in stored(sets[form]) * times
-        )
-    with pytest.warns(reader.Advice, match="repeat=True"):
-        load(sets["png"], batch_size=16, read_config=config)
-    del workers
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({}, "give batch_size"),
-        ({"batch_size": 4, "cache": "memory"}, "give cache a folder"),
-        ({"batch_size": 4, "shuffle": 20}, "use shuffle=True or False"),
-    ],
-)
-def test_unsupported_options_of_a_service_are_refused(
-    sets: Sets, options: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(DatasetError, match=said):
-        load(sets["png"], read_config=ReadConfig(service="grpc://127.0.0.1:1"), **options)
 
 
 def free_port() -> int:

@@ -19,7 +19,7 @@ from shardprep.reader import ReadConfig
 from shardprep.reader.arrays import worker_pool
 from shardprep.reader.arrays.team import Team
 from shardprep.reader.tf import pipeline
-from tests.reader.datasets import change_image, damage, put, refused
+from tests.reader.datasets import change_image, damage, put
 from tests.reader.worker_processes import gone, let_workers_fill_all, run, worker_sets
 from tests.support.examples import thorough
 from tests.support.object_store import Bucket
@@ -83,7 +83,6 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "raw": ("raw", {"drop_remainder": True}),
     "several labels": ("multilabel", {"dtype": "float32"}),
     "crops": ("keep", {"random_resized_crop": 8}),
-    "window": ("jpeg", {"shuffle": 20}),
     "weights": ("jpeg", {"weights": "balanced"}),
     "boxes": ("boxes", {}),
     "boxes in pixels": ("boxes", {"box_format": "xywh", "max_boxes": 2}),
@@ -259,12 +258,6 @@ def test_workers_that_do_not_start_are_an_error(sets: Set, monkeypatch: pytest.M
         list(dataset)
     batches = iter(dataset)
     assert all(len(next(batches)[0]) == 5 for _ in range(20))
-
-
-def test_a_service_has_workers_of_its_own(sets: Set) -> None:
-    line = refused(lambda: load(sets["jpeg"], 2, config={"service": "grpc://localhost:1"}))
-    said = "num_workers=2, but a tf.data service has workers of its own; give num_workers=0"
-    assert line.startswith(f"reader: {said}")
 
 
 # The end

@@ -110,7 +110,7 @@ def test_every_dataset_has_its_share_and_each_record_once_per_pass(order: Order,
             st.sampled_from([one for one in (1, 2, 3, 4) if order.batches.size % one == 0])
         )
         parts = [replace(order.batches, host=host, num_hosts=number) for host in range(number)]
-        tags += [replace(order, batches=part).batch(epoch, batch)[0] for part in parts]
+        tags += [replace(order, batches=part).batch(epoch, batch) for part in parts]
     stream = np.concatenate(tags)
     assert len(np.unique(stream)) == len(stream) == num_epochs * len(mixed)
     sizes = [one.num_records for one in mixed.blocks]
@@ -345,7 +345,6 @@ def test_datasets_that_do_not_fit_are_refused(
     ("call", "what"),
     [
         (lambda mix, _: reader.load(mix, weights="balanced"), "with weights"),
-        (lambda mix, _: reader.load(mix, shuffle=20), "with shuffle=20"),
         (lambda mix, _: reader.load(mix, cache="./decoded"), "cache in a folder"),
         (lambda mix, a: reader.load(mix, reader.select(a, "train")), "selection of one dataset"),
         (lambda mix, _: reader.Dataset(mix).batches(4, weights=[1.0]), "with weights"),

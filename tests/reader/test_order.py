@@ -1,4 +1,4 @@
-"""The order of records: against plain permutations, and the graph against the arithmetic."""
+"""The order of records: against plain permutations, and TensorFlow's own arithmetic."""
 
 import itertools
 from dataclasses import replace
@@ -17,12 +17,13 @@ from shardprep.reader.order.epoch import (
     block_sizes,
     lane_shuffle,
 )
-from shardprep.reader.order.global_batches import BucketBatches, GlobalBatches
+from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.order.permutation import (
     mix,
     permutations,
     permute_table,
+    shuffle_seeds,
     shuffled_ranges,
     table_shape,
 )
@@ -79,7 +80,7 @@ def test_a_group_consists_of_whole_blocks(epoch: int, **sizes: Any) -> None:
     """This bounds memory, and neighbouring records are read together."""
     order = make(**{**sizes, "shuffle": True})
     found = whole(order, epoch)
-    within, key = order.within_epoch, order.epoch_key(epoch)
+    within, key = order.within_epoch, mix(order.key, epoch)
     assert isinstance(within, LaneShuffle)
     (layout,) = within.blocks
     length = layout.block_length
@@ -122,17 +123,6 @@ def test_draws_of_a_seed_are_the_same_in_every_release(
     assert drawn.description == f"weights:{digest}"
 
 
-def test_bucket_batches_of_a_seed_are_the_same_in_every_release() -> None:
-    members = np.array([0, 2, 4]), np.array([1, 3])
-    buckets = BucketBatches(((8, 8), (4, 16)), members, 2, False, True)  # noqa: FBT003
-    order = Order(buckets, GlobalBatches(5, 2), 7)
-    found = [order.batch(1, i) for i in range(buckets.num_batches)]
-    assert [((tags % 5).tolist(), size) for tags, size in found] == [
-        ([2], (8, 8)), ([4, 0], (8, 8)), ([3, 1], (4, 16)),
-    ]  # fmt: skip
-    assert buckets.description == "buckets:19f691a7f8af3676"
-
-
 def test_the_size_of_blocks_depends_on_the_size_of_records() -> None:
     assert block_sizes(0) == block_sizes(1000) == (64, 256)
     assert block_sizes(100_000) == (20, 16)
@@ -169,7 +159,7 @@ def permutations_of_keys(size: int, keys: Any) -> Any:
 
 def test_every_block_is_equally_likely_at_each_position() -> None:
     for size in (3, 5, 10, 29):
-        found = permutations_of_keys(size, make(size).epoch_key(np.arange(4000)))
+        found = permutations_of_keys(size, mix(make(size).key, np.arange(4000)))
         fields = (found + size * np.arange(size)).ravel()
         check_chance(np.bincount(fields, minlength=size**2), size, 4000)
 
@@ -179,7 +169,7 @@ def test_blocks_are_permuted_like_by_chance() -> None:
     places = np.arange(size, dtype=np.int64)
     for seed in range(3):
         found = [
-            permutations([size], [make(size, seed=seed).epoch_key(epoch)])[0]
+            permutations([size], [mix(make(size, seed=seed).key, epoch)])[0]
             for epoch in range(epochs)
         ]
         ranks = [np.corrcoef(one, places)[0, 1] for one in found]
@@ -192,18 +182,22 @@ def test_blocks_are_permuted_like_by_chance() -> None:
 
 @examples(15)
 @given(st.integers(1, 500), KEYS, st.integers(0, 1 << 40))
-def test_the_graph_computes_the_same_order(size: int, key: int, number: int) -> None:
+def test_tensorflow_computes_the_same_order(size: int, key: int, number: int) -> None:
+    """NumPy computes several together."""
     import tensorflow as tf
 
-    from shardprep.reader.tf import records
-
-    places = np.arange(size, dtype=np.int64)
-    graph_places, graph_key = tf.constant(places), tf.constant(key, tf.int64)
-    # NumPy computes several together, and each is the same as of the graph.
-    found = records.walked(graph_places, size, graph_key)
-    assert np.array_equal(found, permutations([3, size, 29], [1, key, 2])[1])
     numbers = tf.data.Dataset.range(size)
+    seed, seed2 = shuffle_seeds(tf.constant(key, tf.int64))
     for window in (size, size + 7):
-        (one,) = records.shuffled(numbers, window, graph_key).batch(size)
+        shuffled = tf.raw_ops.ShuffleDataset(
+            input_dataset=tf.data.experimental.to_variant(numbers), buffer_size=window, seed=seed,
+            seed2=seed2, output_types=[tf.int64], output_shapes=[()],
+            reshuffle_each_iteration=False,
+        )  # fmt: skip
+        (one,) = tf.data.experimental.from_variant(shuffled, numbers.element_spec).batch(size)
         assert one.numpy().tolist() == shuffled_ranges([3, size, 29], [1, key, 2])[1]
-    assert int(mix(graph_key, tf.constant(number, tf.int64), 3)) == mix(key, number, 3)
+    (alone,) = permutations([size], [key])
+    assert np.array_equal(alone, permutations([3, size, 29], [1, key, 2])[1])
+    assert int(mix(tf.constant(key, tf.int64), tf.constant(number, tf.int64), 3)) == mix(
+        key, number, 3
+    )

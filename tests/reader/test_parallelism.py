@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tensorflow as tf
 
 from shardprep import reader
 from shardprep.reader.config import ReadConfig, Request
@@ -40,7 +39,6 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             7,
         ),
         (BATCH_BYTES, {"read_config": ReadConfig(num_parallel_calls_for_decode=3)}, 3),
-        (GIB, {"read_config": ReadConfig(service="grpc://host:5000")}, tf.data.AUTOTUNE),
     ],
 )
 def test_calls_follow_from_the_size_of_a_batch_and_the_users_number(
@@ -52,7 +50,7 @@ def test_calls_follow_from_the_size_of_a_batch_and_the_users_number(
 ) -> None:
     """All cores make batches if these fit in a sixteenth of the memory.
 
-    Single images use the threads of the pipeline. Workers of a service tune themselves.
+    Single images use the threads of the pipeline.
     """
     monkeypatch.setattr(finish, "usable_cores", lambda: CORES)
     monkeypatch.setattr(finish, "free_bytes", lambda: free)

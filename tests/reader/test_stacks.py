@@ -202,17 +202,12 @@ def test_options_that_stacks_do_not_allow_are_errors(
     stacks: Path, deep_stacks: Path, tmp_path: Path
 ) -> None:
     data, config = reader.Dataset(stacks), reader.ReadConfig
-    every = reader.select(stacks, split="train")
     plain = build(
         write_folder(tmp_path / "plain", {"a/1.png": png(), "b/2.png": png()}), tmp_path / "out"
     ).path
     for call, what in (
         (lambda: reader.load(stacks, cache=str(tmp_path / "c")), "a cache in a folder"),
         (lambda: reader.load(stacks, read_config=config(image_size=(8, 8))), "image_size"),
-        (
-            lambda: data.batches(2, buckets={(8, 8): every, (9, 9): every}),
-            "buckets resize single images",
-        ),
         (lambda: reader.load(plain, every=2), "every=2, but the dataset has no stacks"),
         (lambda: reader.Dataset(plain).batches(2, max_length=2), "max_length=2, but the"),
         (lambda: reader.mean_std(deep_stacks), "images of 8 bits"),

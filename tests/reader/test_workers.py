@@ -76,7 +76,6 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "crops": ("jpeg", {"random_resized_crop": 8}),
     "weights": ("jpeg", {"weights": "balanced"}),
     "ragged images": ("own sizes", {"ragged": True}),
-    "buckets": ("own sizes", {"buckets": 0}),
     "boxes": ("boxes", {}),
     "boxes in pixels": ("boxes", {"box_format": "xywh", "max_boxes": 2}),
     "ragged boxes": ("boxes", {"ragged": True}),
@@ -89,8 +88,6 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_workers_yield_the_stream_of_threads(sets: Set, way: str) -> None:
     form, options = WAYS[way]
-    if "buckets" in options:
-        options = {"buckets": reader.buckets(sets[form], num_pixels=1024)}
     dataset = reader.Dataset(sets[form])
     usual = {"epochs": 2, "seed": 5, **options}
     expected = stream(dataset.batches(5, **usual, num_workers=0))

@@ -65,7 +65,7 @@ def test_the_fingerprint_has_the_options_that_shape_bytes_and_gives_the_recipe_b
         "source", "out", "name", "version", "timeout", "max_rejected", "max_members",
         "max_unpacked", "max_depth", "max_dropped", "max_clipped", "annotated_size", "depth",
         "images", "stack", "tile", "overlap", "pivot", "points", "relabel", "rows",
-        "target_image", "embeddings", "crowds", "items",
+        "target_image", "crowds", "items",
     }  # fmt: skip
     assert [*options] == [name for name in BUILD_OPTIONS if name not in left_out]
     assert stored_recipe({**options, "source": "y"}).fingerprint_options() == options

@@ -276,6 +276,8 @@ def _server(framework: str) -> subprocess.Popen[bytes]:
 def _serve(framework: str) -> None:
     skip_fsync()
     search_here()
+    gc.disable()
+    sys.modules["sklearn"] = cast("Any", None)  # Keras would take a second to import it
     if framework == "none":
         from tests.writer.faulty import import_once
 
@@ -302,6 +304,7 @@ def _serve(framework: str) -> None:
         import shardprep.reader.tf.pipeline  # noqa: F401
 
     gc.freeze()  # a collection in a program would copy every page that it looks at
+    gc.enable()
     for line in sys.stdin.buffer:
         if os.fork() == 0:
             _keep(json.loads(line))

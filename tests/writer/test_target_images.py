@@ -152,8 +152,6 @@ def test_depth_maps_keep_16_bits_beside_jpegs(tmp_path: Path) -> None:
     assert target.keys() == {"target_image", "label"}
     assert target["target_image"].dtype == np.uint16
     assert target["target_image"].shape == (HEIGHT, WIDTH, 1)
-    with pytest.raises(DatasetError, match="buckets do not resize masks and target images"):
-        reader.Dataset(made.path).batches(2, buckets=reader.buckets(made.path))
 
 
 def test_a_depth_range_is_for_files_also_beside_images_in_arrays(tmp_path: Path) -> None:

@@ -13,7 +13,15 @@ from posixpath import commonpath
 
 from shardprep.catalog.decision.view import Reading, View
 from shardprep.catalog.labels import ENOUGH
-from shardprep.catalog.names import UNTRAINED, given_split, split_folders, words_of
+from shardprep.catalog.names import (
+    KIND,
+    PART,
+    PICTURE,
+    UNTRAINED,
+    given_split,
+    split_folders,
+    words_of,
+)
 from shardprep.catalog.stacks import id_column
 
 _LEAST_LETTERS = 3
@@ -21,14 +29,12 @@ _MOST_DIGITS = 10
 _MOST_LEVELS, _MOST_TABLES = 3, 8
 _WORDNET = re.compile(r"n\d{8}")
 _KIND = re.compile(
-    "align(ed)?|annot(ated|ations?)?|aug(mented)?|back|blur(red|ry)?|cam(era)?s?|clean|colou?rs?"
-    "|compressed|crop(ped|s)?|data|dataset|depth|disp(arity)?|enhanced|expert|extras?|files?|flow"
-    "|frames?|front|gr[ae]y(scale)?|ground|truth|gt|groundtruth|hr|images?|imgs?|infrared|input"
-    "|inputs|ir|jpe?gs?|jpegimages|labels?|left|lr|lrd?|manual|masks?|nir|noisy|noise|original"
-    "|originals?|output|overlays?|patches|photos?|pics?|pictures?|pngs?|preprocessed|preview"
-    "|processed|raw|rear|ref(erence)?|resized|rgb|right|samples?|scenes?|segmentations?|segmented"
-    "|sharp|side|synthetic|targets?|thermal|thumbnails?|tiles?|tiffs?|top|videos?|views?"
-    "|visible|visuali[sz]ations?",
+    f"{KIND}|{PART}|{PICTURE}"
+    "|align(ed)?|aug(mented)?|back|blur(red|ry)?|cam(era)?s?|clean|colou?rs?|compressed"
+    "|crop(ped|s)?|disp(arity)?|enhanced|expert|extras?|flow|front|gr[ae]y(scale)?|infrared|ir"
+    "|left|lrd|manual|nir|noisy|noise|originals?|output|patches|preprocessed|processed|rear"
+    "|ref(erence)?|resized|right|samples?|scenes?|sharp|side|synthetic|thermal|thumbnails?|tiles?"
+    "|top|videos?|views?|visible",
     re.IGNORECASE,
 )
 """A word for a kind of picture or a view, rather than for what it shows."""

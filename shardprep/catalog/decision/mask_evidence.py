@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from shardprep.catalog.candidates import match_ids
 from shardprep.catalog.decision.column_evidence import LIKELY, LabelColumns, found_columns
 from shardprep.catalog.decision.mask_sets import (
     NUM_PROBES,
@@ -45,7 +44,7 @@ from shardprep.catalog.objects.mask_values import (
 )
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.tables.key_index import KeyIndex
-from shardprep.catalog.tables.row_matching import united
+from shardprep.catalog.tables.row_matching import match_ids, united
 from shardprep.errors import Choice, OptionName, QuestionError, SourceError, counted
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from shardprep.catalog.candidates import match_ids
 from shardprep.catalog.decision.class_level import unproved
 from shardprep.catalog.decision.column_evidence import (
     CERTAIN,
@@ -24,7 +23,16 @@ from shardprep.catalog.decision.name_evidence import are_wide, texts_or_none
 from shardprep.catalog.decision.view import Options, Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, Labelling, are_classes
-from shardprep.catalog.names import document_split, find_masks, given_split, words_of_split
+from shardprep.catalog.names import (
+    KIND,
+    PART,
+    PICTURE,
+    SPLIT,
+    document_split,
+    find_masks,
+    given_split,
+    words_of_split,
+)
 from shardprep.catalog.objects.detect import text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.stacks import sample_keys, stack_patterns
@@ -38,6 +46,7 @@ from shardprep.catalog.tables.row_matching import (
     TableMatch,
     is_of_splits,
     joined,
+    match_ids,
     match_table,
     stated_splits,
     united,
@@ -67,11 +76,7 @@ _NAMED = 0.5
 """Share of the images outside test splits that a table must name to label them."""
 _SOLUTION = re.compile("solution|answers?", re.IGNORECASE)
 _PARTITION = re.compile("partition|split", re.IGNORECASE)
-_NO_CLASS = re.compile(
-    r"train(ing)?|tr|val(id(ate|ation)?)?|dev|test(ing)?|ts|eval|query|gallery|all|data(set)?|set|stage"
-    r"|images?|imgs?|jpe?gs?|pngs?|photos?|pictures?|frames?|input|rgb|zip|parts?|v?\d+",
-    re.IGNORECASE,
-)
+_NO_CLASS = re.compile(rf"{SPLIT}|{PART}|{PICTURE}|{KIND}|v?\d+", re.IGNORECASE)
 """A word in the names of folders that are splits or kinds of files, and not classes."""
 _TEXT_LIST = re.compile(r'"(\w+)"\s*:\s*\[\s*"[^"\s]+(?: [^"\s]+){3,}"')
 """A list of texts in JSON, such as the captions of an image."""

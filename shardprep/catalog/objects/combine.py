@@ -1,27 +1,21 @@
-"""Combine boxes and masks of all formats into annotations of images, with the wanted classes."""
+"""Join objects, masks and keypoints to annotations of images, with the wanted classes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from shardprep.catalog.names import stem
 from shardprep.catalog.objects.annotated_frames import annotated_frames
-from shardprep.catalog.objects.exported_objects import as_exported
-from shardprep.catalog.objects.formats.annotated_source import AnnotatedSource
-from shardprep.catalog.objects.formats.box_format import check_boxes, check_outlines, image_size
-from shardprep.catalog.objects.formats.panoptic import masks_of_segments, with_segments
-from shardprep.catalog.objects.formats.rle_table import read_runs
-from shardprep.catalog.objects.image_points import FoundPoints
-from shardprep.catalog.objects.known_formats import read_boxes, read_image_points
-from shardprep.catalog.objects.mask_reading import (
-    FileMasks,
-    holds_numbers,
-    numbered_objects,
-    read_mask_files,
+from shardprep.catalog.objects.annotation_reading import (
+    StatedAnnotations,
+    has_keypoints,
+    read_annotations,
 )
+from shardprep.catalog.objects.image_points import FoundPoints
+from shardprep.catalog.objects.mask_reading import FileMasks
 from shardprep.catalog.objects.mask_values import BACKGROUND, NONE
 from shardprep.catalog.objects.object_table import NO_FAULTS, NOT_ASKED_FOR, ONE_CLASS, Found
 from shardprep.catalog.source_images import SourceImages
@@ -41,13 +35,11 @@ from shardprep.image.annotation_types import (
     Segment,
     Skeleton,
 )
-from shardprep.recipe.object_rules import FormatRule
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.members import Member
 
 _BOXES, _MASKS, _CLASSES = OptionName("boxes"), OptionName("masks"), OptionName("classes")
-_POINTS = OptionName("points")
-_INSTANCES, _MASK_VALUES = OptionName("instances"), OptionName("mask_values")
+_POINTS, _MASK_VALUES = OptionName("points"), OptionName("mask_values")
 NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
 """Reasons to leave out an image if other images of its split are annotated."""
 
@@ -96,33 +88,10 @@ class Annotated:
         return spec.masks != "classes" or spec.background != spec.ignore
 
 
-class _Read(NamedTuple):
-    boxes: Found | None
-    shapes: Found | None
-    """Objects with masks that are drawn or numbered; same as `boxes` if one document has both."""
-    files: FileMasks
-    is_numbered: bool
-    points: FoundPoints | None = None
-    """Keypoints of images; keypoints of objects are in `boxes`."""
-
-    @property
-    def objects(self) -> Found | None:
-        return self.shapes or self.boxes
-
-    @property
-    def sources(self) -> list[Found]:
-        both = [self.boxes] if self.boxes is not self.objects else []
-        return [one for one in (*both, self.objects) if one is not None]
-
-    @property
-    def has_segments(self) -> bool:
-        return self.shapes is not None and bool(self.shapes.segments)
-
-
 def annotate(images: SourceImages, naming: Naming) -> Annotated:
     """Return the annotations that `--boxes` and `--masks` select."""
     recipe = images.recipe
-    read = _read(recipe, images, naming)
+    read = read_annotations(recipe, images, naming)
     annotations, names = _classed(recipe, read, naming)
     if read.points is not None:
         annotations = _with_points(annotations, read.points)
@@ -176,42 +145,6 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
     )
 
 
-def _read(recipe: Recipe, images: SourceImages, naming: Naming) -> _Read:
-    has_numbers = holds_numbers(recipe, images.beside)
-    _check_options(recipe, has_numbers=has_numbers)
-    numbered = numbered_objects(recipe, images) if has_numbers else None
-    boxes = None
-    if recipe.rules.boxes.is_given:
-        boxes = numbered or _boxes_of(recipe, recipe.rules.boxes, images)
-    shapes = numbered or _shapes(recipe, images, boxes)
-    _check_boxes(recipe, images, boxes, shapes)
-    if boxes is not None and shapes is not None and boxes is not shapes:
-        if not shapes.segments:
-            raise _other_objects(recipe)
-        boxes = shapes = with_segments(boxes, shapes)
-    keys, beside = images.index.keys, images.beside
-    files = FileMasks.none(len(keys))
-    if numbered is not None:
-        masks = [tuple(beside.of(key)) for key in keys]
-        files = files._replace(masks=masks, is_read=True)
-    elif beside.files is not None:
-        own = naming if boxes is None else Naming(naming.class_map)
-        files = read_mask_files(recipe, images, own)
-    if shapes is not None and shapes.segments:
-        files = files._replace(masks=masks_of_segments(shapes, beside.segments, len(keys)))
-    points = None
-    if recipe.rules.points.is_given and not _has_keypoints(recipe):
-        source = AnnotatedSource(images.index, images.documents, images.members)
-        points = read_image_points(recipe.rules.points, source)
-    return _Read(boxes, shapes, files, numbered is not None, points)
-
-
-def _has_keypoints(recipe: Recipe) -> bool:
-    """Return whether `--points` means keypoints of the objects of `--boxes`."""
-    points, boxes = recipe.rules.points, recipe.rules.boxes
-    return points.needs_boxes or (points.kind == "labelme" and boxes.kind == "labelme")
-
-
 def _with_points(
     annotations: Sequence[Annotation | None], found: FoundPoints
 ) -> list[Annotation | None]:
@@ -228,41 +161,8 @@ def _with_points(
     return with_points
 
 
-def _boxes_of(recipe: Recipe, rule: FormatRule, images: SourceImages) -> Found:
-    has_outlines = recipe.rules.masks.kind == "format"
-    areas = has_outlines and not recipe.instances
-    source = AnnotatedSource(
-        images.index,
-        images.documents,
-        images.members,
-        has_outlines,
-        areas,
-        keypoints=_has_keypoints(recipe),
-        keeps_crowds=recipe.crowds == "ignore",
-    )
-    found = as_exported(read_boxes(rule, source), images.documents.export_facts)
-    if recipe.annotated_size == "file":
-        return found
-    idle = not any(one and one.size and not one.is_relative for one in found.annotations)
-    remark = f"{OptionName('annotated_size')} has no effect: no size is stated in pixels"
-    annotations = [one and replace(one, size=None) for one in found.annotations]
-    return replace(found, annotations=annotations, findings=[*found.findings, *[remark] * idle])
-
-
-def _shapes(recipe: Recipe, images: SourceImages, boxes: Found | None) -> Found | None:
-    rule = recipe.rules.masks
-    if rule.kind == "rle":
-        order = None if recipe.rle == "auto" else recipe.rle
-        source = AnnotatedSource(images.index, images.documents, images.members)
-        return read_runs(rule.runs, source, order)
-    if rule.kind == "format":
-        is_same = recipe.masks == recipe.boxes
-        return boxes if is_same else _boxes_of(recipe, rule.outlines, images)
-    return None
-
-
 def _classed(
-    recipe: Recipe, read: _Read, naming: Naming
+    recipe: Recipe, read: StatedAnnotations, naming: Naming
 ) -> tuple[list[Annotation | None], tuple[str, ...]]:
     names = read.files.values.names
     if read.objects is None:
@@ -304,7 +204,7 @@ def _relabelled(one: Annotation, number: Sequence[int]) -> Annotation:
 
 def _spec(
     recipe: Recipe,
-    read: _Read,
+    read: StatedAnnotations,
     annotations: Sequence[Annotation | None],
     names: Sequence[str],
 ) -> AnnotationSpec:
@@ -323,7 +223,7 @@ def _spec(
         boxes=read.boxes is not None or mode == "instances",
         masks=mode,
         crowds=any(one is not None and one.crowds for one in annotations),
-        keypoints=_skeleton(read.boxes) if _has_keypoints(recipe) else None,
+        keypoints=_skeleton(read.boxes) if has_keypoints(recipe) else None,
         points=read.points.skeleton if read.points else None,
         num_classes=len(names),
         is_binary=values.is_binary,
@@ -343,58 +243,6 @@ def _skeleton(found: Found | None) -> Skeleton:
         what = "no object has keypoints"
         raise SourceError(_POINTS, what, f"leave it out: {_BOXES} alone stores boxes")
     return found.skeleton
-
-
-def _check_boxes(
-    recipe: Recipe, images: SourceImages, boxes: Found | None, shapes: Found | None
-) -> None:
-    def size_of(image: int) -> tuple[int, int] | None:
-        is_shown = recipe.annotated != "stored"  # `image_size` is of the displayed image
-        return image_size(images.members[image].extent) if is_shown else None
-
-    named = [(OptionName("boxes", recipe.boxes), boxes)]
-    named += [(OptionName("masks", recipe.masks), shapes)] if shapes is not boxes else []
-    for option, found in named:
-        if found is not None:
-            check_boxes(found, option, images.index.keys, size_of, recipe.max_clipped)
-    if shapes is not None:
-        check_outlines(shapes, OptionName("masks", recipe.masks), images.index.keys)
-
-
-def _other_objects(recipe: Recipe) -> RecipeError:
-    what = f"{recipe.masks!r} lists other objects than {OptionName('boxes', recipe.boxes)}"
-    boxes = OptionName("boxes", recipe.masks)
-    hint = f"take both from one document: {boxes}, or leave one of them out"
-    return RecipeError(_MASKS, what, hint)
-
-
-def _check_options(recipe: Recipe, *, has_numbers: bool) -> None:
-    rule = recipe.rules.masks
-    has_boxes = recipe.rules.boxes.is_given
-    is_other = rule.kind == "rle" or (rule.kind == "format" and recipe.masks != recipe.boxes)
-    is_coco = rule.outlines.kind == "coco" and bool(rule.outlines.files)
-    may_be_panoptic = is_coco and not recipe.instances
-    if has_boxes and is_other and not may_be_panoptic:
-        raise _other_objects(recipe)
-    is_numbered = has_numbers and recipe.rules.boxes.kind == "voc"
-    if has_boxes and recipe.instances and rule.kind == "pattern" and not is_numbered:
-        what = "it is unknown which mask file belongs to which box"
-        raise RecipeError(_INSTANCES, what, f"leave {_BOXES} out: boxes come from the masks")
-    if recipe.rules.points.needs_boxes and recipe.points != recipe.boxes:
-        what = f"{recipe.points!r} lists other objects than {OptionName('boxes', recipe.boxes)}"
-        hint = f"take both from one document: leave {_BOXES} out"
-        raise RecipeError(_POINTS, what, hint)
-    if recipe.instances and not rule.is_given:
-        raise RecipeError(_INSTANCES, "there are no masks", f"say where they are with {_MASKS}")
-    if recipe.mask_values and rule.kind != "pattern":
-        what = "needs masks in files"
-        raise RecipeError(_MASK_VALUES, what, f"leave it out, or name them with {_MASKS}")
-    if recipe.crowds != "ignore" and "coco" not in (recipe.rules.boxes.kind, rule.outlines.kind):
-        hint = f"leave it out, or add {_BOXES} coco"
-        raise RecipeError(OptionName("crowds"), "needs documents of COCO", hint)
-    if recipe.rle != "auto" and rule.kind != "rle":
-        what = "needs run lengths"
-        raise RecipeError(OptionName("rle"), what, f"add {_MASKS} rle:…")
 
 
 def _lacks(

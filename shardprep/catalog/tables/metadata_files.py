@@ -1,29 +1,21 @@
-"""Files other than images: label tables, lists, embeddings; in the source or on disk."""
+"""Files other than images: label tables and lists; in the source or on disk."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import count
 from pathlib import Path
 from typing import Any
-from warnings import catch_warnings
-
-import numpy as np
 
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.columns import DICOM
-from shardprep.catalog.tables.key_index import WholeKeyIndex
 from shardprep.catalog.tables.object_lists import object_rows
 from shardprep.catalog.tables.row_matching import joined, row_ids
 from shardprep.catalog.tables.table import (
-    DELIMITERS,
     Table,
     json_rows,
     parse_table,
@@ -32,18 +24,15 @@ from shardprep.catalog.tables.table import (
 )
 from shardprep.dataset.card import from_cell
 from shardprep.errors import OptionName, RecipeError, SourceError, some_of
-from shardprep.image.near_candidates import NORM, Vectors
 from shardprep.recipe.object_rules import FormatRule
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.recipe.rules import TABLE_SUFFIXES, TEXT, WHOLE_NAME, JoinRule, parse_stack_rule
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.names import composed
-from shardprep.source.string_column import Texts
 from shardprep.storage.regular_file import read_named
-from shardprep.storage.text_file import as_utf8, decoded, text_lines
+from shardprep.storage.text_file import as_utf8, decoded
 
-_AT_ONCE = 1 << 12
 _JSON = (".json", ".jsonl")
 _OF_IMAGE = partial(json_rows, is_of_image=True)
 _BINARY = {
@@ -321,74 +310,3 @@ def _read(member: Member) -> bytes:
         return member.extent.read()
     except MemberError as error:
         raise SourceError(member.key, str(error), "download or pack it again") from error
-
-
-def read_embeddings(recipe: Recipe, keys: Sequence[str]) -> tuple[Vectors, str, str]:
-    """Return vectors of images as in `neighbours`, their file's SHA-256, and how many are used."""
-    kind, _, file = recipe.embeddings.partition(":")
-    try:
-        data = read_table(file, recipe.max_member_size)
-        of_npy = kind == "npy" and (sorted(keys), np.lib.format.read_array(io.BytesIO(data)))
-        ids, values = of_npy or _rows(data)
-        whole = _whole(ids, values)
-    except FileNotFoundError as error:
-        what = "is not a file" if Path(file).exists() else "no such file"
-        raise SourceError(file, what) from error
-    except ValueError as error:
-        what = f"is not a table of vectors ({error})"
-        raise SourceError(file, what, "give each image a row of numbers") from error
-    index = WholeKeyIndex(keys)
-    places, rows = np.unique(index.find_all(Texts.of(ids), file), return_index=True)
-    rows, places = rows[places >= 0], places[places >= 0]
-    vectors = np.zeros((len(keys), whole.shape[1]), np.int16)
-    vectors[places] = whole[rows]
-    used = f"embeddings of {len(rows):,} of {len(keys):,} images are used, of {len(ids):,} rows"
-    if not len(rows):
-        raise SourceError(file, used, f"a key looks like {index.keys[0]}" if keys else "")
-    return vectors, hashlib.sha256(data).hexdigest(), used
-
-
-def _rows(data: bytes) -> tuple[list[str], Any]:
-    """Return keys and vectors of a CSV; ValueError names the line."""
-    stream, numbers = text_lines(data), count(2)
-    delimiter = max(DELIMITERS, key=(header := stream.readline()).count)
-    names = header.strip().split(delimiter)[1:]
-    if not names or (_are_numbers(names) and not all(name.isdigit() for name in names)):
-        raise ValueError("line 1 does not name the columns: a key, and the numbers of a vector")
-    form: Any = [("key", "O"), ("vector", "<f4", (header.count(delimiter),))]
-    lines = map(lambda line, _: line, stream, numbers)
-    try:
-        with catch_warnings(action="ignore"):  # of no rows
-            table = np.loadtxt(lines, form, None, delimiter, quotechar='"', ndmin=1)
-    except ValueError as error:
-        what = str(error).partition(" at row")[0]
-        what = what.replace("the dtype passed requires", "line 1 names")
-        raise ValueError(f"line {next(numbers) - 1:,}: {what}") from error
-    return [key.strip() for key in table["key"]], table["vector"]
-
-
-def _are_numbers(texts: Sequence[str]) -> bool:
-    try:
-        return bool([float(text) for text in texts])
-    except ValueError:
-        return False
-
-
-@np.errstate(over="ignore")
-def _whole(ids: Sequence[str], values: Any) -> Vectors:
-    """Return vectors of the norm `NORM`, rounded. All sums are exact, so that machines agree."""
-    if values.ndim != 2 or values.dtype.kind not in "fiu":
-        raise ValueError(f"the shape is {values.shape}, the type {values.dtype}")
-    if len(ids) != len(values):
-        raise ValueError(f"{len(values):,} rows for {len(ids):,} images, sorted by key")
-    whole = np.empty(values.shape, np.int16)
-    for start in range(0, len(values), _AT_ONCE):
-        some = values[start : start + _AT_ONCE].astype(np.float32).astype(np.float64)
-        most = np.abs(some).max(axis=1, keepdims=True, initial=0)
-        for place in np.flatnonzero(~((most > 0) & (most < np.inf))).tolist():
-            key = ids[start + place]
-            raise ValueError(f"the vector of {key} is all 0, or has a value that is not a number")
-        some = np.rint(some / most * (1 << 15))
-        norms = np.sqrt(np.square(some).sum(axis=1, keepdims=True))
-        whole[start : start + _AT_ONCE] = np.rint(some * (NORM / norms))
-    return whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -251,17 +252,32 @@ def _ids_before_ending(index: KeyIndex, title: str, cells: Texts) -> str:
     return f"{{{title}[:-{len(ending)}]}}" if 2 * number > len(cells) else ""
 
 
+def match_ids(index: KeyIndex, table: Table) -> TableMatch:
+    """Return the rows of the images, by a column or a path of columns; SourceError if none fits."""
+    try:
+        return match_table(index, table)
+    except SourceError:
+        for ids in _paths_of_columns(index, table):
+            with contextlib.suppress(SourceError):
+                return match_table(index, table, ids)
+        raise
+
+
 def clear_ids(index: KeyIndex, table: Table) -> str:
-    """Return the column of ids, or a path of columns if some of its cells fit several images."""
-    title = find_ids(index, table)
-    if all(len(index.find(cell)) < 2 for cell in row_ids(table, title)[1][:_SAMPLE_ROWS]):
-        return title
-    ids = {path: row_ids(table, path)[1][:_SAMPLE_ROWS] for path in paths_of_columns(index, table)}
-    clear = [path for path, own in ids.items() if all(len(index.find(one)) == 1 for one in own)]
-    return max(clear, key=lambda path: len({*ids[path]}), default=title)
+    """Return the column or the path of columns with the ids, also if some fit several images."""
+    try:
+        return match_ids(index, table).id_column
+    except AmbiguousIdError:
+        return find_ids(index, table)
 
 
-def paths_of_columns(index: KeyIndex, table: Table) -> Iterator[str]:
+def _paths_of_columns(index: KeyIndex, table: Table) -> list[str]:
+    """Return the paths of columns that fit an image of a row; those of most images first."""
+    ids = {path: {*row_ids(table, path)[1][:_SAMPLE_ROWS]} for path in _paths(index, table)}
+    return sorted(ids, key=lambda path: -sum(len(index.find(one)) == 1 for one in ids[path]))
+
+
+def _paths(index: KeyIndex, table: Table) -> Iterator[str]:
     """Yield paths of columns that fit an image of a row: `{dataset}/{image}`, `v{n}/{i}`.
 
     A folder is a cell, or the word of a title and a cell: `video_0` for 0 in `video_id`. The cells

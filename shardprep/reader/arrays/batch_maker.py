@@ -22,7 +22,6 @@ from shardprep.reader.decode.annotations import boxes_as, points_as
 from shardprep.reader.decode.crop import crop_keys
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
 from shardprep.reader.decode.targets import BoxLimit
-from shardprep.reader.order.epoch import Size
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Records
 from shardprep.reader.records.shards import submitted
@@ -63,9 +62,8 @@ class BatchSource:
     transform: Callable[[dict[str, Any], list[int]], Any] | None = None
     """Returns the element of a batch, from its values and the key of each row (see `crop_keys`)."""
 
-    def tags(self, name: BatchName) -> tuple[Ints, Size | None]:
-        """Return the tags of a batch, and the size of its images with buckets."""
-        return self.order.batch(*name) if isinstance(name, tuple) else (name, None)
+    def tags(self, name: BatchName) -> Ints:
+        return self.order.batch(*name) if isinstance(name, tuple) else name
 
     def decoder(self, fallback: Callable[[bytes], Pixels] | None = None) -> FeatureDecoder:
         """Return the decoder of the examples; for `fallback` see `FeatureDecoder`."""
@@ -100,7 +98,6 @@ class BatchSource:
             self.options,
             sharding=None,
             weights=None,
-            buckets=None,
             num_threads=num_threads,
             on_error=on_error,
         )
@@ -185,7 +182,7 @@ class BatchMaker:
         `new_images` returns the memory of images of one size, uninitialized.
         """
         order = self._source.order
-        tags, image_size = self._source.tags(name)
+        tags = self._source.tags(name)
         if isinstance(name, tuple):
             epoch, start = name[0], name[1] * self._options.batch_size
             self._records.expect(epoch, start, start + len(tags))
@@ -200,8 +197,6 @@ class BatchMaker:
             new_images = new_images or (self._array if self._num_kept else np.empty)
             memory = new_images((self._source.num_rows, *shape), decoder.dtype)
             columns[decoder.image_name] = memory[: len(numbers)]
-        elif image_size is not None:
-            columns[IMAGE] = (new_images or np.empty)((len(numbers), *image_size, 3), np.uint8)
         rows = range(len(numbers))
         groups = iter([rows[start : start + _GROUP] for start in rows[::_GROUP]])
         filling = Filling(numbers, keys, columns, groups)

@@ -162,7 +162,7 @@ class ArrayBatches:
                 if number is None:
                     return
                 epoch, batch = divmod(number, self._num_batches)
-                if self._source.order.has_part(epoch, batch):
+                if self._source.order.has_part(batch):
                     self._started.append((number, self._team.begin((epoch, batch))))
 
     @contextmanager

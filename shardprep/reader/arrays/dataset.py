@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from shardprep.dataset.card import MOST_PICTURES, card
-from shardprep.dataset.schema import BOX, MASK, OBJECT_MASK, TARGET_IMAGE
+from shardprep.dataset.schema import BOX
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.array_types import Pixels
 from shardprep.reader.arrays.batch_maker import BatchSource
@@ -35,7 +35,7 @@ from shardprep.reader.config import (
 from shardprep.reader.decode.features import ExampleReader, FeatureDecoder, middle_image
 from shardprep.reader.decode.targets import check_boxes, check_stacks, element_names, target_of
 from shardprep.reader.order.epoch import EpochOrder
-from shardprep.reader.order.global_batches import BucketBatches, GlobalBatches
+from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.subset import check_hosts, open_subset
 from shardprep.reader.selection.split_argument import AnySplit, Place, is_training
@@ -257,9 +257,6 @@ class Dataset:
             max_length: as in `reader.load`.
             ragged: True does not pad: boxes, labels and masks are lists of an array per image, and
                 so are stacks and images of different sizes.
-            buckets: result of `reader.buckets`, for images of different sizes. All images of a
-                global batch are of one bucket and resized to its size. `drop_remainder` drops
-                incomplete batches, at most one per bucket.
             num_shards: number of readers, such as hosts, that share the records. A *global batch*
                 has `batch_size` records for each reader, and each reader takes its part. With
                 `drop_remainder` all readers have the same number of batches.
@@ -275,8 +272,8 @@ class Dataset:
                 machine, otherwise 0. Processes need a moment to start, and threads fill the first
                 batches. They do not import the program, which needs no `__main__` guard.
             num_threads: number of threads that decode, in each worker if there are workers. By
-                default all usable cores are used. With `weights`, `buckets` or large records in
-                object storage, it is at least 32, because each record is then a request, and most
+                default all usable cores are used. With `weights` or large records in object
+                storage, it is at least 32, because each record is then a request, and most
                 threads wait.
             prefetch: number of batches decoded ahead, each in its own memory. By default as many as
                 keep all threads or workers busy, at least 2.
@@ -362,8 +359,6 @@ class Dataset:
                 that Keras takes: float32[batch], or a weight for each pixel or output. For weights
                 of classes, give `fit` the argument `class_weight`.
             max_boxes: as for `batches`, required if the dataset has boxes.
-            buckets: as for `batches`, except with TensorFlow, which needs images of one size. With
-                `num_shards`, give `drop_remainder` as well.
 
         All other arguments are the same as for `batches`.
 
@@ -397,13 +392,7 @@ class Dataset:
         datasets, records = self._subset.datasets, self._subset.records
         shuffle = is_training(self.split) if options.shuffle is None else options.shuffle
         within: EpochOrder
-        if options.buckets is not None:
-            from shardprep.reader.selection.statistics import bucket_members  # imports pyarrow
-
-            of_bucket = bucket_members(options.buckets, datasets.only.manifest, records.places)
-            drop = options.drop_remainder
-            within = BucketBatches(tuple(options.buckets), of_bucket, size, drop, shuffle)
-        elif options.weights is not None:
+        if options.weights is not None:
             from shardprep.reader.selection.query import weighted_draws  # imports pyarrow
 
             numbers = records.places.numbers(datasets.only.manifest)
@@ -417,11 +406,8 @@ class Dataset:
     def _check_batches(self, options: BatchOptions) -> None:
         check_boxes(_BATCHES, self.schema, options)
         check_stacks(_BATCHES, self.schema, options)
-        no_mix = {"weights": options.weights, "buckets": options.buckets}
-        check_mix(_BATCHES, self.path, no_mix)
+        check_mix(_BATCHES, self.path, {"weights": options.weights})
         check_weights(_BATCHES, options)
-        if options.buckets is not None:
-            self._check_buckets(options)
         if options.sharding is not None and (options.ragged or not self._decode):
             what = "sharding divides arrays, but ragged=True or decode=False makes lists"
             raise DatasetError(_BATCHES, what, "give one of them")
@@ -433,13 +419,12 @@ class Dataset:
             raise DatasetError(_BATCHES, what, "give one of them")
         if self.schema.image_size is not None or options.crop is not None:
             return
-        if self._decode and not options.ragged and options.buckets is None:
+        if self._decode and not options.ragged:
             raise DatasetError(
                 str(self.path),
                 "its images may differ in size, so they cannot be batched",
-                "build with --size, or give random_resized_crop, center_crop, "
-                "buckets=reader.buckets(…), ragged=True for lists, or decode=False for bytes; or "
-                "take single items",
+                "build with --size, or give random_resized_crop, center_crop, ragged=True for "
+                "lists, or decode=False for bytes; or take single items",
             )
         if not self._decode and not options.box_format.startswith("rel_"):
             what = f"box_format={options.box_format!r} is in pixels, but decode=False reads none"
@@ -452,28 +437,11 @@ class Dataset:
             what, hint = "Keras takes arrays of one shape", "give max_boxes"
         elif self.schema.is_stack and options.max_length is None:
             what, hint = "Keras takes arrays of one shape", "give max_length"
-        elif options.buckets is not None and options.num_shards > 1 and not options.drop_remainder:
-            what = "buckets with num_shards: a host may have no part of a short batch"
-            hint = "give drop_remainder=True"
         elif options.sample_weight and not (options.as_supervised and self._target.names):
             what, hint = "sample_weight without targets", "leave it out"
         else:
             return
         raise DatasetError(_KERAS, what, hint)
-
-    def _check_buckets(self, options: BatchOptions) -> None:
-        if self.schema.is_stack:
-            what, hint = "buckets resize single images, but the dataset has stacks", "leave it out"
-        elif self.schema.image_size is not None:
-            what, hint = "buckets, but all images have one size", "leave out buckets"
-        elif {MASK, OBJECT_MASK, TARGET_IMAGE} & self.schema.features.keys():
-            what, hint = "buckets do not resize masks and target images", "build with --size"
-        elif options.weights is not None or options.ragged or not self._decode or options.crop:
-            what = "buckets with weights, ragged, a transform, a crop or decode=False"
-            hint = "give one of them"
-        else:
-            return
-        raise DatasetError(_BATCHES, what, hint)
 
 
 def _check_transform(where: str, subject: str, transform: Any) -> None:

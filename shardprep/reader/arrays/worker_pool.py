@@ -237,7 +237,7 @@ class WorkerPool:
 
     def _lost(self, task: Task, how: str) -> DatasetError:
         order, records = self._source.order, self._source.records
-        rows = order.rows(self._source.tags(task.name)[0]).tolist()
+        rows = order.rows(self._source.tags(task.name)).tolist()
         name, record, _ = records.place(rows[0])
         others = f"record {record} and {len(rows) - 1} others of its batch"
         where = f"{records.store.located(name)}, {others}"

@@ -25,7 +25,6 @@ from shardprep.dataset.stored_size import (
 )
 from shardprep.errors import RecordError
 from shardprep.image.png import stored_png
-from shardprep.image.resample import resize
 from shardprep.reader.array_types import Array, Columns, Ints, Pixels
 from shardprep.reader.config import Crop, CropWindow, EpochOptions, StackPart
 from shardprep.reader.decode.annotations import AnnotationDecoder, stacked
@@ -148,7 +147,7 @@ class FeatureDecoder:
             yield
             image = self._image(raw, rows[row] if self.image_shape else None)
             if self.image_shape is None:
-                rows[row] = image if rows.dtype == object else _resized(image, rows.shape)
+                rows[row] = image
         if self._is_annotated and crop is None:
             for name, value in self._annotated(raw, rows[row]).items():
                 columns[name][row] = value
@@ -415,11 +414,6 @@ def _several(name: str, feature: Feature, values: list[Any]) -> np.ndarray[Any, 
         raise ValueError(f"feature {name!r} holds {len(values)} texts, not up to {len(texts)}")
     texts[: len(values)] = [str(value, "utf-8") for value in values]
     return texts
-
-
-def _resized(pixels: Pixels, shape: tuple[int, ...]) -> Pixels:
-    _, height, width, _ = shape
-    return pixels if pixels.shape[:2] == (height, width) else resize(pixels, (height, width))
 
 
 def _check_shape(shape: tuple[int, ...], stored: tuple[int, ...] | None) -> None:

@@ -1,8 +1,8 @@
 """The order of the records within one epoch: lanes of blocks, or draws by weight.
 
 An order is a pure function of the records, the size of a global batch, the key of the seed and the
-epoch. So every host and both readers compute the same, and can begin at any place of an epoch.
-Except with `HostRange`, any number of hosts reads the same global batches.
+epoch. So every host and both readers compute the same, and can begin at any place of an epoch. Any
+number of hosts reads the same global batches.
 """
 
 from __future__ import annotations
@@ -397,37 +397,6 @@ def _group_positions(groups: list[tuple[BlockShuffle, int, int]]) -> list[Ints]:
 @lru_cache(maxsize=4)
 def _own_places(batches: GlobalBatches) -> Ints:
     return batches.places(0, len(batches))  # once, and not for each batch that asks for rows
-
-
-@dataclass(frozen=True, slots=True)
-class HostRange:
-    """A range of the positions for each host, in stored order, which TensorFlow shuffles.
-
-    Used for a plain shuffle window, and for the workers of a tf.data service. Batches depend on the
-    number of hosts.
-    """
-
-    num_records: int
-    window: int
-    """Number of records of the window, or 0 for a service."""
-    host: int
-    num_hosts: int
-
-    @property
-    def description(self) -> str:
-        return f"{self.window}@{self.host}/{self.num_hosts}"
-
-    def __len__(self) -> int:
-        return self.num_records
-
-    def at(self, key: int, epoch: int, places: Ints) -> Ints:
-        del key, epoch
-        return places
-
-    def own(self, batches: GlobalBatches) -> slice:
-        del batches
-        bounds = (cut(i, self.num_records, self.num_hosts) for i in (self.host, self.host + 1))
-        return slice(*bounds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

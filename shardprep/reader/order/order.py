@@ -1,10 +1,10 @@
 """The order of records in all epochs, for both readers.
 
-The global batches depend only on the records, the order within an epoch (lanes, weights, buckets
-or a mix), the batch size, the seed and the epoch. They do not depend on threads, caches or the
-framework. Except with `HostRange`, they do not depend on the number of hosts either: each host
-takes its part of each global batch. So a state that one reader saved can be resumed by the other,
-and on another number of hosts. A state is a few numbers, and an identity of the batches they count.
+The global batches depend only on the records, the order within an epoch (lanes, weights or a
+mix), the batch size, the seed and the epoch. They do not depend on threads, caches or the
+framework, nor on the number of hosts: each host takes its part of each global batch. So a state
+that one reader saved can be resumed by the other, and on another number of hosts. A state is a few
+numbers, and an identity of the batches they count.
 
 A mix draws from several datasets in fixed shares, each dataset in an order of its own. A *cycle* of
 places fixes which dataset each draw takes. It has at most 1,000 places and repeats for ever. Every
@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -38,11 +38,10 @@ from shardprep.reader.order.epoch import (
     Lane,
     LaneShuffle,
     LaneSpan,
-    Size,
     StoredOrder,
     WeightedDraws,
 )
-from shardprep.reader.order.global_batches import BucketBatches, GlobalBatches
+from shardprep.reader.order.global_batches import GlobalBatches
 from shardprep.reader.order.permutation import key_of, mix
 from shardprep.reader.validators import Arguments, Number, Seed, short_repr, whole
 
@@ -209,32 +208,16 @@ class Order:
         """The positions that the host may read in any epoch, sorted."""
         return self.within_epoch.own(self.batches)
 
-    @property
-    def own_range(self) -> slice:
-        """Same as `own` for a host whose records are a range; TypeError otherwise."""
-        own = self.own
-        if not isinstance(own, slice):
-            raise TypeError
-        return own
-
     def num_batches(self, *, drop: bool) -> int:
         """Return the number of global batches of an epoch, with `drop` only of full ones."""
-        if isinstance(self.within_epoch, BucketBatches):
-            return self.within_epoch.num_batches
         return self.batches.num_full + (bool(self.batches.num_left) and not drop)
 
     def num_own_batches(self, *, drop: bool) -> int:
         """Return the number of batches with a part for this host; a short one may have none."""
-        number = self.num_batches(drop=drop)
-        if isinstance(self.within_epoch, BucketBatches):
-            batches = (self.within_epoch.places_of(self.key, 0, i)[0] for i in range(number))
-            return sum(len(self.batches.part(len(places))) > 0 for places in batches)
-        return min(number, -(-len(self) // self.batches.host_size))
+        return min(self.num_batches(drop=drop), -(-len(self) // self.batches.host_size))
 
-    def has_part(self, epoch: int, number: int) -> bool:
+    def has_part(self, number: int) -> bool:
         """Return whether global batch `number` has a part for this host."""
-        if isinstance(self.within_epoch, BucketBatches):
-            return len(self.batch(epoch, number)[0]) > 0
         return number * self.batches.host_size < len(self)
 
     @property
@@ -250,10 +233,7 @@ class Order:
             return iter(())
         return within.spans(self.key, self._repeated(epoch), self.batches, start, stop)
 
-    def epoch_key(self, epoch: Any) -> Any:
-        return mix(self.key, self._repeated(epoch))
-
-    def _repeated(self, epoch: Any) -> Any:
+    def _repeated(self, epoch: int) -> int:
         """Return the epoch whose order `epoch` has."""
         return epoch if self.reshuffle else 0
 
@@ -272,18 +252,10 @@ class Order:
         tags: Ints = np.concatenate(parts)[start - begin : stop - begin]
         return tags
 
-    def batch(self, epoch: int, number: int) -> tuple[Ints, Size | None]:
-        """Return the tags of the host's part of global batch `number`, and their image size.
-
-        The size is set only with buckets.
-        """
-        within, batches = self.within_epoch, self.batches
-        if isinstance(within, BucketBatches):
-            every, size = within.places_of(self.key, self._repeated(epoch), number)
-            part = batches.part(len(every))
-            return self.tags_at(epoch, np.array(every[part.start : part.stop], np.int64)), size
-        start = number * batches.host_size
-        return self.tags(epoch, start, min(start + batches.host_size, len(self))), None
+    def batch(self, epoch: int, number: int) -> Ints:
+        """Return the tags of the host's part of global batch `number`."""
+        size = self.batches.host_size
+        return self.tags(epoch, number * size, min((number + 1) * size, len(self)))
 
     def rows(self, tags: Ints) -> Ints:
         """Return the rows of the records that tags name."""

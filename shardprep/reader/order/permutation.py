@@ -1,18 +1,18 @@
 """Random numbers and permutations as pure functions of a key.
 
-The order of an epoch must be the same on every host, in Python, NumPy and a TensorFlow graph, and
-training must be able to resume at any place of it. So no generator that advances is used.
-Everything is a function of a *key*, a number from 0 to 2³¹ − 2:
+The order of an epoch must be the same on every host, and training must be able to resume at any
+place of it. So no generator that advances is used. Everything is a function of a *key*, a number
+from 0 to 2³¹ − 2:
 
 * `mix` derives a key from a key and numbers: seed → epoch → group. It uses integer operators only,
   so the same lines work on Python integers, int64 arrays and int64 tensors, and no product exceeds
   2⁴⁸. (64-bit multiplicative hashes rely on overflow, where Python and int64 differ.)
 * `permute_table` returns elements of a permutation without computing the rest. With cycle walking
   it is the generalized Feistel network of Black and Rogaway, "Ciphers with Arbitrary Finite
-  Domains", CT-RSA 2002. It orders the blocks of an epoch; a graph computes a few at a time.
+  Domains", CT-RSA 2002. It orders the blocks of an epoch.
 * `shuffled_ranges` is a Fisher-Yates shuffle by the numbers of Philox4x32-10 (Salmon and others,
-  "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). TensorFlow's `ShuffleDataset` op with a
-  full window gives the same order, so a graph can shuffle a group with that op.
+  "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011), in the order of TensorFlow's
+  `ShuffleDataset` op with a full window.
 * `random_numbers` returns floats of NumPy's Philox4x64-10, whose counter gives random access.
 """
 

@@ -15,7 +15,7 @@ from shardprep.dataset.folder import index_name
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.remote_files import RemoteFiles
-from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, TARGET_IMAGE, Schema
+from shardprep.dataset.schema import BOX_LABEL, MASK, TARGET_IMAGE, Schema
 from shardprep.errors import DatasetError
 from shardprep.reader.array_types import Ints
 from shardprep.reader.config import ReadConfig, Request, check_mix, check_weights, seed_of
@@ -23,7 +23,6 @@ from shardprep.reader.decode.targets import check_boxes, check_stacks
 from shardprep.reader.order.epoch import (
     BlockShuffle,
     EpochOrder,
-    HostRange,
     StoredOrder,
     block_sizes,
     lane_shuffle,
@@ -197,12 +196,10 @@ class Subset:
     def block_length(self) -> int:
         return usual_block_length(self.datasets.record_bytes)
 
-    def blocks(self, config: ReadConfig, *, shuffle: bool) -> BlockShuffle:
-        """Return an order of this host's records only, for readers that read whole groups."""
+    def group_records(self, config: ReadConfig) -> int:
+        """Return the number of records to read together from object storage."""
         length, width = sizes_of_blocks(self.datasets.record_bytes, config)
-        return BlockShuffle(
-            num_records=self.num_records, block_length=length, group_width=width, shuffle=shuffle
-        )
+        return min(width, -(-self.num_records // length)) * length
 
     def order(self, request: Request) -> Order:
         """Return the order of the records, with a seed of `seed_of`."""
@@ -286,8 +283,6 @@ def open_request(request: Request) -> Subset:
         from shardprep.reader.selection.query import weighted_draws  # imports pyarrow
 
         within = weighted_draws("reader", request.weights, numbers[0], datasets.only)
-    elif request.window or config.service:
-        within = HostRange(len(numbers[0]), request.window or 0, host, num_hosts)
     else:
         within = datasets.order(size, config, shuffle=request.is_shuffled)
     check_hosts(str(datasets), len(within), num_hosts)
@@ -317,8 +312,6 @@ def open_request(request: Request) -> Subset:
             what = "ops of reader.augment take no target images of 16 bits"
             what = what if is_moved else "image_size does not resize target images"
             raise DatasetError(str(datasets), what, "give a crop, or build with --size")
-    if config.service is not None:
-        _check_served(subset, request)
     return subset
 
 
@@ -326,15 +319,12 @@ def _check_request(request: Request) -> None:
     config = request.config
     no_mix = {
         "weights": request.weights,
-        f"shuffle={request.window}": request.window,
-        "a tf.data service": config.service,
         "a cache in a folder": request.cache not in (False, "auto", "memory"),
     }
     check_mix("reader", request.path, no_mix)
     check_weights("reader", request)
-    if request.weights is not None and (config.pad_batches or config.service):
-        hint = "leave out pad_batches and service, or weights"
-        raise _refused("weights are only for training in this process", hint)
+    if request.weights is not None and config.pad_batches:
+        raise _refused("weights are for training, pad_batches for evaluation", "give one of them")
     if config.pad_batches and (
         request.batch_size is None or request.drop_remainder or request.repeat
     ):
@@ -342,51 +332,15 @@ def _check_request(request: Request) -> None:
         raise _refused("pad_batches pads the last batch of a single epoch", hint)
     if request.crop is not None and config.image_size is not None:
         raise _refused("image_size and a crop, which has a size of its own", "give one of them")
-    if config.service is not None:
-        _check_service(request)
-
-
-def _check_service(request: Request) -> None:
-    config = request.config
-    if request.crop is not None:
-        hint = "pass augment=augment.RandomResizedCrop((height, width)) instead"
-        raise _refused("the workers of a service cannot crop images", hint)
-    if request.batch_size is None:
-        raise _refused("a service sends only batches", "give batch_size")
-    if request.cache == "memory":
-        raise _refused("a service does not see this process's memory", "give cache a folder")
-    if config.num_workers:
-        what = f"num_workers={config.num_workers}, but a tf.data service has workers of its own"
-        raise _refused(what, "give num_workers=0")
-    if config.on_error != "raise":
-        raise _refused("a service cannot skip bad records", "use on_error='raise'")
-    if request.window:
-        what = f"shuffle={request.shuffle} is a window of one reader, but a service has many"
-        raise _refused(what, "use shuffle=True or False")
 
 
 def _refused(what: str, hint: str) -> DatasetError:
     return DatasetError("reader", what, hint)
 
 
-def _check_served(subset: Subset, request: Request) -> None:
-    datasets = subset.datasets
-    if request.max_boxes is None and BOX in subset.schema.features:
-        what = "a service sends batches of one shape, but images differ in their number of boxes"
-        raise DatasetError(str(datasets), what, "give max_boxes")
-    if subset.records.is_remote:
-        raise DatasetError(
-            str(datasets),
-            "workers of a service cannot read object storage through this process",
-            f"shardprep fetch {datasets} to a folder they share, or mount the bucket there",
-        )
-
-
 def _check_stack_request(subset: Subset, request: Request) -> None:
     if request.config.image_size is not None:
         what, hint = "image_size resizes single images", "give a crop, or build with --size"
-    elif request.config.service is not None:
-        what, hint = "a service decodes single images", "leave out service"
     elif request.cache not in (False, "auto", "memory"):
         what, hint = "a cache in a folder has single images", "give cache='memory'"
     else:

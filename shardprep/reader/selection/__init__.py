@@ -1,5 +1,5 @@
-"""Choose the records to read: splits, selections, queries, folds, weights and buckets.
+"""Choose the records to read: splits, selections, queries, folds and weights.
 
-The choice follows from the manifest and the item table. Only `statistics`, which has the buckets,
-reads records.
+The choice follows from the manifest and the item table. Only `statistics` reads
+records.
 """

@@ -1,4 +1,4 @@
-"""Rows of the item table for records: `reader.select`, weights, and rows for folds and buckets.
+"""Rows of the item table for records: `reader.select`, weights, and rows for folds.
 
 Weights are of classes (`reader.class_weights`) or records (the option `weights` of readers).
 """

@@ -4,27 +4,22 @@ Threads or worker processes of this package decode each image into its row of th
 graph gets only tags. If the graph decodes records, every image is allocated and then copied into
 its batch; raw images are copied four times. But only one thread of a process at a time runs Python,
 and a switch to another thread costs as much as a small image. So on many cores the graph is faster
-than threads for small whole images without annotations, and everywhere for single whole images. It
-is also used by the workers of a tf.data service, which cannot call Python.
+than threads for small whole images without annotations, and everywhere for single ones.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from shardprep.dataset.kinds import KINDS
 from shardprep.dataset.schema import (
-    BOX,
     IMAGE,
     LABELS,
-    MASK,
     MISSING,
-    OBJECT_MASK,
-    TARGET_IMAGE,
     TEXTS,
     Feature,
     Schema,
@@ -34,7 +29,7 @@ from shardprep.machine import usable_cores
 from shardprep.reader.array_types import Ints
 from shardprep.reader.arrays.team import Team
 from shardprep.reader.decode.features import DecodedExamples, FeatureDecoder
-from shardprep.reader.decode.targets import PADDING, BoxLimit, element_names, target_of
+from shardprep.reader.decode.targets import element_names, target_of
 from shardprep.reader.order.order import Order
 from shardprep.reader.tf.python_calls import in_python
 
@@ -54,7 +49,6 @@ class Elements:
         self.target = target_of(schema)
         self._as_supervised = as_supervised
         self.names = element_names(schema, as_supervised=as_supervised)
-        self.ignored = schema.features[MASK].ignored if MASK in schema.features else 0
 
     def pack(self, features: dict[str, Any]) -> Any:
         """Return (image, target) or only the image, or without `as_supervised` all features."""
@@ -64,57 +58,31 @@ class Elements:
 
 
 class Decoder:
-    """Parses records and decodes their images and annotations."""
+    """Parses records without annotations, and decodes their images."""
 
-    def __init__(
-        self,
-        elements: Elements,
-        *,
-        resize: tuple[int, int] | None = None,
-        max_boxes: int | None = None,
-        limit: BoxLimit | None = None,
-    ) -> None:
-        """Decode the features of `elements`, and resize images to `resize` if given.
-
-        `max_boxes` is the number of rows for boxes, or None to keep all boxes of an image. `limit`
-        warns about images with more boxes; workers that cannot call Python get None.
-        """
+    def __init__(self, elements: Elements) -> None:
         self._elements = elements
         self._schema = schema = elements.schema
-        self._resize = None if resize == schema.image_size else resize
-        self._max_boxes = max_boxes
-        self._limit = limit
-        self._annotations = {
-            name: feature for name, feature in schema.annotations.items() if name in elements.names
-        }
         self._specs = {
             name: _spec(feature)
             for name, feature in schema.features.items()
             if name in elements.names
         }
 
-    @property
-    def is_batched(self) -> bool:
-        """Whether `batch` can decode the records: raw images without annotations."""
-        image = self._schema.image
-        return image.encoding == "raw" and not self._annotations and not image.repeated
-
     def one(self, record: Any) -> Any:
         features = tf.io.parse_single_example(record, self._specs)
-        features[IMAGE] = self._resized(self._pixels(features[IMAGE]))
-        if self._annotations:
-            features |= self._annotated(features, features[IMAGE])
+        features[IMAGE] = self._pixels(features[IMAGE])
         return self._packed(features)
 
-    def batch(self, records: Any) -> Any:
+    def raw_batch(self, records: Any) -> Any:
         features = tf.io.parse_example(records, self._specs)
         height, width = self._stored_size()
         flat = tf.io.decode_raw(features[IMAGE], tf.uint8, fixed_length=height * width * 3)
-        features[IMAGE] = self._resized(tf.reshape(flat, (-1, height, width, 3)))
+        features[IMAGE] = tf.reshape(flat, (-1, height, width, 3))
         return self._packed(features)
 
     def pixels(self, data: bytes) -> Any:
-        """Return the pixels of an encoded image, uint8[height, width, 3], not resized."""
+        """Return the pixels of an encoded image, uint8[height, width, 3]."""
         return self._pixels(tf.constant(data)).numpy()
 
     def _pixels(self, data: Any) -> Any:
@@ -139,12 +107,6 @@ class Decoder:
             raise DatasetError(self._schema.name, "raw images without a size cannot be read")
         return self._schema.image_size
 
-    def _resized(self, pixels: Any) -> Any:
-        if self._resize is None:
-            return pixels
-        resized = tf.image.resize(pixels, self._resize, antialias=True)
-        return tf.cast(tf.clip_by_value(tf.round(resized), 0.0, _WHITE), tf.uint8)
-
     def _packed(self, features: dict[str, Any]) -> Any:
         if LABELS in features:
             indicator = tf.sparse.to_indicator(features[LABELS], len(self._schema.labels))
@@ -154,87 +116,6 @@ class Decoder:
         for name in self._schema.rows.keys() & features.keys():
             features[name] = tf.sparse.to_dense(features[name], MISSING[self._schema.dtypes[name]])
         return self._elements.pack(features)
-
-    def _annotated(self, features: Mapping[str, Any], image: Any) -> dict[str, Any]:
-        values = {name: features[name] for name in self._annotations}
-        if BOX in values:
-            values = self._largest(self._counted(values))
-        for name, value in values.items():
-            kind = KINDS[self._annotations[name].kind]
-            if kind.decoded:
-                values[name] = tf.cast(value, kind.decoded)
-            elif name == OBJECT_MASK:
-                values[name] = self._masks(value, image)
-            elif kind.moves == "pixels":
-                values[name] = self._mask(name, value, image)
-        if self._max_boxes is not None:
-            for name in PADDING.keys() & values.keys():
-                values[name] = pad_rows(values[name], self._max_boxes, PADDING[name])
-        return values
-
-    def _counted(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return `values`; the graph checks that each feature of objects has a value per box."""
-        number = tf.shape(values[BOX])[0]
-        checks = [
-            tf.debugging.assert_equal(tf.shape(values[name])[0], number, f"{name}: not one a box")
-            for name in values
-            if name in PADDING and name != BOX
-        ]
-        with tf.control_dependencies([check for check in checks if check is not None]):
-            return {**values, BOX: tf.identity(values[BOX])}
-
-    def _largest(self, values: dict[str, Any]) -> dict[str, Any]:
-        if self._max_boxes is None:
-            return values
-        number = tf.shape(values[BOX])[0]
-        if self._limit is not None:
-            number = self._warned(number, self._limit)
-        with tf.control_dependencies([number]):
-            rows = largest(values[BOX], self._max_boxes)
-        return {
-            name: tf.gather(value, rows) if name in PADDING else value
-            for name, value in values.items()
-        }
-
-    def _warned(self, number: Any, limit: BoxLimit) -> Any:
-        def warned(number: Any) -> list[Any]:
-            limit.warn(int(number))
-            return [number]
-
-        spec = [tf.TensorSpec((), tf.int32)]
-        is_more = number > limit.max_boxes
-        return tf.cond(is_more, lambda: in_python(warned, [number], spec)[0], lambda: number)
-
-    def _masks(self, encoded: Any, image: Any) -> Any:
-        """Return n PNGs decoded to uint8[n, height, width]."""
-        size = tf.shape(image)[:2]
-        shape = tf.TensorShape((None, *image.shape[:2]))
-        masks = tf.cond(
-            tf.size(encoded) > 0,
-            lambda: tf.map_fn(
-                lambda data: self._mask(OBJECT_MASK, data, image)[..., 0],
-                encoded,
-                fn_output_signature=tf.TensorSpec(shape[1:], tf.uint8),
-            ),
-            lambda: tf.zeros(tf.concat([[0], size], 0), tf.uint8),
-        )
-        return tf.ensure_shape(masks, shape)
-
-    def _mask(self, name: str, encoded: Any, image: Any) -> Any:
-        """Return the pixels of a PNG, masks of [height, width, 1] resized like the image."""
-        feature = self._annotations[name]
-        pixels = tf.io.decode_png(encoded, feature.shape[2], tf.as_dtype(feature.pixel_dtype))
-        if name == TARGET_IMAGE:
-            return tf.ensure_shape(pixels, feature.shape)
-        if self._resize is not None:
-            pixels = nearest(pixels, tf.shape(image)[:2])
-        else:
-            same = tf.debugging.assert_equal(
-                tf.shape(pixels)[:2], tf.shape(image)[:2], f"{name}: not as large as its image"
-            )
-            with tf.control_dependencies([] if same is None else [same]):
-                pixels = tf.identity(pixels)
-        return tf.ensure_shape(pixels, (*image.shape[:2], 1))
 
 
 def _spec(feature: Feature) -> Any:
@@ -251,15 +132,6 @@ def _dense(texts: Any, length: int) -> Any:
     shape = tf.concat([tf.shape(texts, tf.int64)[:-1], [length]], 0)
     dense = tf.sparse.to_dense(tf.sparse.reset_shape(texts, shape), "")
     return tf.ensure_shape(dense, (*texts.shape[:-1], length))
-
-
-def nearest(pixels: Any, size: Any) -> Any:
-    """Return [height, width, …] resized to `size` by the nearest pixel centers, as in `decode`."""
-    for axis in (0, 1):
-        length, wanted = tf.shape(pixels)[axis], size[axis]
-        indices = (2 * tf.range(wanted) + 1) * length // (2 * wanted)
-        pixels = tf.gather(pixels, indices, axis=axis)
-    return pixels
 
 
 def largest(boxes: Any, number: int) -> Any:

@@ -3,7 +3,6 @@
 The numbers of parallel calls are computed from the cores and memory of this machine. Autotuning of
 tf.data finds similar numbers, but the deletion of an iterator then waits for the autotuning thread,
 sometimes up to a minute. (TensorFlow wakes that thread before it sets the flag that ends it.)
-Workers of a tf.data service have other cores, so there autotuning stays on.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from shardprep.dataset.schema import (
     IMAGE,
     IMAGES,
     KEYPOINTS,
-    MASK,
     POINTS,
     ROWS,
     Schema,
@@ -95,28 +93,24 @@ def padded(dataset: Any, subset: Subset, request: Request, num_calls: int) -> An
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(more))
 
 
-def padding_values(spec: Any, value: float = 0, ignored: int = 0) -> Any:
-    """Return the padding value of each component of `spec`; `ignored` pads class masks."""
+def padding_values(spec: Any, value: float = 0) -> Any:
+    """Return the padding value of each component of `spec`."""
     if isinstance(spec, dict):
         rows = (name for name in spec if name.startswith(ROWS))
         known = padding(spec) | {n: math.nan if spec[n].dtype.is_floating else -1 for n in rows}
-        known[MASK] = ignored
         return {name: padding_values(one, known.get(name, 0)) for name, one in spec.items()}
     if isinstance(spec, tuple):
-        targets = (padding_values(one, ignored, ignored) for one in spec[1:])
-        return (padding_values(spec[0]), *targets)
+        return tuple(map(padding_values, spec))
     return "" if spec.dtype == tf.string else spec.dtype.as_numpy_dtype(value)
 
 
-def batched(
-    dataset: Any, ignored: int, size: int, num_calls: int, *, drop: bool, keep_order: bool | None
-) -> Any:
-    """Return batches of elements; objects and stacks are padded to the longest of the batch."""
+def batched(dataset: Any, size: int, num_calls: int, *, drop: bool, keep_order: bool | None) -> Any:
+    """Return batches of elements; rows are padded to the longest of the batch."""
     spec = dataset.element_spec
     shapes = tf.nest.map_structure(lambda one: one.shape, spec)
     if all(shape.is_fully_defined() for shape in tf.nest.flatten(shapes)):
         return dataset.batch(size, drop, num_calls, deterministic=keep_order)
-    return dataset.padded_batch(size, shapes, padding_values(spec, 0, ignored), drop)
+    return dataset.padded_batch(size, shapes, padding_values(spec), drop)
 
 
 def count_steps(distributed: Any, replicas: int) -> Any:
@@ -306,8 +300,6 @@ def parallel_calls(config: ReadConfig, batch_bytes: int | None) -> Calls:
     elif batch_bytes and (free := free_bytes()):
         finish = min(finish, max(_LEAST_CALLS, int(free * _SHARE / batch_bytes)))
     images = config.threads
-    if config.service:
-        images = finish = tf.data.AUTOTUNE
     given = config.num_parallel_calls_for_decode
     return Calls(given or images, given or finish, finish)
 

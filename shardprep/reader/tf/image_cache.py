@@ -66,10 +66,9 @@ def cache_of(subset: Subset, request: Request) -> str:
     if request.cache != "auto":
         return str(request.cache or "")
     size, config = subset.image_size(request), request.config
-    if size is None or config.service or subset.schema.is_stack:
-        why = "a service has its own memory" if config.service else "its images differ in size"
-        why = "its stacks differ in length" if subset.schema.is_stack else why
-        _log.info("cache: none, %s", why)
+    if size is None or subset.schema.is_stack:
+        what = "stacks differ in length" if subset.schema.is_stack else "images differ in size"
+        _log.info("cache: none, its %s", what)
         return ""
     needed = int(subset.num_records * size[0] * size[1] * _bytes_per_pixel(subset, request))
     allowed = int(free_bytes() * config.cache_ram_share)

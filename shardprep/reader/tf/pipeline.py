@@ -34,8 +34,7 @@ from shardprep.reader.arrays.batch_maker import BatchSource
 from shardprep.reader.arrays.team import Team
 from shardprep.reader.config import BadRecord, BatchOptions, Request, WholeImage, warn
 from shardprep.reader.decode.features import DecodedExamples, ExampleReader, FeatureDecoder
-from shardprep.reader.decode.targets import BoxLimit, element_names
-from shardprep.reader.order.epoch import BlockShuffle
+from shardprep.reader.decode.targets import element_names
 from shardprep.reader.order.order import Order
 from shardprep.reader.records.records import Records
 from shardprep.reader.records.subset import Subset, open_request
@@ -61,7 +60,7 @@ from shardprep.reader.tf.finish import (
 )
 from shardprep.reader.tf.image_cache import Note, cache_of, memory_cache, small_twin, turn_of, twins
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
-from shardprep.reader.tf.records import Cursor, EpochTags, served, served_records
+from shardprep.reader.tf.records import Cursor, EpochTags
 
 # `fit` of Keras has shuffle=True by default, and warns that it ignores this for a tf.data.Dataset,
 # even if the dataset is shuffled already.
@@ -106,8 +105,7 @@ def load(request: Request) -> Any:
 def distribute(strategy: Any, request: Request) -> Any:
     """Return the distributed dataset of a request, with the attribute `class_names`.
 
-    The replicas share each batch. Each host reads its part of each global batch, or with
-    `shuffle=N` a range of the records.
+    The replicas share each batch. Each host reads its part of each global batch.
     """
     replicas = strategy.num_replicas_in_sync
     if request.batch_size is None or request.batch_size % replicas:
@@ -203,8 +201,6 @@ def _advice(subset: Subset, request: Request, *, is_cached: bool) -> Iterator[st
             f"images of {stored[1]}x{stored[0]} are decoded to be shrunk to {size}; build the set "
             f"with --size {size}, or cache it"
         )
-    if request.config.service and request.is_shuffled and not request.repeat:
-        yield "a service gives every epoch the same order; use repeat=True and steps_per_epoch"
     if not request.as_supervised or not schema.has_target:
         return
     for name, num_unlabelled, num_records in _unlabelled(subset, request):
@@ -245,15 +241,12 @@ class _Stages:
         # With several epochs, parallel calls keep the order: otherwise epochs would mix.
         self._keep_order = True if request.repeat else None
         self._order = order = subset.order(request)
-        self._records = subset.records if request.window else subset.records.in_order(order)
+        self._records = subset.records.in_order(order)
         # Workers read ahead by themselves.
         read = subset.records if config.num_workers else self._records
         self._tags = EpochTags(order, read, request, subset.schema.dtypes, cursor)
         self._elements = Elements(subset.schema, as_supervised=request.as_supervised)
-        most = request.max_boxes
-        limit = None if most is None or config.service else BoxLimit(most)
-        resize = config.image_size
-        self._decoder = Decoder(self._elements, resize=resize, max_boxes=most, limit=limit)
+        self._decoder = Decoder(self._elements)
         self._finish = Finisher(request, self._elements.target, order.key, subset.schema)
         crop, size = request.crop, subset.image_size(request)
         height, width = crop.size if crop is not None else size or (0, 0)
@@ -263,14 +256,8 @@ class _Stages:
 
     def dataset(self, total: int | None) -> Any:
         """Return the dataset. `total` is its number of records, or None to set no cardinality."""
-        service = self._request.config.service
-        if not service:
-            with one_pipeline():
-                return self._finished(self._decoded(total))
-        # Workers run a copy of the graph, whose functions this process cannot release.
-        size = self._size or 1
-        dataset = served(self._finished(self._served()), service, size, drop=self._drop)
-        return counted(dataset, total, size, drop=self._drop)
+        with one_pipeline():
+            return self._finished(self._decoded(total))
 
     def payloads(self, size: int, *, drop: bool = False) -> Any:
         """Return the dataset of batches of (bytes, tag)."""
@@ -284,11 +271,12 @@ class _Stages:
         if rows is not None or self._fills:
             decode, num_calls = self._filled(rows)
             return self._by_tag(decode, num_calls, total)
-        if self._decodes_batches:
+        if self._size is not None and subset.schema.image.encoding == "raw":
             dataset = counted(self.payloads(size, drop=drop), total, size, drop=drop)
             return self._raw_batches(dataset)
         # Larger reads for object storage: records that are close together share a request.
-        together = self._blocks.group_records if records.is_remote else subset.block_length
+        config = self._request.config
+        together = subset.group_records(config) if records.is_remote else subset.block_length
         return self._by_record(counted(self.payloads(together).unbatch(), total, 1))
 
     def _filled(self, rows: Columns | None) -> tuple[Callable[[Any], Any], int]:
@@ -305,16 +293,6 @@ class _Stages:
         team = Team(source, _noted(note, self._records), examples=examples)
         filled = BatchDecoder(team, decoder, self._elements)
         return filled, self.calls.images if self._size is None else filled.num_calls
-
-    @property
-    def _blocks(self) -> BlockShuffle:
-        request = self._request
-        return self._source.subset.blocks(request.config, shuffle=request.is_shuffled)
-
-    def _served(self) -> Any:
-        epochs = self._request.num_epochs
-        records = served_records(self._records, self._order, self._blocks, epochs)
-        return self._by_record(records)
 
     def _finished(self, dataset: Any) -> Any:
         finish = self._finish
@@ -334,14 +312,10 @@ class _Stages:
         is_changed = request.crop is not None or _whole_image(request, schema) is not None
         if is_changed or schema.is_stack or config.on_error != "raise" or config.num_workers:
             return True
-        if self._size is None:
-            return False
-        is_annotated = not schema.annotations.keys().isdisjoint(self._elements.names)
-        return is_annotated or threads_are_faster(schema.image_size, schema.image.encoding)
-
-    @property
-    def _decodes_batches(self) -> bool:
-        return self._size is not None and self._decoder.is_batched
+        if not schema.annotations.keys().isdisjoint(self._elements.names):
+            return True
+        encoding = schema.image.encoding
+        return self._size is not None and threads_are_faster(schema.image_size, encoding)
 
     @as_written
     def _by_tag(self, decode: Callable[[Any], Any], num_calls: int, total: int | None) -> Any:
@@ -355,24 +329,21 @@ class _Stages:
     @as_written
     def _by_record(self, records: Any) -> Any:
         """Return the dataset of elements that the graph decodes from a dataset of (bytes, tag)."""
-        if self._decodes_batches:
-            # A call for a single raw image would cost more than its work.
-            return self._raw_batches(self._batched(records))
         decode = self._decoder.one
         function = self._tagged(lambda record, _: decode(record))
         return self._batched(self._mapped(records, function, self.calls.images))
 
     @as_written
     def _raw_batches(self, records: Any) -> Any:
-        decode = self._decoder.batch
+        decode = self._decoder.raw_batch
         function = self._tagged(lambda records, _: decode(records))
         return self._mapped(records, function, self.calls.batches)
 
     def _batched(self, dataset: Any) -> Any:
         if self._size is None:
             return dataset
-        rows = self._elements.ignored, self._size, self.calls.finish
-        return batched(dataset, *rows, drop=self._drop, keep_order=self._keep_order)
+        number = self.calls.finish
+        return batched(dataset, self._size, number, drop=self._drop, keep_order=self._keep_order)
 
     def _mapped(self, dataset: Any, function: Callable[..., Any], num_calls: int) -> Any:
         return dataset.map(function, num_calls, deterministic=self._keep_order)

@@ -166,13 +166,13 @@ def _copies(
 
 
 def copy_findings(
-    contents: Contents, copies: Sequence[Copies], num_measured: int, near_option: str
+    contents: Contents, copies: Sequence[Copies], num_measured: int
 ) -> Iterator[Finding]:
     """Yield the findings about copies; `num_measured` is the number of images with a hash."""
     left_out: dict[Kind, tuple[str, Sequence[int]]] = {
         "exact": ("--dedup", _left_out(contents, [one for one in copies if one.kind == "exact"])),
         "near": (
-            near_option,
+            "--dedup near",
             _left_out(contents, [one for one in copies if one.kind != "scene"]),
         ),
     }

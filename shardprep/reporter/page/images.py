@@ -103,15 +103,14 @@ def copies(report: ReportData, drawn: Pictures) -> Html:
     """Return the section with the groups of copies, leaks first."""
     groups = sorted(report.copies, key=lambda one: (not one.is_leak, not one.is_conflict))
     near = "and near copies " if report.measured is not None else ""
-    used = f"; {report.options.embedded}" * bool(report.options.embedded)
     if not groups:
-        text = f"✔ No copies {near}were found{used}."
+        text = f"✔ No copies {near}were found."
         return section("copies", "Leaks and copies", tag("p", text, class_="good"))
     leaks = sum(one.is_leak for one in groups)
     summary = (
         f"{counted(len(groups), 'group')} of copies {near}· {leaks:,} in more than one split. "
         "The first image of a group is the one that deduplication keeps; turned copies are shown "
-        f"like it, and a line surrounds what a cropped copy shows{used}."
+        "like it, and a line surrounds what a cropped copy shows."
     )
     shown = [_group(report, drawn, one) for one in groups[:MOST_GROUPS]]
     rest = len(groups) - len(shown)

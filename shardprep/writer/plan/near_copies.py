@@ -129,13 +129,8 @@ class NearCopies:
         more = self._across(final) if are_parted else hint
         return [f"{text}; the largest has {max(sizes):,}", *more]
 
-    def leak_check(
-        self, final: Iterable[Item], recipe: Recipe, embeddings: str | None
-    ) -> LeakCheck:
-        """Return the certificate of this search, without the sum of the records.
-
-        `embeddings` is the SHA-256 of the embeddings that the search used, if any.
-        """
+    def leak_check(self, final: Iterable[Item], recipe: Recipe) -> LeakCheck:
+        """Return the certificate of this search, without the sum of the records."""
         are_left_out = recipe.dedup == "near"
         own = recipe.group.removeprefix("near").removeprefix(",")
         near = ("near copies",) if recipe.rules.group.is_near and not are_left_out else ()
@@ -146,7 +141,6 @@ class NearCopies:
             num_groups=len(self.groups),
             num_left_out=len(self._kept_of) if are_left_out else 0,
             num_across=0 if are_left_out else len(self._divided(final)),
-            embeddings=embeddings,
         )
 
     def _divided(self, final: Iterable[Item]) -> list[dict[str, str]]:

@@ -26,7 +26,6 @@ from shardprep.catalog.objects.combine import AnnotationFacts
 from shardprep.catalog.selection import EXCLUDED
 from shardprep.catalog.splits import is_cut
 from shardprep.catalog.tables.key_index import unused_entries
-from shardprep.catalog.tables.metadata_files import read_embeddings
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -84,7 +83,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int =
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
     ratios = recipe.rules.split.ratios
     items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
-    near = leaks = vectors = sha256 = used = None
+    near = leaks = None
     if recipe.dedup == "near" and items.members.are_stacks.any():
         what = "no near copy of a stack is left out: only whole stacks are equal"
         catalog.findings.append(f"{OptionName('dedup')} near: {what}")
@@ -92,11 +91,8 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int =
     if recipe.finds_near:
         items, unlabelled = without_spoilers(items, ratios)
         left_out += unlabelled
-        if recipe.embeddings:
-            keys = *items.members.keys, *unlabelled.members.keys
-            vectors, sha256, used = read_embeddings(recipe, keys)
         thumbnails = make_thumbnails(items, spec, recipe, num_workers, watcher)
-        pairs = near_pairs(thumbnails, vectors)
+        pairs = near_pairs(thumbnails)
         are_left_out = recipe.dedup == "near"
         near = NearCopies.among(items, pairs, has_scenes=not are_left_out)
         items, copies = near.without() if are_left_out else (near.together(), [])
@@ -105,8 +101,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int =
     left_out += more
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
-        findings += [used] if used else []
-        leaks = near.leak_check(items, recipe, sha256)
+        leaks = near.leak_check(items, recipe)
     form = None if catalog.annotations is None else catalog.annotations.spec
     if recipe.tile is not None:
         items, remarks = cut_tiles(items, recipe, form, work_dir, num_workers, watcher)
