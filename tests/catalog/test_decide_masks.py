@@ -399,3 +399,9 @@ def test_masks_in_folders_below_one_named_like_a_folder_of_images(tmp_path: Path
             members |= files("numbers", *numbered(own), like=film)
     masks = [one.get("masks") for one in flags(tmp_path, members)]
     assert "{folder}_GT/SEG/man_seg{stem[1:]}.png" in masks
+
+
+def test_masks_in_folders_with_braces_are_asked_for(tmp_path: Path) -> None:
+    photos, masks = ([f"set{{1}}/{one}/{i}.png" for i in range(6)] for one in ("x", "gt{1}"))
+    found = flags(tmp_path, files("scene", *photos) | files("mask", *masks))
+    assert ("gt{1}/*",) in [one.get("exclude") for one in found]
