@@ -372,9 +372,10 @@ def test_folders_of_masks_that_differ_in_an_s_are_one_set(tmp_path: Path) -> Non
     assert catalog(tmp_path, members).recipe.masks == "mask*/{stem}.png"
 
 
-def test_classes_of_which_one_has_a_number_are_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("covid-19", "viral", "normal"), ("Class1", "Class2")])
+def test_classes_with_numbers_are_asked_for(tmp_path: Path, names: tuple[str, ...]) -> None:
     members = dict[str, bytes]()
-    for name in ("covid-19", "viral", "normal"):
+    for name in names:
         members |= files("scene", *numbered(f"{name}/images/{name}{{}}.png"), like=name)
         members |= files("mask", *numbered(f"{name}/lung masks/{name}{{}}.png"), like=name)
     found = flags(tmp_path, members)

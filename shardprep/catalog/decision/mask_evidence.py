@@ -75,6 +75,7 @@ _COLOURS = re.compile(r"\b(rgb|colou?rs?)\b")
 _IMAGES = re.compile(r"(?<![A-Za-z])images?(?![A-Za-z])", re.IGNORECASE)
 _CLASS_WORD = re.compile("[A-Za-z _-]{3,}")
 _NUMBERED = re.compile(r"[A-Za-z]{3}.*\d")
+_NUMBERED_CLASS = re.compile(r"(class|type|category|defect|grade|stage)[-_ ]?\d+", re.IGNORECASE)
 _NO_CLASS = re.compile(r"\b(images?|imgs?|inputs?|data|originals?|raw|rgb|photos?|pictures?)\b")
 
 
@@ -416,9 +417,11 @@ def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]
         if not names.isdisjoint(no_classes) and depth == 1 and len(names) > 1:
             break
         plain = {_plain(name) for name in names}
-        if len(plain) > 1 and not are_parts(names):
+        are_numbered = len(names) > 1 and all(map(_NUMBERED_CLASS.fullmatch, names))
+        if are_numbered or (len(plain) > 1 and not are_parts(names)):
             numbered = [name for name in names if not _plain(name)]
             is_fit = 2 * len(numbered) < len(names) and all(map(_NUMBERED.search, numbered))
+            is_fit |= are_numbered
             is_clear = depth == 1 and not numbered
             return depth * (is_fit and are_classes(len(names), len(images))), is_clear
     return 0, False
