@@ -135,3 +135,27 @@ def test_a_folder_whose_name_was_read_in_another_encoding_is_left_out(tmp_path: 
 def test_a_picture_named_as_not_found_is_left_out(tmp_path: Path) -> None:
     members = pictures("set") | {"set/cat/imageNotFound.gif": picture("grey", "a.gif", "x")}
     assert "set/cat/imageNotFound.gif" not in keys(planned(tmp_path, members))
+
+
+@pytest.mark.parametrize(("name", "alone"), [("part", []), ("fold", ["--exclude"])])
+def test_folders_that_differ_in_a_number_are_parts_except_folds(
+    tmp_path: Path, name: str, alone: list[str]
+) -> None:
+    keys = [f"{name}_{n}/s{who}/{n}{who}{i}.png" for n in (1, 2) for who in range(4) for i in "ab"]
+    flags = _flags(tmp_path, {key: picture("scene", key, key, (64, 48)) for key in keys})
+    assert "--labels folder" in flags
+    assert [one.split()[0] for one in flags if f"{name}_1/*" in one] == alone
+
+
+def _flags(folder: Path, members: dict[str, bytes]) -> list[str]:
+    try:
+        planned(folder, members)
+    except QuestionError as error:
+        return [one.flags for one in error.choices]
+    return []
+
+
+def test_images_named_like_folders_of_one_image_are_no_pictures_of_classes(tmp_path: Path) -> None:
+    names = [f"test/good/{i:03}.png" for i in range(3)] + [f"more/{i:03}/0.png" for i in range(4)]
+    members = {name: picture("scene", name, name, (64, 48)) for name in names}
+    assert not any("good" in one for one in _flags(tmp_path, members))

@@ -372,9 +372,10 @@ def test_folders_of_masks_that_differ_in_an_s_are_one_set(tmp_path: Path) -> Non
     assert catalog(tmp_path, members).recipe.masks == "mask*/{stem}.png"
 
 
-def test_classes_of_which_one_has_a_number_are_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("covid-19", "viral", "normal"), ("Class1", "Class2")])
+def test_classes_with_numbers_are_asked_for(tmp_path: Path, names: tuple[str, ...]) -> None:
     members = dict[str, bytes]()
-    for name in ("covid-19", "viral", "normal"):
+    for name in names:
         members |= files("scene", *numbered(f"{name}/images/{name}{{}}.png"), like=name)
         members |= files("mask", *numbered(f"{name}/lung masks/{name}{{}}.png"), like=name)
     found = flags(tmp_path, members)
@@ -399,3 +400,9 @@ def test_masks_in_folders_below_one_named_like_a_folder_of_images(tmp_path: Path
             members |= files("numbers", *numbered(own), like=film)
     masks = [one.get("masks") for one in flags(tmp_path, members)]
     assert "{folder}_GT/SEG/man_seg{stem[1:]}.png" in masks
+
+
+def test_masks_in_folders_with_braces_are_asked_for(tmp_path: Path) -> None:
+    photos, masks = ([f"set{{1}}/{one}/{i}.png" for i in range(6)] for one in ("x", "gt{1}"))
+    found = flags(tmp_path, files("scene", *photos) | files("mask", *masks))
+    assert ("gt{1}/*",) in [one.get("exclude") for one in found]

@@ -245,6 +245,14 @@ def test_pictures_of_classes_in_a_folder_named_like_masks_may_be_their_targets(
         ([f"AF0{i}/AF0{i}{code}{view}.jpg" for i in range(4) for code in ("AN", "HA")
           for view in ("S", "HL", "FR")],
          r"regex:\d(?P<label>[A-Za-z]{2})[A-Za-z]+\.[^./]+$"),
+        ([f"a/{who}.{code}{n}.{i}{n}.jpg" for i, who in enumerate(("KA", "KL"))
+          for code in ("AN", "HA") for n in range(4)],
+         r"regex:(^|/)[A-Za-z]+\.(?P<label>[A-Za-z]+)\d+\.\d+"),
+        ([f"Rafd{who:03}_{i}_{sex}_{mood}_front.jpg" for who in (45, 90) for i in (1, 2)
+          for sex in ("female", "male") for mood in ("sad", "calm", "glad")],
+         r"regex:(^|/)Rafd\d+_\d+_[A-Za-z]+_(?P<label>[A-Za-z]+)_front"),
+        ([f"iris/{who:03}/{eye}/{who}{eye}{i}.jpg" for who in range(6) for eye in "LR"
+          for i in range(3)], "folder:2"),
         ([f"{top}/cam{i}/person{n:03}/{top}{i}{n}.jpg" for top in ("x", "y") for i in (1, 2)
           for n in range(4)], "folder"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders import write_folder
+from tests.support.builders import jpeg, write_folder
 from tests.support.first_contact import Outcome, outcome
 from tests.support.scenes import Size, picture
 
@@ -454,3 +454,15 @@ def test_texts_beside_images_that_another_document_names_are_a_question(tmp_path
     found = _outcome(tmp_path, _NAMES, {**texts, "moods.txt": moods})
     assert "--labels 'text:{stem}.txt' --target text" in found.error
     assert "moods.txt names them and is not read" in found.error
+
+
+def test_tables_that_number_many_folders_anew_prove_that_these_are_classes(tmp_path: Path) -> None:
+    keys = [f"set/{n:03}/{i}{n}.jpg" for n in range(300, 460) for i in range(4)]
+    lists = {
+        f"{split}.txt": "\n".join(f"{key} {int(key[4:7]) - start}" for key in own).encode()
+        for split, start, own in (("train", 300, keys[:400]), ("test", 400, keys[400:]))
+    }
+    members = {key: jpeg(8, 8, i) for i, key in enumerate(keys)} | lists
+    found = outcome(write_folder(tmp_path / "source", members), {})
+    assert found.facts[keys[0]] == {"split": "train", "label": "300"}
+    assert found.facts[keys[-1]] == {"split": "test", "label": "459"}

@@ -210,7 +210,8 @@ def _different(view: View, signs: Sequence[Sign]) -> list[Sign]:
     for sign in sorted(signs, key=lambda one: one.num_unlisted):
         found = _found(view, sign, np.unique(every)) if sign.key == "boxes" else None
         numbers = [len(one.boxes) if one else 0 for one in found.annotations] if found else []
-        if not any(numbers) or numbers not in known:
+        is_group = sign.option.startswith("coco:")  # others state other splits or classes
+        if not any(numbers) or numbers not in known or is_group:
             kept.append(sign)
             known.append(numbers)
     return kept

@@ -38,8 +38,8 @@ _KIND = re.compile(
     re.IGNORECASE,
 )
 """A word for a kind of picture or a view, rather than for what it shows."""
-_DOMAINS = {"A", "B"}
-"""Usual names of two kinds of pictures, for models that turn one kind into the other."""
+_DOMAINS = ({"A", "B"}, {"L", "R"}, {"OD", "OS"})
+"""Usual names of two kinds of pictures: domains, and sides of a body or eyes."""
 _WITH_OR_NOT = re.compile(r"^(without|with|non|not|no|un)(?![a-z]{0,2}$)|[-_ ]")
 _PICTURES = re.compile("images?|imgs?|photos?|pictures?", re.IGNORECASE)
 
@@ -124,7 +124,7 @@ def _doubt(names: Collection[str], of_splits: Sequence[Collection[str]]) -> str:
     """Return why names may not be classes, or ""; `of_splits` has the names of each split."""
     if len(names) == 2 and len({_WITH_OR_NOT.sub("", name.casefold()) for name in names}) == 1:
         return ""  # with and without something
-    kinds = [*names] if {*names} == _DOMAINS else [*filter(is_kind, names)]
+    kinds = [*names] if {*names} in _DOMAINS else [*filter(is_kind, names)]
     if kinds:
         return f"{_shown(names)}; {min(kinds)} may be a view or a kind of picture"
     words = {"".join(re.findall(r"[^\W\d_]+", name)) for name in names if not _is_code(name)}

@@ -262,11 +262,11 @@ def _boxes(match: TableMatch, title: str, counts: Mapping[str, int]) -> Options:
         return {"boxes": rule}
     boxes = [cell for cell in counts if _CORNERS.fullmatch(cell)]
     others = counts.keys() - {*boxes}
-    if len(boxes) < _FEW or len(others) > 1:
-        return {}
     numbers = [[*map(float, part.split())] for cell in boxes for part in cell.split(";")]
-    if all(left < right and top < bottom for left, top, right, bottom in numbers):
-        rule = rule.removesuffix(title) + f"xyxy({title})"
+    are_corners = all(left < right and top < bottom for left, top, right, bottom in numbers)
+    if len(boxes) < _FEW or len(others) > 1 or len(numbers) == len(boxes) or not are_corners:
+        return {}  # four numbers, once in each cell, may be a vector
+    rule = rule.removesuffix(title) + f"xyxy({title})"
     return {"boxes": rule, **({"null": (*others,)} if others else {})}
 
 

@@ -38,6 +38,7 @@ _MOST_DEPTH = 4
 _MOST_NAMES, _MOST_READ, _MOST_FORMATS, _HEAD = 1_000, 8, 32, 1 << 16
 _FORMAT = re.compile(r"(?<![^\W\d_])(png|jpe?g|bmp|tiff?|webp)s?(?![^\W\d_])", re.IGNORECASE)
 _OF_FORMAT = re.compile(rf"(.*/)?[^/]*{_FORMAT.pattern}[^/]*", re.IGNORECASE)
+_FOLD = re.compile(r"fold|split|v(er(sion)?)?[-_ ]?\d", re.IGNORECASE)
 _NOT_FOUND = re.compile(r"(image|img|photo|picture|file)[-_ ]?not[-_ ]?found\.\w+", re.IGNORECASE)
 _A_PAIR, _MOST_PARTS = 2, 4
 _LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
@@ -188,6 +189,8 @@ def parts(view: View) -> list[Reading]:
         below[top].add(rest if slash else "")
     if not view.is_open("root", "include") or not 1 < len(below) <= _MOST_PARTS or "" in below:
         return []
+    if len({re.sub(r"\d+", "", top) for top in below}) == 1 and not _FOLD.match(min(below)):
+        return []  # parts or classes with numbers
     splits = split_folders(view.folders)
     path_of = {top: _joined(start, f"/{top}") for top in below}
     deep = [top for top, rests in below.items() if "" not in rests and path_of[top] not in splits]

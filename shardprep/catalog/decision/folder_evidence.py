@@ -40,7 +40,9 @@ def class_pictures(view: View) -> Sequence[Reading]:
     for path in few if len(few) <= _MOST_FOLDERS else ():
         is_in, name = keys.folders.codes == keys.folders.values.index(path), path.rpartition("/")[2]
         own = keys.where(is_in)
-        if not name.isdecimal() and {*own.stems(0)} <= names - {name}:
+        stems = {*own.stems(0)}
+        num_below = sum(n for one, n in counts.items() if one.rpartition("/")[2] in stems)
+        if not name.isdecimal() and stems <= names - {name} and num_below >= _FEW * len(own):
             found[f"{glob.escape(path)}/*"] = len(own)
             if is_named_as_masks(name):
                 pattern = f"{name}/{{folder}}.{own[0].rpartition('.')[2]}"

@@ -8,6 +8,7 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from shardprep.catalog.decision.column_evidence import LIKELY, LabelColumns, found_columns
@@ -45,7 +46,14 @@ from shardprep.catalog.objects.mask_values import (
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.row_matching import match_ids, united
-from shardprep.errors import Choice, OptionName, QuestionError, SourceError, counted
+from shardprep.errors import (
+    Choice,
+    OptionError,
+    OptionName,
+    QuestionError,
+    SourceError,
+    counted,
+)
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts
 
@@ -66,6 +74,7 @@ _COLOURS = re.compile(r"\b(rgb|colou?rs?)\b")
 _IMAGES = re.compile(r"(?<![A-Za-z])images?(?![A-Za-z])", re.IGNORECASE)
 _CLASS_WORD = re.compile("[A-Za-z _-]{3,}")
 _NUMBERED = re.compile(r"[A-Za-z]{3}.*\d")
+_NUMBERED_CLASS = re.compile(r"(class|type|category|defect|grade|stage)[-_ ]?\d+", re.IGNORECASE)
 _NO_CLASS = re.compile(r"\b(images?|imgs?|inputs?|data|originals?|raw|rgb|photos?|pictures?)\b")
 
 
@@ -171,7 +180,7 @@ def _with_word(view: View, rows: Sequence[int], photos: set[str]) -> Iterator[Re
         some = [view.members[row] for row in rows[:: len(rows) // NUM_PROBES + 1]]
         seen = [*map(view.pictures.values, some)]
         colours = {colour for one in seen if one is not None for colour in one.colours}
-        with contextlib.suppress(SourceError):
+        with contextlib.suppress(SourceError, OptionError):
             every = list(view.members.keys)
             out = itertools.compress(every, matched(every, others, "exclude"))
             files = pair_masks(every, parse_mask_pattern(pattern), {*out})
@@ -185,7 +194,7 @@ def _with_word(view: View, rows: Sequence[int], photos: set[str]) -> Iterator[Re
 def _ends(key: str) -> tuple[str, str]:
     """Return the name of the folder of a file, with a slash, and its suffix."""
     folder = key.rpartition("/")[0].rpartition("/")[2]
-    return f"{folder}/" if folder else "", key[key.rindex(".") :]
+    return f"{folder}/" if folder else "", PurePosixPath(key).suffix
 
 
 def _words_within(
@@ -310,14 +319,14 @@ def _of_classes(sets: Sequence[MaskSet], view: View) -> Iterator[MaskSet]:
     is_below = len(above) == 1 and above != {""}
     place = f"{above.pop()}/*" if is_below else f"{start}*{end}"
     text = f"{place.replace('*', '{class}')}/{rests.pop()}"
-    keys, pattern = list(view.candidates.keys), parse_mask_pattern(text)
-    is_same = len(set.intersection(*names)) >= ENOUGH * max(map(len, names))
-    found = matching(keys, pattern)
-    are_words = all(_CLASS_WORD.fullmatch(one["class"]) for one in found.values())
-    if is_same and place != "*" and found.keys() == shown and are_words:
-        kinds = [kind for one in sets for kind in one.kinds]
-        with contextlib.suppress(SourceError):
-            yield MaskSet(place, "", kinds, pattern=text, files=pair_masks(keys, pattern))
+    if place == "*" or len(set.intersection(*names)) < ENOUGH * max(map(len, names)):
+        return
+    with contextlib.suppress(SourceError, OptionError):
+        keys, pattern = list(view.candidates.keys), parse_mask_pattern(text)
+        files = pair_masks(keys, pattern)
+        if files.keys == shown and all(map(_CLASS_WORD.fullmatch, files.class_of.values())):
+            kinds = [kind for one in sets for kind in one.kinds]
+            yield MaskSet(place, "", kinds, pattern=text, files=files)
 
 
 def _of_set(
@@ -407,9 +416,11 @@ def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]
         if not names.isdisjoint(no_classes) and depth == 1 and len(names) > 1:
             break
         plain = {_plain(name) for name in names}
-        if len(plain) > 1 and not are_parts(names):
+        are_numbered = len(names) > 1 and all(map(_NUMBERED_CLASS.fullmatch, names))
+        if are_numbered or (len(plain) > 1 and not are_parts(names)):
             numbered = [name for name in names if not _plain(name)]
             is_fit = 2 * len(numbered) < len(names) and all(map(_NUMBERED.search, numbered))
+            is_fit |= are_numbered
             is_clear = depth == 1 and not numbered
             return depth * (is_fit and are_classes(len(names), len(images))), is_clear
     return 0, False

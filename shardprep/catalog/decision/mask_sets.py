@@ -31,7 +31,7 @@ from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.mask_files import MaskFiles, SeveralImagesError, pair_masks
 from shardprep.catalog.objects.mask_values import Colour
 from shardprep.catalog.patterns import matched
-from shardprep.errors import SourceError
+from shardprep.errors import OptionError, SourceError
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.members import Members
 
@@ -395,7 +395,10 @@ def pair_set(
     no_images = {key for key, out in zip(keys, is_out, strict=True) if out}
     photos = {key for kind in pictures for key in _keys(kind, members)}
     for text in _patterns(one, pictures, shown):
-        pattern = parse_mask_pattern(text)
+        try:
+            pattern = parse_mask_pattern(text)
+        except OptionError:  # a folder has braces in its name
+            continue
         fits = re.compile(pattern.expression, re.IGNORECASE).fullmatch
         if not all(map(fits, shown)) or any(map(fits, photos)):
             continue

@@ -17,7 +17,7 @@ _CAMERA = re.compile(r"c(am)?\d+(s\d+)?")
 _OBJECT = re.compile(r"(obj(ect)?|person|class|p?id)\d+", re.IGNORECASE)
 _MOST_AFTER = 6
 """Number of parts of a pattern after the label: three fields and the signs before them."""
-_MOST_FIELDS = 3
+_MOST_FIELDS = 5
 
 
 class NameField(NamedTuple):
@@ -101,6 +101,10 @@ def _fields(
         )
         if one.is_class or one.is_weak or one.is_text or one.is_number:
             yield one
+        words = {value.rstrip("0123456789") for value in values} if form[i] == "a0" else ()
+        if 1 < len(words) <= number / 2 and 2 * len(words) <= len(values):  # AN in AN1, AN2
+            rule = one.regex.replace(f"(?P<label>{pieces[i]})", r"(?P<label>[A-Za-z]+)\d+")
+            yield NameField(rule, f"{len(words):,} letters such as {min(words)}", is_class=True)
 
 
 def _is_no_label(value: str) -> bool:

@@ -181,9 +181,10 @@ def _of_several(
     found: Sequence[tuple[Mapping[str, str], NDArray[np.int64]]], total: int
 ) -> Iterator[Reading]:
     """Yield the splits of lists that each name other images, such as those of several domains."""
-    images = np.concatenate([own for _, own in found]) if len(found) > _A_PAIR else np.array([])
-    is_whole = len(np.unique(images)) == len(images) >= _NEARLY_ALL * total
-    if is_whole and len({frozenset(lists) for lists, _ in found}) == 1:
+    if len(found) <= _A_PAIR or len({frozenset(lists) for lists, _ in found}) > 1:
+        return
+    images = np.concatenate([own for _, own in found])
+    if len(np.unique(images)) == len(images) >= _NEARLY_ALL * total:
         rules = [_rule(lists).removeprefix("list:") for lists, _ in found]
         why = f"{len(found)} lists for each split name {len(images):,} images"
         yield Reading({"split": f"list:{','.join(rules)}"}, why)

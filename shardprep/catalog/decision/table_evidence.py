@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardprep.catalog.decision.class_level import unproved
 from shardprep.catalog.decision.column_evidence import (
@@ -62,6 +63,8 @@ _OPTIONS = (
     "boxes", "masks", "points", "target_image", "stack",
 )  # fmt: skip
 _MOST_SHOWN = 6
+_BITS = 24
+"""More than the number of cells and folders needs."""
 _MOST_OTHERS = 2
 """Number of further cells in a column of splits."""
 _PLAIN = re.compile(r"[^,:=]+")
@@ -69,7 +72,7 @@ _FIRST_FEW = 100
 _MOST_COPIES = 4
 _MOST_KEYS = 20_000
 _CHANNELS = re.compile(r"\{id\}_\{([^{}]+)\}(\.\w+)")
-_MOST_DOCUMENTS, _MOST_BYTES, _MOST_JOINED = 8, 256 << 20, 4
+_MOST_DOCUMENTS, _MOST_BYTES, _MOST_JOINED, _MOST_SOUGHT = 8, 256 << 20, 4, 64
 _SHARE = 0.2
 """Share of the images below a folder that may be the source alone."""
 _NAMED = 0.5
@@ -99,7 +102,11 @@ def by_tables(view: View) -> Sequence[Reading]:
     if rule == "none" and (pattern := text_files(view.index.keys, view.documents)):
         own = Reading({"labels": f"text:{pattern}", "target": "text"}, "a text for each image")
         return texts_or_none(view, own) or [own]
-    found = [*_of_tables(view, united(view.index, _other_tables(view)))]
+    tables = _other_tables(view)
+    if rule != "none":  # a path of columns is searched only if nothing else labels the images
+        some = KeyIndex(view.index.keys[:: len(view.index.keys) // _MOST_SOUGHT + 1])
+        tables = [one for one in tables if _has_ids(some, one)]
+    found = [*_of_tables(view, united(view.index, tables))]
     found = [one for one in found if rule == "none" or one.options.keys() - {"header"}]
     is_labelled = any("labels" in one.options for one in found) and rule != "none"
     rest = [Reading({"labels": rule}, view.automatic.how)] if is_labelled else []
@@ -214,6 +221,11 @@ def _of_channel(channel: str, suffix: str, one: LabelColumns) -> Reading:
     return Reading(options, f"{channel} alone; {one.why}")
 
 
+def _has_ids(index: KeyIndex, table: Table) -> bool:
+    cells = (table.cells(i) for i in range(len(table.header)))
+    return any(index.are_found(one).any() for one in (Texts.of(table.header), *cells))
+
+
 def _other_tables(view: View) -> list[Table]:
     """Return the few texts and JSON documents that are tables."""
     found = list[Table]()
@@ -290,8 +302,7 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     folders = label_keys(view.index, LabelRule("folder"), ())
     if best < SHARED and folders.names.are_there.all():
         for one in found:
-            are_same = _are_same(one, folders) or _are_same(one, folders, by_part=True)
-            if one.strength == best and _are_numbers(one) and are_same:
+            if one.strength == best and _number_folders(one, folders):
                 return [Reading({"labels": "folder"}, f"{one.why} has the numbers of the folders")]
     is_folder = class_folders(folders) and auto_labels(view.index, ()).rule == "folder"
     for one in found if is_folder else ():
@@ -363,27 +374,40 @@ def _num_empty(one: LabelColumns) -> int:
     return int(have_row.sum()) if one.titles else 0
 
 
-def _are_numbers(one: LabelColumns) -> bool:
-    """Return whether a column has a number of a class for each image."""
-    is_single = len(one.titles) == 1 and "target" not in one.options[0]
-    return is_single and None not in map(as_number, one.match.cells(one.titles[0]).counts())
+def _are_same(one: LabelColumns, automatic: Labelling) -> bool:
+    """Return whether a column has the names of the folders."""
+    return len(one.titles) == 1 and _num_pairs(*_codes(one, automatic)[:2]) > 1
 
 
-def _are_same(one: LabelColumns, automatic: Labelling, *, by_part: bool = False) -> bool:
-    """Return whether a column has the names of the folders.
+def _number_folders(one: LabelColumns, folders: Labelling) -> bool:
+    """Return whether a column has numbers of the folders, perhaps anew in each of several tables.
 
-    With `by_part`, each of several tables may number them anew; they have several images each.
+    Then folders have several images: a folder of one image always has one number.
     """
-    if len(one.titles) != 1:
+    if len(one.titles) != 1 or None in map(as_number, one.match.cells(one.titles[0]).counts()):
         return False
+    own, other, rows = _codes(one, folders)
+    if "target" not in one.options[0] and _num_pairs(own, other) > 1:
+        return True
+    parts = one.match.table.parts_of_rows().codes[rows].astype(np.int64) << _BITS
+    own, other = (np.unique(x + parts, return_inverse=True)[1] for x in (own, other))
+    return 2 < 2 * _num_pairs(own, other) <= len(own)
+
+
+def _codes(one: LabelColumns, automatic: Labelling) -> Sequence[NDArray[np.int64]]:
+    """Return the codes of cells and names of the images that have both, and their rows."""
     cells, names = one.match.cells(one.titles[0]), automatic.names
     there = names.are_there & (one.match.row_of >= 0)
-    parts = one.match.table.parts_of_rows().codes[one.match.row_of[there]] if by_part else 0
-    own = cells.codes[there].astype(np.int64) + parts * (len(cells.values) + 1)
-    number = (len(names.values) + 1) * (int(np.max(parts, initial=0)) + 1)
-    pairs = np.unique(own * number + names.codes[there] + parts * (len(names.values) + 1))
-    is_enough = not by_part or 2 * len(pairs) <= int(there.sum())
-    return is_enough and len(pairs) == len({*pairs // number}) == len({*pairs % number}) > 1
+    every = (cells.codes, names.codes, one.match.row_of)
+    return [codes[there].astype(np.int64) for codes in every]
+
+
+def _num_pairs(own: NDArray[np.int64], other: NDArray[np.int64]) -> int:
+    """Return the number of different pairs if each value is in one of them, otherwise 0."""
+    numbers = [len(np.unique(one)) for one in (own, other)]
+    number = int(other.max(initial=0)) + 1
+    pairs = len(np.unique(own * number + other)) if numbers[0] == numbers[1] else -1
+    return pairs if pairs == numbers[0] else 0
 
 
 def _unlike(one: LabelColumns, folders: Labelling) -> str:
