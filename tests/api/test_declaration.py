@@ -17,7 +17,7 @@ from shardprep.api.builds import Plan
 from shardprep.cli import reports
 from shardprep.cli.app import program
 from shardprep.dataset.fetch import Fetched
-from shardprep.recipe.keywords import RecipeKeywords
+from shardprep.recipe.keywords import Items, RecipeKeywords
 from shardprep.recipe.options import BUILD_OPTIONS
 from shardprep.recipe.recipe import _TYPES
 from shardprep.reporter.report import Report
@@ -93,15 +93,15 @@ def test_help_has_the_arguments_result_and_errors_of_a_function(name: str) -> No
 
 
 def test_the_types_of_an_option_include_the_declared_one() -> None:
-    """They include text if the option is parsed from text."""
+    """They include text if the option is parsed from text, and tables for the rules of a table."""
     hints = typing.get_type_hints(RecipeKeywords)
     assert [*hints] == [name for name in BUILD_OPTIONS if name not in ("source", "out")]
     for name, hint in hints.items():
         declared = alternatives(_TYPES[name])
         assert declared <= alternatives(hint), name
-        reads = BUILD_OPTIONS[name].read is not None
-        assert alternatives(hint) - declared <= ({str, int, list[str], dict[str, float]})
-        assert (str in alternatives(hint)) >= reads, name
+        more = alternatives(Items) if name in ("labels", "relabel", "items") else set()
+        assert alternatives(hint) - declared <= {str, int, list[str], dict[str, float], *more}
+        assert (str in alternatives(hint)) >= (BUILD_OPTIONS[name].read is not None), name
 
 
 def alternatives(hint: Any) -> set[Any]:
