@@ -73,7 +73,7 @@ def counted(number: int, noun: str, single: str = "", several: str = "") -> str:
 
     `single` or `several` follows: "1 image is a copy", "2 images are copies".
     """
-    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    ending = "" if number == 1 else "es" if noun.endswith(("s", "x")) else "s"
     return f"{number:,} {noun}{ending} {single if number == 1 else several}".rstrip()
 
 

@@ -55,19 +55,22 @@ def test_a_wheel_brings_the_kernels_to_a_machine_without_a_compiler(tmp_path: Pa
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", clean], check=True)
     python = str(clean / "bin" / "python")
     packages = sysconfig.get_path("purelib", vars={"base": str(clean)})
-    here = [path for path in sys.path if path.endswith("site-packages")]
+    here = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     # The dependencies are those of this environment; its own shardprep is not among them.
     (clean / packages / "dependencies.pth").write_text("\n".join(here))
-    subprocess.run(
-        [*pip, "--python", python, "install", "--no-compile", *offline, wheel], check=True
-    )
+    # A path to a checkout would make pip believe that shardprep is installed already.
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    install = [*pip, "--python", python, "install", "--no-compile", *offline, str(wheel)]
+    subprocess.run(install, check=True, env=own)
     environment = {"PATH": str(tmp_path / "nowhere"), "HOME": str(tmp_path)}
 
     def said(*arguments: str) -> str:
-        return subprocess.run(
-            [python, *arguments], cwd=tmp_path, env=environment, text=True, check=True,
+        done = subprocess.run(
+            [python, *arguments], cwd=tmp_path, env=environment, text=True, check=False,
             capture_output=True,
-        ).stdout  # fmt: skip
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     backend, *kernels = json.loads(said("-c", PROGRAM))
     assert backend == "c"
