@@ -9,7 +9,7 @@ from rich.text import Text
 
 from shardprep.cli.console import Terminal, counts_line, plain_table
 from shardprep.dataset.manifest import Manifest
-from shardprep.errors import counted
+from shardprep.errors import counted, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -177,6 +177,6 @@ def classes_text(names: Sequence[str], what: str = "class") -> str:
     """Return the first classes with their labels, or a range if all names are numbers."""
     if len(names) > 1 and all(name == str(i) for i, name in enumerate(names)):
         return f"{counted(len(names), what)}, 0 to {len(names) - 1:,}"
-    shown = [f"{i} {name}" for i, name in enumerate(names[:NAMED_CLASSES])]
+    few = [f"{i} {shown(name)}" for i, name in enumerate(names[:NAMED_CLASSES])]
     more = [f"… {counted(len(names), what)}"] if len(names) > NAMED_CLASSES else []
-    return ", ".join(shown + more)
+    return ", ".join(few + more)

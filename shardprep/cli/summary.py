@@ -36,7 +36,7 @@ from shardprep.dataset.describe import (
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.schema import BOX, LABEL, PROVIDED, TARGET_IMAGE, TARGETS, TEXTS, Schema
-from shardprep.errors import BuildError, counted
+from shardprep.errors import BuildError, counted, some_of
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import is_url
 
@@ -339,8 +339,8 @@ def _print_labels(terminal: Terminal, schema: Schema, names: Sequence[str], foun
 
 def _print_missing(terminal: Terminal, number: int, ids: Sequence[str]) -> None:
     if number:
-        shown = ", ".join(ids[:2])
-        terminal.entry("no image", f"{number:,} labels, rows or annotations, such as {shown}")
+        few = some_of(ids[:2], 2)
+        terminal.entry("no image", f"{number:,} labels, rows or annotations, such as {few}")
 
 
 def _print_sizes(terminal: Terminal, manifest: Manifest) -> None:
