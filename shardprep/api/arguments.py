@@ -65,6 +65,17 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
     )
 
 
+def with_files(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the flags with the files of tables that are given as values, such as data frames."""
+    of_rules = [key for key in ("labels", "relabel") if not isinstance(flags.get(key, ""), str)]
+    if "items" not in flags and not of_rules:
+        return flags
+    from shardprep.catalog.items_file import kept
+
+    items = {"items": kept(flags["items"], "items")} if "items" in flags else {}
+    return flags | items | {key: f"csv:{kept(flags[key], key)}" for key in of_rules}
+
+
 @contextmanager
 def blaming(flags: Collection[str]) -> Iterator[None]:
     """Name ./shardprep.toml in errors about options that the file sets and `flags` does not set."""

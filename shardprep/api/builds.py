@@ -24,6 +24,7 @@ from shardprep.api.arguments import (
     recipe_of,
     selected,
     unfinished,
+    with_files,
 )
 from shardprep.api.display import watched
 from shardprep.dataset.card import Card
@@ -278,7 +279,7 @@ def build(
         flag = OptionName("overwrite") if run.overwrite else OptionName("save_rejected")
         raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
     into = None if run.save_rejected is None else local_path(run.save_rejected)
-    recipe = _with_files(recipe)
+    recipe = with_files(recipe)
     given = {"source": source, "out": out}
     flags = {name: str(place) for name, place in given.items() if place is not None} | recipe
     options = recipe_of(flags)
@@ -302,17 +303,6 @@ def build(
             result = build_dataset(options, workers, watch, overwrite=run.overwrite, reuse=old)
         _save_rejected(result.path, options, into, watch)
         return replace(result, profile=seconds) if run.profile else result
-
-
-def _with_files(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return the keywords with the files of tables that are given as values."""
-    of_rules = [k for k in ("labels", "relabel") if not isinstance(recipe.get(k, ""), str)]
-    if "items" not in recipe and not of_rules:
-        return recipe
-    from shardprep.catalog.items_file import kept
-
-    files = {"items": kept(recipe["items"])} if "items" in recipe else {}
-    return recipe | files | {k: f"csv:{kept(recipe[k], as_text=True)}" for k in of_rules}
 
 
 @contextmanager

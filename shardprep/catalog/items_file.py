@@ -101,40 +101,44 @@ class GivenItems:
             raise SourceError(self.name, "; ".join(rows[:_FEW]) + more, hint)
 
 
-def kept(items: Any, *, as_text: bool = False) -> str:
+def kept(table: Any, option: str) -> str:
     """Return the path of a table; a data frame or a list of dicts is written into the cache.
 
     The name of the file is the hash of its rows, so the same rows continue an interrupted build.
-    `as_text` writes a CSV, or JSON lines, instead of a Parquet.
+    Options other than `items` read text: CSV or JSON lines. RecipeError if it is not a table.
     """
-    if isinstance(items, str | os.PathLike):
-        return os.fspath(items)
-    stream, suffix = io.BytesIO(), "csv" if as_text else "parquet"
-    try:
-        if isinstance(items, list):
-            raise TypeError
-        (arrow_csv.write_csv if as_text else pq.write_table)(pa.table(items), stream)
-    except (pa.ArrowException, TypeError, ValueError):  # a column of paths, or of several types
-        rows, stream, suffix = _records(items), io.BytesIO(), "jsonl"
-        stream.write("\n".join(json.dumps(row, default=_plain) for row in rows).encode())
-    data = stream.getvalue()
+    if isinstance(table, str | os.PathLike):
+        return os.fspath(table)
+    suffix = "parquet" if option == "items" else "csv"
+    data = None if isinstance(table, list) else _of_columns(table, suffix)
+    if data is None:
+        suffix, rows = "jsonl", table if isinstance(table, list) else _records(table, option)
+        data = "\n".join(json.dumps(row, default=_plain) for row in rows).encode()
     path = make_cache(cache_root() / _CACHE) / f"{hashlib.sha256(data).hexdigest()}.{suffix}"
     write_durably(path, data)
     return str(path)
 
 
-def _records(items: Any) -> list[Any]:
-    if isinstance(items, list):
-        return items
-    titles = [str(one) for one in getattr(items, "columns", ())]
-    _check_titles(titles, "items")
-    if isinstance(items, Mapping):
-        columns = [list(column) for column in items.values()]
-        return [dict(zip(items, row, strict=True)) for row in zip(*columns, strict=True)]
-    if titles and hasattr(items, "to_dict"):
-        return list(items.to_dict("records"))
-    what = f"a value of the type {type(items).__name__} is not a table"
-    raise RecipeError(OptionName("items"), what, "give a data frame, a list of dicts or a file")
+def _of_columns(table: Any, suffix: str) -> bytes | None:
+    """Return a table as Parquet or CSV; None for columns of paths or of several types."""
+    stream = io.BytesIO()
+    try:
+        (pq.write_table if suffix == "parquet" else arrow_csv.write_csv)(pa.table(table), stream)
+    except (pa.ArrowException, TypeError, ValueError):
+        return None
+    return stream.getvalue()
+
+
+def _records(table: Any, option: str) -> list[Any]:
+    titles = [str(one) for one in getattr(table, "columns", ())]
+    _check_titles(titles, option)
+    if isinstance(table, Mapping):
+        columns = [list(column) for column in table.values()]
+        return [dict(zip(table, row, strict=True)) for row in zip(*columns, strict=True)]
+    if titles and hasattr(table, "to_dict"):
+        return list(table.to_dict("records"))
+    what = f"a value of the type {type(table).__name__} is not a table"
+    raise RecipeError(OptionName(option), what, "give a data frame, a list of dicts or a file")
 
 
 def _plain(value: Any) -> Any:
@@ -199,20 +203,17 @@ def _check_single(items: GivenItems, recipe: Recipe) -> None:
             items.refuse(row, "sample", "is empty")
     if "split" in items.columns and not recipe.split:
         cells = items.columns["split"].coded()
-        for row in np.flatnonzero(cells.fit(_is_no_split)).tolist():
+        for row in np.flatnonzero(cells.fit(lambda cell: given_split([cell]) is None)).tolist():
             flag = OptionName("split", f"column:split:{cells[row]}=train,…")
             hint = f"; {flag} says what it is" if cells[row] else ""
             items.refuse(row, "split", f"is not train, validation or test{hint}")
 
 
-def _is_no_split(cell: str) -> bool:
-    return given_split([cell]) is None
-
-
 def _check_boxes(items: GivenItems) -> None:
     beside = [one for one in _BESIDE if one in items.columns]
-    for row, cell in enumerate(items.columns["boxes"]):
-        boxes = cell_list(cell)
+    columns = [items.columns[one] for one in ("boxes", *beside)]
+    for row, cells in enumerate(zip(*columns, strict=True)):
+        boxes, *others = map(cell_list, cells)
         try:
             corners = np.array(boxes, np.float64)
         except (TypeError, ValueError):
@@ -220,8 +221,8 @@ def _check_boxes(items: GivenItems) -> None:
         if boxes and (corners.shape != (len(boxes), 4) or not np.isfinite(corners).all()):
             items.refuse(row, "boxes", f"is no list of {_CORNERS}")
             continue
-        for title in beside:
-            if len(cell_list(items.columns[title][row])) != len(boxes):
+        for title, values in zip(beside, others, strict=True):
+            if len(values) != len(boxes):
                 items.refuse(row, title, f"is no list for {counted(len(boxes), 'box')}")
 
 
