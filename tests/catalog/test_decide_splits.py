@@ -151,7 +151,7 @@ def test_two_lists_for_each_split_that_name_other_images_are_used_together(tmp_p
             for camera in ("ir", "rgb")
             for s in ("train", "test")
         ]
-        assert f"--split list:{','.join(files)} (two lists for each split name 12" in found.error
+        assert f"--split list:{','.join(files)} (2 lists for each split name 12" in found.error
         facts = outcome(tmp_path, {"labels": "none", "split": f"list:{','.join(files)}"}).facts
         assert len(facts) == 12
         assert {facts[f"{c}/{n}/{c}_{n}.jpg"]["split"] for c in ("rgb", "ir") for n in own} == {

@@ -17,11 +17,10 @@ from shardprep.catalog.decision.folder_evidence import class_pictures, loose_ima
 from shardprep.catalog.decision.mask_evidence import mask_files, mask_pictures
 from shardprep.catalog.decision.name_evidence import labels_by_names
 from shardprep.catalog.decision.sample_folders import samples
-from shardprep.catalog.decision.split_evidence import splits
+from shardprep.catalog.decision.split_evidence import splits, splits_by_tables
 from shardprep.catalog.decision.table_evidence import (
     by_tables,
     labels_of_few,
-    splits_by_tables,
     unlabelled_tests,
 )
 from shardprep.catalog.decision.target_images import target_images

@@ -1,7 +1,8 @@
-"""Splits that the source gives in lists: text files that are named by a split and name images."""
+"""Splits that the source gives: text files that name the images of a split, columns of tables."""
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,9 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardprep.catalog.decision.view import Reading, View
-from shardprep.catalog.names import document_split, natural_order, split_folders, words_of_split
+from shardprep.catalog.labels import ENOUGH
+from shardprep.catalog.names import (
+    document_split,
+    given_split,
+    natural_order,
+    split_folders,
+    words_of_split,
+)
 from shardprep.catalog.splits import REST
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
+from shardprep.catalog.tables.row_matching import is_of_splits, match_ids, stated_splits
+from shardprep.catalog.tables.table import Table
 from shardprep.errors import SourceError, counted, printable, some_of
 from shardprep.source.string_column import Coded, Texts
 
@@ -23,8 +33,13 @@ _A_PAIR = 2
 _NUMBER = re.compile(r"\d+")
 _LISTS = (".txt", ".lst")
 _ORDER = ("train", "validation", "test")
+_MOST_OTHERS = 2
+"""Number of further cells in a column of splits."""
+_PLAIN = re.compile(r"[^,:=]+")
 _ODD_SIGNS = frozenset(",=:")
 """Signs that a rule for splits cannot have in the name of a list."""
+_Lists = tuple[Mapping[str, str], NDArray[np.int64]]
+"""A list of images for each split, and the images that they name."""
 
 
 def splits(view: View) -> Sequence[Reading]:
@@ -34,7 +49,7 @@ def splits(view: View) -> Sequence[Reading]:
     if {*view.index.splits.counts()} - {"train"}:
         return _class_or_split(view)
     whole, parts = list[Reading](), list[Reading]()
-    found: list[tuple[dict[str, str], NDArray[np.int64]]] = []
+    found = list[_Lists]()
     index, out = _targeted(view)
     for lists in _lists(view)[:_MOST_GROUPS]:
         rows, num_ids = _rows_of(view, index, lists)
@@ -46,8 +61,8 @@ def splits(view: View) -> Sequence[Reading]:
             parts.append(Reading({}, f"{some_of([*lists.values()])} not used as splits: {such}"))
             continue
         images = np.concatenate([*rows.values()])
-        whole += _of_two(found, lists, images, len(index.keys))
         found.append((lists, images))
+        whole += _of_pairs(found, len(index.keys))
         number = len(images)
         covers = number >= _NEARLY_ALL * len(index.keys)
         if not covers and number < _NEARLY_ALL * num_ids:
@@ -66,7 +81,8 @@ def splits(view: View) -> Sequence[Reading]:
                 if split not in lists
             )
             parts.append(Reading({"split": _rule(lists)}, f"{why}; the rest is left out"))
-    whole = whole or [*_of_several(found, len(index.keys))]
+    are_alike = len(found) > _A_PAIR and len({frozenset(lists) for lists, _ in found}) == 1
+    whole = whole or ([*_together(found, len(index.keys))] if are_alike else [])
     return [Reading({**one.options, **out}, one.why) for one in whole or parts or _by_boxes(view)]
 
 
@@ -137,8 +153,7 @@ def _lists(view: View) -> list[dict[str, str]]:
         folder, _, name = member.key.rpartition("/")
         named, rest = words_of_split(name.rpartition(".")[0].replace("trainval", "train_val"))
         split = "".join(named)
-        is_small = member.extent.num_bytes <= _MOST_BYTES
-        if not is_small or not _ODD_SIGNS.isdisjoint(member.key):
+        if member.extent.num_bytes > _MOST_BYTES or not _ODD_SIGNS.isdisjoint(member.key):
             continue
         if named == {"train", "validation"}:
             of_both[folder, rest] = member.key
@@ -160,29 +175,16 @@ def _lists(view: View) -> list[dict[str, str]]:
     return sorted(several, key=order)
 
 
-def _of_two(
-    known: Sequence[tuple[Mapping[str, str], NDArray[np.int64]]],
-    lists: Mapping[str, str],
-    images: NDArray[np.int64],
-    total: int,
-) -> Iterator[Reading]:
-    """Yield the splits of two lists each that name other images: `train_rgb_1`, `train_ir_1`."""
-    for others, taken in known:
-        more = np.concatenate([taken, images])
-        numbers = [
-            [_NUMBER.findall(one.get(split, "")) for split in lists] for one in (others, lists)
-        ]
-        if numbers[0] == numbers[1] and len(np.unique(more)) == len(more) >= _NEARLY_ALL * total:
-            rule = f"{_rule(others)},{_rule(lists).removeprefix('list:')}"
-            yield Reading({"split": rule}, f"two lists for each split name {len(more):,} images")
+def _of_pairs(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
+    """Yield the splits of the last lists with others of the same number, as `rgb_1` and `ir_1`."""
+    numbers = [[_NUMBER.findall(one.get(s, "")) for s in found[-1][0]] for one, _ in found]
+    for others, own in zip(found[:-1], numbers, strict=False):
+        if own == numbers[-1]:
+            yield from _together((others, found[-1]), total)
 
 
-def _of_several(
-    found: Sequence[tuple[Mapping[str, str], NDArray[np.int64]]], total: int
-) -> Iterator[Reading]:
-    """Yield the splits of lists that each name other images, such as those of several domains."""
-    if len(found) <= _A_PAIR or len({frozenset(lists) for lists, _ in found}) > 1:
-        return
+def _together(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
+    """Yield the splits of several lists that each name other images, such as those of domains."""
     images = np.concatenate([own for _, own in found])
     if len(np.unique(images)) == len(images) >= _NEARLY_ALL * total:
         rules = [_rule(lists).removeprefix("list:") for lists, _ in found]
@@ -219,3 +221,36 @@ def _rule(lists: Mapping[str, str]) -> str:
     return printable(
         "list:" + ",".join(f"{split}={lists[split]}" for split in _ORDER if split in lists)
     )
+
+
+def splits_by_tables(view: View) -> Sequence[Reading]:
+    """Return the splits that a table of labelled images states, if it has no labels itself."""
+    is_labelled = view.automatic.rule != "none" or view.recipe.is_annotated
+    is_open = view.is_open("split", "join") and not view.index.splits.are_there.any()
+    is_open = is_open and not view.members.are_stacks.any() and view.automatic.match is None
+    is_open = is_open and is_labelled and not view.recipe.labels.startswith("csv:")
+    for table in view.tables if is_open else ():
+        title, stated = stated_splits(table)
+        with contextlib.suppress(SourceError):
+            number = int((match_ids(view.index, table).row_of >= 0).sum()) if title else 0
+            if len(stated.counts()) > 1 and number >= ENOUGH * len(view.index.keys):
+                why = f"column {title!r} of {table.name} for {counted(number, 'image')}"
+                return [Reading({"join": (table.name,), "split": f"column:{title}"}, why)]
+            if readings := [*_partly_stated(view, table)]:
+                return readings
+    return []
+
+
+def _partly_stated(view: View, table: Table) -> Iterator[Reading]:
+    """Yield the reading of a column with splits, and with a few other cells of training images."""
+    for place, title in enumerate(table.header) if table.rows else ():
+        split_of = {cell: given_split([cell]) for cell in table.cells(place).coded().values}
+        others = [cell for cell, split in split_of.items() if split is None]
+        is_fit = is_of_splits(title) and {"train", "test"} <= {*split_of.values()}
+        if is_fit and 0 < len(others) <= _MOST_OTHERS and _PLAIN.fullmatch("".join(split_of)):
+            number = int((match_ids(view.index, table).row_of >= 0).sum())
+            pairs = ",".join(f"{cell}={split or 'train'}" for cell, split in split_of.items())
+            why = f"column {title!r} of {table.name}; {some_of(others)} as train"
+            options = {"join": (table.name,), "split": f"column:{title}:{pairs}"}
+            if number >= ENOUGH * len(view.index.keys):
+                yield Reading(options, why, is_certain=False)

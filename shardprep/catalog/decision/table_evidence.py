@@ -45,7 +45,6 @@ from shardprep.catalog.tables.key_index import (
 )
 from shardprep.catalog.tables.row_matching import (
     TableMatch,
-    is_of_splits,
     joined,
     match_ids,
     match_table,
@@ -65,9 +64,6 @@ _OPTIONS = (
 _MOST_SHOWN = 6
 _BITS = 24
 """More than the number of cells and folders needs."""
-_MOST_OTHERS = 2
-"""Number of further cells in a column of splits."""
-_PLAIN = re.compile(r"[^,:=]+")
 _FIRST_FEW = 100
 _MOST_COPIES = 4
 _MOST_KEYS = 20_000
@@ -133,40 +129,6 @@ def _of_channels(view: View) -> list[Reading]:
                     _of_channel(channel, names[2], found[0]) for channel in names[1].split(",")
                 ]
     return []
-
-
-def splits_by_tables(view: View) -> Sequence[Reading]:
-    """Return the splits that a table of labelled images states, if it has no labels itself."""
-    is_labelled = view.automatic.rule != "none" or view.recipe.is_annotated
-    is_open = view.is_open("split", "join") and not view.index.splits.are_there.any()
-    is_open = is_open and not view.members.are_stacks.any() and view.automatic.match is None
-    for table in (
-        view.tables if is_open and is_labelled and not view.recipe.labels.startswith("csv:") else ()
-    ):
-        title, stated = stated_splits(table)
-        with contextlib.suppress(SourceError):
-            number = int((match_ids(view.index, table).row_of >= 0).sum()) if title else 0
-            if len(stated.counts()) > 1 and number >= ENOUGH * len(view.index.keys):
-                why = f"column {title!r} of {table.name} for {counted(number, 'image')}"
-                return [Reading({"join": (table.name,), "split": f"column:{title}"}, why)]
-            if readings := [*_partly_stated(view, table)]:
-                return readings
-    return []
-
-
-def _partly_stated(view: View, table: Table) -> Iterator[Reading]:
-    """Yield the reading of a column with splits, and with a few other cells of training images."""
-    for place, title in enumerate(table.header) if table.rows else ():
-        splits = {cell: given_split([cell]) for cell in table.cells(place).coded().values}
-        others = [cell for cell, split in splits.items() if split is None]
-        is_fit = is_of_splits(title) and {"train", "test"} <= {*splits.values()}
-        if is_fit and 0 < len(others) <= _MOST_OTHERS and _PLAIN.fullmatch("".join(splits)):
-            number = int((match_ids(view.index, table).row_of >= 0).sum())
-            pairs = ",".join(f"{cell}={split or 'train'}" for cell, split in splits.items())
-            why = f"column {title!r} of {table.name}; {some_of(others)} as train"
-            options = {"join": (table.name,), "split": f"column:{title}:{pairs}"}
-            if number >= ENOUGH * len(view.index.keys):
-                yield Reading(options, why, is_certain=False)
 
 
 def labels_of_few(view: View) -> Sequence[Reading]:
