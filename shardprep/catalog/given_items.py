@@ -1,7 +1,7 @@
-"""The images of a source that a table of items lists, in place of rules for a layout.
+"""Match a table of items to the images of a source.
 
-The columns of the table become those of a file of arrays (`Table.is_own`), so that labels, splits,
-groups, boxes and features have one way for both.
+Its columns then act as the columns of an array file (`Table.is_own`): labels, splits, groups, boxes
+and features of both are read in one way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ODD = r"^/|^[A-Za-z]:/|\\|(^|/)\.\.?/"
 """A path that is absolute, that has steps, or that has the separators of Windows."""
 _DRIVE = re.compile("[A-Za-z]:/")
 _ARCHIVE = "/archive:"
-"""Stands for the folder of an archive, so that no other path leads into it."""
+"""Stands for the folder of an archive: paths of this machine are not below it."""
 _Files = dict[int, list[int]]
 """Row → positions of files."""
 _OF_ROWS = ("image", "order")
@@ -229,7 +229,7 @@ class _Finder:
     def files(self, title: str, images: Ints) -> _Files:
         """Return the files that each cell names: a path, or a list of paths.
 
-        `images` are the images of all rows, which are no files of others.
+        A file in `images`, the images of all rows, is a fault.
         """
         items, rows, paths = self._items, list[int](), list[str]()
         if title not in items.columns:

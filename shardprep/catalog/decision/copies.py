@@ -85,7 +85,7 @@ def copies(view: View) -> Sequence[Reading]:
 
 
 def _by_names(members: Members, pictures: Pictures) -> Iterator[tuple[str, str]]:
-    """Yield globs of further pictures that are no images of their own, and why."""
+    """Yield globs of pictures to leave out, each with the reason."""
     for path, number in _thumbnails(members).items():
         why = f"{counted(number, 'thumbnail')} in {path} of images beside it"
         yield f"{glob.escape(path)}/*", why
@@ -106,14 +106,16 @@ def _misread(members: Members) -> dict[str, str]:
     for path in [*others.values()][:_MOST_NAMES]:
         with contextlib.suppress(UnicodeError):
             other = others.get(composed(path.encode("cp437").decode()), path)
+            if other == path:
+                continue
             rows = [np.flatnonzero(folders.fit(one.__eq__)) for one in (path, other)]
             sizes = [sorted(members.num_bytes[own].tolist()) for own in rows]
-            found |= {path: other} if other != path and sizes[0] == sizes[1] else {}
+            found |= {path: other} if sizes[0] == sizes[1] else {}
     return found
 
 
 def _placeholders(members: Members) -> list[str]:
-    """Return names such as `imageNotFound.gif`, of pictures for those that were not downloaded."""
+    """Return names of pictures that stand for missing files, such as `imageNotFound.gif`."""
     rows = np.flatnonzero(booleans(pc.match_substring(members.keys.array, "ound.")))
     some = members.keys.take(rows[:_MOST_NAMES]) if len(rows) < len(members) / 10 else ()
     names = {key.rpartition("/")[2] for key in some if "/" in key}

@@ -294,7 +294,7 @@ def _texts_beside(view: View) -> list[Reading]:
 
 
 def texts_or_none(view: View, texts: Reading) -> list[Reading]:
-    """Return the question whether texts beside the images are wanted, if a document names these."""
+    """Return the question about texts of single images, if a document names the images."""
     document = _naming_document(view)
     if document is None:
         return []
@@ -303,7 +303,7 @@ def texts_or_none(view: View, texts: Reading) -> list[Reading]:
 
 
 def _naming_document(view: View) -> Member | None:
-    """Return a document with the names of most of the images, beside the texts of single ones."""
+    """Return a document with the names of most images, which is not the text of one image."""
     own = {f"{key.rpartition('.')[0]}.txt" for key in view.members.keys}
     keys = _sampled(view)
     for document in view.documents.members(".txt", ".csv", ".tsv", ".json"):

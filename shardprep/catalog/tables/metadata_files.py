@@ -38,7 +38,7 @@ _OF_IMAGE = partial(json_rows, is_of_image=True)
 _BINARY = {
     b"PAR1": "a Parquet file", b"PK\3\4": "a workbook or a zip", b"\xd0\xcf\x11\xe0": "a workbook",
 }  # fmt: skip
-"""First bytes of a file that is no table of text → what it is."""
+"""First bytes of a file → its kind, if it is not a text."""
 _OF_EXPORT = frozenset((
     "labels", "target", "classes", "columns", "boxes", "masks", "mask_values", "instances",
     "points", "unlisted", "exclude", "images", "crowds",
@@ -286,7 +286,7 @@ class Documents:
 
 
 def check_text(data: bytes, name: str) -> None:
-    """Raise a SourceError if the bytes are those of a workbook or a Parquet file."""
+    """Raise a SourceError for a workbook or a Parquet file."""
     for start, what in _BINARY.items():
         if data.startswith(start):
             raise SourceError(name, f"is {what}, not a table of text", "save it as CSV")
