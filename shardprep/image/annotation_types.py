@@ -22,6 +22,8 @@ down the columns with each start counted from the end of the previous run (0 for
 Frame = Literal["upright", "stored"]
 """Orientation of the annotated image: turned upright by its EXIF tag, or as stored."""
 FRAMES: Final[tuple[Frame, ...]] = ("upright", "stored")
+IS_CROWD: Final = "is_crowd"
+"""Attribute of an object: 1 for a crowd (many objects under one box), otherwise 0."""
 IGNORE = 255
 """Value of 8-bit mask pixels without a class; training ignores them."""
 IGNORE_16 = 65_535
@@ -31,6 +33,7 @@ NO_OUTLINE: Final = "no outline"
 NO_NUMBERS = (0, IGNORE, IGNORE_16)
 """Values that mean "no object" in masks of numbered objects."""
 _MAX_CLASSES_8 = 254
+_NO_NUMBERS: Floats = np.empty(0)
 
 
 class Polygons(NamedTuple):
@@ -91,8 +94,8 @@ class Annotation:
     """float64[n, 4]: left, top, right, bottom; NaN for an object that has only an outline."""
     labels: tuple[int, ...] = ()
     """Class index of each object, or of each mask file in an annotation without boxes."""
-    crowds: tuple[bool, ...] = ()
-    """Whether each object is a crowd (many objects under one box); () without crowds."""
+    attributes: Mapping[str, Floats] = field(default_factory=dict)
+    """Name → further number or numbers of each object, float64[n, …]."""
     outlines: tuple[Outline, ...] = ()
     """Outline of each object; () if the source has only boxes."""
     areas: tuple[tuple[Segment, int], ...] = ()
@@ -116,19 +119,24 @@ class Annotation:
     are_distinct: bool = False
     """Whether equal objects are different ones: parts of objects in a tile may be equal."""
 
+    @property
+    def crowds(self) -> tuple[bool, ...]:
+        """Whether each object is a crowd; () if the source does not say."""
+        return tuple((self.attributes.get(IS_CROWD, _NO_NUMBERS) != 0).tolist())
+
     def of(self, are_kept: Sequence[bool], reason: str) -> Annotation:
         """Return the annotation with the objects whose flag in `are_kept` is True.
 
         The others are counted as dropped for `reason`.
         """
-        number = len(self.labels) - sum(are_kept)
+        number, kept = len(self.labels) - sum(are_kept), np.array(are_kept, np.bool_)
         return replace(
             self,
-            boxes=self.boxes[np.array(are_kept, np.bool_)],
+            boxes=self.boxes[kept],
             labels=tuple(itertools.compress(self.labels, are_kept)),
-            crowds=tuple(itertools.compress(self.crowds, are_kept)),
+            attributes={name: values[kept] for name, values in self.attributes.items()},
             outlines=tuple(itertools.compress(self.outlines, are_kept)),
-            keypoints=None if self.keypoints is None else self.keypoints[np.array(are_kept)],
+            keypoints=None if self.keypoints is None else self.keypoints[kept],
             dropped={**self.dropped, reason: self.dropped.get(reason, 0) + number},
         )
 
@@ -140,7 +148,8 @@ class AnnotationSpec:
     boxes: bool = False
     masks: Literal["none", "classes", "instances"] = "none"
     """No masks, one mask of class indices per image, or one mask of 0 and 1 per object."""
-    crowds: bool = False
+    attributes: tuple[str, ...] = ()
+    """Names of the stored `Annotation.attributes`; an object without a value gets 0."""
     keypoints: Skeleton | None = None
     """Keypoints of each object; None if they are not stored."""
     points: Skeleton | None = None

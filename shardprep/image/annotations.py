@@ -6,7 +6,6 @@ dropped and counted by reason; an invalid mask rejects the image. Masks are draw
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,8 +54,8 @@ class PlacedObjects:
     boxes: NDArray[np.float32] = field(default_factory=lambda: _NONE)
     """float32[n, 4]: ymin, xmin, ymax, xmax as shares of the stored image; 0 ≤ min < max ≤ 1."""
     labels: tuple[int, ...] = ()
-    crowds: tuple[bool, ...] = ()
-    """Whether each object is a crowd; () unless the spec has crowds."""
+    attributes: Mapping[str, Floats] = field(default_factory=dict)
+    """Name → number or numbers of each object, float64[n, …], for each attribute of the spec."""
     masks: tuple[bytes, ...] = ()
     """Grey PNG of 0 and 1 for each object, of the stored size; () unless masks="instances"."""
     segmentation_mask: bytes = b""
@@ -162,18 +161,17 @@ class Scene:
         has_masks = spec.masks == "instances"
         objects, shares = self._objects() if spec.has_objects else (Boxes.unplaced(()), _NONE)
         kept = objects.kept
-        labels, crowds = objects.labels, _crowds(self.annotation, len(kept))
+        labels = objects.labels
         if np.count_nonzero(kept) < len(kept):
             dropped.update(objects.dropped)
             shares, labels = shares[kept], labels[kept]
-            crowds = tuple(itertools.compress(crowds, kept.tolist()))
         if spec.ids_are_values and self.files.data:
             dropped.update(self.unlisted())
         keypoints, points = self.keypoints(kept), self.points()
         return PlacedObjects(
             boxes=shares,
             labels=tuple(labels.tolist()),
-            crowds=crowds if spec.crowds else (),
+            attributes=kept_attributes(self.annotation, spec, kept),
             masks=tuple(self.masks[i] for i in np.flatnonzero(kept).tolist()) if has_masks else (),
             segmentation_mask=mask,
             num_clipped=int(np.count_nonzero(objects.is_clipped & kept)),
@@ -378,9 +376,13 @@ class Scene:
         return self.ids
 
 
-def _crowds(annotation: Annotation, number: int) -> tuple[bool, ...]:
-    crowds = annotation.crowds
-    return crowds if len(crowds) == number else (False,) * number
+def kept_attributes(
+    annotation: Annotation, spec: AnnotationSpec, kept: NDArray[np.bool_]
+) -> dict[str, Floats]:
+    """Return the attributes of the kept objects; 0 if the source does not state them."""
+    return {
+        name: annotation.attributes.get(name, np.zeros(len(kept)))[kept] for name in spec.attributes
+    }
 
 
 def lost_points(annotation: Annotation, *several: PlacedPoints | None) -> dict[str, int]:

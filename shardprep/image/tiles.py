@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from shardprep.image.annotation_types import (
     Outline,
     Points,
 )
-from shardprep.image.annotations import Scene, lost_points, numbered
+from shardprep.image.annotations import Scene, kept_attributes, lost_points, numbered
 from shardprep.image.boxes import Boxes, Flags, PlacedPoints, are_cut_away, size_of_boxes
 from shardprep.image.placement import Labels
 from shardprep.image.png import encoded_png
@@ -141,7 +140,7 @@ class ObjectCutter:
         annotation = Annotation(
             boxes=parts[kept],
             labels=tuple(objects.labels[kept].tolist()),
-            crowds=tuple(compress(self._crowds, kept)) if scene.spec.crowds else (),
+            attributes=kept_attributes(scene.annotation, scene.spec, kept),
             outlines=tuple(outlines),
             keypoints=_in_pixels(here.keypoints(kept), window),
             points=_in_pixels(here.points(), window),

@@ -427,9 +427,12 @@ def _framed(
         several = target if isinstance(target, TargetValues) else TargetValues()
         values |= several.features(encoder.schema)
     if objects is not None:
+        for name, numbers in objects.attributes.items():
+            feature = f"{names.OBJECTS}/{name}"
+            of_type = numbers.astype(encoder.schema.features[feature].dtype)
+            values[feature] = tuple(of_type.ravel().tolist())
         values[names.BOX] = array("f", objects.boxes.tobytes())
         values[names.BOX_LABEL] = objects.labels
-        values[names.CROWD] = tuple(map(int, objects.crowds))
         values[names.OBJECT_MASK] = objects.masks
         values[names.MASK] = objects.segmentation_mask
         for (places, visible), points in (

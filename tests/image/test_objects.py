@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shardprep.image.annotation_types import (
+    IS_CROWD,
     Annotation,
     AnnotationSpec,
     Counts,
@@ -103,7 +104,7 @@ def test_boxes_are_shares_of_the_stored_image_with_y_first() -> None:
     expected = np.array([[0.1, 0.1, 0.6, 0.5], [0, 0, 1, 1]])
     np.testing.assert_allclose(found.boxes, expected, atol=1e-7)
     assert found.labels == (2, 1)
-    assert (found.crowds, found.masks, found.segmentation_mask) == ((), (), b"")
+    assert (found.attributes, found.masks, found.segmentation_mask) == ({}, (), b"")
     assert (found.num_clipped, found.dropped) == (0, {})
 
 
@@ -157,11 +158,16 @@ def test_boxes_too_thin_for_float32_have_zero_size() -> None:
     assert (len(found.boxes), found.dropped) == (1, {"zero size": 1})
 
 
-def test_crowds_stay_with_their_boxes() -> None:
-    spec = AnnotationSpec(boxes=True, crowds=True, num_classes=3)
+def test_attributes_stay_with_their_boxes_and_are_0_if_they_are_not_stated() -> None:
+    spec = AnnotationSpec(boxes=True, attributes=("is_crowd", "places"), num_classes=3)
     boxes = [[1, 1, 5, 5], [9, 9, 9, 9], [2, 2, 7, 7]]
-    assert stored(annotated(boxes, crowds=(False, True, True)), spec=spec).crowds == (False, True)
-    assert stored(annotated(boxes), spec=spec).crowds == (False, False)
+    given = {"is_crowd": np.array([0.0, 1, 1]), "places": np.arange(6.0).reshape(3, 2)}
+    found = stored(annotated(boxes, attributes=given), spec=spec).attributes
+    assert {name: values.tolist() for name, values in found.items()} == {
+        "is_crowd": [0, 1], "places": [[0, 1], [4, 5]],
+    }  # fmt: skip
+    bare = stored(annotated(boxes), spec=replace(spec, attributes=("is_crowd",))).attributes
+    assert bare["is_crowd"].tolist() == [0, 0]
 
 
 def test_annotations_that_cannot_be_used_reject_the_image() -> None:
@@ -379,7 +385,9 @@ def test_later_files_and_objects_win_and_crowds_are_ignored() -> None:
     by_outlines = stored(objects, spec=CLASSES)
     assert by_outlines.segmentation_mask == by_files.segmentation_mask
     assert by_outlines.dropped == {"no outline": 1, "unknown class": 1}
-    crowd = annotated([[NAN] * 4], labels=(2,), outlines=(rectangle(*first),), crowds=(True,))
+    crowd = annotated(
+        [[NAN] * 4], labels=(2,), outlines=(rectangle(*first),), attributes={IS_CROWD: np.ones(1)}
+    )
     assert stored(crowd, spec=CLASSES).num_ignored == 2500
 
 
@@ -481,7 +489,7 @@ def test_segments_become_classes_and_objects(orientation: int) -> None:
     ids = np.kron(palette[rng.integers(0, 6, (10, 20))], np.ones((10, 10), int))
     placement = Placement.whole((100, 200), orientation)
     things = {7: 0, 0x0A0A0A: 1, 300: 1}
-    one = segments(things, {70_000: 3}, crowds=(False, False, True))
+    one = segments(things, {70_000: 3}, attributes={IS_CROWD: np.array([0.0, 0, 1])})
     mask = values(stored(one, [coloured(ids)], placement, PANOPTIC).segmentation_mask)
     expected = np.full(ids.shape, 255, np.uint8)
     for id_, label in {**things, 70_000: 3}.items():

@@ -25,6 +25,7 @@ from benchmarks.made_zip import write_made_zip
 from shardprep.catalog.items import Item
 from shardprep.cli.app import program
 from shardprep.errors import ShardprepError, name_options_as_flags
+from shardprep.image.annotation_types import IS_CROWD, Annotation
 from shardprep.source.byte_range import PlainExtent, RefusedExtent, ZipExtent
 from shardprep.writer.plan import near_copies, source_plan
 from shardprep.writer.plan.build_plan import BuildPlan
@@ -262,7 +263,7 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         names = [name for name in names if name not in _NEWER or _plain(getattr(value, name))]
-        return type(value).__name__, *((name, _plain(getattr(value, name))) for name in names)
+        return type(value).__name__, *(_field(value, name) for name in names)
     if isinstance(value, dict):
         return [(_plain(key), _plain(one)) for key, one in value.items()]
     if isinstance(value, set | frozenset):
@@ -270,6 +271,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return value
+
+
+def _field(value: Any, name: str) -> tuple[str, Any]:
+    """Return a field; the attribute `is_crowd` was a field when the hashes were made."""
+    found = getattr(value, name)
+    if name == "attributes" and {*found} <= {IS_CROWD}:
+        return "crowds", _plain(value.crowds if isinstance(value, Annotation) else bool(found))
+    return name, _plain(found)
 
 
 def hashes(*, has_sizes: bool = False) -> dict[str, str]:

@@ -222,7 +222,6 @@ def _spec(
     spec = AnnotationSpec(
         boxes=read.boxes is not None or mode == "instances",
         masks=mode,
-        crowds=any(one is not None and one.crowds for one in annotations),
         keypoints=_skeleton(read.boxes) if has_keypoints(recipe) else None,
         points=read.points.skeleton if read.points else None,
         num_classes=len(names),
@@ -231,8 +230,10 @@ def _spec(
         ids_are_values=read.is_numbered,
         min_visible=recipe.min_visible,
     )
+    stated = {name for one in annotations if one for name in one.attributes}
     return replace(
         spec,
+        attributes=tuple(sorted(stated)) if spec.has_objects else (),
         values=values.stored(spec.ignore),
         background=spec.ignore if background == NONE else background,
     )

@@ -18,11 +18,20 @@ from shardprep.catalog.targets import class_names
 from shardprep.dataset.manifest import ELSEWHERE, LEFT_OUT
 from shardprep.dataset.schema import MOST_POINTS
 from shardprep.errors import OptionName, SourceError, shown
-from shardprep.image.annotation_types import Annotation, Floats, Outline, Points, Segment, Skeleton
+from shardprep.image.annotation_types import (
+    IS_CROWD,
+    Annotation,
+    Floats,
+    Outline,
+    Points,
+    Segment,
+    Skeleton,
+)
 from shardprep.image.boxes import united
 from shardprep.recipe.object_rules import BoxColumns
 
 Ints = NDArray[np.int64]
+_NONE: Mapping[str, Any] = {}
 
 ONE_CLASS = "object"
 UNKNOWN_CLASS = "unknown class"
@@ -77,7 +86,6 @@ class ObjectTable:
         self._has_outlines = outlines
         self.classes: dict[str, int] = {}
         """Class name → number, in reading order."""
-        self.has_crowds = False
         self.is_relative = False
         self.missing: Counter[str] = Counter()
         self.listed: set[int] = set()
@@ -86,7 +94,7 @@ class ObjectTable:
         self._boxes = array("d")
         self._images = array("q")
         self._classes = array("q")
-        self._crowds = bytearray()
+        self._attributes: dict[str, array[float]] = {}
         self._outlines: dict[int, Outline] = {}
         self._sizes: dict[int, tuple[int, int]] = {}
         self._dropped: defaultdict[int, dict[str, int]] = defaultdict(dict)
@@ -110,8 +118,8 @@ class ObjectTable:
         image: int,
         box: Sequence[float],
         number: int,
+        attributes: Mapping[str, float] = _NONE,
         *,
-        is_crowd: bool = False,
         outline: Outline = None,
         keypoints: Sequence[float] = (),
     ) -> None:
@@ -126,7 +134,8 @@ class ObjectTable:
         self._boxes.fromlist([first, second, third, fourth])
         self._images.append(image)
         self._classes.append(number)
-        self._crowds.append(is_crowd)
+        for name, value in attributes.items():
+            self._padded(name)[-1] = value
         if outline is not None and self._has_outlines:
             self._outlines[len(self._images) - 1] = outline
         if points:
@@ -144,14 +153,24 @@ class ObjectTable:
         self._lost_points[image][reason] += count
 
     def extend(
-        self, images: list[int], boxes: Floats, numbers: list[int], crowds: bytes = b""
+        self,
+        images: list[int],
+        boxes: Floats,
+        numbers: list[int],
+        attributes: Mapping[str, Sequence[float]] = _NONE,
     ) -> None:
-        """Add objects without outlines; boxes are float64[n, 4], crowds 0 or 1, or not stated."""
+        """Add objects without outlines; boxes are float64[n, 4]."""
         self._boxes.frombytes(boxes.tobytes())
         self._images.fromlist(images)
         self._classes.fromlist(numbers)
-        self._crowds.extend(crowds or bytes(len(images)))
-        self.has_crowds |= bool(crowds)
+        for name, values in attributes.items():
+            self._padded(name)[len(self) - len(images) :] = array("d", values)
+
+    def _padded(self, name: str) -> array[float]:
+        """Return the numbers of an attribute; 0 for objects that do not state it."""
+        values = self._attributes.setdefault(name, array("d"))
+        values.frombytes(bytes(values.itemsize * (len(self) - len(values))))
+        return values
 
     def number_of(self, name: str) -> int:
         return self.classes.setdefault(name, len(self.classes))
@@ -194,7 +213,9 @@ class ObjectTable:
     def num_crowds(self) -> tuple[int, int]:
         """Number of crowds, and of all objects, in images of the source."""
         are_here = np.frombuffer(self._images, np.int64) >= 0
-        crowds = np.frombuffer(self._crowds, np.bool_)[are_here]
+        if IS_CROWD not in self._attributes:
+            return 0, int(np.count_nonzero(are_here))
+        crowds = np.frombuffer(self._padded(IS_CROWD))[are_here]
         return int(np.count_nonzero(crowds)), len(crowds)
 
     def found(
@@ -291,7 +312,8 @@ class ObjectTable:
         boxes.flags.writeable = False
         starts = np.searchsorted(images[order], np.arange(self._num_images + 1)).tolist()
         areas = self._areas(areas_of) if areas_of else {}
-        labels, crowds = labels[order], np.frombuffer(self._crowds, np.bool_)[order]
+        labels = labels[order]
+        attributes = {name: np.frombuffer(self._padded(name))[order] for name in self._attributes}
         points = None if points is None else points[order]
         found: list[Annotation | None] = [None] * self._num_images
         for image in self.listed.union(images[order].tolist(), self._dropped):
@@ -299,7 +321,7 @@ class ObjectTable:
             found[image] = Annotation(
                 boxes=boxes[rows],
                 labels=tuple(labels[rows].tolist()),
-                crowds=tuple(crowds[rows].tolist()) if self.has_crowds else (),
+                attributes={name: values[rows] for name, values in attributes.items()},
                 outlines=tuple(map(self._outlines.get, order[rows].tolist()))
                 if self._outlines
                 else (),
@@ -326,6 +348,3 @@ class ObjectTable:
             if isinstance(outline, Segment):
                 found[int(images[row])].append((outline, int(labels[row])))
         return found
-
-
-_NONE: Mapping[str, int] = {}

@@ -21,7 +21,7 @@ from shardprep.catalog.target_values import TargetValues
 from shardprep.catalog.targets import Target
 from shardprep.dataset.schema import CLASS_PREFIX, NUM_IMAGES, TARGETS, UNLABELLED, Schema
 from shardprep.errors import OptionName, RecipeError
-from shardprep.image.annotation_types import Annotation, Counts, Outline, Polygons
+from shardprep.image.annotation_types import IS_CROWD, Annotation, Counts, Outline, Polygons
 from shardprep.source.members import StackExtent
 from shardprep.storage.atomic_file import write_durably
 from shardprep.writer.plan.build_plan import BuildPlan
@@ -135,7 +135,7 @@ def _annotation(one: Annotation | None, files: list[str], facts: AnnotationFacts
             raise _unstated("outlines without boxes")
         found["boxes"] = one.boxes.tolist()
         found["box_labels"] = [facts.names[label] for label in one.labels]
-        found |= {"iscrowd": [*map(int, one.crowds)]} if spec.crowds else {}
+        found |= {"iscrowd": [*map(int, one.crowds)]} if IS_CROWD in spec.attributes else {}
         found |= {"segmentation": [*map(_outline, one.outlines)]} if one.outlines else {}
         if one.keypoints is not None:
             found["keypoints"] = one.keypoints.reshape(len(one.keypoints), -1).tolist()

@@ -34,6 +34,7 @@ from shardprep.dataset.schema import (
     KEYPOINTS_VISIBLE,
     MASK,
     OBJECT_MASK,
+    OBJECTS,
     POINTS,
     POINTS_VISIBLE,
     TARGET_FEATURES,
@@ -229,7 +230,7 @@ def _annotation_features(facts: AnnotationFacts) -> dict[str, tuple[str, ...]]:
     spec, features = facts.spec, dict[str, tuple[str, ...]]()
     if spec.has_objects:
         features.update({BOX: (), BOX_LABEL: facts.names})
-        features.update({CROWD: ()} if spec.crowds else {})
+        features.update(dict.fromkeys((f"{OBJECTS}/{name}" for name in spec.attributes), ()))
     if spec.masks == "instances":
         features[OBJECT_MASK] = ()
     if spec.masks == "classes":

@@ -46,7 +46,7 @@ from shardprep.catalog.tables.row_matching import (
 )
 from shardprep.catalog.tables.table import Table, table_of
 from shardprep.errors import OptionName, SourceError, shown
-from shardprep.image.annotation_types import Floats
+from shardprep.image.annotation_types import IS_CROWD, Floats
 from shardprep.recipe.object_rules import (
     BoxColumns,
     BoxForm,
@@ -181,7 +181,8 @@ def _objects(
     names = [own or cell for own, cell in zip(boxes.labels, classes, strict=False)]
     corners = box_format.corners(boxes.array(), form)
     cells = {one: table.cells(table.column(columns[one])).take(rows) for one in columns if one}
-    crowds = bytes(cell in _TRUE for cell in cells.pop("iscrowd", ()))
+    flags = cells.pop("iscrowd", None)
+    crowds = {} if flags is None else {IS_CROWD: [cell in _TRUE for cell in flags]}
     objects.extend(match.key_of[rows].tolist(), corners, objects.numbers_of(names), crowds)
     for number, points in boxes.polygons.items():
         objects.add_outline(number, outline_of(points))

@@ -37,7 +37,7 @@ from shardprep.catalog.objects.object_table import (
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.dataset.schema import MOST_POINTS
 from shardprep.errors import OptionName, SourceError, counted, shown, some_of
-from shardprep.image.annotation_types import Counts, Outline, Polygons, Segment, Skeleton
+from shardprep.image.annotation_types import IS_CROWD, Counts, Outline, Polygons, Segment, Skeleton
 from shardprep.recipe.object_rules import BoxColumns, FormatRule
 
 _NO_CLASSES = ("__ignore__", "_background_")
@@ -348,14 +348,12 @@ class _Reader:
             box = NO_BOX
         crowd = entry.get("iscrowd") if self._source.keeps_crowds else None
         keypoints = entry.get("keypoints") or ()
-        self._table.has_crowds |= crowd is not None
         self._unread.update(one for one in _WHOLE_BODY if any(_list(entry.get(one))))
         if not self._source.keypoints:
             self._unread["keypoints"] += any(_list(keypoints)[2::3])
             keypoints = ()
-        self._table.add(
-            image, box, number, is_crowd=bool(crowd), outline=outline, keypoints=keypoints
-        )
+        attributes = {} if crowd is None else {IS_CROWD: bool(crowd)}
+        self._table.add(image, box, number, attributes, outline=outline, keypoints=keypoints)
 
     def _add_class(self, id_: object, name: str, above: str) -> None:
         order = (0, id_) if isinstance(id_, int) else (1, len(self._ids))
