@@ -41,6 +41,8 @@ _OF_FORMAT = re.compile(rf"(.*/)?[^/]*{_FORMAT.pattern}[^/]*", re.IGNORECASE)
 _FOLD = re.compile(r"fold|split|v(er(sion)?)?[-_ ]?\d", re.IGNORECASE)
 _NOT_FOUND = re.compile(r"(image|img|photo|picture|file)[-_ ]?not[-_ ]?found\.\w+", re.IGNORECASE)
 _A_PAIR, _MOST_PARTS = 2, 4
+_LETTERS = re.compile(r"[^\W\d_]{2}")
+"""Letters of a name that is not just a number: classes may number their files alike."""
 _LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
 _THUMBNAIL = re.compile("[-_]?thumbnails?$", re.IGNORECASE)
 
@@ -388,5 +390,10 @@ def _are_variants(view: View, folder: _Folder, other: str) -> bool:
     if len(rows) < 2:
         return False
     some = np.unique(np.linspace(0, len(rows) - 1, _MOST_READ).astype(int))
-    pairs = zip(members.take(rows[some]), members.take(found[some]), strict=True)
-    return likeness([*pairs], view.pictures).is_same
+    pairs = [*zip(members.take(rows[some]), members.take(found[some]), strict=True)]
+    are_named = all(_LETTERS.search(stem(one.key)) for one, _ in pairs)
+    is_whole = len(rows) >= _NEARLY_ALL * min(folder.number, _MOST_NAMES)
+    are_kinds = any(is_kind(path.rpartition("/")[2]) for path in (folder.path, other))
+    if are_named and is_whole and are_kinds:
+        return True
+    return likeness(pairs, view.pictures).is_same

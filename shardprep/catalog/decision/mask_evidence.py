@@ -139,6 +139,8 @@ def mask_pictures(view: View) -> Sequence[Reading]:
         wide = re.sub(r"\d+", "*", name)
         own = MaskSet("", kind.ending, [kind]).glob if kind.ending else f"{name}/*"
         own = f"{wide}/*" if numbered[wide] > 1 and not kind.ending else own
+        if not kind.ending and any(one.folder.startswith(f"{kind.folder}/") for one in every):
+            continue  # no glob fits only the files beside folders
         kinds[own] += list(kind.rows.values())
     if not 1 < len(kinds) <= _MOST_KINDS:
         return []

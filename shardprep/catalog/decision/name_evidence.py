@@ -74,6 +74,8 @@ def labels_by_names(view: View) -> Sequence[Reading]:
         if not found and is_by_folder and (found := [*unproved(view)]):
             fields = [one for one in _of_fields(view, has_weak=True) if one != _NONE]
             found[-1:-1] = fields[: max(1, _MOST_SHOWN - len(found))]
+        if not found and view.automatic.rule == "prefix":
+            found = _of_starts(view)
         return found if len(found) < 2 or not _has_table(view) else []
     found = _of_fields(view) or [*_of_whole_names(view)]
     if found and not _is_explained(view):

@@ -25,6 +25,7 @@ from shardprep.catalog.tables.key_index import KeyIndex, origin_of
 from shardprep.catalog.tables.row_matching import is_of_splits, match_ids, stated_splits
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import SourceError, counted, printable, some_of
+from shardprep.recipe.rules import TABLE_SUFFIXES
 from shardprep.source.string_column import Coded, Texts
 
 _NEARLY_ALL = 0.9
@@ -147,9 +148,11 @@ def _class_or_split(view: View) -> Sequence[Reading]:
 
 def _lists(view: View) -> list[dict[str, str]]:
     """Return lists whose names differ only in the split: split → file, most lists first."""
+    # Tables count if the annotations are in other files: their boxes or labels are not read.
     groups: dict[tuple[str, str], dict[str, str]] = {}
     of_both: dict[tuple[str, str], str] = {}
-    for member in view.documents.members(*_LISTS):
+    has_tables = view.recipe.is_annotated and not view.recipe.rules.boxes.table.files
+    for member in view.documents.members(*_LISTS, *(TABLE_SUFFIXES if has_tables else ())):
         folder, _, name = member.key.rpartition("/")
         named, rest = words_of_split(name.rpartition(".")[0].replace("trainval", "train_val"))
         split = "".join(named)

@@ -27,6 +27,7 @@ from shardprep.source.string_column import Texts
 _OPTIONS = (
     "labels", "boxes", "masks", "points", "rows", "join", "target_image", "target", "stack",
 )  # fmt: skip
+_BESIDE_TARGETS = {*_OPTIONS} - {"labels", "target_image"}
 _ARRAYS = (".npy", ".npz", ".h5", ".pkl", ".flo", ".exr")
 _SUFFIXES = (
     ".txt", ".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".mat", ".csv", ".tsv", ".pts",
@@ -75,7 +76,8 @@ def _of_documents(view: View) -> Sequence[Reading]:
     Folders of classes are compared only with documents that say more than the folders, and with
     lists of splits; a note names any other document that is not read.
     """
-    if not view.is_open(*_OPTIONS) or view.members.are_stacks.any():
+    is_target = "target_image" in view.decided and view.is_open(*_BESIDE_TARGETS)
+    if not (is_target or view.is_open(*_OPTIONS)) or view.members.are_stacks.any():
         return []
     options = view.recipe
     used = f"{options.split} {options.exclude_list} {options.class_map} {options.group}"
@@ -84,6 +86,9 @@ def _of_documents(view: View) -> Sequence[Reading]:
         for one in view.documents.members(*_SUFFIXES)
         if not _ABOUT.search(one.key) and one.key.rpartition("/")[2] not in used
     ]
+    if is_target:
+        documents = [one for one in _of_images(view, documents) if not _are_pairs(view, one)]
+        return [Reading({}, _unread(one), is_certain=False) for one in documents[:1]]
     automatic = view.automatic
     lists = next(_of_splits(view, documents), None)
     if lists is not None and automatic.rule != "none":
@@ -94,6 +99,14 @@ def _of_documents(view: View) -> Sequence[Reading]:
         return []
     document = next(_of_images(view, documents), None)
     return _compared(view, document, automatic) if document else []
+
+
+def _are_pairs(view: View, document: Member) -> bool:
+    """Return whether most lines of a document have only names of images."""
+    names = {key.rpartition("/")[2].casefold() for key in view.candidates.keys}
+    names |= {stem(name) for name in names}
+    lines = [{*_FIELDS.split(line.strip())} for line in head_of(document).casefold().splitlines()]
+    return sum(line <= names for line in lines) > _ENOUGH * len(lines)
 
 
 def _compared(view: View, document: Member, automatic: Labelling) -> list[Reading]:
@@ -185,7 +198,7 @@ def _of_images(view: View, documents: Sequence[Member]) -> Iterator[Member]:
             groups[place, name.rpartition(".")[2].lower()].append(one)
     for group in sorted(groups.values(), key=len):
         if len(group) >= max(2, _ENOUGH * len(keys)):
-            stems = {stem(one.key) for one in group}
+            stems = {stem(one.key).casefold() for one in group}
             if _are_known(keys, stems, {_number(name) for name in stems}):
                 yield from (one for one in group[:_MOST_DOCUMENTS] if head_of(one).strip())
     measures = {one.name for one in view.documents.tables if all(map(is_about, one.header))}
@@ -194,14 +207,14 @@ def _of_images(view: View, documents: Sequence[Member]) -> Iterator[Member]:
     yield from (one for one in largest if _has_names(keys, one))
 
 
-def _are_known(keys: Texts, names: Collection[str], numbers: Collection[str]) -> bool:
+def _are_known(keys: Texts, names: set[str], numbers: Collection[str]) -> bool:
     """Return whether most images have their name or number among these."""
     if not _ENOUGH <= len(numbers) / len(keys) <= 1 / _ENOUGH:
         numbers = ()
     some = [*keys[:: len(keys) // _MOST_IMAGES + 1]]
     known = (
-        key.rpartition("/")[2] in names or stem(key) in names or _number(stem(key)) in numbers
-        for key in some
+        not names.isdisjoint((key.rpartition("/")[2], stem(key))) or _number(stem(key)) in numbers
+        for key in map(str.casefold, some)
     )
     return sum(known) >= _ENOUGH * len(some)
 
@@ -213,7 +226,7 @@ def _number(name: str) -> str:
 
 def _has_names(keys: Texts, document: Member) -> bool:
     """Return whether a document has names or numbers of most images of its folder and split."""
-    text = head_of(document)
+    text = head_of(document).casefold()
     lines = [*filter(None, map(str.strip, text.splitlines()))]
     if sum(bool(_NAME.fullmatch(line)) for line in lines) >= _MOSTLY * len(lines):
         return False  # names alone
@@ -222,7 +235,9 @@ def _has_names(keys: Texts, document: Member) -> bool:
     names = {one for one in names if len(one) > _SHORT or not one.isdigit()}
     if document.extent.num_bytes > HEAD:
         some = dict.fromkeys([*keys[:_MOST_KEYS], *keys[:: len(keys) // _MOST_KEYS + 1]])
-        known = (key for key in some if key.rpartition("/")[2] in names or stem(key) in names)
+        known = (
+            key for key in map(str.casefold, some) if {key.rpartition("/")[2], stem(key)} & names
+        )
         return len([*itertools.islice(known, _MOST_DOCUMENTS)]) == _MOST_DOCUMENTS
     near, folders = document.key, [f"{path}/" for path in keys.folders.values]
     while near and not any(path.startswith(near) for path in folders):
