@@ -1,4 +1,4 @@
-"""Options of the readers: crops, `ReadConfig`, the arguments of `load`, `batches` and the like.
+"""Options of the readers: crops, `ReadConfig`, arguments of `load`, `batches`, `loader`, `keras`.
 
 TensorFlow and NumPy are not imported here.
 """
@@ -61,7 +61,7 @@ _MAX_DRAWS = 10
 
 
 class Advice(UserWarning):
-    """Warning that a call works, but slower or worse than it could, with what to do about it."""
+    """Warning that a call works but could be faster or better, with a hint on what to change."""
 
 
 def warn(line: str, category: type[Warning] = Advice) -> None:
@@ -88,13 +88,13 @@ class BadRecord:
 
 
 class StackPart(NamedTuple):
-    """The images of a stack to read: every `every`-th, of these `max_length` in the middle."""
+    """Images of a stack to read: each `every`-th, of these the middle `max_length` (None: all)."""
 
     every: int = 1
     max_length: int | None = None
 
     def of(self, images: Sequence[Any]) -> Sequence[Any]:
-        """Return the selected images, at least one of a stack that is not empty."""
+        """Return the selected images of a stack, at least one unless the stack is empty."""
         images = images[:: self.every]
         if self.max_length is None or len(images) <= self.max_length:
             return images
@@ -218,8 +218,8 @@ class ReadConfig:
 
     Attributes:
         interleave_cycle_length: With `shuffle=True`, the number of blocks mixed at a time; large
-            splits mix twice as many or more. None: 32 MiB or 16,384 records, but at least 16
-            blocks; a smaller split is mixed as a whole.
+            splits mix twice as many or more. None: as many as have 32 MiB and at most 16,384
+            records, but at least 16; a smaller split is mixed as a whole.
         interleave_block_length: With `shuffle=True`, the number of neighbouring records of a
             block. None: 64, or fewer if 64 are more than 2 MiB, at least 8.
         num_parallel_calls_for_interleave_files: Number of concurrent calls that read records for
@@ -334,7 +334,7 @@ class Request:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The crop of each image, or None for whole images. DatasetError if both are given."""
+        """The crop of each image, or None for whole images. DatasetError if two are given."""
         return _only_crop("reader", self)
 
     @property
@@ -379,7 +379,7 @@ class EpochOptions:
 
     @cached_property
     def crop(self) -> Crop | None:
-        """The crop of each image, or None for whole images. DatasetError if both are given."""
+        """The crop of each image, or None for whole images. DatasetError if two are given."""
         return _only_crop("Dataset.batches", self)
 
     @property
@@ -421,9 +421,9 @@ class KerasOptions(EpochOptions):
 
 
 def seed_of(given: int | None, num_hosts: int) -> int:
-    """Return the seed of an order: as given, else 0 for several hosts and random for one.
+    """Return `given`, or if it is None, 0 for several hosts and a random seed for a single host.
 
-    Hosts do not talk to each other, and with different seeds records would be lost and repeated.
+    Hosts do not communicate: with different seeds, records would be read twice or not at all.
     """
     if given is not None:
         return given
@@ -432,8 +432,8 @@ def seed_of(given: int | None, num_hosts: int) -> int:
 
 def _only_crop(where: str, options: Request | EpochOptions) -> Crop | None:
     if options.random_resized_crop is not None and options.center_crop is not None:
-        what = "random_resized_crop and center_crop"
-        raise DatasetError(where, what, "give the one to train, the other to evaluate")
+        what = "random_resized_crop and center_crop are both given"
+        raise DatasetError(where, what, "give the first to train, the second to evaluate")
     crop: Crop | None = options.center_crop or options.random_resized_crop
     return crop
 
@@ -441,12 +441,12 @@ def _only_crop(where: str, options: Request | EpochOptions) -> Crop | None:
 def check_weights(where: str, options: Request | EpochOptions) -> None:
     """Raise DatasetError if weights are given with `shuffle=False`."""
     if options.weights is not None and options.shuffle is False:
-        what = "shuffle=False is an order, but weights draw records at random"
+        what = "shuffle=False keeps the stored order, but weights draw records at random"
         raise DatasetError(where, what, "leave out shuffle or weights")
 
 
 def check_mix(where: str, path: object, options: Mapping[str, object]) -> None:
-    """Raise DatasetError if `path` is a mix and one of these options is not None or False."""
+    """Raise DatasetError if `path` is a mix and one of `options` is not None or False."""
     given = [name for name, value in options.items() if value is not None and value is not False]
     if isinstance(path, Mix) and given:
         hint = "leave it out, or merge the datasets with `shardprep repack`"

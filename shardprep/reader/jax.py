@@ -1,8 +1,8 @@
 """`Dataset.batches(…, sharding=)`: batches as global JAX arrays.
 
 A process decodes only the rows of its own devices. JAX is called only by the thread that takes the
-batches, and no call waits for another process: processes may be at different batches, and a
-transfer never comes between the collectives of training steps.
+batches. No call waits for another process, so processes may be at different batches, and a transfer
+never comes between the collectives of training steps.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from shardprep.reader.order.order import Order
 from shardprep.reader.validators import short_repr
 
 _WHERE = "Dataset.batches"
+_ROWS_ONLY = "use NamedSharding(mesh, PartitionSpec('data'))"
 
 
 def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
-    """Return options with `num_shards`, `shard_index` and the seed for processes of the sharding.
+    """Return options with the `num_shards`, `shard_index` and seed that the sharding decides.
 
-    Processes that hold the same rows have the same index.
+    Processes with the same rows share an index. DatasetError if rows or options do not fit.
     """
     processes = _parts_of_processes(options.sharding)
     own = processes.get(jax.process_index(), ())
@@ -41,7 +42,7 @@ def with_shard(options: BatchOptions, schema: Schema) -> BatchOptions:
         what = "the rows of the processes overlap or differ in number"
         hint = "use a mesh with equally many devices of each process"
     elif options.batch_size % len(own):
-        what = f"sharding divides batch_size={options.batch_size} into {len(own)} parts"
+        what = f"sharding cannot divide batch_size={options.batch_size} into {len(own)} parts"
         hint = f"use a multiple of {len(own)}"
     elif len(shards) > 1 and BOX in schema.features and options.max_boxes is None:
         what, hint = "the processes would have different numbers of boxes", "give max_boxes"
@@ -61,17 +62,17 @@ def check_last_batches(order: Order, options: BatchOptions) -> None:
         return
     num_parts = len({*chain(*_parts_of_processes(options.sharding).values())})
     if (left := order.batches.num_left) % num_parts:
-        what = f"sharding divides a last batch of {left} into {num_parts} parts"
+        what = f"sharding cannot divide the last batch of {left} into {num_parts} parts"
         raise DatasetError(_WHERE, what, "give drop_remainder=True")
 
 
 def _parts_of_processes(sharding: Any) -> dict[int, tuple[int, ...]]:
-    """Return the numbers of the parts of rows that the devices of each process hold, sorted."""
+    """Return process → sorted numbers of the parts of a batch that its devices hold."""
     try:
         slices = sharding.devices_indices_map((sharding.num_devices,))
     except (IndexError, ValueError) as error:
-        hint = "give one that divides only rows: NamedSharding(mesh, PartitionSpec('data'))"
-        raise DatasetError(_WHERE, f"sharding={short_repr(sharding)}", hint) from error
+        what = f"sharding={short_repr(sharding)} does not divide only rows"
+        raise DatasetError(_WHERE, what, _ROWS_ONLY) from error
     parts: dict[int, set[int]] = {}
     for device, (rows,) in slices.items():
         parts.setdefault(device.process_index, set()).add(rows.start or 0)

@@ -20,19 +20,19 @@ try:
     import keras
 except ModuleNotFoundError as error:
     what = f"needs {error.name}, which is not installed"
-    hint = "install keras, and a backend with its name in the variable KERAS_BACKEND"
+    hint = "install keras and a backend, and set the variable KERAS_BACKEND to its name"
     raise DatasetError("Dataset.keras", what, hint) from error
 
 
 class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carries no types
-    """The result of `Dataset.keras`, which describes its batches.
+    """A Keras `PyDataset` of batches, as described in `Dataset.keras`.
 
-    Item i is batch i after the state that was loaded last, or after the last finished epoch. It
-    does not depend on the order of access, and several threads may read items.
+    Item i is the i-th batch after the last loaded state or the last finished epoch. Items do not
+    depend on the order of access, and several threads may read them.
     """
 
     def __init__(self, batches: ArrayBatches, options: KerasOptions) -> None:
-        """Take batches with `epochs=None`, and begin at epoch 0."""
+        """Let item 0 be the first batch of epoch 0. `batches` must have `epochs=None`."""
         super().__init__()
         self._batches = batches
         self._sample_weight = options.sample_weight
@@ -40,10 +40,10 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
         self._first = 0
         """Number of batches of this process before item 0, counted from epoch 0."""
         self.is_begun = False
-        """Whether an item was drawn since the last state was loaded, if any."""
+        """Whether an item was drawn since the start, or since the last loaded state."""
         self._is_in_epoch = False
         self._has_drawn_last = False
-        """Whether the last item was drawn since the last call of `on_epoch_end`."""
+        """Whether the item of the last batch was drawn since `on_epoch_end` was called."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -62,9 +62,9 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
         return len(self)
 
     def __getitem__(self, index: int) -> Any:
-        """Return batch `index` as (images, targets), with weights (images, targets, weights)."""
+        """Return item `index` as a tuple of images, targets and weights, if any, or as a dict."""
         if not 0 <= index < len(self):
-            raise IndexError(f"item {index} of {len(self):,}")
+            raise IndexError(f"item {index} is out of range: there are {len(self):,} items")
         with self._lock:
             self._batches.start_epoch(*divmod(self._first + index, len(self)))
             element = next(self._batches)
@@ -91,7 +91,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
         return {**self._batches.state_dict(), "epoch": epoch, "batch": batch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let item 0 be the batch after a state; arguments and errors as for `batches`."""
+        """Let item 0 be the batch after a state. Errors as in `ArrayBatches.load_state_dict`."""
         with self._lock:
             self._batches.load_state_dict(state)
             place = self._batches.state_dict()
@@ -99,7 +99,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras carrie
             self.is_begun = self._has_drawn_last = False
 
     def close(self) -> None:
-        """Stop the threads and drop batches decoded ahead."""
+        """Stop threads and worker processes, and drop batches decoded ahead."""
         self._batches.close()
 
     def _as_keras_takes(self, element: Any) -> Any:

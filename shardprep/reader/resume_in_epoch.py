@@ -37,7 +37,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _END_OF_EPOCH = object()
 """Value of `Model.stop_training` that ends only the epoch."""
 _CAN_SKIP_STEPS = keras.backend.backend() == "tensorflow"
-"""Whether `fit` accepts an epoch without a step. On other backends an error is raised."""
+"""Whether `fit` accepts an epoch without a step. With other backends, Keras raises an error."""
 _START_AGAIN = "remove the file to start again"
 _HEAD = "head"
 """Name of the array in the file that contains all other values as JSON."""
@@ -118,7 +118,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._saved_at = time.monotonic()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Set the batches to the start of the epoch, or to the saved step in its middle."""
+        """Set the batches to the start of the epoch, or to the saved step if it is in the epoch."""
         del logs
         self.model._initial_epoch = None  # noqa: SLF001 - for this fit only
         self._metrics = None
@@ -148,7 +148,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         """Count the step, and save when it is time."""
         del logs
         if not self._batches.is_begun:
-            raise self._refused("fit has other data", "give fit the batches of this callback")
+            raise self._refused("fit has other batches", "give fit the batches of this callback")
         epoch, before = self._place
         done = min(self._began + batch + 1, len(self._batches))
         self._place = (epoch, done)
@@ -243,7 +243,7 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
             model.compute_metrics(x, y, result, weights)
         if type(optimizer).__name__ != saved.optimizer:
             what = f"the state is from {saved.optimizer}, the model has {type(optimizer).__name__}"
-            raise self._refused(what, f"compile it with that, or {_START_AGAIN}")
+            raise self._refused(what, f"compile with {saved.optimizer}, or {_START_AGAIN}")
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
 
@@ -339,7 +339,7 @@ class Checkpoint(NamedTuple):
             pairs = enumerate(itertools.zip_longest(kinds, own, fillvalue="none"))
             number, (before, now) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
             what = f"the state is from another {name}: variable {number} was {before} and is {now}"
-            raise DatasetError(str(path), what, f"make the same, or {_START_AGAIN}")
+            raise DatasetError(str(path), what, f"create the same {name}, or {_START_AGAIN}")
         for variable, value in zip(variables, self.arrays[name], strict=True):
             # Files of NumPy store small float types, such as bfloat16, as raw bytes.
             variable.assign(value.view(keras.backend.standardize_dtype(variable.dtype)))

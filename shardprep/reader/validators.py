@@ -50,7 +50,7 @@ _MAX_SHOWN = 60
 AUGMENT_OPTIONS = ("labels", "seed", "training")
 """Optional parameters of an `augment` function."""
 _AUTOTUNE = -1
-"""`tf.data.AUTOTUNE`, known without TensorFlow."""
+"""Value of `tf.data.AUTOTUNE`, repeated here so that TensorFlow is not imported."""
 _MODULE_NAMES = {"tensorflow": "TensorFlow", "keras": "Keras"}
 
 
@@ -58,7 +58,7 @@ class Kind(NamedTuple):
     """The values that an argument may have, for `Annotated[type, Kind(…)]`."""
 
     take: Callable[[Any], Any]
-    """Returns the converted value. Raises TypeError or ValueError if it is not allowed."""
+    """Returns the converted value; raises TypeError or ValueError if the value is not allowed."""
     expected: tuple[str, ...]
     """Descriptions of the allowed values, for errors."""
 
@@ -128,7 +128,7 @@ def number(low: float, high: float = math.inf) -> Kind:
 
 
 def pair(kind: Kind, words: str, *, rising: bool = False) -> Kind:
-    """Return the kind of pairs of values of `kind`; with `rising`, the first is never larger."""
+    """Return the kind of pairs of `kind`; with `rising`, the first is at most the second."""
 
     def take(value: Any) -> tuple[Any, ...]:
         values = tuple(map(kind.take, itertools.islice(value, 3)))
@@ -146,7 +146,7 @@ def _flag(value: Any) -> bool:
 
 
 def text(value: Any) -> str:
-    """Return a text unless it is empty or has a null character. TypeError for anything else."""
+    """Return a text unchanged; TypeError for other types, "" and texts with a null character."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise TypeError
     return str(value)
@@ -225,16 +225,16 @@ def _size(value: Any) -> Any:
 
 Size = Annotated[tuple[int, int], Kind(_size, (*_SIDES.expected, "N for a square"))]
 Location = Annotated[str | Path, Kind(_path, ("the path of a folder or an address",))]
-Folder = Annotated[str | Path, Kind(_folder, ("a folder ('./auto' where it has such a name)",))]
+Folder = Annotated[str | Path, Kind(_folder, ("a folder ('./auto' for one named auto)",))]
 File = Annotated[str | Path, Kind(_file, ("the path of a file on this machine",))]
 Function = Callable[..., Any]
 Augmentation = Annotated[
     Callable[..., Any],
-    Kind(_augmentation, ("a function of images, and of labels, seed or training if so named",)),
+    Kind(_augmentation, ("a function of images with optional parameters labels, seed, training",)),
 ]
 AnyWeights = Annotated[
     Any,
-    Kind(_weights, ("'balanced'", "an array of a weight for each record", "reader.Weights(…)")),
+    Kind(_weights, ("'balanced'", "an array with a weight for each record", "reader.Weights(…)")),
 ]
 
 _PLAIN = {
@@ -268,8 +268,8 @@ class Arguments:
     ) -> None:
         """Read the annotations of functions or dataclasses; `where` is shown in errors.
 
-        `elsewhere` maps hints to dataclasses of options that the call does not take. The hint is
-        shown if such an option is given, with its name for {}.
+        `elsewhere` maps hints to dataclasses, whose fields are options of other calls. If such an
+        option is given, the error shows the hint, with the name of the option instead of {}.
         """
         self._where = where
         self._elsewhere = elsewhere or {}
@@ -287,7 +287,7 @@ class Arguments:
         }
 
     def bind(self, signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
-        """Return the converted arguments of a call. DatasetError if it does not allow them."""
+        """Return the converted arguments of a call. DatasetError for a wrong name or value."""
         for name in kwargs:
             if name not in signature.parameters:
                 what = f"got an unexpected keyword argument {short_repr(name)}"
@@ -416,7 +416,8 @@ def check_position(where: str, **given: int) -> None:
     """Raise DatasetError unless 0 ≤ index < number, given as two keywords in this order."""
     (name, index), (of, number) = given.items()
     if not 0 <= index < number:
-        raise DatasetError(where, f"{name}={index} of {of}={number}", f"use 0 to {of} - 1")
+        what = f"{name}={index} is out of range for {of}={number}"
+        raise DatasetError(where, what, f"use 0 to {number - 1}")
 
 
 def _hints(call: Callable[..., Any], *, include_extras: bool = False) -> dict[str, Any]:

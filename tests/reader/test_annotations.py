@@ -120,7 +120,7 @@ def test_a_transform_of_the_image_alone_is_an_error_with_annotations(sets: Sets,
     dataset = functools.partial(reader.Dataset, sets[kind])
     for one in (lambda image: image, np.flipud):
         said = refused(functools.partial(dataset, transform=one))
-        assert "is called with image and target, not <function" in said
+        assert "must take image and target, which <function" in said
     both = functools.partial(dataset, transform=lambda *pair: pair, as_supervised=False)
     assert "as_supervised=False has no target" in refused(both)
 

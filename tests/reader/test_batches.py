@@ -319,5 +319,5 @@ def test_missing_shards_and_no_good_record_are_errors_when_skipping(copied: Path
 def test_images_of_different_sizes_and_a_transform_are_not_batched(sets: Set) -> None:
     with pytest.raises(DatasetError, match=r"differ in size.*; build with --size"):
         reader.Dataset(sets["own sizes"]).batches(5)
-    with pytest.raises(DatasetError, match="transform is for single items"):
+    with pytest.raises(DatasetError, match="the transform is for single items"):
         reader.Dataset(sets["raw"], transform=np.flipud).batches(5)

@@ -172,7 +172,7 @@ def test_a_cache_that_does_not_fit_is_refused_before_it_is_written(
             reader.load(whole, batch_size=8, cache=place)
         said = f"{place}: the decoded images do not fit: "
         assert str(caught.value).startswith(said)
-        assert str(caught.value).endswith(" left; free some, or give cache another folder")
+        assert str(caught.value).endswith(" left; free some space, or use another folder")
         assert not list(tmp_path.iterdir())
     usage = usage._replace(free=(1 << 20) + needed * 110 // 100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
@@ -225,7 +225,7 @@ def test_a_cache_that_is_being_filled_is_not_cleared(place: Path) -> None:
         with pytest.raises(BusyError, match="another process fills this cache; try again"):
             reader.clear_cache(place)
     assert sorted(place.rglob("*")) == before
-    with pytest.raises(DatasetError, match="no such folder; give the folder that was given as "):
+    with pytest.raises(DatasetError, match="no such folder; give the folder that load got as "):
         reader.clear_cache(place / "nothing")
 
 
@@ -481,7 +481,7 @@ def test_missing_labels_are_advised_against(tmp_path: Path) -> None:
     ) as warned:
         reader.load(folder, "train+test", batch_size=2)
     assert [one.filename for one in warned] == [__file__]
-    assert "model.predict ignores them" in str(warned[0].message)
+    assert "use model.predict" in str(warned[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error", reader.Advice)
         reader.load(folder, "train", batch_size=2)

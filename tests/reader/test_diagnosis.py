@@ -334,7 +334,7 @@ def test_unsuitable_datasets_and_models_are_refused(folder: Path) -> None:
         (padded, print, "pad_batches is for evaluation"),
         (reader.load(folder, batch_size=64, drop_remainder=True), print, "has no batch"),
         (train, keras.Sequential([keras.layers.Flatten()]), "not compiled"),
-        (reader.load(folder, batch_size=4, as_supervised=False), small_model(), "pass a step"),
+        (reader.load(folder, batch_size=4, as_supervised=False), small_model(), "pass a function"),
     ]
     for dataset, step, said in wrong:
         with pytest.raises(DatasetError, match=said):

@@ -274,12 +274,12 @@ def test_padded_boxes_of_processes_are_sharded(two: list[Any]) -> None:
 def test_what_cannot_be_divided_is_one_line(one: Any) -> None:
     where = "Dataset.batches: "
     last, size, given, spec, ragged, large = one["refused"]
-    assert last.startswith(f"{where}sharding divides a last batch of ")
+    assert last.startswith(f"{where}sharding cannot divide the last batch of ")
     assert last.endswith(" into 8 parts; give drop_remainder=True")
-    assert size == f"{where}sharding divides batch_size=60 into 8 parts; use a multiple of 8"
+    assert size == f"{where}sharding cannot divide batch_size=60 into 8 parts; use a multiple of 8"
     assert given == f"{where}sharding already decides num_shards and shard_index; leave them out"
-    assert spec.endswith("one that divides only rows: NamedSharding(mesh, PartitionSpec('data'))")
-    assert ragged.endswith("ragged=True or decode=False makes lists; give one of them")
+    assert spec.endswith("divide only rows; use NamedSharding(mesh, PartitionSpec('data'))")
+    assert ragged.endswith("ragged=True or decode=False makes lists; leave out these or sharding")
     assert "JAX cannot store as int32; call jax.config.update('jax_enable_x64', True)" in large
 
 

@@ -242,7 +242,7 @@ def test_defaults_mean_the_same(sets: dict[str, Path]) -> None:
 
 
 def test_more_readers_than_records_are_an_error_of_both(sets: dict[str, Path]) -> None:
-    said = "3 records cannot be shared by 4 readers; use fewer"
+    said = "3 records cannot be shared by 4 readers; use at most 3 readers"
     for read in (by_load, by_dataset):
         with pytest.raises(DatasetError, match=said):
             read(sets["raw"], "train[:3]", (1, 4), batch_size=2)

@@ -211,7 +211,7 @@ def test_options_that_stacks_do_not_allow_are_errors(
         (lambda: reader.load(plain, every=2), "every=2, but the dataset has no stacks"),
         (lambda: reader.Dataset(plain).batches(2, max_length=2), "max_length=2, but the"),
         (lambda: reader.mean_std(deep_stacks), "images of 8 bits"),
-        (lambda: data.keras(2), "Keras takes arrays of one shape; give max_length"),
+        (lambda: data.keras(2), "Keras needs stacks of a fixed length; give max_length"),
     ):
         with pytest.raises(DatasetError, match=what):
             call()

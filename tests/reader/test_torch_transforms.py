@@ -108,9 +108,9 @@ def test_wrong_transforms_are_one_line(sets: dict[str, Path]) -> None:
     dataset = reader.Dataset(sets["all"])
     for wrong in ({"box_format": "xyxy"}, {"as_supervised": False}):
         said = refused(functools.partial(dataset.loader, 2, transform=max, **wrong))
-        assert said.startswith("Dataset.loader: transform with as_supervised=False, decode=False")
+        assert said.startswith("Dataset.loader: transform cannot be used with as_supervised=False")
     said = refused(lambda: dataset.loader(2, transform=np.flipud))
-    assert "transform is called with image and target, not <function flipud" in said
+    assert "transform must take image and target, which <function flipud" in said
 
 
 # Worker processes
@@ -247,7 +247,7 @@ def test_a_transform_that_hangs_is_an_error_that_names_the_records(
     loader = reader.Dataset(sets["labels"]).loader(4, num_workers=1, transform=endless)
     said = refused(lambda: next(iter(loader)))
     assert "and 3 others of its batch: worker processes ended twice with this batch" in said
-    assert "gave no sign for 8 s" in said
+    assert "sent no message for 8 s" in said
     loader.close()
 
 
@@ -280,7 +280,7 @@ def test_a_transform_that_only_this_process_can_import_runs_here(
     dataset = reader.Dataset(sets["labels"])
     loader = dataset.loader(4, seed=1, transform=module.same, num_workers=1)
     said = refused(lambda: next(iter(loader)))
-    assert "a worker cannot begin (ModuleNotFoundError: No module named 'only_here')" in said
+    assert "a worker cannot start (ModuleNotFoundError: No module named 'only_here')" in said
     monkeypatch.setattr(team, "usable_cores", lambda: 2)
     loader = dataset.loader(4, seed=1, transform=module.same)
     with pytest.warns(Advice, match="threads fill the batches"):

@@ -163,6 +163,6 @@ def test_wrong_weights_are_errors(folder: Path) -> None:
     too_many = reader.Weights("balanced", replacement=False, num_samples=41)
     assert "num_samples=41, but 40 records" in line(too_many)
     assert "num_samples=0" in refused(lambda: reader.Weights("balanced", num_samples=0))
-    assert "shuffle=False is an order" in line("balanced", shuffle=False)
+    assert "shuffle=False keeps the stored order" in line("balanced", shuffle=False)
     padded = reader.ReadConfig(pad_batches=True)
     assert "pad_batches for evaluation" in line("balanced", read_config=padded)

@@ -1,4 +1,4 @@
-"""Make the values of a batch from its name: the same in this process and in a worker process."""
+"""Fill batches with threads; the main process and worker processes run the same code."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _VARYING = 16
 _CHANGED = 4
 """Usual growth of a batch by a transform, from uint8 to float32."""
 _GROUP = 8
-"""Rows that a thread takes together, and parses before it decodes their images. Decoding evicts the
-interpreter's code and data from the cache of the core, so it then runs at a third of its speed."""
+"""Number of rows that a thread parses before it decodes their images. Decoding evicts the code and
+data of the interpreter from the core's cache, so that Python then runs at a third of its speed."""
 IMAGES_A_TURN = 8
 """Number of images of a batch that justify waking another thread."""
 
@@ -47,7 +47,7 @@ _FORMATS = ((BOX, boxes_as), (KEYPOINTS, points_as), (POINTS, points_as))
 
 @dataclass(frozen=True, slots=True)
 class BatchSource:
-    """All values that decide the batches of a host. It can be pickled."""
+    """Everything that decides the content of the batches of a host. Can be pickled."""
 
     records: Records
     """The rows of the host (see `Order`)."""
@@ -93,7 +93,7 @@ class BatchSource:
         return growth * size * self.num_rows + ALIGNMENT * len(decoder.names)
 
     def for_workers(self, num_threads: int, on_error: Literal["raise", "skip"]) -> BatchSource:
-        """Return the source without options that only the making of the order needs."""
+        """Return the source to send to workers, which need neither sharding nor weights."""
         options = replace(
             self.options,
             sharding=None,
@@ -113,7 +113,7 @@ class Filling:
     """For each row, the key that decides its crop."""
     columns: Columns
     groups: Iterator[range]
-    """Rows that a thread takes together."""
+    """Groups of rows; a thread takes a whole group."""
     futures: list[Future[None]] = field(default_factory=list)
     errors: dict[int, RecordError] = field(default_factory=dict)
     """Row of the batch → its error; complete when all futures are done."""
@@ -157,7 +157,7 @@ class BatchMaker:
         memory: HostMemory | None = None,
         examples: ExampleReader | DecodedExamples | None = None,
     ) -> None:
-        """Keep the memory of `num_kept` batches; `note` gets each bad record that is replaced.
+        """Keep the memory of `num_kept` batches; `note` is called for each bad record.
 
         With 0 threads, the thread that finishes a batch fills it. `examples` are the examples of
         the source, with another decoder or decoded already.
@@ -177,9 +177,9 @@ class BatchMaker:
         self._free = FreePieces[memoryview](self._memory, num_kept)
 
     def begin(self, name: BatchName, new_images: NewArray | None = None) -> Filling:
-        """Start to fill a batch. It must not be empty.
+        """Start to fill a batch of at least one row.
 
-        `new_images` returns the memory of images of one size, uninitialized.
+        `new_images` allocates the array for images of one size.
         """
         order = self._source.order
         tags = self._source.tags(name)
@@ -207,7 +207,7 @@ class BatchMaker:
         return filling
 
     def finish(self, filling: Filling) -> dict[str, Any]:
-        """Wait until a batch is filled; return its values by feature, padded and in their format.
+        """Wait until a batch is filled; return its values by feature, padded, in the box format.
 
         Bad records are replaced if the options say so. Otherwise the first error is raised.
         """

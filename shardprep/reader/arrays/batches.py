@@ -25,7 +25,7 @@ _STATE = "Dataset.batches.load_state_dict"
 
 
 class _Skipped:
-    """The bad records that were replaced. It does not refer to the iterator, which can be freed."""
+    """The bad records that were replaced. It holds no reference that keeps the iterator alive."""
 
     def __init__(self) -> None:
         self.errors: dict[int, RecordError] = {}
@@ -37,7 +37,7 @@ class _Skipped:
 
 
 class ArrayBatches:
-    """The iterator that `Dataset.batches` returns; its batches are described there."""
+    """The iterator over batches that `Dataset.batches` returns and describes."""
 
     def __init__(self, source: BatchSource, digest: str, memory: HostMemory | None = None) -> None:
         """Begin at the first batch of epoch 0. `digest` is the hash of the records of all hosts."""
@@ -185,11 +185,11 @@ class ArrayBatches:
 class AheadBatches(ArrayBatches):
     """Batches whose elements move to a device one batch ahead of use, if they are filled by then.
 
-    Subclasses have the method `_moved`, which begins to move an element and returns the new one.
+    Subclasses define `_moved`, which begins to copy an element to the device and returns the copy.
     """
 
     _ahead: tuple[Any, Any] | None = None
-    """Values of the next batch, and the element on the device that they became."""
+    """Values of the next batch, and its element on the device; None if it was not moved yet."""
 
     def __next__(self) -> Any:
         element = super().__next__()

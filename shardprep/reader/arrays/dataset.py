@@ -124,7 +124,7 @@ class Dataset:
         if self._transforms_both:
             if not as_supervised:
                 what = f"{_TRANSFORM} gets the target, but as_supervised=False has no target"
-                raise DatasetError("reader.Dataset", what, "leave it out")
+                raise DatasetError("reader.Dataset", what, "leave out as_supervised")
             _check_transform("reader.Dataset", _TRANSFORM, transform)
         names = element_names(self.schema, as_supervised=as_supervised)
         decoder = FeatureDecoder(self.schema, names, decode=decode)
@@ -196,7 +196,7 @@ class Dataset:
     def _item(self, wanted: int, out: Pixels | None = None) -> Any:
         number = operator.index(wanted)
         if not -len(self) <= number < len(self):
-            raise IndexError(f"item {number} of {len(self):,}")
+            raise IndexError(f"item {number} is out of range: there are {len(self):,} items")
         item = self._examples.item(number % len(self), out)
         transform, name = self._transform, self.schema.image_name
         if transform is not None and not self._transforms_both:
@@ -332,10 +332,10 @@ class Dataset:
         given = {one.name: getattr(options, one.name) for one in fields(EpochOptions)}
         if options.transform is not None:
             if not (options.as_supervised and self._decode and options.box_format == "rel_yxyx"):
-                what = "transform with as_supervised=False, decode=False or box_format"
-                raise DatasetError(_LOADER, what, "give one of them")
+                what = "transform cannot be used with as_supervised=False, decode=False, box_format"
+                raise DatasetError(_LOADER, what, "leave out these options or transform")
             if self.schema.is_stack and options.max_length is None:
-                what = "transform of stacks, whose lengths differ"
+                what = "transform cannot be used with stacks that differ in length"
                 raise DatasetError(_LOADER, what, "give max_length")
             if self._target.names:
                 _check_transform(_LOADER, "transform", options.transform)
@@ -410,13 +410,13 @@ class Dataset:
         check_weights(_BATCHES, options)
         if options.sharding is not None and (options.ragged or not self._decode):
             what = "sharding divides arrays, but ragged=True or decode=False makes lists"
-            raise DatasetError(_BATCHES, what, "give one of them")
+            raise DatasetError(_BATCHES, what, "leave out these or sharding")
         if self._transform is not None:
             hint = "apply it to the yielded batches, or give it to Dataset.loader"
-            raise DatasetError(_BATCHES, "transform is for single items", hint)
+            raise DatasetError(_BATCHES, "the transform is for single items", hint)
         if options.crop is not None and not self._decode:
             what = "a crop decodes images, but decode=False does not"
-            raise DatasetError(_BATCHES, what, "give one of them")
+            raise DatasetError(_BATCHES, what, "leave out the crop or decode=False")
         if self.schema.image_size is not None or options.crop is not None:
             return
         if self._decode and not options.ragged:
@@ -427,18 +427,18 @@ class Dataset:
                 "lists, or decode=False for bytes; or take single items",
             )
         if not self._decode and not options.box_format.startswith("rel_"):
-            what = f"box_format={options.box_format!r} is in pixels, but decode=False reads none"
+            what = f"box_format={options.box_format!r} needs image sizes, unknown with decode=False"
             raise DatasetError(_BATCHES, what, "use a format that begins with rel_")
 
     def _check_keras(self, options: KerasOptions) -> None:
         if options.ragged or not self._decode:
             what, hint = "Keras takes no lists or bytes", "leave out ragged=True and decode=False"
         elif BOX in self.schema.features and options.max_boxes is None:
-            what, hint = "Keras takes arrays of one shape", "give max_boxes"
+            what, hint = "Keras needs a fixed number of boxes", "give max_boxes"
         elif self.schema.is_stack and options.max_length is None:
-            what, hint = "Keras takes arrays of one shape", "give max_length"
+            what, hint = "Keras needs stacks of a fixed length", "give max_length"
         elif options.sample_weight and not (options.as_supervised and self._target.names):
-            what, hint = "sample_weight without targets", "leave it out"
+            what, hint = "sample_weight is given, but there are no targets", "leave it out"
         else:
             return
         raise DatasetError(_KERAS, what, hint)
@@ -452,5 +452,5 @@ def _check_transform(where: str, subject: str, transform: Any) -> None:
     try:
         inspect.Signature(list(named.values())).bind("image", "target")
     except TypeError:
-        what = f"{subject} is called with image and target, not {short_repr(transform)}"
+        what = f"{subject} must take image and target, which {short_repr(transform)} does not"
         raise DatasetError(where, what, "give a function that takes and returns both") from None

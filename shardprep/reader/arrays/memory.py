@@ -36,7 +36,7 @@ def _has_ended() -> bool:
 
 
 class HostMemory:
-    """Ordinary memory. Subclasses have memory that a device reads by itself."""
+    """Allocates ordinary memory. Subclasses allocate memory that a device reads by itself."""
 
     def allocate(self, num_bytes: int) -> Bytes:
         """Return uninitialized, aligned memory."""
@@ -45,21 +45,21 @@ class HostMemory:
         return memory[begin : begin + num_bytes]
 
     def pin(self, memory: memoryview, num_bytes: int) -> None:
-        """Let the device read the first bytes of shared memory by itself."""
+        """Let the device read the first `num_bytes` of shared memory; by default, do nothing."""
 
     def fence(self) -> Callable[[], bool]:
-        """Return a function: whether all copies to the device that have begun have ended."""
+        """Return a function that returns whether all copies to the device begun so far ended."""
         return _has_ended
 
     def release(self) -> None:
-        """Let the device read this memory no longer; wait for its copies."""
+        """Wait for copies to the device, then end the access of the device to this memory."""
 
 
 class FreePieces(Generic[_Piece]):
-    """Pieces of memory without arrays; some may still be read by copies."""
+    """Pieces of memory that no array uses; copies to a device may still read some of them."""
 
     def __init__(self, memory: HostMemory, most: int | None = None) -> None:
-        """Keep `most` pieces, and drop others."""
+        """Keep at most `most` pieces, the latest (None: no limit)."""
         self._memory = memory
         self._pieces = deque[tuple[_Piece, Callable[[], bool]]](maxlen=most)
 
@@ -75,7 +75,7 @@ class FreePieces(Generic[_Piece]):
         self._pieces.append((piece, _has_ended))
 
     def take(self) -> _Piece | None:
-        """Return the last free piece that no copy reads; None if every piece is used or read."""
+        """Remove and return the latest piece that no copy reads, or None if there is none."""
         read, found = [], None
         while self._pieces and found is None:
             piece, has_ended = self._pieces.pop()
@@ -112,7 +112,7 @@ def _received(passed: Any) -> SharedFile:
 
 
 class Slots:
-    """The slots of this process, which gives them to workers and takes arrays out of them."""
+    """The slots of the process that assigns them to workers and reads the arrays in them."""
 
     def __init__(self, slot_bytes: int, number: int, memory: HostMemory) -> None:
         """Create `number` slots of at least `slot_bytes`; `memory` pins them when they are used."""
@@ -126,7 +126,7 @@ class Slots:
         self._map(0, number)
 
     def take(self) -> int:
-        """Return the number of a slot that nobody uses."""
+        """Return the number of a free slot. If none is free, double the number of slots first."""
         while (slot := self._free.take()) is None:
             self._map(len(self._slots), 2 * len(self._slots))
         return slot
@@ -136,7 +136,7 @@ class Slots:
         self._free.add_unread(slot)
 
     def array(self, slot: int, num_bytes: int) -> Bytes:
-        """Return the first bytes of a slot, which is free when all views of this array are gone."""
+        """Return the first bytes of a slot; the slot is freed when the array has no more views."""
         self._memory.pin(self._slots[slot], num_bytes)
         array = np.asarray(self._slots[slot][:num_bytes])
         weakref.finalize(array, self._free.add, slot).atexit = False
@@ -154,7 +154,7 @@ class Slots:
 
 
 class WorkerSlots:
-    """The same slots in a worker."""
+    """The slots of a shared file, as a worker process uses them."""
 
     def __init__(self, file: SharedFile, slot_bytes: int) -> None:
         self._file, self._slot_bytes = file, slot_bytes

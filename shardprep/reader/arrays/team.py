@@ -1,4 +1,4 @@
-"""Choose who fills batches: threads of this process, or worker processes once these are up.
+"""Choose who fills batches: threads of this process, or worker processes once they are ready.
 
 Workers need a while to start, and until then threads fill batches. The first batch is as early as
 without workers, because they start after it. With more cores, threads of one process only wait for
@@ -55,7 +55,7 @@ class Begun(Protocol):
 
 
 class _Filled:
-    """A batch that threads of this process fill; `at_end` is called when they have."""
+    """A batch that threads of this process fill; `at_end` is called when it is filled."""
 
     def __init__(self, maker: BatchMaker, filling: Filling, at_end: Callable[[], None]) -> None:
         self._maker, self._filling, self._at_end = maker, filling, at_end
@@ -88,10 +88,10 @@ class Team:
         memory: HostMemory | None = None,
         examples: ExampleReader | DecodedExamples | None = None,
     ) -> None:
-        """Get ready; `note` gets each bad record that is replaced.
+        """Start no thread or process yet. Bad records that are replaced are passed to `note`.
 
-        Threads read `examples`, if given, instead of the examples that the source opens. As their
-        decoder may decode more, workers then raise errors of records, and threads replace them.
+        Threads decode `examples`, if given, instead of the examples of the source. As only threads
+        then know all image formats, workers raise record errors instead of replacing records.
         """
         options, records = source.options, source.records
         self._source, self._note, self._memory = source, note, memory or HostMemory()
@@ -119,7 +119,7 @@ class Team:
         self._lock = threading.Lock()
 
     def begin(self, name: BatchName) -> Begun:
-        """Start to fill a batch. It must not be empty. Thread-safe."""
+        """Start to fill a batch of at least one row. Thread-safe."""
         with self._lock:
             pool = self._workers()
         return self.begin_in_threads(name) if pool is None else pool.begin(name)
@@ -153,7 +153,7 @@ class Team:
             return None
 
     def _let_workers_start(self) -> None:
-        """Let the next `begin` start them: at the end of a batch, that would delay the batch."""
+        """Let the next `begin` start the workers; starting them now would delay this batch."""
         self._may_start = True
 
     def _start(self, pool: Future[WorkerPool]) -> None:
@@ -180,7 +180,7 @@ def _own_cores() -> int:
 
 def _num_workers(given: int | None, *, is_remote: bool, has_transform: bool = False) -> int:
     """Return the number of worker processes, as given or decided; 0 for threads."""
-    cannot = "Windows has no memory file for them" if os.name != "posix" else ""
+    cannot = "Windows has no memory files for workers" if os.name != "posix" else ""
     if multiprocessing.current_process().daemon:
         cannot = "this process is a worker of another library, which may not start processes"
     if given is None:

@@ -1,8 +1,8 @@
 """A worker process of a reader: it fills batches in slots of shared memory.
 
-The worker gets the `BatchSource` when it starts, and sends b"" when it is up, or in words why it
-cannot begin: the user's transform may need what only the parent has. Then each message is a `Task`,
-and the answers come in the same order. A batch is sent as a pickle whose large arrays are left out:
+The worker gets the `BatchSource` when it starts. It sends b"" when it is ready, or the text of an
+error: a user's transform may need objects of the parent. Then each message is a `Task`, and the
+answers come in the same order. A batch is sent as a pickle whose large arrays are left out:
 they are in the slot, and the answer says where. Arrays that do not fit in the slot are part of the
 pickle. So texts, lists and arrays of any shape travel in the same way, and nothing that fits is
 copied more than once. The next batch is begun while the first one is being finished.
@@ -67,7 +67,7 @@ class Parcel(NamedTuple):
 
     file: SharedFile
     places: Places
-    """The pickle itself has the first place."""
+    """Places in the file: of the pickle, then of its arrays."""
 
     @classmethod
     def of(cls, value: object) -> Parcel:
@@ -125,8 +125,8 @@ class _Worker:
         self._in_slots = source.transform is None
         self._bad: list[tuple[int, RecordError]] = []
         num_kept = 0 if self._in_slots else BEGUN
-        # A thread beside this one would wait for the lock of the interpreter: 3% of the time of a
-        # JPEG of 224x224. So one thread is this thread, which fills a batch when it finishes it.
+        # A second thread would wait for the interpreter lock, 3% of the time of a JPEG of 224x224.
+        # So a single thread is this thread, which fills a batch in `finish`.
         num_threads = source.options.num_threads or 1
         num_beside = 0 if num_threads == 1 else num_threads
         self._maker = BatchMaker(source, num_beside, num_kept, lambda *bad: self._bad.append(bad))
@@ -229,7 +229,7 @@ def _sendable(error: Exception) -> Exception:
     if isinstance(error, ShardprepError | OSError | MemoryError):
         return error
     what = f"a worker failed: {type(error).__name__}: {error}"
-    return InternalError("reader", what, "this is a fault of shardprep")
+    return InternalError("reader", what, "this is a bug in shardprep: please report it")
 
 
 def _of_transform(error: Exception) -> Exception:

@@ -1,9 +1,9 @@
 """The worker processes of a reader, and the batches that they fill for this process.
 
-This process only receives an answer for each batch. If a worker dies, or if nobody gives a sign for
-`_SILENT_S` while its batch is wanted, it is ended and replaced, and its batches go to other
-workers. These batches are suspect: if a second worker ends with one of them, it is an error. A
-worker has at most `BEGUN` batches; others wait here, because training takes batches in order.
+This process only receives an answer for each batch. A worker that dies is replaced. If no message
+arrives for `_SILENT_S` while a batch is awaited, all busy or starting workers are replaced. Batches
+of replaced workers go to other workers. If a second worker ends with the same batch, it is an
+error. A worker has at most `BEGUN` batches; others wait here, as training takes them in order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardprep.reader.arrays.worker import BEGUN, Answer, Parcel, Task, serve, u
 from shardprep.reader.config import warn
 
 _SILENT_S = 300.0
-"""Seconds without a sign after which a worker is replaced: more than a slow store needs."""
+"""Seconds without a message until workers are replaced: longer than slow storage needs."""
 _END_S = 10.0
 """Maximum seconds to wait for the end of a process that has closed its pipe."""
 _MOST_DEATHS = 2
@@ -94,7 +94,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Worker processes that start at once, and fill batches when they are up. Thread-safe."""
+    """Worker processes that start at once, and fill batches once they are ready. Thread-safe."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class WorkerPool:
         used = (serve, *filter(None, [source.transform]))
         self.preloaded = [getattr(one, "__module__", type(one).__module__) for one in used]
         self._changed = threading.Condition(threading.Lock())
-        """Guards all that follows. Waiting threads are notified after messages."""
+        """Guards the attributes below. Waiting threads are notified when messages arrive."""
         self._is_listening = False
         """Whether a thread waits for messages, without the lock."""
         self._num_failed_starts = 0
@@ -124,7 +124,7 @@ class WorkerPool:
 
     @property
     def has_room(self) -> bool:
-        """Whether another batch is begun soon; while workers start, the others may be full."""
+        """Whether a worker takes another batch soon: all are ready, or a ready one has room."""
         with self._changed:
             if not (self._with_room() and all(worker.is_up for worker in self._workers)):
                 self._receive(0.0)
@@ -135,7 +135,7 @@ class WorkerPool:
         return [one for one in self._workers if one.is_up and len(one.tickets) < BEGUN]
 
     def begin(self, name: BatchName) -> Ticket:
-        """Let a worker fill a batch."""
+        """Return the ticket of a batch that a worker will fill."""
         with self._changed:
             ticket = Ticket(self, Task(name, self.slots.take()))
             self._waiting.append(ticket)
@@ -150,7 +150,7 @@ class WorkerPool:
                     continue
                 for worker in tuple(self._workers):
                     if worker.tickets or not worker.is_up:
-                        self._replace(worker, f"gave no sign for {_SILENT_S:g} s")
+                        self._replace(worker, f"sent no message for {_SILENT_S:g} s")
         for number, error in ticket.answer.bad:
             self._note(number, error)
         for line in ticket.answer.advice[: not self._has_advised]:
@@ -167,7 +167,7 @@ class WorkerPool:
         """Handle the messages of workers, after waiting for one; return whether there was any.
 
         The caller has the lock. If another thread listens already, wait until it has messages: the
-        processes that it listens to must not be replaced by others.
+        processes that it listens to must not be replaced by this thread.
         """
         if self._is_listening:
             if timeout_s:
@@ -198,7 +198,7 @@ class WorkerPool:
     def _handle(self, worker: _Worker) -> None:
         if not worker.is_up:
             if problem := worker.pipe.recv_bytes():
-                raise self._given_up(f"a worker cannot begin ({problem.decode()})", "")
+                raise self._given_up(f"a worker cannot start ({problem.decode()})", "")
             worker.is_up, self._num_failed_starts = True, 0
         else:
             answer: Answer = worker.pipe.recv()

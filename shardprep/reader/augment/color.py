@@ -73,7 +73,7 @@ class Color:
 
 
 def adjust(images: Any, brightness: Any, contrast: Any, saturation: Any, hue: Any) -> Any:
-    """Return a batch of images with these changes; each is float32[batch], or None for no change.
+    """Return a batch of adjusted images; each adjustment is float32[batch], or None for no change.
 
     Three are factors: `brightness` of all values, `contrast` of the distance from the mean luma of
     the image, and `saturation` of the distance from the luma of each pixel. `hue` is a share of the

@@ -61,7 +61,7 @@ class Compose:
         for op in self.ops:
             if "seed" not in _parameters(op):
                 raise DatasetError(
-                    "augment.Compose", f"{op!r} takes no seed", "give op(images, *, seed)"
+                    "augment.Compose", f"{op!r} takes no seed", "define it as op(images, *, seed)"
                 )
 
     def for_keypoints(self, schema: Schema) -> Compose:
@@ -138,7 +138,7 @@ def _parameters(op: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 @functools.cache
 def _labels_only(op: Move) -> Any:
-    """Return the op as a graph, without XLA, that returns only labels.
+    """Return a graph of the op that returns only labels, not compiled with XLA.
 
     Batches differ in their number of boxes, and XLA would compile the whole op for each number.
     """
@@ -244,7 +244,7 @@ def _from_config(config: dict[str, Any]) -> Any:
 
 
 def _resizing(recipe: Any) -> Any:
-    """Return the op that resizes images in inference: to the last crop or letterbox, or None."""
+    """Return the op that resizes images in inference like the last crop or letterbox, or None."""
     if isinstance(recipe, Compose):
         return next(filter(None, map(_resizing, reversed(recipe.ops))), None)
     if isinstance(recipe, RandomResizedCrop):

@@ -68,8 +68,8 @@ _WHOLE = (0.0, 0.0, 1.0, 1.0)
 class Flip(Move):
     """Mirror each image, with its boxes, masks and keypoints, at random.
 
-    Keypoints of the left and right side change their places. `reader.load` sets the pairs; give
-    them if you call the op yourself.
+    Paired keypoints, such as the left and right eye, are exchanged. `reader.load` sets the pairs;
+    give them if you call the op yourself.
 
     Args:
         horizontal: probability of exchanging left and right.
@@ -111,7 +111,7 @@ class Flip(Move):
             if key not in labels:
                 continue
             if pairs is None:
-                what = f"{key!r} change their sides, but the pairs are not known"
+                what = f"{key!r} of left and right are exchanged, but the pairs are not known"
                 hint = f"give Flip({field}=…), the `mirrored` of the schema's feature, or ()"
                 raise DatasetError("augment.Flip", what, hint)
             for name, axis in ((key, -2), (visible, -1)):
@@ -332,7 +332,7 @@ class Mosaic(Move):
             raise DatasetError(
                 "augment.Mosaic",
                 "labels of whole images cannot be joined",
-                "leave it out of Compose, or read a dataset that has only boxes or masks",
+                "leave Mosaic out of Compose, or read a dataset with only boxes or masks",
             )
         if tf.convert_to_tensor(images).shape.rank == 3:
             raise DatasetError(
@@ -364,7 +364,7 @@ def _mirrored(images: Any, labels: Labels, flipped: Any, axis: int) -> Moved:
 
 
 def _transposed(images: Any, labels: Labels, chosen: Any) -> Moved:
-    """Return the batch with rows and columns of the chosen images exchanged; all are square."""
+    """Return the batch with rows and columns of the chosen, square images exchanged."""
 
     def pixels(values: Any, rows: int) -> Any:
         axes = [*range(values.shape.rank)]
@@ -381,7 +381,7 @@ def _transposed(images: Any, labels: Labels, chosen: Any) -> Moved:
 
 
 def _filling(frames: Any, offsets: Any, least: float) -> Any:
-    """Return windows of images that fill frames with as much as the aspect ratio allows.
+    """Return the window of each image to resample, so that its frame shows as much as possible.
 
     `frames` are shares of the result. `offsets`, float32[batch, 2], choose the visible part of the
     image: 0 for top or left, 1 for bottom or right. `least` is the smallest size of the whole image

@@ -31,20 +31,20 @@ class _Mix:
         if images.shape.rank == 3:
             raise DatasetError(where, "a single image has no neighbour", "give load a batch_size")
         if labels is None:
-            raise DatasetError(where, "there are no labels to mix", "leave it out of Compose")
+            raise DatasetError(where, "there are no labels to mix", "leave the op out of Compose")
         if spatial_labels(labels):
             raise DatasetError(
                 where, "targets such as boxes and masks cannot be mixed", "use augment.Mosaic"
             )
         if isinstance(labels, dict):
-            raise DatasetError(where, "several targets cannot be mixed", "leave it out")
+            raise DatasetError(where, "several targets cannot be mixed", "leave the op out")
         labels = tf.convert_to_tensor(labels)
         if labels.dtype.is_integer and labels.shape.rank == 1:
             if self.num_classes is None:
                 raise DatasetError(where, "labels are class indices", "give num_classes")
             return images, tf.one_hot(labels, self.num_classes)
         if not (labels.dtype.is_integer or labels.dtype.is_floating):
-            raise DatasetError(where, f"labels are {labels.dtype.name}", "give numbers")
+            raise DatasetError(where, f"labels are {labels.dtype.name}", "give labels as numbers")
         return images, tf.cast(labels, tf.float32)
 
     def _share(self, drawn: Any, chance: Any) -> Any:
@@ -108,7 +108,7 @@ class CutMix(_Mix):
 def beta(drawn: Any, alpha: float) -> Any:
     """Return draws from Beta(alpha, alpha) for uniform draws in [0, 1), by a table of quantiles.
 
-    The usual way is two draws of `stateless_gamma`, which XLA does not compile.
+    The usual method, two draws of `stateless_gamma`, cannot be compiled by XLA.
     """
     table = tf.constant(_quantiles(alpha), tf.float32)
     position = tf.minimum(drawn, 1.0 - drawn) * (2 * (_NUM_QUANTILES - 1))
@@ -136,7 +136,7 @@ def _quantiles(alpha: float) -> Any:
 
 
 def _span(length: Any, side: Any, center: Any) -> Any:
-    """Return bool[batch, length]: true for a share `side` of the length around `center`."""
+    """Return bool[batch, length]: true in a window of an axis; `side`, `center` are shares."""
     pixels = tf.cast(length, tf.float32)
     half = tf.floor(tf.floor(pixels * side) / 2.0)[:, tf.newaxis]
     middle = tf.floor(center * pixels)[:, tf.newaxis]

@@ -1,4 +1,4 @@
-"""What all ops share: batches and single images, draws, and annotations that move with pixels.
+"""Shared by all ops: the base class, random draws, labels that move with pixels, resampling.
 
 The draws of image `i` of a batch depend only on (seed, i). They are made from integers of Philox,
 which are the same on every device, with and without XLA, so neither the batch size nor the machine
@@ -41,14 +41,14 @@ _MOVES = {
     KEYS[name]: KINDS[schema.PROVIDED[name].kind].moves
     for name in (*schema.ANNOTATIONS, TARGET_IMAGE)
 }
-"""Keys of what belongs to a place of the image → how it moves."""
+"""Key of each label that moves with the pixels → how it moves, as in `KINDS`."""
 _LEAST_PIXELS = 0.999
-"""Smallest side of a box in pixels: 1, minus the rounding error of a float."""
+"""Smallest side of a box in pixels: 1, minus the rounding error of float32."""
 _ROUNDING = 1e-6
 _WHITE = 255.0
 _WHOLE = ((0.0, 0.0, 1.0, 1.0),)
 Labels = dict[str, Any]
-"""Boxes and masks, and the labels of objects, by their keys."""
+"""Boxes, masks, keypoints and the labels of objects, by key."""
 Moved = tuple[Any, Labels]
 """A batch of images, and its boxes and masks."""
 
@@ -112,7 +112,7 @@ def as_seed(seed: Any) -> Any:
     """Return a pair of integers as a tensor; raise `DatasetError` for anything else."""
     seed = tf.convert_to_tensor(seed)
     if seed.shape != (2,) or not seed.dtype.is_integer:
-        raise DatasetError("augment", "a seed is a pair of integers", "give seed=(1, 2)")
+        raise DatasetError("augment", "seed is not a pair of integers", "give seed=(1, 2)")
     return seed
 
 
@@ -146,7 +146,7 @@ def centers(size: Any) -> Any:
 def spatial_labels(labels: Any) -> Labels:
     """Return the labels that move with pixels, by key.
 
-    A single mask gets the key `CLASSES`; with three channels it is a target image.
+    Labels that are a single mask get the key `CLASSES`; with three channels they are target images.
     """
     if labels is None:
         return {}
@@ -208,9 +208,9 @@ def follow(labels: Labels, windows: Any, size: tuple[Any, Any], min_visible: flo
 
 
 def clip_points(labels: Labels, frames: Any) -> Labels:
-    """Return labels whose keypoints outside `frames` are 0, 0 with visibility 0.
+    """Return labels in which keypoints outside `frames`, shares [batch, 4] or [1, 4], are 0, 0.
 
-    Padding rows stay −1.
+    Their visibility becomes 0. Padding rows stay −1.
     """
     top, left, bottom, right = tf.split(tf.convert_to_tensor(frames), 4, axis=-1)
     changed = dict(labels)
@@ -301,7 +301,7 @@ def resample_masks(values: Any, windows: Any, size: tuple[Any, Any], axis: int) 
 
 
 _LEAST_WEIGHT = 1e-6
-"""Smallest divisor, because the sum of weights is 0 outside the image."""
+"""Smallest divisor: the sum of weights is 0 outside the image."""
 
 
 def resample(

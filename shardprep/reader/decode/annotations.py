@@ -1,7 +1,4 @@
-"""Boxes and masks of examples as NumPy arrays, and their padding to batches.
-
-The TensorFlow graph has code of its own to resize masks, in `tf/decode`.
-"""
+"""Boxes, masks and keypoints of examples as NumPy arrays, and their padding to batches."""
 
 from __future__ import annotations
 
@@ -24,12 +21,12 @@ _MODES = {"uint8": "L", "uint16": "I;16"}
 
 
 class _Form(NamedTuple):
-    """How the values of a feature become an array."""
+    """Shape and dtype of the array that a feature is decoded to."""
 
     shape: tuple[int, ...]
-    """Shape of the numbers of an image, or of each of its objects."""
+    """Shape of the values of an image, or of each of its objects."""
     number: int
-    """Number of these numbers."""
+    """Number of values: the product of `shape`."""
     dtype: Any
     is_pixels: bool
 
@@ -116,7 +113,7 @@ class AnnotationDecoder:
                 values[name] = boxes if rows is None else boxes[rows]
             elif name in PADDING and form.is_pixels:
                 if len(data) != number:
-                    raise ValueError(f"feature {name!r} holds {len(data)} values of {number} boxes")
+                    raise ValueError(f"feature {name!r} holds {len(data)} masks for {number} boxes")
                 data = data if rows is None else [data[row] for row in rows]
                 masks = [self._mask(name, one, size) for one in data]
                 values[name] = masks
@@ -133,10 +130,10 @@ class AnnotationDecoder:
         return values
 
     def _array(self, name: str, data: Sequence[float], number: int) -> Array:
-        """Return the values of `number` objects, or of the image if it is 1, as one array."""
+        """Return the values of `number` objects (1 for the whole image) as one array."""
         form = self._forms[name]
         if len(data) != number * form.number:
-            what = f"holds {len(data)} values, not {form.number} for each of {number}"
+            what = f"holds {len(data)} values, not {number} x {form.number}"
             raise ValueError(f"feature {name!r} {what}")
         return np.array(data, form.dtype).reshape(number, *form.shape)
 
@@ -190,7 +187,7 @@ class AnnotationDecoder:
         return padded
 
     def _largest(self, boxes: Array) -> Array | None:
-        """Return the sorted indices of the largest boxes, or None if there are not too many."""
+        """Return the sorted indices of the largest boxes, or None if `max_boxes` allows all."""
         if self._limit is None or len(boxes) <= self._limit.max_boxes:
             return None
         self._limit.warn(len(boxes))
@@ -221,7 +218,7 @@ class AnnotationDecoder:
 
 
 def stacked(rows: Sequence[Array], value: float | str, length: int | None = None) -> Array:
-    """Return arrays as one, each padded with `value` to `length` or to the longest of them."""
+    """Return a stack of arrays, each padded with `value` to `length` or to the longest array."""
     length = max((len(row) for row in rows), default=0) if length is None else length
     inner = rows[0].shape[1:] if len(rows) else ()
     padded = np.full((len(rows), length, *inner), value, rows[0].dtype)

@@ -70,7 +70,7 @@ class JpegCrop(NamedTuple):
 
 
 def jpeg_crop(data: bytes | memoryview, crop: Crop, key: int) -> JpegCrop | None:
-    """Return the crop of a JPEG, by its header. None if simplejpeg cannot decode the image."""
+    """Return what to decode of a JPEG, by its header; None if simplejpeg cannot decode it."""
     try:
         height, width, *_ = simplejpeg.decode_jpeg_header(data)
         check_stored_size(height, width)
@@ -106,7 +106,7 @@ def crop_pixels(pixels: Pixels, crop: Crop, key: int, out: Pixels) -> tuple[Crop
 
 
 def scale_of(window: CropWindow, size: Size) -> int:
-    """Return the largest divisor of a JPEG's size that leaves the window `size` or more, or 1."""
+    """Return the largest divisor of a JPEG's size that leaves the window at least `size`, or 1."""
     fits = min(window.height // size[0], window.width // size[1])
     return next((scale for scale in _SCALES if scale <= fits), 1)
 
@@ -135,9 +135,9 @@ def moved(
     size: Size,
     wanted: Size,
 ) -> dict[str, Any]:
-    """Return values by feature as a window shows them, resized to `wanted`; boxes: see `boxes_in`.
+    """Return values by feature as a window shows them, except for boxes, which are unchanged.
 
-    `size` is height and width of the whole image, to which the window refers.
+    `size` is height and width of the whole image, `wanted` of the resized pixels.
     """
     changed = dict(values)
     for name, feature in features.items():
@@ -155,7 +155,7 @@ def moved(
 
 
 def _same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> Any:
-    """Return the part of a target image in a window of its image, which has this size."""
+    """Return the part of a target image that matches a window of its image, which has `size`."""
     out = np.empty((*wanted, pixels.shape[2]), pixels.dtype)
     ratios = (pixels.shape[0] / size[0], pixels.shape[1] / size[1]) * 2
     sides = (side * ratio for side, ratio in zip(window[:4], ratios, strict=True))
@@ -164,7 +164,7 @@ def _same_part(pixels: Array, window: CropWindow, size: Size, wanted: Size) -> A
 
 
 def boxes_in(boxes: Array, window: CropWindow, size: Size, crop: Crop) -> tuple[Array, Array]:
-    """Return boxes relative to a window and clipped to it, and bool[n]: whether to keep each."""
+    """Return boxes in shares of a window, clipped to it, and bool[n]: which to keep."""
     if isinstance(crop, WholeImage):
         return boxes, np.ones(len(boxes), bool)
     top, left, height, width, mirrored = window
@@ -199,7 +199,7 @@ def moved_points(
 
 
 def _nearest(masks: Array, window: CropWindow, size: Size, axis: int) -> Array:
-    """Return a window of masks, resized by the nearest pixel centers; `axis` has the height."""
+    """Return a window of masks, resized by the nearest pixel centers; rows are on `axis`."""
     top, left, height, width, mirrored = window
     rows, columns = top + nearest_pixels(height, size[0]), left + nearest_pixels(width, size[1])
     return masks.take(rows, axis).take(columns[:: -1 if mirrored else 1], axis + 1)

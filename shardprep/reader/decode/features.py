@@ -93,7 +93,7 @@ class FeatureDecoder:
         return (*length, *(self.image_size or (None, None)), self._num_channels)
 
     def columns(self, num_rows: int) -> Columns:
-        """Return uninitialized arrays by feature for a batch; no images if they have one shape."""
+        """Return uninitialized arrays by feature for a batch, except for images of one shape."""
         columns = {name: self._column(name, num_rows) for name in self._plain_features}
         if self.image_shape is None:
             columns[self.image_name] = np.empty(num_rows, object)
@@ -112,7 +112,7 @@ class FeatureDecoder:
     def item(self, payload: memoryview, out: Pixels | None = None) -> dict[str, Any]:
         """Return the values of one example by feature, without a crop.
 
-        `out` gets the pixels of an image; only if `image_shape` is its shape.
+        `out`, an array of `image_shape`, gets the pixels of the image.
         """
         raw = self._raw(payload)
         values = {name: self._value(name, raw) for name in self._plain_features}
@@ -128,7 +128,7 @@ class FeatureDecoder:
             pass
 
     def steps(self, payload: memoryview, columns: Columns, row: int, key: int) -> Iterator[None]:
-        """Do the same as `fill` in two steps. The second one decodes images and annotations."""
+        """Do the same as `fill` in two steps: parse, then decode images and annotations."""
         raw, rows, crop = self._raw(payload), columns[self.image_name], self._crop
         for name in self._plain_features:
             columns[name][row] = self._value(name, raw)
@@ -153,7 +153,7 @@ class FeatureDecoder:
                 columns[name][row] = value
 
     def fill_crop(self, values: dict[str, Any], columns: Columns, row: int, key: int) -> None:
-        """Write the crop of decoded values to a row of each column; remove the image of them."""
+        """Write the crop of decoded values to a row of each column; pop the image of `values`."""
         if self._crop is None:
             raise ValueError("no crop is given")
         image, rows = values.pop(self.image_name), columns[self.image_name]
@@ -222,7 +222,7 @@ class FeatureDecoder:
     def _fill_images(
         self, crop: Crop | None, raw: dict[str, Any], columns: Columns, row: int, key: int
     ) -> None:
-        """Write the images of a stack to a row, with a crop also the masks, in one window."""
+        """Write the images of a stack to a row; a crop has one window for all, and their masks."""
         rows = columns[IMAGES]
         stored = self._part.of(raw.get(IMAGES, []))
         if not self._decode:
@@ -252,7 +252,7 @@ class FeatureDecoder:
             self._fill_annotations(self.annotations.values(raw, size), window, size, columns, row)
 
     def _stack_row(self, rows: Array, row: int, shape: tuple[int, ...]) -> Array:
-        """Return the memory of a row for images of this shape, without channels; pad with zeros."""
+        """Return the memory of a row for images of `shape`, without channels; zero its padding."""
         if rows.dtype == object:
             rows[row] = images = np.empty((*shape, self._num_channels), self.dtype)
             return images
@@ -293,7 +293,7 @@ class FeatureDecoder:
         """Return the pixels of an image. If `out` is given, JPEG and PNG are decoded into it."""
         if self.encoding == "raw":
             if self._stored_shape is None:
-                raise ValueError("the image is raw pixels, but the schema has no size")
+                raise ValueError("the image has raw pixels, but the schema has no image size")
             return np.frombuffer(data, np.uint8).reshape(self._stored_shape)
         # `out` avoids fresh pages of memory, which would add half of the time of decoding.
         pixels = self._decoded(data, out)
@@ -357,7 +357,7 @@ class ExampleReader:
             raise self.error_of(number, error) from error
 
     def error_of(self, number: int, error: Exception) -> Exception:
-        """Return the RecordError for a record that cannot be decoded."""
+        """Return the RecordError for a record that cannot be decoded; a MemoryError unchanged."""
         # Decoders may raise any error. Only MemoryError is not a problem of the record.
         if isinstance(error, MemoryError):
             return error
@@ -400,7 +400,7 @@ def _only(name: str, feature: Feature, raw: dict[str, Any]) -> Any:
 
 
 def _several(name: str, feature: Feature, values: list[Any]) -> np.ndarray[Any, Any]:
-    """Return the numbers of a vector, the values of rows, or texts padded with ""."""
+    """Return the values of a vector, of rows, or of texts (padded with "") as an array."""
     if feature.kind == "vector":
         if len(values) != feature.num_values:
             what = f"holds {len(values)} values, not {feature.num_values} {feature.dtype}"

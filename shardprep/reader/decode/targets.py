@@ -37,13 +37,13 @@ PADDING = {name: KINDS[PROVIDED[name].kind].padding for name in OF_OBJECTS}
 
 
 class Target(NamedTuple):
-    """The target of training: the names of its features."""
+    """The features that form the target of training."""
 
     names: tuple[str, ...]
 
     @property
     def keys(self) -> dict[str, str]:
-        """Feature → its key in the dict: as in `KEYS`, or for `label/NAME` NAME, if it is free."""
+        """Feature → its key in the dict: as in `KEYS`; for `label/NAME`, NAME unless taken."""
         keys = {name: KEYS[name] for name in self.names if name in KEYS}
         taken = _RESERVED.union(keys.values())
         for name in self.names:
@@ -79,13 +79,13 @@ def target_of(schema: Schema) -> Target:
 
 
 def element_names(schema: Schema, *, as_supervised: bool) -> tuple[str, ...]:
-    """Return the features of an element: those of the image and the target, or all features."""
+    """Return the features of an element: image and target, or all without `as_supervised`."""
     names = (schema.image_name, *target_of(schema).names)
     return names if as_supervised else tuple(schema.features)
 
 
 def padding(values: Mapping[str, Any]) -> dict[str, int]:
-    """Return the padding values of objects by key, named as in `values`; {} without boxes."""
+    """Return name → padding value of features of objects, as in `values`; {} without boxes."""
     if BOX in values:
         return PADDING
     return {KEYS[name]: value for name, value in PADDING.items()} if KEYS[BOX] in values else {}
@@ -131,7 +131,7 @@ class BoxLimit:
                 return
             self._has_warned = True
         line = f"an image has {num_boxes:,} boxes, max_boxes={self.max_boxes} keeps the largest"
-        warn(f"{line}; raise it to keep all")
+        warn(f"{line}; raise max_boxes to keep all")
 
 
 _SIDES: dict[str, Callable[[Any, Any, Any, Any], list[Any]]] = {
@@ -162,7 +162,7 @@ def formatted_points(points: Any, box_format: BoxFormat, size: Any, library: Any
 
 
 def formatted(boxes: Any, box_format: BoxFormat, size: Any, library: Any) -> Any:
-    """Return boxes in another format; padding rows (−1) are left unchanged.
+    """Return boxes in the format `box_format`; padding rows (−1) are left unchanged.
 
     `boxes` are float32[…, 4] as ymin, xmin, ymax, xmax in 0 to 1, an array or tensor of `library`:
     numpy or tensorflow. `size` is height and width of the image as float32, for formats in pixels.

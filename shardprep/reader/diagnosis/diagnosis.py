@@ -24,12 +24,12 @@ Bound = Literal["restart", "read", "decode", "augment", "transfer", "model"]
 Trial = Literal["memory", "folder", "in step", "repeat", "prefetch"]
 
 STALL_COUNTS = 0.1
-"""Smallest share of the time at which waiting counts, 0 to 1; below it the pipeline keeps up."""
+"""Share of the time, 0 to 1, from which waiting counts; below, the pipeline keeps up."""
 RESTART_COUNTS = 0.02
-"""Smallest share of the time at which restarts are reported, 0 to 1."""
+"""Share of the time, 0 to 1, from which restarts are reported."""
 _SETTLING_SHARE, _READY, _LEAST = 1 / 3, 5, 3
-"""Steps after a restart that are not typical: those in the first third of the time, while tf.data
-adapts, and the first 5, which use batches made ahead; but 3 steps must remain after these."""
+"""Steps after a restart that do not count as typical: the first third of the time, while tf.data
+adapts, and the first 5 steps, which use prefetched batches. At least 3 steps remain."""
 _LIMITS: dict[Bound, str] = {
     "restart": "restarts between epochs limit",
     "read": "reading limits",
@@ -200,6 +200,7 @@ class Circumstances:
     augments: bool
     free_bytes: int
     disk: str
+    """Folder for temporary files, where a cache on disk is tried."""
     free_disk_bytes: int
 
     @property
@@ -284,7 +285,7 @@ def conclude(
 ) -> Diagnosis:
     """Return the diagnosis: the advice is the fastest change, or one that saves processor time.
 
-    `unsure` is the advice of changes whose rounds did not agree, or None if others did not.
+    `unsure` has the advice of changes whose rounds disagree; None if rounds without a change do.
     """
     bound = _bound(measured, here)
     ranked = tuple(sorted(tried, key=lambda change: -change.images_s))

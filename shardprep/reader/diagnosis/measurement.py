@@ -54,7 +54,7 @@ _PAIRS = 5
 _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
 """A run has at least 3 steps. With fewer than 12 it goes on up to twice its time."""
 _FILL = 4
-"""Time per image to fill a cache, divided by the time in a pipeline; a rough ratio."""
+"""Time per image to fill a cache, divided by its time in a pipeline; a rough ratio."""
 _REST_S = 0.01
 """Seconds between two measurements of the processor time until the process is idle."""
 _AT_REST = 0.2
@@ -74,12 +74,12 @@ def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
     """Return the diagnosis of a dataset from `reader.load`; see `reader.diagnose`."""
     request = getattr(dataset, "loaded", None)
     if not isinstance(request, Request):
-        hint = "pass that result; give functions that you map over it to load as augment"
+        hint = "pass the result of load itself; pass mapped functions to load as augment"
         raise DatasetError(_WHERE, "this dataset is not the result of reader.load", hint)
     if not request.batch_size:
         raise DatasetError(_WHERE, "the dataset yields single images", "give load a batch_size")
     if request.config.pad_batches:
-        raise DatasetError(_WHERE, "pad_batches is for evaluation", "pass the dataset of training")
+        raise DatasetError(_WHERE, "pad_batches is for evaluation", "pass the training dataset")
     _check_step(step, dataset)
     subset = open_request(request)
     begun = iter(dataset)  # fills a cache
@@ -250,7 +250,7 @@ class _Measurement:
         return number / seconds
 
     def _tried(self, candidate: Candidate, measured: Measured) -> tuple[Change, float | None]:
-        """Return a change with its figures, and its gain, or None if it did not alternate."""
+        """Return a change with its figures, and its gain; None if its runs did not alternate."""
         number = measured.pipeline * self.turn / _FILL
         restarts = self.num_steps is not None and candidate.trial != "repeat"
         gain, advice = None, candidate.advice
@@ -307,7 +307,7 @@ def _run(
 ) -> _Timed:
     """Return the times of training on batches for `seconds`, or longer if there are few steps.
 
-    The run ends after `most` images. `begun` is an iterator to continue after its first batch.
+    The run ends after `most` images, if given. The iterator `begun` is continued, if given.
     """
     watch, steps, num_images = Stopwatch(), list[Times](), 0
     source, is_restart = begun, begun is None
@@ -361,7 +361,7 @@ def _check_step(step: Any, dataset: Any) -> None:
         raise DatasetError(_WHERE, "the model is not compiled", "call model.compile")
     if not isinstance(dataset.element_spec, tuple):
         what = "batches without a target cannot train a model"
-        raise DatasetError(_WHERE, what, "pass a step instead")
+        raise DatasetError(_WHERE, what, "pass a function instead of the model")
 
 
 @contextmanager
@@ -401,7 +401,7 @@ class _Changed(NamedTuple):
     evict: Callable[[], None] = lambda: None
     """Removes the files of a cache from the page cache."""
     num_images: int | None = None
-    """Number of images of a sample cached in files, after which the run ends; otherwise None."""
+    """Number of images after which a run ends: of a sample cached in files; None: no end."""
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         version = tuple(int(part) for part in keras.__version__.split(".")[:2])
         if keras.backend.backend() != "tensorflow" or version < _NEEDED:
             what = f"cannot measure Keras {keras.__version__} on {keras.backend.backend()}"
-            hint = "it needs Keras 3.8 or newer on TensorFlow"
+            hint = "use Keras 3.8 or newer on TensorFlow"
             raise DatasetError("reader.StallMeter", what, hint)
         train = self.model.train_function
         # An interrupted `fit` leaves its wrapper in the model.
@@ -82,7 +82,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         return batches
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Count the step, which is over: Keras has fetched its loss to call this method."""
+        """Count the step. It is over, because Keras fetches its loss before calling this method."""
         del batch
         step = self._watch.done()
         if self._is_first:

@@ -29,7 +29,7 @@ from shardprep.reader.order.permutation import (
 Size = tuple[int, int]
 """Height and width in pixels."""
 BLOCK_LENGTH = 64
-"""Records of a block if records are small: enough to make the cost of finding it negligible."""
+"""Number of records of a block if records are small: enough to make seeks negligible."""
 _MIN_BLOCK_LENGTH = 8
 _BLOCK_BYTES = 2 << 20
 _MIN_GROUP_WIDTH = 16
@@ -37,7 +37,7 @@ _GROUP_BYTES = 32 << 20
 _GROUP_RECORDS = 1 << 14
 _MOST_LANES = 16
 _FEW_LANES = 8
-"""Number of lanes that is allowed even with fewer than `_LANE_RECORDS` of a batch in each."""
+"""Number of lanes allowed even if each has fewer than `_LANE_RECORDS` records of a batch."""
 _LANE_RECORDS = 8
 _LANE_WIDTH = 4
 """Smallest number of blocks that a lane mixes at a time."""
@@ -78,7 +78,7 @@ class EpochOrder(Protocol):
 
     @property
     def description(self) -> str:
-        """What the order depends on in addition to records and seed, for `identity`."""
+        """All that decides the order except records and seed, as text for `identity`."""
 
     def __len__(self) -> int:
         """Return the number of places of an epoch."""
@@ -91,7 +91,7 @@ class EpochOrder(Protocol):
 
 
 class GroupPlace(NamedTuple):
-    """A place of a BlockShuffle, as a group and a number of records in it."""
+    """A place of a BlockShuffle, as a group and an offset in the group."""
 
     group: int
     skip: int
@@ -137,7 +137,7 @@ class BlockShuffle:
         return np.concatenate(parts)[skip : skip + stop - start]
 
     def groups(self, key: int, start: int, stop: int) -> list[tuple[BlockShuffle, int, int]]:
-        """Return the groups that have places from `start` to before `stop`, with this and `key`."""
+        """Return (self, key, group) of each group with places from `start` to before `stop`."""
         first, last = (self.find(key, place).group for place in (start, stop - 1))
         return [(self, key, group) for group in range(first, last + 1)]
 
@@ -161,7 +161,7 @@ class BlockShuffle:
 
 
 class _Run(NamedTuple):
-    """The given places that are in one lane, and the range of the lane that has them."""
+    """Places of an epoch that are in one lane, and the range of the lane that contains them."""
 
     lane: int
     start: int
@@ -170,7 +170,7 @@ class _Run(NamedTuple):
     chosen: slice | Ints
     """Indices of the given places that are in this lane."""
     offsets: Ints
-    """The place of each within the lane, minus `start`."""
+    """Place of each chosen record within the lane, minus `start`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -345,20 +345,20 @@ class StoredOrder:
 def block_sizes(
     record_bytes: float, block_length: int | None = None, group_width: int | None = None
 ) -> tuple[int, int]:
-    """Return the block length and the group width; for their defaults see `lane_shuffle`."""
+    """Return block length (records) and group width (blocks); defaults as in `lane_shuffle`."""
     length = block_length or usual_block_length(record_bytes)
     group_records = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))
     return length, group_width or max(_MIN_GROUP_WIDTH, group_records // length)
 
 
 def usual_block_length(record_bytes: float) -> int:
-    """Return the default block length; see `lane_shuffle`."""
+    """Return the default block length in records; see `lane_shuffle`."""
     fitting = int(_BLOCK_BYTES // max(1, record_bytes))
     return min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, fitting))
 
 
 class _Latest(Generic[_Key]):
-    """The latest results of a function that computes several in the time of one. Thread-safe."""
+    """A cache of the latest results of a function that takes a list of keys. Thread-safe."""
 
     def __init__(self, function: Callable[[list[_Key]], list[Ints]]) -> None:
         self._function = function
@@ -377,13 +377,13 @@ class _Latest(Generic[_Key]):
 
 @_Latest
 def _permuted_blocks(passes: list[tuple[BlockShuffle, int]]) -> list[Ints]:
-    """Return the blocks of each of several (order, key), permuted."""
+    """Return for each (order, key) its block numbers, permuted."""
     return permutations([blocks.num_blocks for blocks, _ in passes], [key for _, key in passes])
 
 
 @_Latest
 def _group_positions(groups: list[tuple[BlockShuffle, int, int]]) -> list[Ints]:
-    """Return the shuffled positions of each of several (order, key, group)."""
+    """Return for each (order, key, group) the shuffled positions of the group."""
     stored = []
     for blocks, key, group in groups:
         first = blocks.blocks(key, group)[:, None] * blocks.block_length
@@ -404,7 +404,7 @@ class WeightedDraws:
     """Records drawn at random by weight, in one series of draws for all hosts."""
 
     weights: Floats
-    """float64[records], none negative."""
+    """float64[records], weight of each position, not negative."""
     cumulated: Floats
     replacement: bool
     num_draws: int

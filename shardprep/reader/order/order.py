@@ -117,7 +117,7 @@ class MixedDraws:
         return [0, *accumulate(blocks.num_records for blocks in self.blocks[:-1])]
 
     def _runs(self, key: int, epoch: int, places: Ints) -> Iterator[tuple[LaneSpan, Ints, Ints]]:
-        """Yield the span of each pass with some places, their indices, and their places there."""
+        """Yield for each pass: span, indices of its draws in `places`, numbers of its draws."""
         cycle = _cycle(self.shares)
         drawn = places if self.stops_first else places + epoch * len(self)
         turns, slots = np.divmod(drawn, len(cycle.dataset))
@@ -174,7 +174,7 @@ _IN_BLOCKS = LaneShuffle | StoredOrder | MixedDraws
 _DRAWN = WeightedDraws | MixedDraws
 """Orders that may have a record several times in an epoch."""
 _STRETCH = 2048
-"""Places that are computed at a time: a lane costs as much for one place as for many."""
+"""Number of places computed at a time: for a lane, many cost as much as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +209,11 @@ class Order:
         return self.within_epoch.own(self.batches)
 
     def num_batches(self, *, drop: bool) -> int:
-        """Return the number of global batches of an epoch, with `drop` only of full ones."""
+        """Return the number of global batches of an epoch; with `drop`, of full batches only."""
         return self.batches.num_full + (bool(self.batches.num_left) and not drop)
 
     def num_own_batches(self, *, drop: bool) -> int:
-        """Return the number of batches with a part for this host; a short one may have none."""
+        """Return the number of batches with a part for this host; the last may have none."""
         return min(self.num_batches(drop=drop), -(-len(self) // self.batches.host_size))
 
     def has_part(self, number: int) -> bool:
@@ -234,7 +234,7 @@ class Order:
         return within.spans(self.key, self._repeated(epoch), self.batches, start, stop)
 
     def _repeated(self, epoch: int) -> int:
-        """Return the epoch whose order `epoch` has."""
+        """Return the epoch that decides the order of `epoch`: always 0 without `reshuffle`."""
         return epoch if self.reshuffle else 0
 
     def tags(self, epoch: int, start: int, stop: int) -> Ints:
@@ -289,7 +289,7 @@ class State(NamedTuple):
 
 
 def identity(records_digest: str, order: Order, *, drop: bool) -> str:
-    """Return all values that decide the global batches of an epoch, except the seed, as text."""
+    """Return a text of all values that decide the global batches, except seed and epoch."""
     values = (
         _VERSION, records_digest, order.batches.size, drop, order.num_batches(drop=drop),
         order.within_epoch.description, order.reshuffle,
@@ -304,7 +304,7 @@ def check_state(where: str, state: object, of: str, num_batches: int) -> State:
     Raises a DatasetError that names the call `where` if the state is malformed or of other batches.
     """
     if not isinstance(state, Mapping):
-        raise DatasetError(where, f"state={short_repr(state)}", _NO_STATE)
+        raise DatasetError(where, f"{short_repr(state)} is not a state", _NO_STATE)
     missing = [name for name in State._fields if name not in state]
     if missing:
         raise DatasetError(where, f"the state has no {', '.join(map(repr, missing))}", _NO_STATE)

@@ -80,9 +80,9 @@ def shuffle_seeds(key: Any) -> tuple[Any, Any]:
 
 
 def shuffled_ranges(lengths: Sequence[int], keys: Sequence[int]) -> list[list[int]]:
-    """Return the numbers below each length in the order of TensorFlow's shuffle op for each key.
+    """Return for each length the numbers 0 to length − 1, shuffled as by TensorFlow with the key.
 
-    Several are computed in little more time than one.
+    Many lists take little more time than one.
     """
     seeds = shuffle_seeds(np.array(keys, np.int64)[:, np.newaxis])
     ranges = [[*range(length)] for length in lengths]
@@ -95,7 +95,7 @@ def shuffled_ranges(lengths: Sequence[int], keys: Sequence[int]) -> list[list[in
 
 
 def _philox4x32(seeds: Ints, seeds2: Ints, number: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return [n, number], the first 32-bit numbers that TensorFlow draws with the seeds, [n, 1]."""
+    """Return uint64[n, number]: 32-bit numbers that TensorFlow draws with the seeds, [n, 1]."""
     # A counter is four 32-bit words: the first counts, the third is the second seed. Each of the
     # ten rounds multiplies two words to 64 bits. The high half crosses over to the other pair,
     # xored with a key word. The two key words advance by 2³² times the golden ratio and √3 − 1.
@@ -124,7 +124,7 @@ def table_shape(size: int) -> tuple[int, int]:
 
 
 def permute_table(places: _T, rows: Any, columns: Any, key: Any) -> _T:
-    """Return the elements at `places` of a permutation of the numbers of all fields of a table."""
+    """Return the elements at `places` of a permutation of 0 to `rows` × `columns` − 1."""
     # A Feistel network on (row, column): each round adds to the row a value that depends on the
     # column alone, then to the column a value that depends on the row alone. Each step can be
     # undone, so different fields stay different.
@@ -136,9 +136,9 @@ def permute_table(places: _T, rows: Any, columns: Any, key: Any) -> _T:
 
 
 def permutations(sizes: Sequence[int], keys: Sequence[int]) -> list[Ints]:
-    """Return for each size and key a permutation of the numbers below the size.
+    """Return for each size and key a permutation of 0 to size − 1.
 
-    Several are computed in little more time than one.
+    Many permutations take little more time than one.
     """
     # A table has up to √size fields too many. Cycle walking: an element that is not below its size
     # is permuted again until it is. The result stays a permutation.

@@ -1,4 +1,4 @@
-"""The records of a selection by number, read from the shards of a dataset or of several.
+"""Read the records of a selection by number, from the shards of one dataset or several.
 
 Offsets come from `index/<shard>.idx`, which is checked against the manifest: number of records,
 no gaps, and the size of the shard.
@@ -42,18 +42,18 @@ from shardprep.reader.records.shards import (
 _GAP_BYTES = 256 << 10
 """Largest gap between two records, in bytes, that is read to save a second request."""
 _MOST_GROUP_BYTES = 128 << 20
-"""Maximum bytes of one group of each lane, summed over lanes; above it, no block is read ahead."""
+"""Maximum bytes of a group of every lane together; above this, no block is read ahead."""
 _NUM_GROUPS = 4
-"""Groups in memory for each lane: two that batches use, and others that are requested."""
+"""Number of groups in memory per lane: two that batches use, and two requested ahead."""
 _TURNS_AHEAD = 2
-"""Results for each thread of `map_ranges` that wait to be taken."""
+"""Number of results per thread of `map_ranges` that may wait to be yielded."""
 _NUM_EPOCHS = 4
-"""Number of epochs that several iterators can read ahead concurrently."""
+"""Number of epochs per lane that iterators can read ahead at the same time."""
 _T = TypeVar("_T")
 
 
 class Places(NamedTuple):
-    """Locations of records: their shards and their numbers there (not places of an epoch)."""
+    """Locations of records: shards, and record numbers in them (not places of an epoch)."""
 
     shards: tuple[Shard, ...]
     shard: Ints
@@ -75,7 +75,7 @@ class Places(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Hash of the records in their order: content of their shards, and numbers in them."""
+        """Hash of the records in order, 16 hex digits: content of their shards, record numbers."""
         used = np.flatnonzero(np.bincount(self.shard))
         numbers = np.zeros(len(self.shards), np.int64)
         numbers[used] = np.arange(len(used))  # independent of other shards that may be open
@@ -119,7 +119,7 @@ class Frames:
         return ByteRange(name, self.offset.item(number), self.length.item(number))
 
     def starts_run(self, gap_bytes: int = 0) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return bool[records]: False if a frame begins 0 to `gap_bytes` after the one before."""
+        """Return bool[records]: False if a frame begins 0 to `gap_bytes` after the previous end."""
         starts = np.ones(len(self.shard), bool)
         gaps = self.offset[1:] - (self.offset + self.length)[:-1]
         starts[1:] = (self.shard[1:] != self.shard[:-1]) | (gaps < 0) | (gaps > gap_bytes)
@@ -168,7 +168,7 @@ class PrefetchedBlocks:
         self._max_held = _NUM_GROUPS * sum(lane.blocks.group_width for lane in self._lanes)
         self._expected: deque[int] = deque()
         self._groups: dict[tuple[int, int], int] = {}
-        """Lane and key of an order of it → its last expected group; the last used at the end."""
+        """(lane, key of its order) → last expected group; the most recently used entry last."""
 
     def __del__(self) -> None:
         for block in self._held.values():
@@ -176,7 +176,7 @@ class PrefetchedBlocks:
                 run.cancel()
 
     def expect(self, epoch: int, start: int, stop: int) -> None:
-        """Request blocks of the host's places from `start` to before `stop`, and of next groups.
+        """Request the blocks of the host's places `start` to before `stop`, and of the next group.
 
         Blocks beyond the limit of memory are requested when other blocks are used up.
         """
@@ -286,10 +286,10 @@ class Records:
         return Records(self.store, self.frames[wanted], verify_crc=self._verify_crc)
 
     def in_order(self, order: Order) -> Records:
-        """Return the same records, to be read in an order. Announce the next places by `expect`.
+        """Return the same records, to be read in an order. Callers announce places by `expect`.
 
-        Their numbers are rows of the host. Records in object storage are then read ahead in blocks,
-        unless the order has no blocks or groups are too large for memory.
+        Record numbers are rows of the host. Records in object storage are then read ahead in
+        blocks, unless the order has no blocks or groups are too large for memory.
         """
         ordered = copy.copy(self)
         ordered._lanes = lanes = order.lanes  # noqa: SLF001
@@ -387,10 +387,11 @@ class Records:
             except RecordError as error:
                 note(at, error)
         where = folder_of(self.store.located(self.place(position)[0]))
-        raise DatasetError(where, "has no good record", "build the dataset again")
+        what = "has no good record that could replace a damaged one"
+        raise DatasetError(where, what, "build the dataset again")
 
     def _shards_of_dataset(self, number: int) -> Container[int]:
-        """Return the indices of the shards of the dataset that has a record."""
+        """Return the indices of the shards of the dataset that record `number` belongs to."""
         if not isinstance(self.store, JoinedShards):
             return range(len(self.shards))
         datasets = [self.store.datasets[shard.name] for shard in self.shards]
@@ -455,7 +456,7 @@ class Records:
 
 
 def starts_of(shard: Ints) -> Ints:
-    """Return 0 and the indices at which `shard` differs from the element before."""
+    """Return the indices where a run of equal elements begins, 0 included, int64[runs]."""
     return np.flatnonzero(np.append(True, shard[1:] != shard[:-1]))
 
 

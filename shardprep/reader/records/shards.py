@@ -51,7 +51,7 @@ def folder_of(path: str) -> str:
 def submitted(
     pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: object
 ) -> Future[_T]:
-    """Return the future of a call in `pool`. At interpreter shutdown, make the call here."""
+    """Return the future of a call in `pool`, or at interpreter shutdown in this thread."""
     try:
         return pool.submit(function, *arguments)
     except RuntimeError:
@@ -75,7 +75,7 @@ class LocalShards:
     def __init__(
         self, folder: Path, shards: Mapping[str, Shard], files: LocalFiles | None = None
     ) -> None:
-        """Read `shards`, manifest entries by name; `files` detect that the dataset was replaced."""
+        """Take manifest entries by name; `files` detects whether the dataset was replaced."""
         self.folder = folder
         self.shards = shards
         self._local = files
@@ -183,14 +183,14 @@ class RemoteShards:
 
 
 class JoinedShards:
-    """Shards of several datasets; their paths and addresses are their names. Can be pickled."""
+    """Shards of several datasets, named by path or address. Can be pickled."""
 
     def __init__(self, stores: Iterable[Shards]) -> None:
-        """Join stores that are not joined themselves."""
+        """Join the stores of single datasets."""
         self.datasets: dict[str, int] = {}
-        """Name → number of the dataset of the shard, from 0."""
+        """Name of a shard → number of its dataset, from 0."""
         self._local: dict[str, tuple[LocalShards, str]] = {}
-        """Name of a shard in a folder → its store, and its name there."""
+        """Name of a shard in a folder → its store, and its name in this store."""
         remote, limit = dict[str, RemoteShard](), None
         for number, store in enumerate(stores):
             if isinstance(store, JoinedShards):
@@ -243,11 +243,11 @@ class JoinedShards:
 
 
 Shards = LocalShards | RemoteShards | JoinedShards
-"""Shards by name, wherever they are."""
+"""Shards by name: in a folder, in object storage, or of several datasets."""
 
 
 class _Threads:
-    """Threads that read ranges of shards, and threads that copy those shards that fit."""
+    """Threads that read ranges of shards, and threads that copy shards up to the limit."""
 
     def __init__(self, shards: dict[str, RemoteShard], staged: StagedShards, first: str) -> None:
         self.process = os.getpid()
@@ -267,7 +267,7 @@ class _Threads:
 
 
 def _fitting(shards: dict[str, RemoteShard], staged: StagedShards, first: str) -> list[str]:
-    """Return the names of shards that fit the limit, from `first` to the last, then the others."""
+    """Return the names of the shards whose copies fit the limit, in cyclic order from `first`."""
     names = list(shards)
     begin = names.index(first)
     room = limit = staged.limit()
@@ -293,7 +293,7 @@ def _copy(
     errors: dict[str, DatasetError],
     stop: threading.Event,
 ) -> None:
-    """Copy shards until none is waiting or fits, `stop` is set, or the program ends."""
+    """Copy shards until no shard waits or fits, `stop` is set, or the program ends."""
     # The threads are not daemons: the interpreter would kill daemons inside native code at exit.
 
     def is_over() -> bool:

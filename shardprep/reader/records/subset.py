@@ -1,4 +1,4 @@
-"""Open the records of a dataset, or of a mix, that one host reads, in their order.
+"""Open the records of a dataset or mix that one host reads, and decide their order.
 
 Shards, indexes and options are checked.
 """
@@ -41,21 +41,21 @@ class Datasets:
 
     opened: tuple[OpenDataset, ...]
     sizes: tuple[int, ...]
-    """Number of records to read of each dataset, by all hosts together."""
+    """Number of records to read from each dataset, by all hosts together."""
     mix: Mix | None
     schema: Schema
-    """The common schema. Without a common size of images, it has none."""
+    """The common schema; without an image size if the datasets have different sizes."""
 
     @classmethod
     def of(cls, path: str | Path | OpenDataset | Mix, split: AnySplit) -> tuple[Self, list[Ints]]:
-        """Open datasets. Return them, and the record numbers of a split in each.
+        """Return the opened datasets of a path or mix, and the record numbers of a split in each.
 
         DatasetError if the datasets of a mix differ in features or classes, or as in `numbers_of`.
         """
         mix = path if isinstance(path, Mix) else None
         if mix is not None and not isinstance(split, str | EvenSplit):
             what = f"{split.name!r} is a selection of one dataset, but a mix has several"
-            raise DatasetError("reader", what, "give split a text, or part of even_splits")
+            raise DatasetError("reader", what, "give a split name, or a part of even_splits")
         places = path.paths if isinstance(path, Mix) else (path,)
         opened = tuple(one if isinstance(one, OpenDataset) else open_dataset(one) for one in places)
         numbers = [numbers_of(one.manifest, split) for one in opened]
@@ -73,11 +73,11 @@ class Datasets:
 
     @property
     def record_bytes(self) -> float:
-        """Mean size of a record of all datasets in bytes, with its frame."""
+        """Mean size of a record with its frame in bytes, over all datasets."""
         return mean_record_bytes(*(one.manifest for one in self.opened))
 
     def order(self, size: int, config: ReadConfig, *, shuffle: bool) -> EpochOrder:
-        """Return the order in global batches of `size`: each record once, or the draws of a mix."""
+        """Return the order within an epoch, for global batches of `size` records."""
         if self.mix is None:
             record_bytes, (number,) = self.record_bytes, self.sizes
             length, width = sizes_of_blocks(record_bytes, config)
@@ -86,7 +86,8 @@ class Datasets:
             return lane_shuffle(number, record_bytes, size, block_length=length, group_width=width)
         if len(self.sizes) < len(self.opened):
             hint = "slice each dataset by split, as in 'train[:90%]'"
-            raise DatasetError(str(self), "a slice of a mix has no shares", hint)
+            what = "batches cannot be read from a slice [a:b] of a mix"
+            raise DatasetError(str(self), what, hint)
         every = []
         for dataset, number in zip(self.opened, self.sizes, strict=True):
             length, width = sizes_of_blocks(mean_record_bytes(dataset.manifest), config)
@@ -100,21 +101,21 @@ class Datasets:
 
 
 def mean_record_bytes(*manifests: Manifest) -> float:
-    """Return the mean size of a record in bytes, with its frame."""
+    """Return the mean size of a record with its frame in bytes, over all shards."""
     shards = [shard for manifest in manifests for shard in manifest.shards.values()]
     num_records = sum(shard.num_records for shard in shards)
     return sum(shard.num_bytes for shard in shards) / max(1, num_records)
 
 
 def sizes_of_blocks(record_bytes: float, config: ReadConfig) -> tuple[int, int]:
-    """Return the block length and the group width."""
+    """Return the block length in records, and the group width in blocks."""
     return block_sizes(record_bytes, config.interleave_block_length, config.interleave_cycle_length)
 
 
 def _joined_schema(datasets: Sequence[OpenDataset]) -> Schema:
-    """Return the schema of datasets whose images may differ in size, and be JPEG or PNG.
+    """Return the common schema of datasets, whose images may differ in size and be JPEG or PNG.
 
-    DatasetError if they differ in anything else.
+    DatasetError if anything else differs.
     """
     first, *others = datasets
     if not others:
@@ -145,7 +146,7 @@ def _joined_schema(datasets: Sequence[OpenDataset]) -> Schema:
 
 
 def _classes(schema: Schema) -> Iterator[str]:
-    """Yield descriptions of all classes, in an order that depends on the names of features."""
+    """Yield a description of each class of the images, then of the features sorted by name."""
     features = sorted(schema.features.items())
     for name, labels in (("", schema.labels), *((name, one.labels) for name, one in features)):
         for number, label in enumerate(labels):
@@ -202,7 +203,7 @@ class Subset:
         return min(width, -(-self.num_records // length)) * length
 
     def order(self, request: Request) -> Order:
-        """Return the order of the records, with a seed of `seed_of`."""
+        """Return the order of the records in all epochs; `seed_of` chooses a missing seed."""
         return Order(
             self.within_epoch,
             self.batches,
@@ -211,7 +212,7 @@ class Subset:
         )
 
     def alone(self, records: Records, batch_size: int) -> Subset:
-        """Return the subset of `records` in their order, as if this were the only host."""
+        """Return the subset of `records` in stored order and batches of this size, for one host."""
         number = len(records)
         within = StoredOrder(number, *block_sizes(self.datasets.record_bytes))
         batches = GlobalBatches(number, batch_size)
@@ -309,9 +310,10 @@ def open_request(request: Request) -> Subset:
     if (target := subset.schema.features.get(TARGET_IMAGE)) is not None:
         is_moved = type(request.augment).__module__.startswith("shardprep.") and target.is_deep
         if config.image_size is not None or is_moved:
-            what = "ops of reader.augment take no target images of 16 bits"
+            what = "ops of reader.augment cannot move target images of 16 bits"
             what = what if is_moved else "image_size does not resize target images"
-            raise DatasetError(str(datasets), what, "give a crop, or build with --size")
+            hint = "use random_resized_crop or center_crop instead"
+            raise DatasetError(str(datasets), what, hint)
     return subset
 
 
@@ -331,7 +333,7 @@ def _check_request(request: Request) -> None:
         hint = "give batch_size, and neither repeat nor drop_remainder"
         raise _refused("pad_batches pads the last batch of a single epoch", hint)
     if request.crop is not None and config.image_size is not None:
-        raise _refused("image_size and a crop, which has a size of its own", "give one of them")
+        raise _refused("image_size and a crop are given, but a crop has its own size", "give one")
 
 
 def _refused(what: str, hint: str) -> DatasetError:
@@ -340,9 +342,9 @@ def _refused(what: str, hint: str) -> DatasetError:
 
 def _check_stack_request(subset: Subset, request: Request) -> None:
     if request.config.image_size is not None:
-        what, hint = "image_size resizes single images", "give a crop, or build with --size"
+        what, hint = "image_size resizes only single images", "give a crop, or build with --size"
     elif request.cache not in (False, "auto", "memory"):
-        what, hint = "a cache in a folder has single images", "give cache='memory'"
+        what, hint = "a cache in a folder cannot store them", "give cache='memory'"
     else:
         return
     raise DatasetError(str(subset.datasets), f"has stacks, but {what}", hint)
@@ -352,4 +354,4 @@ def check_hosts(where: str, num_records: int, num_hosts: int) -> None:
     """Raise DatasetError if there are fewer records than hosts."""
     if num_records < num_hosts:
         what = f"{num_records} records cannot be shared by {num_hosts} readers"
-        raise DatasetError(where, what, "use fewer")
+        raise DatasetError(where, what, f"use at most {num_records} readers")

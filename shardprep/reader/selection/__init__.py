@@ -1,5 +1,4 @@
 """Choose the records to read: splits, selections, queries, folds and weights.
 
-The choice follows from the manifest and the item table. Only `statistics` reads
-records.
+They use the manifest and the item table. Only `statistics` reads records.
 """

@@ -94,7 +94,7 @@ def folds(
     num_groups = len(sorted_unique(groups))
     if num_groups < k:
         what = f"k={k}, but only {counted(num_groups, 'group')} ({counted(num_records, 'record')})"
-        raise DatasetError(_WHERE, what, "use fewer folds")
+        raise DatasetError(_WHERE, what, "use fewer folds, or group=False")
     key = key_of(seed)
     several = column.name if by == LABEL and column is not None and column.is_list else None
     if several or by == OBJECT_CLASSES:
@@ -208,7 +208,7 @@ def distribute_pairs(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
 def _level(filled: Any, number: int, sizes: Any) -> Any:
     """Return how many of `number` records each fold gets, so that the emptiest become equally full.
 
-    The remainder goes to those folds among them that have the smallest `sizes`.
+    Of these folds, the ones with the smallest `sizes` get the remainder.
     """
     order = np.argsort(filled, kind="stable")
     low = filled[order]
@@ -249,12 +249,12 @@ def _groups(rows: ItemRows, split: AnySplit, group: Any) -> Ints:
     numbers = numbers_of(rows.dataset.manifest, split)  # in the order of the split, unlike `rows`
     if len(group) != len(numbers):
         what = f"group has {len(group):,} values for {len(numbers):,} records"
-        raise DatasetError(_WHERE, what, "give one for each record of the split")
+        raise DatasetError(_WHERE, what, "give one value for each record of the split")
     try:
         codes = _numbered(pa.chunked_array([pa.array(group)]))
     except (pa.ArrowException, TypeError, ValueError):
         what = f"group={short_repr(group)} is not a list of numbers or of texts"
-        raise DatasetError(_WHERE, what, "give one of them, or None, for each record") from None
+        raise DatasetError(_WHERE, what, "give a number, a text or None for each record") from None
     first = np.unique(numbers, return_index=True)[1]
     return _joined(codes, numbers + 1)[first]
 

@@ -76,7 +76,7 @@ class Selection:
         try:
             chosen = sorted_unique(np.arange(len(self))[positions])
         except (IndexError, TypeError, ValueError) as error:
-            hint = "use a slice, an array of whole numbers or one of bools"
+            hint = "use a slice, or an array of whole numbers or bools"
             raise DatasetError(self.name, f"{error}", hint) from None
         return self.at(chosen, self.name)
 
@@ -109,7 +109,7 @@ class Selection:
         """
         if n > len(self):
             what = f"n={n:,}, but the selection has {len(self):,} records"
-            raise DatasetError("Selection.sample", what, "use a number up to that")
+            raise DatasetError("Selection.sample", what, f"use at most {len(self)}")
         chosen = np.argsort(self._random(seed), kind="stable")[:n]
         return replace(self[chosen], name=f"{self.name}, {n:,} drawn")
 
@@ -172,7 +172,7 @@ class Selection:
             raise DatasetError(str(path), "cannot be read as a Selection", _WRONG_FILE) from None
         is_sound = is_sound and numbers.ndim == 1 and numbers.shape == labels.shape
         if not is_sound or (numbers[:1] < 0).any() or (np.diff(numbers) <= 0).any():
-            raise DatasetError(str(path), "holds no record numbers", _WRONG_FILE)
+            raise DatasetError(str(path), "has no valid record numbers", _WRONG_FILE)
         return selection
 
     def check(self, manifest: Manifest) -> None:
@@ -182,7 +182,7 @@ class Selection:
                 f"{manifest.name} {manifest.version}",
                 f"the selection {self.name!r} is from another dataset or version: its manifest has "
                 f"the SHA-256 {self.fingerprint[:12]}…, this one {manifest.sha256[:12]}…",
-                "make it again with reader.select of this one",
+                "select records of this dataset with reader.select",
             )
         if not len(self):
             counts = ", ".join(f"{name} {s.num_records:,}" for name, s in manifest.splits.items())
@@ -190,7 +190,7 @@ class Selection:
             raise DatasetError(manifest.name, what, f"the dataset has {counts}")
         total = sum(split.num_records for split in manifest.splits.values())
         if self.numbers[-1] >= total:
-            what = f"the selection {self.name!r} has a record {self.numbers[-1]:,} of {total:,}"
+            what = f"the selection {self.name!r} has record {self.numbers[-1]:,} of only {total:,}"
             raise DatasetError(manifest.name, what, _WRONG_FILE)
 
     def _random(self, seed: int) -> Any:
@@ -202,8 +202,8 @@ class Selection:
 
     def _check_same(self, other: object) -> None:
         if not isinstance(other, Selection):
-            what = f"{self.name!r} with a {type(other).__name__}"
-            raise DatasetError("reader.Selection", what, "combine it with another Selection")
+            what = f"{self.name!r} cannot be combined with a {type(other).__name__}"
+            raise DatasetError("reader.Selection", what, "use another Selection")
         if other.fingerprint != self.fingerprint:
             what = f"{self.name!r} and {other.name!r} are from different datasets or versions"
             raise DatasetError("reader.Selection", what, "select both from one dataset")

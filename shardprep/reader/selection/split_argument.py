@@ -44,7 +44,7 @@ _SLICE = re.compile(r"(?P<split>\w+)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The result of `reader.mix`, which describes it."""
+    """Several datasets and their shares, as described in `reader.mix`."""
 
     paths: tuple[str | Path, ...]
     shares: tuple[int, ...]
@@ -191,7 +191,7 @@ def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
             raise DatasetError(manifest.name, f"{part!r} is not a split", hint)
         for position in (match["start"], match["stop"]):
             if position and position.endswith("%") and abs(int(position[:-1])) > 100:
-                hint = "a percentage is from -100% to 100%"
+                hint = "use a percentage from -100% to 100%"
                 raise DatasetError(manifest.name, f"{part!r} is not a split", hint)
         if match["split"] not in splits:
             what = f"has no split {match['split']!r}"
@@ -212,7 +212,7 @@ def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
 
 
 def part_range(num_records: int, index: int, number: int, *, drop_remainder: bool = False) -> slice:
-    """Return the slice of part `index` of `number` parts; the first ones may have a record more."""
+    """Return the slice of part `index` of `number`; the first parts may have a record more."""
     size, more = divmod(num_records, number)
     more = 0 if drop_remainder else more
     start = size * index + min(index, more)

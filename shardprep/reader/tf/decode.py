@@ -104,7 +104,7 @@ class Decoder:
 
     def _stored_size(self) -> tuple[int, int]:
         if self._schema.image_size is None:
-            raise DatasetError(self._schema.name, "raw images without a size cannot be read")
+            raise DatasetError(self._schema.name, "has raw images without a size", "build it again")
         return self._schema.image_size
 
     def _packed(self, features: dict[str, Any]) -> Any:
@@ -135,7 +135,7 @@ def _dense(texts: Any, length: int) -> Any:
 
 
 def largest(boxes: Any, number: int) -> Any:
-    """Return the indices of the `number` largest boxes of [n, 4] or [batch, n, 4], increasing.
+    """Return the indices of the `number` largest boxes, [n, 4] or [batch, n, 4], in order.
 
     Of boxes with equal areas, the first is taken. Padding rows (−1) are the smallest.
     """
@@ -168,12 +168,12 @@ class BatchDecoder:
     """Decodes batches, or single elements, given their tags, in threads or worker processes."""
 
     def __init__(self, team: Team, decoder: FeatureDecoder, elements: Elements) -> None:
-        """`decoder` is the one of the threads of the team."""
+        """Fill batches by `team`, whose threads use `decoder`."""
         self._decoder = decoder
         self._elements = elements
         self._team = team
         self.num_calls = team.prefetch
-        """Number of parallel calls: enough that no thread waits for others to end a batch."""
+        """Number of parallel calls: enough that no thread waits until others finish a batch."""
 
     def __call__(self, tags: Any) -> Any:
         """Return the elements of tags, int64[batch], or of a single tag, as tensors of a graph.

@@ -50,7 +50,7 @@ def num_batches(subset: Subset, request: Request) -> int:
 
 
 def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -> Any:
-    """Return the dataset with the cardinality for `total` records; without `total`, unchanged."""
+    """Return the dataset with the cardinality for `total` records, or unchanged if it is None."""
     if total is None:
         return dataset
     if total > 0:
@@ -153,7 +153,7 @@ class Finisher:
     def __init__(self, request: Request, target: Target, key: int, schema: Schema) -> None:
         """`key` is the key of the order, from which the seeds of `augment` are derived.
 
-        Flips of this package get the pairs of keypoints that change their places.
+        Flips of this package get the pairs of keypoints of `schema` that are exchanged.
         """
         bound = getattr(request.augment, "for_keypoints", None)
         self._augment = request.augment if bound is None else bound(schema)
@@ -245,8 +245,8 @@ class Finisher:
 def trim_boxes(target: dict[str, Any], max_boxes: int | None) -> dict[str, Any]:
     """Return an augmented target with its objects in `max_boxes` rows.
 
-    If that is None, there are as many rows as the batch needs. `target` is a dict with `KEYS`, of a
-    batch or of one image. Padding rows are found by the label −1: Keras layers change boxes of −1.
+    If `max_boxes` is None, there are as many rows as the batch needs. `target` is a dict by `KEYS`,
+    of a batch or an image. Padding rows are found by the label −1: Keras layers change their boxes.
     """
     boxes = target[KEYS[BOX]]
     if KEYS[BOX_LABEL] in target:

@@ -1,10 +1,9 @@
 """The cache of decoded images, in memory or in a folder, and the choice of `cache="auto"`.
 
-In a folder, it is raw shards, complete or absent, never outdated. Every shard has a decoded copy,
-its *twin*: the same records in the same order with raw pixels. The folder of twins is named with a
-hash of the decoding options, and a twin with the name of its shard and the start of the shard's
-SHA-256. Twins have an index and are read like other shards. A missing or truncated twin is written
-again.
+In a folder, every shard has a decoded copy, its *twin*: the same records in the same order with raw
+pixels. Twins are complete or absent, never outdated. The folder of twins is named with a hash of
+the decoding options, and a twin with the name of its shard and the start of the shard's SHA-256.
+Twins have an index and are read like other shards. A missing or truncated twin is written again.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ _SECONDS_A_LINE = 5.0
 _log = logging.getLogger("shardprep.reader")
 _MOST_ROWS, _FEW_ROWS = 64, 8
 _BYTES_A_TURN = 4 << 20
-"""Largest size in bytes of the images of a batch that fills a cache, unless one is larger."""
+"""Largest size in bytes of the images of a batch that fills a cache; at least one image."""
 Note = Callable[[Records, int, RecordError], None]
-"""Gets each bad record, by its number in some records."""
+"""Is called for each bad record: with records, its number in them, and its error."""
 
 
 def cache_of(subset: Subset, request: Request) -> str:
@@ -153,7 +152,7 @@ def _write_missing(
     existing = next(one for one in (folder, *folder.parents) if one.exists())
     if lacking := shortage(existing, _num_bytes(subset, missing, size)):
         what = f"the decoded images do not fit: {lacking}"
-        raise DatasetError(str(folder.parent), what, "free some, or give cache another folder")
+        raise DatasetError(str(folder.parent), what, "free some space, or use another folder")
     (folder / INDEX_DIR).mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         missing = [shard for shard in shards if not _is_whole(folder, shard)]
@@ -189,7 +188,7 @@ def _twin_name(shard: Shard) -> str:
 
 
 def _twin(folder: Path, shard: Shard) -> Shard:
-    """Return the entry of a shard's twin in the folder; raise OSError if it is missing."""
+    """Return a manifest entry for the twin of a shard; raise OSError if the twin is missing."""
     name = _twin_name(shard)
     size = (folder / name).stat().st_size
     return shard.model_copy(update={"name": name, "num_bytes": size})
@@ -266,7 +265,7 @@ def _write_twin(
 
 
 def turn_of(size: tuple[int, int] | None) -> int:
-    """Return the number of images of a batch that fills a cache; `size` is None if they differ."""
+    """Return the batch size for filling a cache; `size` is None if images differ in size."""
     if size is None:
         return _FEW_ROWS
     return min(_MOST_ROWS, max(1, _BYTES_A_TURN // (size[0] * size[1] * 3)))
@@ -305,7 +304,7 @@ class CacheProgress:
 
 @contextlib.contextmanager
 def _locked(folder: Path, *, waits: bool = True) -> Iterator[None]:
-    """Hold the lock of a folder of twins; raise BusyError if another holds it, unless `waits`."""
+    """Hold the lock of a folder of twins. Without `waits`, BusyError if the lock is taken."""
     with (folder / _LOCK).open("wb") as file:
         try:
             is_held = take(file.fileno(), waits=waits)
@@ -313,7 +312,7 @@ def _locked(folder: Path, *, waits: bool = True) -> Iterator[None]:
             hint = "try again when it has ended"
             raise BusyError(str(folder), "another process fills this cache", hint) from None
         if not is_held:
-            hint = "cache in a folder of another disk, or in memory"
+            hint = "give cache a folder on another disk, or 'memory'"
             raise DatasetError(str(folder), "cannot be locked on this disk or system", hint)
         yield
 
@@ -357,7 +356,7 @@ def _keep(cached: Columns, progress: CacheProgress, rows: range, begun: Begun) -
 def clear(place: Path) -> int:
     """Delete all twins in the folder of all caches, but no other files; return bytes freed."""
     if not place.is_dir():
-        raise DatasetError(str(place), "no such folder", "give the folder that was given as cache=")
+        raise DatasetError(str(place), "no such folder", "give the folder that load got as cache=")
     num_bytes = 0
     for folder in place.iterdir():
         if _FOLDER.fullmatch(folder.name) and (folder / _LOCK).is_file():

@@ -22,7 +22,7 @@ from shardprep.reader.tf.records import Cursor
 
 @dataclass(slots=True)
 class _Place:
-    """Position of an iteration. The iterated dataset asks for it by `cursor`."""
+    """Position of an iteration. The dataset calls `cursor` when an iteration begins."""
 
     batch_size: int
     epoch: int = 0
@@ -87,7 +87,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
 
     @property
     def is_begun(self) -> bool:
-        """Whether an iteration has begun since the last state was loaded, if any."""
+        """Whether an iteration has begun since the start, or since the last loaded state."""
         return self._place.is_begun
 
     def state_dict(self) -> dict[str, int | str]:
@@ -97,7 +97,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         return State(seed, place.epoch, place.batch, self._identity()[0])._asdict()
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
-        """Continue after the batches that a state counts. Do not call it in a loop over these.
+        """Continue after the batches that a state counts. Do not call this in a loop over batches.
 
         Raises:
             DatasetError: the argument is not a state, or is of other records, batches or order.

@@ -82,7 +82,7 @@ class Source(NamedTuple):
 
     subset: Subset
     is_cached: bool = False
-    """Whether the shards of the subset are decoded copies."""
+    """Whether the shards of the subset are decoded copies, in a folder."""
     rows: Columns | None = None
     """The decoded values of all records by feature, if they are cached in memory."""
 
@@ -111,8 +111,8 @@ def distribute(strategy: Any, request: Request) -> Any:
     if request.batch_size is None or request.batch_size % replicas:
         raise DatasetError(
             "reader.distribute",
-            f"batch_size={request.batch_size} for {replicas} replicas",
-            f"batch_size counts images of all replicas together: use a multiple of {replicas}",
+            f"batch_size={request.batch_size} cannot be divided among {replicas} replicas",
+            f"use a multiple of {replicas}: batch_size counts the images of all replicas",
         )
 
     hosts: list[tuple[Subset, int]] = []
@@ -208,14 +208,14 @@ def _advice(subset: Subset, request: Request, *, is_cached: bool) -> Iterator[st
             feature = schema.target or "class"
             yield (
                 f"{num_unlabelled:,} of {num_records:,} records of {name} have no "
-                f"{feature} ({_MISSING.get(feature, '−1')}), which fit and evaluate count all "
-                "the same; model.predict ignores them, and to get their names as well, call "
-                "model(batch['image']) on the batches of as_supervised=False"
+                f"{feature} ({_MISSING.get(feature, '−1')}), but fit and evaluate count them; "
+                "to predict, use model.predict, or to get the file names too, call "
+                "model(batch['image']) on batches with as_supervised=False"
             )
 
 
 def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, int]]:
-    """Yield the name of each split read, its number of unlabelled records, and of all records.
+    """Yield for each split that is read: name, number of unlabelled records, number of records.
 
     Yields nothing with weights="balanced", which draws only records with a class.
     """
@@ -307,7 +307,7 @@ class _Stages:
 
     @property
     def _fills(self) -> bool:
-        """Whether threads or workers fill elements: for all that the graph does not do faster."""
+        """Whether threads or workers decode elements, instead of the graph of TensorFlow."""
         request, schema, config = self._request, self._elements.schema, self._request.config
         is_changed = request.crop is not None or _whole_image(request, schema) is not None
         if is_changed or schema.is_stack or config.on_error != "raise" or config.num_workers:
@@ -419,7 +419,7 @@ def _whole_image(request: Request, schema: Schema) -> WholeImage | None:
 
 
 def _examples(source: BatchSource, records: Records) -> ExampleReader:
-    """Return the examples of `records`; TensorFlow decodes images that no other library can."""
+    """Return a reader of `records`; TensorFlow decodes images that other libraries cannot."""
     elements = Elements(source.schema, as_supervised=True)
     fallback = Decoder(elements).pixels
     return ExampleReader(records, source.decoder(fallback))

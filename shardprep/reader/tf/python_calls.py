@@ -83,7 +83,7 @@ def in_python(
     inputs: Sequence[Any],
     specs: Sequence[Any],
 ) -> list[Any]:
-    """Return the arrays that a Python function of arrays returns, as tensors with `specs`."""
+    """Return the results of a Python function of arrays, as tensors with `specs` in a graph."""
     held = _held(function)
 
     def counted(*args: Any) -> Any:
@@ -103,7 +103,7 @@ def in_python(
 
 
 def _held(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
-    """Return a getter of the function, which the pipeline of this block, if any, keeps alive."""
+    """Return a getter of the function; the pipeline of `one_pipeline`, if any, keeps it alive."""
     first = _first.get()
     if first is None:
         return lambda: function

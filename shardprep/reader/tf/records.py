@@ -28,7 +28,7 @@ _FOREVER = (1 << 62) - 1
 
 
 class Cursor(NamedTuple):
-    """Where an iteration begins: an epoch, and the number of its own places to skip."""
+    """Where an iteration begins: an epoch, and how many own places of the epoch to skip."""
 
     epoch: int = 0
     num_done: int = 0
@@ -42,7 +42,7 @@ class EpochTags:
     records: Records
     request: Request
     dtypes: Mapping[str, str]
-    """Of the features of the records."""
+    """Feature → dtype of its values in the records."""
     cursor: Callable[[], Cursor] = Cursor
     """Returns the start of an iteration when it begins."""
 

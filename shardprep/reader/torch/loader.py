@@ -61,14 +61,14 @@ class Cuda:
         return copies, event
 
     def wait(self, event: Any, copies: list[torch.Tensor]) -> None:
-        """Let the current stream wait for copies, and the allocator keep them until it is done."""
+        """Let the current stream wait for `event`, and tell the allocator that it uses `copies`."""
         current = _CUDA.current_stream(self._device)
         current.wait_event(event)
         for copy in copies:
             copy.record_stream(current)
 
     def event(self) -> Any:
-        """Return an event on the current stream, after all that it has to do."""
+        """Return an event that is reached when the current stream has done its pending work."""
         event = _CUDA.Event()
         event.record(_CUDA.current_stream(self._device))
         return event
@@ -84,18 +84,18 @@ class Cuda:
         _CUDA.cudart().cudaHostUnregister(address)
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was begun."""
+        """Wait until the device has done all pending work."""
         _CUDA.synchronize(self._device)
 
 
 class PinnedMemory(HostMemory):
-    """Memory that a CUDA device reads by itself."""
+    """Page-locked memory, which a CUDA device reads by itself."""
 
     def __init__(self, cuda: Cuda, *, by_user: bool) -> None:
         """With `by_user`, the user copies batches to the device, on the current stream."""
         self._cuda, self._by_user = cuda, by_user
         self._registered: dict[int, tuple[int, memoryview]] = {}
-        """Address → number of registered bytes, and the memory, which lives as long."""
+        """Address → number of registered bytes, and the memory, to keep it alive."""
         self._can_register = True
         weakref.finalize(self, _unregister, cuda, self._registered).atexit = False
 
@@ -165,7 +165,7 @@ class Transfers:
         return Transfer(moved, copies, event)
 
     def finish(self, transfer: Transfer) -> Any:
-        """Return a batch that training may use: its stream waits for the copy."""
+        """Return the copied batch, after letting the current stream wait for the copy."""
         self._cuda.wait(transfer.event, transfer.copies)
         return transfer.element
 
@@ -188,7 +188,7 @@ class TensorBatches(ArrayBatches):
     """Batches of tensors that use the memory of the arrays; images have their channels first."""
 
     device: torch.device | None = None
-    """A device other than CUDA to copy batches to."""
+    """Device other than CUDA to copy batches to; None to leave them on the CPU."""
 
     def _element(self, values: Any) -> Any:
         source, element = self._source, values
@@ -268,7 +268,7 @@ def _with_transform(source: BatchSource, options: LoaderOptions) -> BatchSource:
     if options.num_workers != 0 and (problem := transform.problem()):
         what = f"transform cannot be sent to worker processes ({problem})"
         if options.num_workers:
-            raise DatasetError(_WHERE, what, "give num_workers=0, or create such things in it")
+            raise DatasetError(_WHERE, what, "give num_workers=0, or create such objects in it")
         warn(f"{what}, so the thread of the training loop runs it")
         source = replace(source, options=replace(source.options, num_workers=0))
     return replace(source, transform=transform)
@@ -322,12 +322,12 @@ class Loader:
         return self._batches.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; arguments and errors as for `ArrayBatches.load_state_dict`."""
+        """Continue from a state. Argument and errors as for `ArrayBatches.load_state_dict`."""
         self._batches.load_state_dict(state)
         self._epoch = None
 
     def close(self) -> None:
-        """Stop the threads and drop batches decoded ahead."""
+        """Stop threads and worker processes, and drop batches decoded ahead."""
         self._batches.close()
 
 
@@ -338,7 +338,7 @@ def process_of(index: int | None, number: int | None) -> tuple[int, int]:
     """
     if (index is None) != (number is None):
         given = f"num_shards={number}, shard_index={index}"
-        raise DatasetError(_WHERE, given, "give both of them, or none")
+        raise DatasetError(_WHERE, given, "give both of them or neither")
     if index is not None and number is not None:
         return index, number
     if torch.distributed.is_available() and torch.distributed.is_initialized():

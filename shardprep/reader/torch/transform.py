@@ -75,7 +75,7 @@ def _received(function: bytes, target: Target, image_name: str) -> Transform:
 
 @contextlib.contextmanager
 def _generators_kept() -> Iterator[None]:
-    """Give the generators of random numbers back as they were before the block."""
+    """Restore the random generators of torch, NumPy and Python after the block."""
     own, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=()):
         try:
@@ -111,7 +111,7 @@ def _of_type(name: str, value: Any, size: tuple[int, int]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _TypedArray:
-    """A tensor that an array alone does not describe."""
+    """An array with the torch dtype and class of its tensor, which NumPy cannot express."""
 
     array: Array
     dtype: torch.dtype
@@ -125,7 +125,7 @@ class _TypedArray:
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a nested value with a function applied to all but its dicts, lists and tuples."""
+    """Return a nested value with `function` applied to each leaf in dicts, lists and tuples."""
     if isinstance(value, dict):
         return {name: mapped(function, one) for name, one in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple
@@ -136,7 +136,7 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _sent(value: Any) -> Any:
-    """Return an array for a tensor, and other values unchanged."""
+    """Return a tensor as an array to send to another process, and other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     kind, attributes = type(value), dict(value.__dict__)
@@ -148,7 +148,7 @@ def _sent(value: Any) -> Any:
 
 
 def received(value: Any) -> Any:
-    """Return the tensor for an array that a transform made, and other values unchanged."""
+    """Return the tensor of an array from `_sent`; a list for texts, other values unchanged."""
     if isinstance(value, _TypedArray):
         return value.tensor()
     return tensor_of(value)
