@@ -14,6 +14,16 @@ Moves = Literal["", "box", "points", "visibility", "pixels"]
 """How values follow if a window of an image is shown: not at all, as corners, as places, as the
 visibility of places, or as pixels."""
 
+KindName = Literal[
+    "image", "label", "labels", "text", "scalar", "bbox", "flag", "mask", "vector", "texts",
+    "keypoints", "visibility", "rows",
+]  # fmt: skip
+"""`label`, `labels`: class indices. `scalar`: a number. `text`: UTF-8. `flag`: 0 or 1. `mask`: PNG.
+`bbox`: ymin, xmin, ymax, xmax as shares (0 to 1) of the stored image. `vector`: a number for each
+name in the feature's `labels`, NaN if missing. `texts`: any number of texts, at most `shape[0]`.
+`keypoints`: y, x of each keypoint as shares. `visibility`: 0, 1 or 2 for each keypoint. `rows`: a
+value for each row of the image, NaN, -1 or "" if missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -34,7 +44,7 @@ class Kind:
     moves: Moves = ""
 
 
-KINDS = {
+KINDS: dict[KindName, Kind] = {
     "image": Kind("bytes", moves="pixels"),
     "mask": Kind("bytes", moves="pixels"),
     "label": Kind("int64", padding=-1),

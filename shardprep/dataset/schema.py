@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from shardprep.dataset import documents, example
 from shardprep.dataset.documents import Document, SparseDocument
-from shardprep.dataset.kinds import KINDS
+from shardprep.dataset.kinds import KINDS, KindName
 from shardprep.errors import SchemaError
 from shardprep.image.annotation_types import Skeleton
 from shardprep.storage.regular_file import read_named
@@ -70,14 +70,14 @@ columns are numbers."""
 class Provided(NamedTuple):
     """A feature that a build can fill."""
 
-    kind: str
+    kind: KindName
     key: str = ""
     """Its key in the dict of a target; "" for a feature that is not part of the target."""
     dtype: str = ""
     """Type of the stored values; "" for the type of the kind."""
 
     @property
-    def form(self) -> tuple[str, str]:
+    def form(self) -> tuple[KindName, str]:
         """The kind and the type of the stored values."""
         return self.kind, self.dtype or KINDS[self.kind].dtype
 
@@ -137,15 +137,7 @@ class Feature(SparseDocument):
         {"repeated", "labels", "is_deep", "channels", "soft", "points", "edges", "mirrored"}
     )
 
-    kind: Literal[
-        "image", "label", "labels", "text", "scalar", "bbox", "flag", "mask", "vector", "texts",
-        "keypoints", "visibility", "rows",
-    ]  # fmt: skip
-    """`label`, `labels`: class indices. `scalar`: a number. `text`: UTF-8. `flag`: 0 or 1. `mask`:
-    PNG. `bbox`: ymin, xmin, ymax, xmax as shares (0 to 1) of the stored image. `vector`: a number
-    for each name in `labels`, NaN if missing. `texts`: any number of texts, at most `shape[0]`.
-    `keypoints`: y, x of each keypoint as shares. `visibility`: 0, 1 or 2 for each keypoint.
-    `rows`: a value for each row of the image, NaN, -1 or "" if missing."""
+    kind: KindName
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
