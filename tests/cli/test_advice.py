@@ -95,7 +95,7 @@ CASES = [
         (6, 1),
     ),
     Case(
-        "the file ends before its image does; --truncated recover stores what is there",
+        "the file ends before its image does; --truncated recover stores its readable part",
         SIX_WITH_ONE_CUT,
         (BUILD,),
         (*BUILD, "--truncated", "recover", "--overwrite"),
