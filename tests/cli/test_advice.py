@@ -185,8 +185,8 @@ CASES = [
         (6, 0),
     ),
     Case(
-        "%s of %s images have another size than their annotations state, which were scaled to it; "
-        "--annotated-size image takes them as pixels of the image",
+        "%s of %s images have another size than their annotations state, so their annotations were "
+        "scaled; --annotated-size image takes them as pixels of the image",
         pics("a.jpg", height=96, width=128) | voc("a.jpg"),
         ((*BUILD, "--boxes", "voc"),),
         (*BUILD, "--boxes", "voc", "--annotated-size", "image", "--overwrite"),
