@@ -139,7 +139,7 @@ def _json(value: Any) -> bytes:
 
 
 Role = Literal["target", "number", "points", "column"]
-"""What a column is for a build of the export: target, unused class index, keypoints or feature."""
+"""Use of a column in a build of the export: target, unused class index, keypoints, feature."""
 
 VISIBLE = "visible"
 TAKEN = {
@@ -154,7 +154,7 @@ def titles(
 ) -> list[tuple[str, Role]]:
     """Return the columns and their roles; `more` are further columns at the end.
 
-    A name that is among `taken`, or is that of an earlier column, gets a prefix like "column/".
+    A name in `taken`, or equal to an earlier column, gets a prefix such as "column/".
     """
     found: list[tuple[str, Role]] = []
     known = {*taken}

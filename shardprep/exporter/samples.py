@@ -190,7 +190,7 @@ class Layout:
 
 
 def further_objects(schema: Schema) -> dict[str, Feature]:
-    """Return the features of objects whose values are written as they are stored."""
+    """Return the features of objects whose stored values are written unchanged."""
     known = {BOX, BOX_LABEL, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
     return {
         name: schema.features[name] for name in OF_OBJECTS if name in schema.features.keys() - known

@@ -375,7 +375,7 @@ def _deviations(grey: Any) -> Floats:
 
 
 def _distinct(images: Thumbnails, told: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct images among `told`, and the index of each of `told` in these."""
+    """Return the images of `told` with distinct thumbnails, and each image's index into them."""
     views = np.empty(len(told), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
     for name in views.dtype.names or ():
         views[name] = images[name][told]

@@ -1,4 +1,4 @@
-"""Thumbnails of 32x32, by which near copies are found.
+"""Thumbnails of 32x32 pixels, which are compared to find near copies.
 
 A thumbnail shows an image without uniform borders. It has grey levels and coarse colours.
 """

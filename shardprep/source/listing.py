@@ -345,7 +345,9 @@ class _Walk:
             try:
                 place = self.unpacker.join([volumes[number] for number in sorted(volumes)], name)
             except MemberError as error:
-                raise SourceError(name, f"one of its volumes {error}") from error
+                raise SourceError(
+                    name, f"one of its volumes {error}", "download it again"
+                ) from error
             if depth:
                 self.inner_archive(place, name, depth)
             else:

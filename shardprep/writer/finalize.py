@@ -104,7 +104,7 @@ def finalize_dataset(
 
     Every shard is compared with its receipt. Source and recipe are not needed. A finished dataset
     is not changed. `max_rejected` is the largest accepted share of rejected images, 0 to 1; None
-    means the share in the recipe of the parts. DatasetError if there is no build and no dataset.
+    means the share in the recipe of the parts. DatasetError if neither build nor dataset exists.
     """
     start = time.monotonic()
 
