@@ -42,7 +42,7 @@ _MAX_PART = 1000
 _NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
 """Endings of error texts that mean "out of memory", from CPython and the dynamic loader."""
 _NO_EXCEPTION = ("without exception set", "without setting an exception")
-"""Ends of the texts of a SystemError: CPython failed and had no memory for an exception."""
+"""Endings of texts of a SystemError: CPython had no memory to create an exception."""
 
 
 def printable(text: str) -> str:
@@ -58,12 +58,12 @@ def printable_json(text: str) -> str:
 
 
 def shown(text: str, most: int = 80) -> str:
-    """Return the text; if it has more than `most` characters, "…" replaces its middle."""
+    """Return the text, with "…" instead of its middle if it exceeds `most` characters."""
     return text if len(text) <= most else f"{text[: most // 3]}…{text[-(most - most // 3 - 1) :]}"
 
 
 def concise(text: str) -> str:
-    """Return the text with long quoted values shortened, and then the whole text shortened."""
+    """Return the text with each quoted value cut to 200 characters, and the result to 1,000."""
     values = _QUOTED.sub(lambda m: f"{m[1]}{m[2]}{shown(m[3], _MAX_VALUE)}{m[2]}", text)
     return shown(values, _MAX_PART)
 
@@ -71,7 +71,7 @@ def concise(text: str) -> str:
 def counted(number: int, noun: str, single: str = "", several: str = "") -> str:
     """Return a number with a noun, in the plural if needed: "1 shard", "3 classes".
 
-    `single` or `several` follows: "1 image is a copy", "2 images are copies".
+    Appends `single` after 1, otherwise `several`: "1 image is a copy", "2 images are copies".
     """
     ending = "" if number == 1 else "es" if noun.endswith(("s", "x")) else "s"
     return f"{number:,} {noun}{ending} {single if number == 1 else several}".rstrip()
@@ -130,8 +130,8 @@ class ShardprepError(Exception):
     def __init__(self, where: str | OptionName, what: str = "", hint: str = "") -> None:
         """Create an error from a file or an option, the problem, and what to do about it.
 
-        PyTorch creates a copy of a worker's error with one argument, the text of the traceback. The
-        last line of it that starts with the class name becomes `what`, and the whole text a note.
+        PyTorch copies a worker's error with one argument, the text of the traceback. Its last line
+        that starts with the class name becomes `what`, and the whole text becomes a note.
         """
         super().__init__(where, what, hint)
         if not what:
@@ -200,7 +200,7 @@ class OptionError(RecipeError):
         value: object = None,
         allowed: str | Sequence[str] = "",
     ) -> None:
-        """Create an error; `allowed`, a list or description of values, replaces `what`."""
+        """Create an error; with `allowed`, `what` becomes "VALUE is not one of ALLOWED"."""
         if allowed:
             words = allowed if isinstance(allowed, str) else f"one of {', '.join(allowed)}"
             what = f"{shown(repr(value), _MAX_VALUE)} is not {words}"
@@ -221,7 +221,7 @@ class Choice(NamedTuple):
     why: str
     """Evidence for this reading."""
     examples: tuple[str, ...] = ()
-    """Images with the label or annotations that they would get."""
+    """Lines that show images with their labels or annotations under this reading."""
 
 
 class QuestionError(RecipeError):

@@ -45,7 +45,7 @@ def usable_cores(root: Path = _ROOT) -> int:
 def check_address_space() -> None:
     """Raise MemoryError if the address space (`ulimit -v`) is too small for threads of libraries.
 
-    OpenBLAS and Arrow may abort the process if they cannot start one.
+    OpenBLAS and Arrow may abort the process if they cannot start a thread.
     """
     if resource is not None:
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -55,7 +55,7 @@ def check_address_space() -> None:
 
 @contextlib.contextmanager
 def limited_memory(num_bytes: int) -> Iterator[None]:
-    """Let this process take at most `num_bytes` more memory in the block, unless 0 (Linux)."""
+    """Limit the memory growth of this process in the block; 0 means no limit. Linux only."""
     if resource is None:
         yield
         return
@@ -105,7 +105,7 @@ def _value(path: Path, key: str) -> int:
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
-    """Yield possible folders of the process's cgroups and their parents, and whether each is v2.
+    """Yield folders where the process's cgroup and its parents may be, and whether each is v2.
 
     Lines of /proc/self/cgroup are "hierarchy:controllers:path". For v2, `controllers` is empty.
     """

@@ -1,6 +1,6 @@
 """Worker processes of builds and readers: the server that forks them, and their limits.
 
-The server imports modules, but never the user's program, has one thread, and ends when its parent
+The server has one thread, imports modules but never the user's program, and ends when its parent
 does. The operating system enforces the limits: a decoder that never returns, or asks for all
 memory, costs one image and not a build. Windows has no fork server, alarm or memory limit, so fresh
 processes do the work there.
@@ -34,7 +34,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES = 512 << 20
 """Freed memory that malloc keeps: mapping it again for each large image takes 6% of a build."""
 _WORKER_BYTES = 1 << 30
-"""Memory limit of a worker, to which the memory for the pixels of one image is added."""
+"""Memory limit of a worker, without the memory for the pixels of one image."""
 _PIXEL_BYTES = 16
 """Memory per pixel while an image is decoded, copies included."""
 _ENOUGH_BYTES = 32 << 20
@@ -95,7 +95,7 @@ if forkserver is not None:
         _Popen = staticmethod(_without_program(popen_forkserver.Popen))
 
     class ForkedContext(ForkServerContext):
-        """Starts processes with the server; they do not import the main program."""
+        """Starts processes by forking the server; they do not import the main program."""
 
         Process = _ForkedProcess
 
@@ -166,7 +166,7 @@ class _NoPandas(MetaPathFinder):
 
 
 def hold_memory(num_bytes: int) -> None:
-    """Limit the memory of this process; 0 means no limit. Beyond it, MemoryError is raised."""
+    """Limit the memory of this process: allocations beyond it fail. 0 means no limit."""
     if num_bytes and resource is not None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         if most == resource.RLIM_INFINITY or num_bytes < most:
@@ -174,7 +174,7 @@ def hold_memory(num_bytes: int) -> None:
 
 
 def has_memory() -> bool:
-    """Return whether this process has memory for an ordinary image now."""
+    """Return True if this process can allocate 32 MiB now, enough for an ordinary image."""
     try:
         bytearray(_ENOUGH_BYTES)
     except MemoryError:
@@ -183,7 +183,7 @@ def has_memory() -> bool:
 
 
 def keep_buffers() -> None:
-    """Let malloc keep `_KEPT_BYTES` from now on (glibc)."""
+    """Let malloc keep up to 512 MiB of freed memory from now on (glibc only)."""
     with contextlib.suppress(OSError, AttributeError):
         for parameter in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
             ctypes.CDLL(None).mallopt(parameter, _KEPT_BYTES)

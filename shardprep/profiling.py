@@ -52,7 +52,7 @@ def stop() -> dict[str, float]:
 
 
 def is_on() -> bool:
-    """Return True if this process measures."""
+    """Return True if this process measures stages."""
     return _state["is_on"]
 
 

@@ -1,7 +1,7 @@
 """Reports of the progress of long work, as values for the caller.
 
-Long work gets a `Watch`. It calls `start` at the beginning of each phase, `advance` during the
-phase, and `notice` for a line of text. `show` gets a `Progress` for each call.
+Long work calls a `Watch`: `start` at the beginning of each phase, `advance` during the phase, and
+`notice` for a line of text. Each call passes a `Progress` to the function `show` of the caller.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Progress:
     """A line of text that the user should see."""
 
     def follows(self, other: Progress) -> bool:
-        """Return True if `other` is a report of the same phase with at most as much done."""
+        """Return True if `other` reports the same phase, and no more images or bytes done."""
         is_same = (self.what, self.total, self.unit) == (other.what, other.total, other.unit)
         return is_same and self.num_done >= other.num_done
 
@@ -64,7 +64,7 @@ Show = Callable[[Progress], object]
 
 
 class Watch:
-    """Passes a `Progress` to `show` for each call, whose exceptions end the work."""
+    """Passes a `Progress` to `show` at each call; an exception in `show` ends the work."""
 
     def __init__(self, show: Show) -> None:
         self._show = show

@@ -2,5 +2,5 @@
 
 Stored images are copied byte for byte; only raw pixels are encoded, as PNG, because no other layout
 supports them. `export` goes through the shards and manages the working folder, `samples` parses
-records, `cells` makes columns, annotations and file names of them, the others write layouts.
+records, `cells` makes their columns, annotations and file names, the others write layouts.
 """

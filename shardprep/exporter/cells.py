@@ -1,4 +1,4 @@
-"""What an export makes of an image: its columns, its annotations as COCO's, and its file name.
+"""Make the columns, the COCO annotations and the file name of each image of an export.
 
 Columns are in `labels.csv` and in the JSON of WebDataset. COCO's objects are in pixels, and its
 classes count from 1: https://cocodataset.org/#format-data. A document is written entry by entry, to
@@ -113,7 +113,7 @@ def coco_entry(sample: ExportSample, file_name: str, image_id: int) -> dict[str,
 def write_coco(
     file: BinaryIO, lines: Iterable[bytes], again: Iterable[bytes], schema: Schema
 ) -> None:
-    """Write a split's document. `lines` and `again` yield the same entries, for two passes."""
+    """Write COCO's document of a split. `lines` and `again` yield its entries, for two passes."""
     more = {}
     if KEYPOINTS in schema.features:
         feature = schema.features[KEYPOINTS]
@@ -139,14 +139,14 @@ def _json(value: Any) -> bytes:
 
 
 Role = Literal["target", "number", "points", "column"]
-"""What a build reads of a column: the target, nothing (a class index), keypoints, or a feature."""
+"""Use of a column in a build of the export: target, unused class index, keypoints, feature."""
 
 VISIBLE = "visible"
 TAKEN = {
     "webdataset": ("key", "height", "width", "objects"),
     "parquet": ("image", "key", "width", "height"),
 }
-"""Layout → its own fields, which no column may have as its name."""
+"""Layout → its own fields. Columns get other names."""
 
 
 def titles(
@@ -154,7 +154,7 @@ def titles(
 ) -> list[tuple[str, Role]]:
     """Return the columns and their roles; `more` are further columns at the end.
 
-    A name that is among `taken`, or that an earlier column has, starts with what it is.
+    A name in `taken`, or equal to an earlier column, gets a prefix such as "column/".
     """
     found: list[tuple[str, Role]] = []
     known = {*taken}

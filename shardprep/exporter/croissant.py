@@ -52,7 +52,7 @@ _SPLIT = "(?:data/)?([a-z0-9_]+)(?:-.*)?"
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_./-]")
 _Node = dict[str, Any]
 _Classes = Mapping[str, Sequence[str]]
-"""Column → names of the classes whose indices it has."""
+"""Column of class indices → names of the classes."""
 
 
 def write_croissant(dataset: OpenDataset, *, overwrite: bool = False) -> Exported:
@@ -139,7 +139,7 @@ def _document(
 
 
 def _rows(table: str, names: tuple[str, str], rows: Sequence[Any], data_type: str) -> _Node:
-    """Return a record set that contains its two columns."""
+    """Return a record set of two columns, with the rows as its data."""
     ids = [f"{table}/{name}" for name in names]
     fields = [
         {"@type": "cr:Field", "@id": place, "name": name,

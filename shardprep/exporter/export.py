@@ -297,7 +297,7 @@ def _check_free(out: Path, *, overwrite: bool) -> None:
         raise _taken(out)
     if not overwrite:
         hint = f"choose another {OptionName('out')}, or add {OptionName('overwrite')}"
-        raise BuildError(str(out), "is another export", hint)
+        raise BuildError(str(out), "exists already, and is another export", hint)
 
 
 def _prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
@@ -369,7 +369,7 @@ _OBJECTS = {
 def options_of(layout: str, schema: Schema) -> dict[str, Any]:
     """Return the options of a build that reads an export.
 
-    {} if a name does not fit into a rule, and for stacks and target images.
+    {} if a name has characters that a rule does not allow, and for stacks and target images.
     """
     if schema.is_stack or TARGET_IMAGE in schema.features:
         return {}
@@ -403,7 +403,7 @@ def options_of(layout: str, schema: Schema) -> dict[str, Any]:
 
 
 def lost_in(layout: str, schema: Schema) -> list[str]:
-    """Return the features of an export that no option of a build reads again."""
+    """Return the features of an export that a build of it cannot read."""
     lost = {one for one in schema.features if one.startswith(ROWS)}
     if layout == "yolo":
         lost |= {CROWD, *([OBJECT_MASK] if KEYPOINTS in schema.features else ())}
@@ -419,7 +419,7 @@ def _kind(schema: Schema) -> str:
 
 
 def _classes(layout: str, schema: Schema) -> tuple[str, ...]:
-    """Return the classes to state, in order; () if they would also name those of objects."""
+    """Return the names for `--classes`, in order; () if an object or mask class has one too."""
     parts = [one for one in (BOX_LABEL, MASK) if one in schema.features]
     has_more = parts or POINTS in schema.features
     labels: tuple[str, ...] = schema.labels if schema.target in (LABEL, LABELS) else ()

@@ -280,7 +280,7 @@ WRITERS = {
 
 
 def outlines(sample: ExportSample) -> list[list[float]]:
-    """Return x and y in turn of the corners of each mask, as shares of the sides.
+    """Return the corners of each mask as x, y, x, y …, in shares of the sides.
 
     An object without pixels gets the corners of its box.
     """
@@ -311,9 +311,9 @@ def _corners(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def _rings(corners: NDArray[Any]) -> list[list[int]]:
-    """Return the corners of each ring, by their number.
+    """Return the rings as indices of their corners, in the order of drawing.
 
-    In each row, two corners in turn are the ends of an edge, and so in each column.
+    Along each row and each column, the first two corners bound an edge, then the next two, …
     """
     order = np.lexsort((corners[:, 1], corners[:, 0])).reshape(-1, 2)
     ends = np.empty(len(corners), np.int64)

@@ -79,7 +79,7 @@ class Objects:
     keypoints: Sequence[Keypoints] = ()
     """Keypoints of each object; () if the dataset has none."""
     more: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Name without `objects/` → the value for each object, of features that need no other form."""
+    """Other features: name without `objects/` → the value of each object, as stored."""
 
     @property
     def crowds(self) -> Sequence[int]:
@@ -190,7 +190,7 @@ class Layout:
 
 
 def further_objects(schema: Schema) -> dict[str, Feature]:
-    """Return the features of objects whose values are written as they are stored."""
+    """Return the features of objects whose stored values are written unchanged."""
     known = {BOX, BOX_LABEL, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
     return {
         name: schema.features[name] for name in OF_OBJECTS if name in schema.features.keys() - known
@@ -198,7 +198,7 @@ def further_objects(schema: Schema) -> dict[str, Feature]:
 
 
 def table_columns(schema: Schema) -> dict[str, str]:
-    """Return the name → dtype of each table column in a dataset; rows are JSON lists as texts."""
+    """Return name → dtype of the table columns of a dataset. Rows count as bytes: JSON lists."""
     named = {name: dtype for name, dtype in schema.dtypes.items() if name not in PROVIDED}
     return {
         name: "bytes" if name.startswith(ROWS) else dtype
@@ -413,7 +413,7 @@ def read_samples(
                 yield sample
     if first is not None:
         noun = "record" if len(damaged) == 1 else "records"
-        raise RecordError(where, f"{noun} {some_of(damaged)} damaged: {first.what}", hint)
+        raise RecordError(where, f"damaged {noun} {some_of(damaged)}: {first.what}", hint)
 
 
 def _runs(lengths: Sequence[int]) -> list[range]:

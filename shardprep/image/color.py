@@ -46,9 +46,9 @@ class Levels(NamedTuple):
     dtype: str = ""
     """numpy type to view Pillow's values as; "" to keep their type."""
     is_own: bool = False
-    """Whether the values or the header of this image decided, and not its type or an option."""
+    """Whether black and white come from this image itself, not from its type or an option."""
     curve: str = ""
-    """How DICOM values between black and white are shown, unless in proportion."""
+    """Curve of DICOM values: "SIGMOID", or SHA-256 of a lookup table; "" for a straight line."""
 
 
 def eight_bit_pixels(
@@ -57,7 +57,7 @@ def eight_bit_pixels(
     """Return the pixels of a loaded image of any mode in sRGB, over the background of the spec.
 
     The result is uint8[height, width, 3], or [height, width, 1] for grey without transparency or
-    transform. `levels` are its `deep_levels`; Pillow would clip values at 255.
+    transform. `levels` is the result of `deep_levels`: Pillow would clip values at 255.
     """
     is_grey = levels is not None or image.mode in _GREYS
     is_grey &= transform is None and not image.has_transparency_data
@@ -90,7 +90,7 @@ def convert_in_place(pixels: Pixels, transform: SrgbTransform) -> None:
 def srgb_transform(image: Image.Image) -> SrgbTransform | None:
     """Return the transform from the colour profile of an image to sRGB.
 
-    None without a profile, or with one that is sRGB, broken or made for other kinds of pixels.
+    None if the profile is missing, is sRGB, is broken or is made for another kind of pixels.
     """
     profile = image.info.get("icc_profile")
     if not isinstance(profile, bytes) or not profile:
@@ -158,7 +158,7 @@ def _tile(image: Image.Image, rows: slice, columns: slice) -> Image.Image:
 
 
 def sixteen_bit_pixels(image: Image.Image, levels: Levels) -> Deep:
-    """Return the values of a loaded image in 16 bits, uint16[height, width, 1]."""
+    """Return a loaded image scaled from `levels` to 16 bits, uint16[height, width, 1]."""
     pixels = np.empty((image.height, image.width, 1), np.uint16)
     for rows, columns in _tiles(image.height, image.width):
         pixels[rows, columns, 0] = _scaled(_tile(image, rows, columns), levels, 65535)

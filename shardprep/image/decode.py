@@ -63,7 +63,7 @@ class Decoded(NamedTuple):
     damage: str = ""
     """Damage that the decoder tolerated, or ""."""
     scale: int = 1
-    """Divisor of the sides, which were rounded up."""
+    """Divisor of the sides in the file: 1, 2, 4 or 8. Quotients are rounded up."""
     levels: Levels | None = None
     """Values that became black and white; None for an image of 8 bits, or of colours."""
 
@@ -138,7 +138,7 @@ def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Deco
 def decode_deep(
     data: bytes, image: Image.Image, spec: ImageSpec
 ) -> tuple[Deep, int, Levels | None]:
-    """Return the first frame as grey of 16 bits, upright, its EXIF orientation, and its levels.
+    """Return the upright first frame as 16-bit grey, its EXIF orientation in the file, and levels.
 
     Images of 8 bits are multiplied by 257; colours become their luma. A profile is not applied.
     """
@@ -187,11 +187,11 @@ def recover(data: bytes, spec: ImageSpec) -> Decoded | None:
 def decode_jpeg(
     data: bytes, height: int, width: int, scale: int, *, is_grey: bool = False
 ) -> Pixels:
-    """Return the pixels of a JPEG of this height and width, decoded by libjpeg-turbo.
+    """Return the pixels of a JPEG, its `height` and `width` divided by `scale` and rounded up.
 
-    The result is uint8[height, width, 3], or [height, width, 1] if `is_grey`. Pillow uses the same
-    library and settings, so the pixels are equal (tested), in less time. Raises ValueError for
-    damaged data; every bit is read at any scale, so all scales find the same errors.
+    The result has 3 channels, or 1 if `is_grey`. libjpeg-turbo is used with Pillow's settings, so
+    the pixels are equal (tested), in less time. Raises ValueError for damaged data: every bit is
+    read at any scale, so all scales find the same errors.
     """
     return simplejpeg.decode_jpeg(  # type: ignore[no-any-return]
         data,

@@ -112,7 +112,7 @@ class DicomImage(Image.Image):
 
 
 def header_texts(head: bytes, keywords: Sequence[str]) -> list[str]:
-    """Return the text of each element from the first bytes of a file; "" for a missing element.
+    """Return the texts of the elements `keywords` in the first bytes of a file; "" if missing.
 
     Values of one element are joined by a backslash. All are "" if the header cannot be read.
     """
@@ -126,13 +126,13 @@ def header_texts(head: bytes, keywords: Sequence[str]) -> list[str]:
 
 
 def num_frames(head: bytes) -> int:
-    """Return the number of frames that a header states, from the first bytes of a file."""
+    """Return the number of frames stated in the first bytes of a file; 1 if none is stated."""
     (text,) = header_texts(head, ["NumberOfFrames"])
     return int(text) if text.isdecimal() else 1
 
 
 def frame_files(data: bytes, number: int) -> Iterator[bytes]:
-    """Yield a file of one frame for each of the `number` frames of a file, without decoding."""
+    """Yield each of the `number` frames of a DICOM file as a file of its own, without decoding."""
     about = pydicom.dcmread(io.BytesIO(_inflated(data)))
     pixels, groups = about.PixelData, about.get("PerFrameFunctionalGroupsSequence")
     is_packed = about.file_meta.TransferSyntaxUID.is_encapsulated
@@ -161,14 +161,14 @@ _SAME_DIRECTION: Final = 1e-3
 
 
 class SlicePlace(NamedTuple):
-    """What a header says about the place of a slice in its series; () for a missing element."""
+    """Place of a slice in its series, in mm, from its header; () for a missing element."""
 
     position: tuple[float, ...]
     orientation: tuple[float, ...]
     number: tuple[float, ...]
     spacing: tuple[float, ...] = ()
     owner: tuple[str, ...] = ("", "", "", "")
-    """Patient, study, series and image."""
+    """Ids of patient, study, series and image; "" for a missing one."""
 
     @classmethod
     def of(cls, head: bytes) -> SlicePlace:
@@ -181,8 +181,8 @@ class SlicePlace(NamedTuple):
 def mixture(places: Sequence[SlicePlace], *, is_series: bool) -> str:
     """Return a text such as "2 patients" if the images of a sample do not belong together, or "".
 
-    Images that are no series are channels, which have a patient in common. A series of its own for
-    each slice says nothing: some anonymised files have it. The same is true of other elements.
+    Without `is_series`, the images are channels, and only their patient must be the same. An id or
+    direction that differs in every slice is ignored, because some anonymised files have these.
     """
     patients, *owners, images = zip(*(one.owner for one in places), strict=True)
     if (number := len({*patients})) > 1 or not is_series:
@@ -200,7 +200,7 @@ def mixture(places: Sequence[SlicePlace], *, is_series: bool) -> str:
 
 
 def series_order(places: Sequence[SlicePlace]) -> list[int]:
-    """Return the positions of the slices of a series in order.
+    """Return the indices of the slices in the order of their series.
 
     Parallel slices are ordered along their normal (PS3.3, C.7.6.2). If a position is missing or
     occurs twice, InstanceNumber decides. Without it, the given order is kept.
@@ -319,7 +319,7 @@ def _lift_frame_groups(about: Dataset) -> None:
 
 
 _BAND_PIXELS: Final = 1 << 18
-"""Number of pixels to rescale at once; takes 8 bytes each."""
+"""Number of pixels to rescale at once; each takes 8 bytes."""
 _TAILS: Final = (0.005, 0.995)
 """Quantiles of the values that become black and white if no window is known."""
 
@@ -327,7 +327,7 @@ _TAILS: Final = (0.005, 0.995)
 def grey_levels(
     values: Values, about: Dataset, window: Window, white: int = 255
 ) -> tuple[Values, Levels]:
-    """Return grey from 0 to `white` (255 or 65535) of stored values, [height, width], by levels."""
+    """Return stored values, [height, width], as grey from 0 to `white` (255, 65535); and levels."""
     dtype = np.uint8 if white == 255 else np.uint16
     levels, share = _share_of_white(values, about, window)
 

@@ -78,7 +78,7 @@ def class_colour(label: int) -> Colour:
 
 
 def shade(colour: Colour, number: int) -> Colour:
-    """Return a lighter or darker shade of a colour, by number; 0 is the colour itself."""
+    """Return a lighter or darker shade of a colour; number 0 is the colour itself."""
     level, share = _SHADES[number % len(_SHADES)]
     red, green, blue = (round(part * (1 - share) + level * share) for part in colour)
     return red, green, blue
@@ -270,7 +270,7 @@ def point_marks(
 ) -> Iterator[tuple[Colour, list[tuple[Place, Place]], list[tuple[Place, bool]]]]:
     """Yield colour, lines and dots of the keypoints of each object, then of the image.
 
-    A dot is x and y in pixels of a drawing of this width and height, and whether it is hidden.
+    `size` is the width and height of the drawing. A dot has x, y in its pixels, and "is hidden".
     """
     several = [
         (picture.labels[i] if i < len(picture.labels) else i, one, legend.edges)

@@ -96,7 +96,7 @@ def _first_frame(data: bytes | memoryview) -> int:
 
 
 def _says_nothing(marker: int, data: bytes, at: int, num_bytes: int) -> bool:
-    """Return whether only the decoder has to read a segment."""
+    """Return whether a segment can be skipped here, because only the decoder uses it."""
     if marker in _PASSED_OVER:
         return True
     start, least = _MARKED.get(marker, (b"", sys.maxsize))

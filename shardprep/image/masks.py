@@ -97,16 +97,16 @@ def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
     if spec.is_binary:
         return _binary(mask)
     if mask.is_lossy:
-        raise MaskError("is a JPEG, which does not keep exact values: only two values can be told")
+        raise MaskError("is a JPEG, which does not keep exact values: export it as PNG")
     if spec.values is None:
         if pixels.ndim == 3:
-            raise MaskError("has colours, and no classes are given for them")
+            raise MaskError("has colours, but no mask values are given for them")
         return _checked(pixels, spec)
     is_colours = any(isinstance(value, tuple) for value in spec.values)
     if is_colours:
         pixels = _codes(pixels if mask.palette is None else mask.palette[pixels])
     elif pixels.ndim == 3:
-        raise MaskError("has colours, and its classes are given by values of one channel")
+        raise MaskError("has colours, but the mask values are single numbers")
     classes, unknown = _looked_up(pixels, {_code(key): to for key, to in spec.values.items()}, spec)
     if unknown.size:
         names = [_named(int(value), is_colour=is_colours) for value in unknown[:_NAMED]]
@@ -213,14 +213,14 @@ def _binary(mask: MaskFile) -> NDArray[np.uint8]:
     pixels = mask.pixels
     if pixels.ndim == 3:
         if not mask.is_lossy:
-            raise MaskError("has colours, and other masks of the set are black and white")
+            raise MaskError("has colours, but other masks of the source are black and white")
         pixels = np.asarray(Image.fromarray(pixels).convert("L"))
     highest = int(pixels.max())
     if highest <= 1 and not mask.is_lossy:
         return pixels.astype(np.uint8)
     half = _HALF if highest <= 255 else _HALF << 8
     if highest < half and not mask.is_lossy:
-        raise MaskError(f"has values up to {highest}, and other masks of the set are of two values")
+        raise MaskError(f"has values up to {highest}, but other masks of the source have two")
     return (pixels >= half).view(np.uint8)
 
 
@@ -255,7 +255,7 @@ def _looked_up(
 def _codes(pixels: NDArray[Any]) -> NDArray[np.uint32]:
     if pixels.ndim == 2:
         if pixels.dtype != np.uint8:
-            raise MaskError("has values of 16 bits, and its classes are given by colours")
+            raise MaskError("has values of 16 bits, but the mask values are colours")
         return pixels.astype(np.uint32) * np.uint32(0x010101)
     codes = pixels[..., 0].astype(np.uint32)
     for channel in (1, 2):
@@ -327,7 +327,7 @@ class MaskFiles:
         MaskError if the image has no mask file or several.
         """
         if len(self.data) != 1:
-            raise MaskError(f"has {len(self.data)} files, and its segments are in one")
+            raise MaskError(f"has {len(self.data)} mask files, but a panoptic image needs one")
         height, width = self.placement.upright
         with fault_of("the mask"):
             most = max(MAX_PIXELS, height * width)

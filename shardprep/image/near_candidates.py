@@ -5,9 +5,9 @@ descriptors of mirrored and turned images differ in signs and a transposition on
 thumbnail, in 8 orientations, is compared with windows of all others, so that the copy of a crop
 finds the original, and the original finds a copy with a frame.
 
-Not all pairs are compared. Windows are divided into cells, by the nearest of some windows drawn
-from them; a thumbnail is compared with the windows in its nearest cells. All sums are of whole
-numbers that floats hold exactly: every machine finds the same pairs, as build plans require.
+Not all pairs are compared. Windows are divided into cells, by the nearest window of a sample; a
+thumbnail is compared with the windows in its nearest cells. All sums are of whole numbers that
+floats hold exactly: every machine finds the same pairs, as build plans require.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ _ARE_WHOLE = WINDOWS[:, 2] * WINDOWS[:, 3] >= 0.9 * SIDE**2
 _LOW = 8
 """Number of frequencies along each side; the constant frequency is not used."""
 _SCALE = 127
-"""Norm of a descriptor; one frequency can be all of it."""
+"""Norm of a descriptor; the largest for which a single frequency fits into int8."""
 _ORDER = np.arange(_LOW)
 _WEIGHTS = np.rint(16 * np.sqrt(np.sqrt(_ORDER[:, None] ** 2 + _ORDER**2)))
 """Weights of the frequencies: high ones are weak in photos."""
 _SIGNS = 1 - 2 * (_ORDER & 1)
 _ACROSS = np.sign(_ORDER - _ORDER[:, None])
 _MOST_WRONG, _MOST_DOWN = 0.12, 0.22
-"""How far a thumbnail can be from the orientation of windows, as shares."""
+"""Tolerances of `_may_stand`, as shares of the norm and of its square."""
 _USED = np.flatnonzero((_ORDER[:, None] + _ORDER > 0) & (_ORDER[:, None] + _ORDER < 10))
 """Positions of the frequencies in a descriptor."""
 _FIRST = [_USED.tolist().index(one) for one in (1, _LOW)]
@@ -85,7 +85,7 @@ _ALIKE = 0.84
 _MOST = 4
 """Number of candidates that are kept for each thumbnail as `inner`, and as `outer`."""
 _MOST_ALIKE = 64
-"""Maximum number of windows of a cell for each thumbnail, without equally alike ones."""
+"""Maximum number of windows of a cell for each thumbnail; more if the last ones are tied."""
 _MOST_CELLS = 1024
 _CELL_SIZE = 2000
 """Mean number of windows in a cell, unless there are `_MOST_CELLS`."""
@@ -130,7 +130,7 @@ def _descriptors(low: Floats) -> Descriptors:
 
 
 def _oriented(low: Floats, turn: int) -> Floats:
-    """Return the frequencies of thumbnails after `turned`."""
+    """Return the frequencies of thumbnails that `turned` has turned by `turn`."""
     low = low.transpose(0, 2, 1) if turn & 4 else low
     low = low * _SIGNS[:, None] if turn & 2 else low
     return low * _SIGNS if turn & 1 else low
@@ -171,7 +171,7 @@ def turned_back(turn: int) -> int:
 
 
 def _relative() -> Ints:
-    """Return the turn of `inner` alone that is equivalent to turns of `inner` and `outer`."""
+    """Return int64[8, 8]: turn of `inner` alone that equals turns of `inner` and `outer`."""
     views = [turned(np.arange(4).reshape(2, 2), turn) for turn in range(8)]
     found = np.empty((8, 8), np.int64)
     for one, other, turn in product(range(8), repeat=3):
@@ -202,12 +202,12 @@ def candidates(grey: Pixels) -> np.ndarray[Any, Any]:
 
 
 def _num_threads() -> int:
-    """Return 1 if BLAS has threads of its own, which would get in the way of ours."""
+    """Return the number of usable cores, or 1 if BLAS starts threads of its own."""
     return usable_cores() if os.environ.get("OPENBLAS_NUM_THREADS") == "1" else 1
 
 
 class _Views(NamedTuple):
-    """Descriptors, int8[n, 48], and the turns to these orientations, [n]."""
+    """Descriptors of turned images, int8[n, 48], and the turn of each, [n]."""
 
     descriptors: Descriptors
     turns: np.ndarray[Any, Any]
@@ -242,9 +242,9 @@ def _described(grey: Pixels, windows: Descriptors, turns: Any, start: int) -> _V
 
 
 def _best(rows: Ints) -> Ints:
-    """Return the best row of each pair in the first two columns, `_MOST` for each of the two.
+    """Return the best row of each pair that is among the `_MOST` best pairs of one of its images.
 
-    The last column is the rank.
+    The first two columns are the pair, the last is the rank; lower is better.
     """
     rows = rows[np.lexsort(rows.T[[3, 2, 4, 1, 0]])]
     is_first = np.ones(len(rows), bool)

@@ -30,7 +30,7 @@ _ITERATIONS = 2
 _MOST_MOVED = 0.125
 """Maximum distance that an edge of a window moves at each resolution, as a share."""
 _GRID = 1 << 13
-"""Number of places of the edge of a window along a side."""
+"""Number of possible positions of a window's edge along a side of the image."""
 _DAMPING = 8
 """Addition to the sums of squares of `median_move`: parts without structure are not moved."""
 _HIGHEST = (1 << 16) - 1
@@ -38,7 +38,7 @@ _HIGHEST = (1 << 16) - 1
 
 
 class Fit(NamedTuple):
-    """Linear fit of samples to images, [n, SIDE, SIDE].
+    """Linear fit of samples to images: `gain` [n] and `errors` [n, SIDE, SIDE], image minus fit.
 
     `median` is the median absolute error. `deviation` is the standard deviation of the images,
     over the fitted pixels. `fits` is 1 where the errors are small.
@@ -59,7 +59,7 @@ def halved(images: Floats) -> Floats:
 
 
 def aligned(inner: Floats, outer: Floats, first: Floats) -> Floats:
-    """Return the windows of `outer` that show `inner`, refined from the windows `first`."""
+    """Return the windows of `outer` that show `inner`, refined from `first`; shares, [n, 4]."""
     size = inner.shape[-1]
     lowest = np.concatenate([first[:, :2], first[:, :2] + first[:, 2:]], axis=1) - _MOST_MOVED
     terms, windows = _terms(inner), first
@@ -137,7 +137,7 @@ def sampled(outer: Floats, windows: Floats) -> tuple[Floats, Floats]:
 
 
 def edges(inner: Floats, seen: Floats, mask: Floats) -> Floats:
-    """Return the correlation of the differences of neighbours where `mask` is 1."""
+    """Return the correlation of edges (differences of neighbouring pixels) where `mask` is 1."""
     one, other = (
         np.concatenate([np.diff(part, axis=1)[:, :, 1:], np.diff(part, axis=2)[:, 1:]], axis=1)
         for part in (inner, seen)
@@ -230,7 +230,7 @@ _LEAST_EDGES = 0.55
 _LEAST_CLEAR = 0.66
 """Minimum correlation of the edges that fit, minus the median error per deviation of grey."""
 _LEAST_BOTH = 1.28
-"""Alternative: minimum of the sum of these two values."""
+"""Alternative to both: minimum of the sum of the values that the two minimums limit."""
 _COPY_EDGES, _COPY_SHARP, _COPY_BLUR = 0.68, 0.9, 2.5
 """Minimum correlation of all edges of copies: max(first, second - third * median error)."""
 _COPY_HALF = 0.04
@@ -251,7 +251,7 @@ _GREY = 3
 _AT_ONCE = 1 << 7
 """Number of pairs aligned at once; more do not fit the processor's cache."""
 _MOST_FIRST = 2
-"""Number of candidates for each image after which images of one group are not compared."""
+"""Candidates per image to compare first. Then candidates within a group of copies are skipped."""
 _MIDDLE = slice(5, 27)
 _HALVES = (
     np.s_[:, : SIDE // 2], np.s_[:, SIDE // 2 :],
@@ -283,7 +283,7 @@ def near_pairs(images: Thumbnails) -> Pairs:
 
 
 def _joined_by(images: Thumbnails, pairs: Pairs, some: Any) -> Pairs:
-    """Return pairs and new ones; candidates that are already copies of each other are skipped."""
+    """Return `pairs`, and the pairs among candidates that are not yet in one group of copies."""
     groups = near_groups(len(images), pairs[pairs["is_copy"]])
     part = some[groups[some["inner"]] != groups[some["outer"]]]  # for sets of many copies
     starts = range(0, len(part), _AT_ONCE)
@@ -321,7 +321,7 @@ def joined(groups: Ints, pairs: Ints) -> Ints:
 def changes(images: Thumbnails, pair: Any, *, from_inner: bool = False) -> str:
     """Return in words how `inner` of a `PAIR` differs, such as `mirrored, cropped to 82%`.
 
-    With `from_inner`, how `outer` differs from it.
+    With `from_inner`, return how `outer` differs from `inner`.
     """
     two = images[[pair["inner"], pair["outer"]]]
     return ", ".join(_changes(two, pair, from_inner=from_inner)) or "same picture"
@@ -375,7 +375,7 @@ def _deviations(grey: Any) -> Floats:
 
 
 def _distinct(images: Thumbnails, told: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct images among `told`, and the index of each of `told` in these."""
+    """Return the images of `told` with distinct thumbnails, and each image's index into them."""
     views = np.empty(len(told), [(name, THUMBNAIL[name]) for name in ("grey", "colours")])
     for name in views.dtype.names or ():
         views[name] = images[name][told]

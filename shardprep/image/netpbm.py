@@ -1,6 +1,6 @@
-"""The simplest Netpbm images: 8 bits, grey or RGB, no comments. Numbers of arrays become these.
+"""The simplest Netpbm images: 8 bits, grey or RGB, no comments. Arrays are converted to them.
 
-They need no decoder. Pillow decodes the others.
+They need no decoder. Pillow decodes all other Netpbm images.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class OrdinaryNetpbm(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether every reader decodes the file: no other library has to."""
+        """False: other readers need not support Netpbm."""
         return False
 
     def pixels(self, background: tuple[int, int, int]) -> Pixels:
-        """Return uint8[height, width, 3], or [height, width, 1] for grey; read only."""
+        """Return the pixels, uint8[height, width, 3], or [height, width, 1] for grey; read-only."""
         del background
         return np.frombuffer(self.data, np.uint8, -1, self.start).reshape(
             self.height, self.width, -1

@@ -50,7 +50,7 @@ class Placement:
     box: Box
     """Part of the upright image that is stored: left, top, right, bottom."""
     fitted: tuple[int, int]
-    """Size of the part in `box` in the stored image."""
+    """Size that the part in `box` has in the stored image."""
     corner: tuple[int, int]
     """First row and column of this part in the stored image."""
     size: tuple[int, int]
@@ -95,8 +95,8 @@ class Placement:
     def decoded_box(self, scale: int) -> Box:
         """Return `box` in the upright pixels of a decoder that divides the sides by `scale`.
 
-        It rounds sides up, so the last row and column of the file also cover pixels outside the
-        image. After a turn, these may be the first ones.
+        The decoder rounds sides up, so the last row and column of the file also cover pixels beyond
+        the image. After a turn, these may be the first ones.
         """
         left, top, right, bottom = (edge / scale for edge in self.box)
         height, width = self.upright

@@ -52,8 +52,8 @@ _DCT_SCALES = (8, 4, 2)
 _PROOF_SCALE = 8
 """Divisor of the sides in a decode that only checks a file: every bit is read, few pixels made."""
 _CUT = {
-    "reject": "the file ends before its image does; --truncated recover stores what is there",
-    "recover": "the file ends before its image does, and nothing of it can be decoded",
+    "reject": "the file ends before its image does; --truncated recover stores its readable part",
+    "recover": "the file ends before its image does, and no part of it can be decoded",
 }
 _GRID = 24
 """Maximum number of rows and of columns that are sampled to decide whether an image is dark."""
@@ -183,7 +183,7 @@ def _unopened(data: bytes, error: Exception) -> Rejection:
         return Rejection("truncated", "the file ends before its image begins")
     said = "" if isinstance(error, UnidentifiedImageError) else f": {words_of(error)}"
     return Rejection(
-        "undecodable", f"starts as an image, and its header is broken or of a kind not read{said}"
+        "undecodable", f"starts like an image, but its header is broken or not supported{said}"
     )
 
 
@@ -199,13 +199,13 @@ def _refused(original: Original, spec: ImageSpec) -> Rejection | None:
     if height * width > MAX_STORED_PIXELS:
         stored = Placement.fit((height, width), spec).size
         if stored[0] * stored[1] > MAX_STORED_PIXELS:
-            reason = f"{size}, and a record may have {MAX_STORED_PIXELS:,} pixels"
+            reason = f"{size}, a stored image may have {MAX_STORED_PIXELS:,} pixels"
             return Rejection("too_many_pixels", reason, original)
     if short < spec.min_side:
-        reason = f"{size}, a side must have {spec.min_side} pixels"
+        reason = f"{size}, each side must have at least {spec.min_side}"
         return Rejection("too_small", reason, original)
     if spec.max_aspect and long > spec.max_aspect * short:
-        reason = f"{size}, a side may be {spec.max_aspect:g} times the other"
+        reason = f"{size}, a side may be at most {spec.max_aspect:g} times the other"
         return Rejection("too_elongated", reason, original)
     return None
 

@@ -99,7 +99,7 @@ def is_image(head: bytes) -> bool:
 
 
 def is_page(head: bytes) -> bool:
-    """Return whether a file begins like a web page, which a server may send for an archive."""
+    """Return whether a file begins like a web page: servers may send one instead of an archive."""
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     return start.startswith((b"<!doctype html", b"<html"))
 

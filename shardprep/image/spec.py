@@ -39,8 +39,8 @@ class ImageSpec:
     fit: Fit = "crop"
     """How an image gets `size`: central crop, padding, distortion, or shrinking into it."""
     tile: tuple[int, int] | None = None
-    """Height and width of tiles that are stored in `size`. With padding, smaller ones are not
-    enlarged more than these."""
+    """Height and width of the tiles that are brought to `size`; None without tiles. With padding, a
+    smaller tile is enlarged by at most the factor of a whole tile."""
     format: Format = "jpeg"
     quality: int = 90
     """JPEG quality, 1 to 100; chroma is subsampled 4:2:0."""

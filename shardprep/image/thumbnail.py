@@ -1,4 +1,4 @@
-"""Thumbnails of 32x32, by which near copies are found.
+"""Thumbnails of 32x32 pixels, which are compared to find near copies.
 
 A thumbnail shows an image without uniform borders. It has grey levels and coarse colours.
 """
@@ -70,6 +70,6 @@ def _shown(planes: Pixels) -> tuple[int, int, int, int]:
 
 
 def _busy(planes: Pixels, along: int) -> tuple[int, int]:
-    """Return the first line that is not uniform, and the end of the last; all if none is."""
+    """Return start and stop of the lines that are not uniform; all lines if every one is."""
     busy = np.flatnonzero((planes.max(axis=along) - planes.min(axis=along)).max(axis=0) > _NOISE)
     return (int(busy[0]), int(busy[-1]) + 1) if len(busy) else (0, planes.shape[3 - along])

@@ -41,9 +41,9 @@ def needs_bands(file: BinaryIO, max_pixels: int) -> bool:
 
 
 def has_all_pages(file: BinaryIO) -> bool:
-    """Return whether no page of a TIFF is beyond its end.
+    """Return whether all pages of a TIFF are within the file.
 
-    ValueError if the pages form a circle, which tifffile follows without end.
+    ValueError for pages in a circle, which tifffile follows forever, and for 100,000 or more.
     """
     head, last = file.read(8), file.seek(0, os.SEEK_END)
     order, is_big = "<" if head.startswith(b"II") else ">", b"+" in head[2:4]
@@ -68,14 +68,14 @@ def has_all_pages(file: BinaryIO) -> bool:
 
 
 class TiffBands:
-    """The largest image of a TIFF. Three grey pages that are channels are one image."""
+    """The largest image of a TIFF, read in bands. Three grey pages of channels are one image."""
 
     def __init__(self, file: BinaryIO, spec: ImageSpec) -> None:
-        """Read the header; NotAnImageError for pixels that are not read, any error if broken."""
+        """Read the header; NotAnImageError for unsupported pixels, any Exception if broken."""
         try:
             from tifffile import TiffFile  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
-            what = "a TIFF that is read in parts: pip install 'shardprep[tiff]'"
+            what = "a TIFF that must be read in parts: pip install 'shardprep[tiff]'"
             raise NotAnImageError(what) from error
         self._file, self._spec = file, spec
         file.seek(0)

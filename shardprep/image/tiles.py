@@ -29,7 +29,7 @@ from shardprep.image.rasterize import Columns, runs_of
 
 _UNKNOWN = "unknown class"
 _LEAST_SIDE = 1e-3
-"""Pixels of the narrowest part of a box in a tile: its share of the tile is a float32."""
+"""Minimum side of a box in a tile in pixels: as float32 shares, narrower boxes would vanish."""
 
 
 class Window(NamedTuple):
@@ -57,7 +57,7 @@ def _starts(side: int, tile: int, overlap: int) -> list[int]:
 
 
 def tile_spec(spec: AnnotationSpec) -> AnnotationSpec:
-    """Return how the objects of tiles are read: masks are upright, and class masks in files."""
+    """Return the spec for the objects of tiles, whose masks are upright, and class masks files."""
     frames = spec.frames if spec.masks == "none" else FRAMES[:1]
     kinds = replace(spec, is_binary=False, is_panoptic=False, ids_are_values=False)
     return replace(kinds, frames=frames, values=None)

@@ -41,7 +41,7 @@ UNPACK_ERRORS = (
 )  # fmt: skip
 _BZIP2, _LZMA = 12, 14
 _SMALL_BYTES = 1 << 16
-"""Reads up to this size take memory before the size of the file is known."""
+"""For reads up to this size, memory is allocated before the file's size is checked."""
 _BLOCK_BYTES = 1 << 20
 """Stored bytes read for the head of a bzip2 or LZMA member: more than one whole bzip2 block."""
 

@@ -86,7 +86,7 @@ def _zip_entries(
 
 
 def _by_zipfile(place: PlainExtent, encoding: str | None) -> tuple[int, ZipEntries, Sequence[str]]:
-    """Return the end of the members, the entries, and the names in an unknown encoding."""
+    """Return the offset where members end, the entries, and the names of unknown encoding."""
     with zipfile.ZipFile(buffered(place), metadata_encoding=encoding) as archive:
         infos = archive.infolist()
         found = [info.filename if encoding else _true_name(info) for info in infos]
@@ -179,7 +179,7 @@ def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
             # tarfile would keep every member in memory, each with all global headers.
             archive.members.clear()  # type: ignore[attr-defined] # typeshed has no fields
             if len(archive.pax_headers) > _MAX_GLOBAL_HEADERS:
-                raise SourceError(name, "is damaged, or a bomb: it has endless global headers")
+                raise SourceError(name, "has too many global headers", "download or pack it again")
             member = shown(info.name, _SHOWN_NAME)
             if info.size < 0:  # tarfile would loop forever
                 raise SourceError(name, f"is damaged at {member!r} (negative size)")

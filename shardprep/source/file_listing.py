@@ -32,7 +32,7 @@ class FoundFile(NamedTuple):
     mark: int | str = ""
     """Modification time in nanoseconds, or ETag of an object: shows that the content changed."""
     problem: str = ""
-    """Reason not to read the file: `LEADS_OUTSIDE`, or `NOT_REGULAR` (a device, a broken link)."""
+    """Reason not to read the file, such as `LEADS_OUTSIDE`; "" for a file to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Scope:
     is_named: Callable[[str], bool] = lambda _: True
     """Tells whether a file that is not below `root` is needed, for example as a table."""
     unwanted: Callable[[str], str] = lambda _: ""
-    """Returns why an archive that cannot be opened has no wanted image, or "" if it may have."""
+    """Returns why no image is wanted from an archive that cannot be opened; "" if some may be."""
     is_sample: Callable[[str], bool] = lambda _: False
-    """Tells whether an archive is a file of one sample, which is rejected if it is damaged."""
+    """Tells whether an archive is one sample, which becomes a rejected item if it is damaged."""
 
     def is_outside(self, key: str) -> bool:
         """Return True if neither the file or folder nor anything in it is below `root`."""

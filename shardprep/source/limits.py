@@ -79,7 +79,7 @@ class Budget:
         reason = self._bomb(packed, extent.num_bytes)
         if largest > self.limits.max_member_size:
             limit = megabytes(self.limits.max_member_size)
-            reason = f"is larger than --max-member-size allows ({largest:,} bytes, {limit})"
+            reason = f"is larger than --max-member-size {limit} ({largest:,} bytes)"
         if reason:
             return RefusedExtent(min(largest, MOST_BYTES), reason)
         if packed != extent.num_bytes:
@@ -89,8 +89,8 @@ class Budget:
     def readable_all(self, packed: Sizes, sizes: Sizes) -> NDArray[np.bool_]:
         """Return which images are surely within the limits, bool[n]; count their unpacked bytes.
 
-        Check the others one by one with `readable`: they are all images if the total would be
-        above its limit.
+        The caller checks all other images with `readable`, one by one. If the total would exceed
+        its limit, the result is False for every image.
         """
         limits = self.limits
         fits = (packed <= limits.max_member_size) & (sizes <= limits.max_member_size)
@@ -121,7 +121,7 @@ class Budget:
         most = self.limits.max_ratio
         if unpacked <= max(_SMALL_BYTES, most * packed):
             return ""
-        return f"{packed:,} bytes unpack to {unpacked:,} or more, past --max-ratio {most:,}"
+        return f"{packed:,} bytes unpack to {unpacked:,} or more, above --max-ratio {most:,}"
 
 
 def _above(limit: str, name: str, what: str) -> SourceError:

@@ -93,7 +93,7 @@ class Listing:
     """Members that are neither images nor archives, such as label tables."""
     skipped: list[Skipped]
     unpacker: Unpacker | None = field(default=None, compare=False, repr=False)
-    """Unpacks further members; it has counted what the listing unpacked."""
+    """Unpacks further members; its budget includes the bytes that the listing unpacked."""
 
 
 def list_source(  # noqa: PLR0913 - options of the walk and callbacks
@@ -173,7 +173,7 @@ class _Walk:
         volume = _VOLUME.fullmatch(place)
         if volume and is_url(place):
             what = "is one volume of a split archive"
-            raise SourceError(place, what, "give the address above all its volumes")
+            raise SourceError(place, what, "give the address of the folder with all volumes")
         if volume:
             whole = Path(volume["whole"])
             for path in sorted(whole.parent.glob(f"{glob.escape(whole.name)}.[0-9][0-9][0-9]")):
@@ -228,7 +228,7 @@ class _Walk:
             self.unnamed(key, extent, depth)
 
     def closed(self, key: str, extent: StoredExtent) -> None:
-        """Add a member that is not below the root by its name alone."""
+        """Add a member that is not below the root. Its name decides, because it is not opened."""
         if is_archive_name(key) or key.lower().endswith(".rar"):
             self.skip(key, NOT_BELOW, extent.num_bytes)
         else:
@@ -260,7 +260,7 @@ class _Walk:
     def inner_archive(
         self, extent: StoredExtent, key: str, depth: int, head: bytes | None = None
     ) -> bool:
-        """Do the same as `archive`, but skip one that has no wanted image and cannot be opened."""
+        """Add members as `archive` does; skip or reject a broken one where the scope allows it."""
         before = dict(vars(self.budget))
         try:
             return self.archive(extent, key, f"{key}/", depth + 1, head)
@@ -345,7 +345,9 @@ class _Walk:
             try:
                 place = self.unpacker.join([volumes[number] for number in sorted(volumes)], name)
             except MemberError as error:
-                raise SourceError(name, f"one of its volumes {error}") from error
+                raise SourceError(
+                    name, f"one of its volumes {error}", "download it again"
+                ) from error
             if depth:
                 self.inner_archive(place, name, depth)
             else:

@@ -60,7 +60,7 @@ def is_archive_name(name: str) -> bool:
 
 
 def is_package_name(name: str) -> bool:
-    """Return True for documents and programs that are zips: their pictures are no images."""
+    """Return True for documents and programs in zip format: images in them are not listed."""
     return _PACKAGE_NAME.fullmatch(name) is not None
 
 

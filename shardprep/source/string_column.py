@@ -118,7 +118,7 @@ class Coded(Sequence[_Value]):
         return Coded(_small(codes, len(values)), values)
 
     def firsts(self) -> dict[int, _Value]:
-        """Return the used values by the first row that has each of them, in row order."""
+        """Return first row → value for each used value, in row order."""
         codes, rows = np.unique(self.codes, return_index=True)
         pairs = sorted(zip(rows.tolist(), codes.tolist(), strict=True))
         return {row: self.values[code] for row, code in pairs if code >= 0}
@@ -269,7 +269,7 @@ class Texts(Sequence[str]):
         return Texts(pc.replace_substring_regex(self.array, pattern, ""))
 
     def replaced(self, rows: NDArray[Any], others: Texts) -> Texts:
-        """Return the texts with others in these rows."""
+        """Return the texts, with those in `rows` replaced by `others`."""
         places = np.arange(len(self))
         places[rows] = len(self) + np.arange(len(rows))
         return Texts.joined([self, others]).take(places)
@@ -286,7 +286,7 @@ class Texts(Sequence[str]):
 
 
 class Lookup:
-    """Finds texts in `part(among)`, and keeps 12 bytes for each of these."""
+    """Finds the rows of `among` whose `part` equals a text. Stores 12 bytes for each row."""
 
     def __init__(self, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> None:
         hashes = _hashes(among, part)
@@ -334,7 +334,7 @@ def release() -> None:
 
 
 def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Hashes:
-    """Return a hash of `part` of each text, uint64[n]. Each process has other hashes."""
+    """Return a hash of `part` of each text, uint64[n]. Hashes differ between processes."""
     hashes = np.empty(len(texts), np.uint64)
     for start in range(0, len(texts), _HASHED_AT_ONCE):
         some = part(texts[start : start + _HASHED_AT_ONCE]).array

@@ -296,7 +296,7 @@ def check_end(end: End | None, name: str) -> End:
         what = "is truncated: the directory at the end of the zip is missing"
         raise SourceError(name, what, _PACK_IT_AGAIN)
     if end.longest_extra > _MAX_EXTRA_BYTES:  # zipfile needs quadratic time for it
-        what = f"is damaged, or a bomb: an extra field has {end.longest_extra:,} bytes"
+        what = f"is damaged, or a zip bomb: an extra field has {end.longest_extra:,} bytes"
         raise SourceError(name, what, _PACK_IT_AGAIN)
     return end
 
@@ -318,8 +318,8 @@ def check_directory(found: ZipEntries, stop: int, place: PlainExtent, end: End, 
     if len(overlap):  # a member that ends after the stop is truncated; reading it reports that
         one, two = (found.names[i] for i in order[overlap[0] : overlap[0] + 2].tolist())
         names = f"{shown(one, 40)!r} and {shown(two, 40)!r}"
-        what = f"its members {names} share the same bytes"
-        raise SourceError(name, what, "it is damaged, or a bomb")
+        what = f"is damaged, or a zip bomb: its members {names} share the same bytes"
+        raise SourceError(name, what, _PACK_IT_AGAIN)
     if num_found and not 0 <= starts[-1] < stop:
         return  # a misplaced member leaves a gap, and is an error when it is read
     reached = np.append(starts[1:], stop)[:num_found]

@@ -63,7 +63,7 @@ class DurableFile:
         return commit
 
     def commit_new(self) -> bool:
-        """Commit and return True, unless `path` exists already; then return False."""
+        """Commit and return True; return False, without writing, if `path` exists already."""
         self._sync()
         try:
             self.path.hardlink_to(self._temporary)

@@ -65,7 +65,7 @@ class LocalFolder:
             file.commit()
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file and return True, unless it exists already; then return False."""
+        """Write a file and return True; return False, without writing, if it exists already."""
         with self.new_file(name) as file:
             file.write(data)
             return file.commit_new()

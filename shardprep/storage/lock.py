@@ -52,7 +52,7 @@ def locked(
         try:
             is_held = take(descriptor, alone=alone)
         except BlockingIOError as error:
-            also = ", or a part of this one" if who == "build" else ""
+            also = " (or another part of this build)" if who == "build" else ""
             what = f"another {who} is at work here{also}"
             raise BusyError(str(folder), what, "wait for it, or end it") from error
         if not has_name(descriptor, folder / LOCK_FILE):

@@ -219,9 +219,9 @@ def _put_once(url: ObjectUrl, content: bytes, mode: str | dict[str, str]) -> Non
 
 
 def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
-    """Copy an object in its bucket; return False if it is missing.
+    """Copy an object of `num_bytes` within its bucket; return False if it is missing.
 
-    Stores do not copy objects above 5 GB, so these pass through this machine.
+    Stores do not copy objects above 5 GB: these are downloaded and uploaded again.
     """
     if num_bytes <= _COPY_BYTES:
         try:

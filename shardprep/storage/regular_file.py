@@ -155,7 +155,7 @@ class OpenFiles:
     """The open files of one reader, by name. Thread-safe."""
 
     def __init__(self, opened: Callable[[str], int]) -> None:
-        """Begin without files; `opened` opens one by name and returns its descriptor."""
+        """Begin without files. `opened` opens a file by its name and returns its descriptor."""
         self._opened = opened
         self._names: set[str] = set()
 

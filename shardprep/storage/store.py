@@ -124,7 +124,7 @@ def _explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> Storag
         return StorageError(str(url), what, "set AWS_REGION")
     if not status and any(mark in text for mark in _NO_ANSWER):
         return _no_answer(url, writing=writing)
-    why = "it has become shorter" if number == "416" else status or "the store fails"
+    why = "it has become shorter" if number == "416" else status or "the store reports an error"
     return StorageError(str(url), f"cannot be {verb} ({why})", _AGAIN)
 
 
@@ -195,7 +195,7 @@ class Wait:
         self.since_s = time.monotonic()
 
     def is_in_vain(self, is_over: Callable[[], bool], *, is_bounded: bool) -> bool:
-        """Return True if the store is silent and `is_over` is True, or after the time limit."""
+        """Return True if the store is silent and `is_over()` is True, or the time limit is over."""
         silent_s = time.monotonic() - self.since_s
         is_late = is_bounded and silent_s > self.total_s
         return is_late or (silent_s > _LEFT_AFTER_S and is_over())

@@ -46,7 +46,7 @@ WHOLE = -1
 
 
 class CsvRows:
-    """The rows of a CSV, with the faults of its quotes.
+    """The rows of a CSV file, and the faults in its quotation marks.
 
     An open quote swallows later rows up to the next quote or the end of the file, and `csv` does
     not report this. Its strict mode does, so rows of several lines are parsed again in that mode.
@@ -71,7 +71,7 @@ class CsvRows:
             yield row
 
     def fault(self, *columns: int) -> str:
-        """Return the fault of the file, or of the first of these columns that has one, or ""."""
+        """Return the fault of the whole file, else the first fault of these columns, else ""."""
         return next((self.faults[i] for i in (WHOLE, *columns) if i in self.faults), "")
 
     def _watched(self, several: list[str]) -> Iterator[str]:

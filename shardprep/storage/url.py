@@ -1,6 +1,6 @@
 """Addresses in object storage: `s3://bucket/key`, `gs://bucket/key`, `az://container/key`.
 
-Texts with other schemes are errors: nobody means them as names of folders.
+A text with another scheme is an error, not the name of a folder.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def _check_scheme(text: str) -> None:
     if not match or (len(match[2]) == 1 and scheme not in (*SCHEMES, *_MEANT)):
         return
     if match[1] in SCHEMES:
-        what, way = "is an address that became a path", f"give it as a text, {scheme}://…"
+        what, way = "is an address that became a path", f"give it as a string, {scheme}://…"
     else:
         what = f"unknown scheme {match[1]}://, the known schemes are {', '.join(_STARTS)}"
         meant = f"{scheme}://BUCKET/KEY" if scheme in SCHEMES else _MEANT.get(scheme, "")
-        way = f"write {meant}" if meant else "give such an address, or a path of this machine"
+        way = f"write {meant}" if meant else "use a known scheme, or a path on this machine"
         text = f"{match[1]}://{text[match.end() :]}"
     raise RecipeError(shown_url(text), what, way)
 
@@ -59,7 +59,7 @@ def local_path(text: str | Path) -> Path:
     """Return a text as a path; RecipeError if it is an address."""
     place = parse_place(str(text))
     if isinstance(place, ObjectUrl):
-        raise RecipeError(shown_url(str(text)), "is an address", "give a path of this machine")
+        raise RecipeError(shown_url(str(text)), "is an address, not a path", "give a local path")
     return place
 
 

@@ -205,12 +205,12 @@ def _shard_problems(
     for name, report in reports.items():
         if name not in reports_as_moved:
             if shards and name not in shards:
-                yield Problem("extra", name, "the manifest names no such shard")
+                yield Problem("extra", name, "is not in the manifest")
             yield from report.problems
             continue
         shard = holds[name]
         if intact[shard] == name:
-            yield Problem("misplaced", name, f"has the bytes that the manifest states for {shard}")
+            yield Problem("misplaced", name, f"has the bytes of {shard}, as its SHA-256 shows")
         else:
             yield Problem("extra", name, f"is a copy of {shard}")
         yield from reports_as_moved[name].problems

@@ -155,7 +155,7 @@ def _attempt(name: str, read: Callable[[], _Result]) -> _Result | Problem:
 def index_problem(
     folder: Path, shard: str, places: Sequence[tuple[int, int]] | None, rows: ShardRows | None
 ) -> Problem | None:
-    """Return the first problem of a shard's index; its content is checked only with `places`."""
+    """Return the first problem of a shard's index; without `places`, only reading it is checked."""
     name = index_name(shard)
     expected = "".join(f"{offset} {length}\n" for offset, length in places or ())
     data = read_document(folder, name, 2 * len(expected) + MAX_DOCUMENT_BYTES)
@@ -187,7 +187,7 @@ def _sum_problems(table: pa.Table) -> Iterator[Problem]:
         sums["num_dropped"] = (dropped, reasons and sum(count or 0 for _, count in reasons))
         for name, (said, there) in sums.items():
             if (said or 0) != (there or 0):
-                what = f"says that {name} is {said}, but names {there or 0:,}"
+                what = f"says that {name} is {said}, but lists {there or 0:,}"
                 yield Problem("items", ITEMS_FILE, what, key=key or "")
 
 
@@ -203,7 +203,7 @@ def _table_problems(
     if pc.count_distinct(keys).as_py() != len(keys):
         for key, count in Counter(keys.to_pylist()).items():
             if count > 1:
-                what = f"has {count} written rows of one key"
+                what = f"has {count} written rows with one key"
                 yield Problem("items", ITEMS_FILE, what, key=key or "")
     try:
         counted = _counted(manifest, schema, table, rows)
@@ -232,7 +232,7 @@ def _counted(
         for shard in split.shards:
             here = rows.get(shard.name, columns_of(table.schema).empty_table())
             if {*here["split"].cast("string").unique().to_pylist()} - {name}:
-                raise ValueError(f"a row of {shard.name} is of another split than {name}")
+                raise ValueError(f"a row of {shard.name} has another split than {name}")
             written = with_status(here, WRITTEN)
             if written["record"].to_pylist() != list(range(len(written))):
                 raise ValueError(f"the records of {shard.name} are not numbered 0, 1, 2 …")

@@ -72,7 +72,7 @@ class ExampleCheck:
             return Fault("example", error.what)
 
     def faults(self, features: Features, rows: RecordRows | None, record: int) -> Iterator[Fault]:
-        """Yield the faults of a record, at most one per feature, as it may have many values."""
+        """Yield the faults of a record, at most one for each feature, as features can be long."""
         if not self._plain:
             return
         sound: dict[str, Sequence[Any]] = {}
@@ -268,7 +268,7 @@ def _box_fault(values: Sequence[float]) -> Fault | None:
     wrong = np.flatnonzero(~is_box)
     sides = ", ".join(f"{side:.6g}" for side in boxes[wrong[0]])
     more = f", nor are {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
-    return Fault("objects", f"box {wrong[0]} ({sides}) has not 0 ≤ min < max ≤ 1{more}")
+    return Fault("objects", f"box {wrong[0]} ({sides}) is not 0 ≤ min < max ≤ 1{more}")
 
 
 def _stack_faults(images: Feature, number: int, stated: Sequence[int]) -> Iterator[Fault]:
@@ -277,15 +277,15 @@ def _stack_faults(images: Feature, number: int, stated: Sequence[int]) -> Iterat
 
 
 def _unseen_faults(features: Mapping[str, Sequence[Any]]) -> Iterator[Fault]:
-    """Yield a fault if keypoints with visibility 0 have a place."""
+    """Yield a fault if keypoints of visibility 0 have coordinates other than 0."""
     for name, of_visible in ALL_POINTS.items():
         if name in features and of_visible in features:
             places = np.array(features[name], np.float64).reshape(-1, 2)
             visible = np.array(features[of_visible])
             if len(places) != len(visible):
-                yield Fault("objects", f"{name}: has {len(places):,} places of {len(visible):,}")
+                yield Fault("objects", f"{name}: has {len(places):,} points, not {len(visible):,}")
             elif places[visible == 0].any():
-                yield Fault("objects", f"{name}: has a place for a keypoint of visibility 0")
+                yield Fault("objects", f"{name}: has coordinates for a keypoint of visibility 0")
 
 
 def _count_faults(
@@ -311,7 +311,7 @@ def _row_faults(
 ) -> Iterator[Fault]:
     for key in sound.get(FILENAME, ()):
         if key.decode() != rows.keys[record]:
-            what = f"is of {key.decode()!r}, items.parquet says {rows.keys[record]!r}"
+            what = f"has the key {key.decode()!r}, items.parquet says {rows.keys[record]!r}"
             yield Fault("items", what)
     for target in targets.keys() & sound.keys() & rows.targets.keys():
         here = sound[target] if target in (LABELS, TARGETS, TEXTS) else sound[target][0]
@@ -378,7 +378,7 @@ def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
 def _png_shape(data: bytes, *, is_deep: bool) -> tuple[int, int, int]:
     """Return height, width and channels of a fully checked PNG; any error if damaged.
 
-    A grey PNG of 16 bits has a channel only if `is_deep`, otherwise any other PNG has.
+    Channels are 0 unless it is 16-bit grey (with `is_deep`), or 8-bit grey, RGB or RGBA (without).
     """
     with open_stored(data, "PNG") as image:
         image.verify()
@@ -415,7 +415,7 @@ def _pixel_counts(data: bytes) -> dict[int, int]:
 
 
 def _first(wrong: Sequence[float], what: str, begin: str = "") -> str:
-    """Return in words the first wrong value and the number of others, or "" if all are right."""
+    """Return text with the first wrong value and the number of others, or "" without any."""
     if not wrong:
         return ""
     more = f", and so are {len(wrong) - 1:,} more" if len(wrong) > 1 else ""

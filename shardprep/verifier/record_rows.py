@@ -36,7 +36,7 @@ class RecordRows(ShardRows):
     """Feature of the target → its value in each record: class index, float32 or UTF-8 bytes, or a
     list of these."""
     annotations: Sequence[Mapping[str, Any]] = ()
-    """The existing columns of `_ANNOTATIONS`, of each record."""
+    """For each record, its cells in the existing columns of `_ANNOTATIONS`."""
 
 
 def written_rows(table: pa.Table, targets: Mapping[str, Feature]) -> RecordRows:

@@ -51,8 +51,7 @@ def repair_dataset(
             verification.location,
             f"cannot be repaired with the same bytes: {', '.join(changes)} changed since, so "
             f"{_damage(verification, manifest)}",
-            "repair it where these are as they were, or build "
-            f"it again with {OptionName('overwrite')}",
+            f"restore what has changed, or build it again with {OptionName('overwrite')}",
         )
     is_sound = all(problem.file != ITEMS_FILE for problem in verification.problems)
     items = verification.path / ITEMS_FILE if is_sound else None

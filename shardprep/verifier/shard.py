@@ -185,9 +185,9 @@ def _row_problems(shard: str, rows: RecordRows, places: list[tuple[int, int]]) -
     said = zip(rows.offsets, rows.lengths, strict=True)
     for number, (row, place) in enumerate(zip_longest(said, places)):
         if row != place:
-            there = "not in it" if place is None else f"at {place[0]}, {place[1]} bytes long"
-            here = "without a row" if row is None else f"at {row[0]}, {row[1]} bytes long"
-            what = f"the record is {there} in the shard, {here} in its row"
+            there = "missing" if place is None else f"at {place[0]}, {place[1]} bytes long"
+            here = "missing" if row is None else f"at {row[0]}, {row[1]} bytes long"
+            what = f"the record is {there} in the shard, but {here} in items.parquet"
             offset = place[0] if place else None
             yield Problem("items", shard, what, number, offset, rows.key(number))
 

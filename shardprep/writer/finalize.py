@@ -104,7 +104,7 @@ def finalize_dataset(
 
     Every shard is compared with its receipt. Source and recipe are not needed. A finished dataset
     is not changed. `max_rejected` is the largest accepted share of rejected images, 0 to 1; None
-    means the share in the recipe of the parts. DatasetError without a build or dataset.
+    means the share in the recipe of the parts. DatasetError if neither build nor dataset exists.
     """
     start = time.monotonic()
 
@@ -172,8 +172,8 @@ def complete(
 ) -> Manifest:
     """Write all files except shards, and return the manifest, which is written last.
 
-    BuildError if the manifest differs from `expected`. Without that, `check_rejections` and
-    `check_dropped` can also raise it.
+    BuildError if the manifest differs from `expected`. Without `expected`, `check_rejections` and
+    `check_dropped` raise their errors.
     """
     with states.writing(workspace):
         folders.check_build()
@@ -248,7 +248,7 @@ def _warn_of_darkness(manifest: Manifest, num_dark: Mapping[str, int], spec: Ima
     if spec.window not in ("auto", "full"):
         hint = "; for DICOM, another --window may show more"
     elif spec.depth_range == "full":
-        hint = "; if grey files of 16 bits hold values of 12, add --depth-range 0,4095"
+        hint = "; if 16-bit grey files contain 12-bit values, add --depth-range 0,4095"
     for name, split in manifest.splits.items():
         if num_dark[name] > _MANY * split.num_records:
             line = "%s: %s of %s images are nearly black%s"
@@ -258,8 +258,8 @@ def _warn_of_darkness(manifest: Manifest, num_dark: Mapping[str, int], spec: Ima
 def _warn_of_sizes(manifest: Manifest) -> None:
     if manifest.num_rescaled:
         _log.warning(
-            "%s of %s images have another size than their annotations state, which were scaled to "
-            "it; --annotated-size image takes them as pixels of the image",
+            "%s of %s images have another size than their annotations state, so their annotations "
+            "were scaled; --annotated-size image takes them as pixels of the image",
             f"{manifest.num_rescaled:,}",
             f"{manifest.totals.num_written:,}",
         )
@@ -272,7 +272,7 @@ def _tables(
     written: list[ReceiptFacts],
     records: RecordsSum | None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of each shard, then of skipped inputs; write shard indexes, add to counts."""
+    """Yield the rows of each shard, then of skipped inputs. Write indexes, add to the counts."""
     names = (shard.name for shard in outline.shards)
     with ThreadPoolExecutor(_NUM_INDEXED) as pool:
         coming = deque(pool.submit(_indexed, folders, name) for name in islice(names, _NUM_INDEXED))
@@ -316,7 +316,7 @@ def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
         raise BuildError(
             folders.output.located(foreign[0]),
             "does not belong to this build",
-            "remove it: readers would take it for a shard",
+            "remove it: readers would read it as a shard",
         )
     with ThreadPoolExecutor(num_threads) as pool:
         whole = pool.map(lambda name: written_receipt(folders, name) is not None, names)

@@ -54,7 +54,7 @@ class StoredRecords:
     """Records of finished datasets, in the wanted order."""
 
     def __init__(self, rows: pa.Table, *, have_keys: bool) -> None:
-        """Take rows of `with_files`. With `have_keys`, each record must contain its item key."""
+        """Take rows from `with_files`. With `have_keys`, each record must contain its item key."""
         file = rows["file"].unify_dictionaries().combine_chunks()
         self._codes = integers(file.indices)
         self.files: list[str] = file.cast("string").to_pylist()
@@ -296,7 +296,7 @@ class _Copy:
     def _read(
         self, batch: Sequence[RecordRun], ahead: Iterator[PlainExtent], buffer: Buffer
     ) -> bytearray:
-        """Return the buffer, with a batch at its front that was read and checked.
+        """Read and check a batch, and return the buffer with the batch at its start.
 
         `ahead` yields the extents of the batch. If the batch cannot be read or is damaged, its
         records are read one by one, so that an error names the first damaged record.

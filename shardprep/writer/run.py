@@ -193,7 +193,7 @@ def _retry_unreadable(
         if not shards:
             return
         what = counted(len(shards), "shard", "is", "are")
-        watcher.notice(f"{what} written again: images that could not be read are back")
+        watcher.notice(f"{what} written again: images that could not be read are readable now")
         images.write(folders, plan, shards, lambda _: None, watcher)  # already counted
 
 

@@ -50,11 +50,11 @@ class ReceiptFacts(BaseModel):
     build: str
     """`Folders.build` of the build that wrote it; "" if any build may use it."""
     num_dark: Count = 0
-    """Records whose image is nearly black; 0 if unknown."""
+    """Number of records whose image is nearly black; 0 if unknown."""
     num_rescaled: Count = 0
-    """Records whose image has another size than its annotations state."""
+    """Number of records whose image has another size than its annotations state."""
     num_own_levels: Count = 0
-    """Records of stacks that have black and white of their own."""
+    """Number of stack records whose own values decided black and white."""
 
 
 class Receipt(NamedTuple):
@@ -243,7 +243,7 @@ def read_skipped(state: Folder) -> pa.Table | None:
 
 
 def write_receipt(state: Folder, facts: ReceiptFacts, table: pa.Table) -> None:
-    """Write the receipt of a shard."""
+    """Write the receipt of a shard; `table` has the rows of its items."""
     _write(state, receipt_name(facts.shard.name), table, facts.model_dump_json().encode())
 
 

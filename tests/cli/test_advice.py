@@ -95,7 +95,7 @@ CASES = [
         (6, 1),
     ),
     Case(
-        "the file ends before its image does; --truncated recover stores what is there",
+        "the file ends before its image does; --truncated recover stores its readable part",
         SIX_WITH_ONE_CUT,
         (BUILD,),
         (*BUILD, "--truncated", "recover", "--overwrite"),
@@ -111,7 +111,7 @@ CASES = [
         (6, 0),
     ),
     Case(
-        "is larger than --max-member-size allows (… bytes, …)",
+        "is larger than --max-member-size … (… bytes)",
         SIX | {"cat/9.jpg": jpeg(200, 200, quality=100)},
         ((*BUILD, "--max-member-size", "10KB"),),
         (*BUILD, "--max-member-size", "1MB", "--overwrite"),
@@ -185,8 +185,8 @@ CASES = [
         (6, 0),
     ),
     Case(
-        "%s of %s images have another size than their annotations state, which were scaled to it; "
-        "--annotated-size image takes them as pixels of the image",
+        "%s of %s images have another size than their annotations state, so their annotations were "
+        "scaled; --annotated-size image takes them as pixels of the image",
         pics("a.jpg", height=96, width=128) | voc("a.jpg"),
         ((*BUILD, "--boxes", "voc"),),
         (*BUILD, "--boxes", "voc", "--annotated-size", "image", "--overwrite"),

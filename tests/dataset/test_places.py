@@ -51,7 +51,9 @@ def test_a_path_may_hold_a_colon(text: str) -> None:
 
 def test_an_address_is_not_a_path() -> None:
     assert parse_place("s3://bucket/key") == ObjectUrl("s3", "bucket", "key")
-    with pytest.raises(RecipeError, match="s3://bucket/key: is an address; give a path of this"):
+    with pytest.raises(
+        RecipeError, match="s3://bucket/key: is an address, not a path; give a local path"
+    ):
         local_path("s3://bucket/key")
 
 

@@ -200,7 +200,7 @@ def test_damaged_records_end_an_export_and_are_named(
     with pytest.raises(RecordError) as found:
         exported(pets, layout, tmp_path / "out")
     said = str(found.value)
-    assert said.startswith(f"{path}: records 2 (train/")
+    assert said.startswith(f"{path}: damaged records 2 (train/")
     assert "), 5 (train/" in said
     assert said.endswith(f"run `shardprep verify {pets}`")
     assert not (tmp_path / "out").exists()
@@ -222,7 +222,7 @@ def test_a_shard_that_is_cut_while_it_is_read_ends_an_export(
 ) -> None:
     whole = LocalFiles.blocks
     monkeypatch.setattr(LocalFiles, "blocks", lambda *shard: (b[:-10] for b in whole(*shard)))
-    with pytest.raises(RecordError, match=r"record \d+ \(.*\) damaged: "):
+    with pytest.raises(RecordError, match=r"damaged record \d+ \(.*\): "):
         exported(pets, "webdataset", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -668,7 +668,7 @@ def _garbage() -> Cases:
         "PNG": (png()[:at] + b"\xee" * 20 + png()[at + 20 :], ""),
         "PNG of no size": (odd.png_by_hand(0, 9, 8, 2, b""), ""),
         "JPEG": (jpeg()[:20] + b"\xff\xc0\0\x0b" + bytes(99), ""),
-        "TIFF": (odd.tiff_by_hand(RAMP16, 77), "of a kind not read"),
+        "TIFF": (odd.tiff_by_hand(RAMP16, 77), "broken or not supported"),
         "a film in DICOM": (film, ""),
         "gigabytes deflated": (deflated_bomb(300 << 20), "unpack to more than 256 MiB"),
         "WebP": (b"RIFF\x20\0\0\0WEBPVP8 " + bytes(99), ""),
@@ -716,7 +716,7 @@ def _bombs() -> Cases:
 
 
 def _small() -> Cases:
-    says = "31x40 pixels, a side must have 32 pixels"
+    says = "31x40 pixels, each side must have at least 32"
     return {
         "narrow": rejected(png(40, 31), "too_small", says, min_side=32),
         "low": rejected(png(31, 40), "too_small", min_side=32),
@@ -726,7 +726,7 @@ def _small() -> Cases:
 
 
 def _elongated() -> Cases:
-    says = "41x10 pixels, a side may be 4 times the other"
+    says = "41x10 pixels, a side may be at most 4 times the other"
     return {
         "wide": rejected(png(10, 41), "too_elongated", says, max_aspect=4.0),
         "high": rejected(png(41, 10), "too_elongated", max_aspect=4.0),

@@ -175,13 +175,13 @@ def test_unknown_values_and_colours_are_named() -> None:
     colours = encoded(Image.fromarray(coloured(INDICES)), "PNG")
     some = {colour: label for colour, label in BY_COLOUR.items() if label != 3}
     assert "the colour (255, 0, 1), which" in fault(colours, values=some)
-    assert "no classes are given" in fault(colours)
-    assert "one channel" in fault(colours, values={0: 0})
+    assert "no mask values are given" in fault(colours)
+    assert "single numbers" in fault(colours, values={0: 0})
     assert "colours" in fault(colours, is_binary=True)
     assert "up to 3" in fault(data, is_binary=True)
     assert "JPEG" in fault(jpeg())
     assert "JPEG" in fault(jpeg(), values=BY_COLOUR)
-    assert "by colours" in fault(FILES["16-bit PNG"], values=BY_COLOUR)
+    assert "are colours" in fault(FILES["16-bit PNG"], values=BY_COLOUR)
 
 
 def tiff(values: list[float], dtype: Any) -> bytes:

@@ -448,7 +448,7 @@ def test_an_address_without_a_single_dataset_is_an_error(
 
 
 def test_an_address_given_as_a_path_is_an_error() -> None:
-    with pytest.raises(RecipeError, match="is an address that became a path; give it as a text"):
+    with pytest.raises(RecipeError, match="is an address that became a path; give it as a string"):
         load(Path("s3://bucket/pets"))
 
 

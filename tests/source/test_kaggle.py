@@ -221,7 +221,7 @@ def test_a_file_of_the_user_is_replaced_only_by_a_refresh(world: World, tmp_path
     assert mine.read_bytes() == b"mine"
     download(PETS, to=tmp_path, watcher=world.told, refresh=True)
     assert mine.read_bytes() == ZIP
-    with pytest.raises(SourceError, match="Not a directory; choose another --to"):
+    with pytest.raises(SourceError, match=r"Not a directory\); choose another --to"):
         download(PETS, to=mine / "x", watcher=world.told)
 
 

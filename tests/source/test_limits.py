@@ -106,7 +106,7 @@ def test_the_ratio_of_a_large_archive_is_limited(
 ) -> None:
     budget = Budget(SourceLimits(max_ratio=1))
     budget.check_ratio(1, 64_000_000, "a.zip")
-    with pytest.raises(SourceError, match=r"64,000,001 or more, past --max-ratio 1; raise"):
+    with pytest.raises(SourceError, match=r"64,000,001 or more, above --max-ratio 1; raise"):
         budget.check_ratio(1, 64_000_001, "a.zip")
     monkeypatch.setattr("shardprep.source.limits._SMALL_BYTES", 6_400_000)
 
@@ -115,7 +115,7 @@ def test_the_ratio_of_a_large_archive_is_limited(
         return gzip.compress(tar) if outer == "gz" else zip_bytes({"in.tar": tar})
 
     assert len(listed(tmp_path, packed(6_500_000), max_ratio=2000).images) == 2
-    with pytest.raises(SourceError, match=r"bytes unpack to .*, past --max-ratio 100; raise"):
+    with pytest.raises(SourceError, match=r"bytes unpack to .*, above --max-ratio 100; raise"):
         listed(tmp_path, packed(6_500_000), max_ratio=100)
     assert len(listed(tmp_path, packed(6_000_000), max_ratio=1).images) == 2
 
@@ -123,7 +123,7 @@ def test_the_ratio_of_a_large_archive_is_limited(
 def test_an_image_above_the_ratio_is_a_rejection(tmp_path: Path) -> None:
     """The size is just above 64 MB, up to which any ratio is allowed."""
     one = listed(tmp_path, zip_bytes({"a.jpg": bytes(65_000_000)}), max_ratio=100).images[0]
-    with pytest.raises(MemberError, match=r"bytes unpack to 65,000,000 or more, past --max-ratio"):
+    with pytest.raises(MemberError, match=r"bytes unpack to 65,000,000 or more, above --max-ratio"):
         one.extent.read()
 
 

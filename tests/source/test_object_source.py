@@ -219,7 +219,7 @@ def test_a_source_that_changes_during_a_build_is_an_error(
                 bucket.put(name, pack({key: data[::-1] for key, data in animals(24).items()}))
             yield encode(task, lambda: None)
 
-    with pytest.raises(BuildError, match="has changed or gone while it was read"):
+    with pytest.raises(BuildError, match="was changed or removed while it was read"):
         build(there, tmp_path / "out", engine=changing, **KEYS)  # type: ignore[arg-type]
     assert not (tmp_path / "out" / "pets" / "1.0.0").exists()
 

@@ -255,10 +255,10 @@ def said(text: str) -> dict[str, Any]:
 
 TAKEN = 'The requested title "pets small" is already in use by a dataset.'
 FAULTS: dict[str, tuple[Callable[[World], None], str]] = {
-    "400": (no("StartBlobUpload", Answer(400, "bad name")), r"rejects it \(400: bad name\)"),
+    "400": (no("StartBlobUpload", Answer(400, "bad name")), r"upload \(400: bad name\)"),
     "401": (unknown, r"does not accept the credentials of KAGGLE_USERNAME and KAGGLE_KEY"),
-    "403": (no("CreateDataset", Answer(403, "denied")), r"\(403: denied\); is somebody you"),
-    "404": (no("StartBlobUpload", Answer(404, "gone")), r"rejects it \(404: gone\)"),
+    "403": (no("CreateDataset", Answer(403, "denied")), r"\(403: denied\); check that somebody"),
+    "404": (no("StartBlobUpload", Answer(404, "gone")), r"upload \(404: gone\)"),
     "409": (no("CreateDataset", Answer(409, TAKEN)), r"409: The req.*choose another name"),
     "title taken": (no("CreateDataset", said(TAKEN)), r"already in use.*choose another name"),
     "500": (no("StartBlobUpload", Answer(500, "oh")), r"internal error \(500: oh\).*later"),

@@ -186,9 +186,9 @@ def test_a_record_of_many_bad_boxes_is_one_problem(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("num_objects", 2, "says that num_objects is 2, but names 3"),
-        ("num_dropped", 1, "says that num_dropped is 1, but names 0"),
-        ("object_labels", [0, 0], "says that num_objects is 3, but names 2"),
+        ("num_objects", 2, "says that num_objects is 2, but lists 3"),
+        ("num_dropped", 1, "says that num_dropped is 1, but lists 0"),
+        ("object_labels", [0, 0], "says that num_objects is 3, but lists 2"),
         ("object_labels", [0, 1, 1], "objects/label: is [0, 0, 1], items.parquet says [0, 1, 1]"),
         ("dropped", [("outside", 3)], "annotations.train.dropped.outside is 1, not 4"),
         ("num_clipped", 7, "annotations.train.num_clipped is 1, not 8"),

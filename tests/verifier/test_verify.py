@@ -294,7 +294,7 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
     "a label below -1": (_with(label=[-2]), "label", "-2 is not a class"),
     "a wrong label": (_with(label=[-1]), "items", "items.parquet says"),
     "a key of no text": (_with(image__filename=[b"\xff"]), "example", "UTF-8"),
-    "a wrong key": (_with(image__filename=[b"x.jpg"]), "items", "is of 'x.jpg'"),
+    "a wrong key": (_with(image__filename=[b"x.jpg"]), "items", "has the key 'x.jpg'"),
     "a wrong height": (_with(image__height=[31]), "example", "the schema says 32"),
     "an empty image": (_with(image=[b""]), "image", "is empty"),
     "no jpeg": (_with(image=[b"GIF89a"]), "image", "is not a JPEG"),
@@ -449,8 +449,8 @@ def changed_rows(folder: Path, change: Callable[[list[dict[str, Any]]], Any]) ->
     [
         ("key", "other.jpg", "items.parquet says 'other.jpg'"),
         ("label", 1 << 40, "items.parquet says"),
-        ("offset", 3, "in its row"),
-        ("length", 3, "in its row"),
+        ("offset", 3, "bytes long in items.parquet"),
+        ("length", 3, "bytes long in items.parquet"),
     ],
 )
 def test_a_row_that_disagrees_with_its_record_is_named(

@@ -329,7 +329,7 @@ def test_a_split_of_dark_images_is_warned_of_and_a_depth_range_lightens_it(
     for part in ("1/2", "2/2"):
         build_part(source, tmp_path / "out", part, **keys)
     dark = finalize(tmp_path / "out")
-    hint = "; if grey files of 16 bits hold values of 12, add --depth-range 0,4095"
+    hint = "; if 16-bit grey files contain 12-bit values, add --depth-range 0,4095"
     assert caplog.messages == [f"train: 10 of 10 images are nearly black{hint}"]
     caplog.clear()
     lit = build(source, tmp_path / "lit", depth_range="0,4095", **keys)

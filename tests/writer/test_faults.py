@@ -196,7 +196,7 @@ def test_a_source_that_changes_while_it_is_read_gives_no_dataset(
         CHANGES[change](file)
         yield from chunks
 
-    with pytest.raises(BuildError, match="has changed or gone while it was read"):
+    with pytest.raises(BuildError, match="was changed or removed while it was read"):
         build(source, tmp_path / "out", engine=engine, max_rejected="100%", **KEYS)
     assert not (tmp_path / "out").exists()
     file.write_bytes(data)
@@ -225,7 +225,7 @@ def test_a_source_that_is_away_for_a_while_costs_no_image(kind: str, tmp_path: P
     result = build(source, tmp_path / "out", engine=engine, watcher=watcher, **KEYS)
     assert tree(result.path) == whole
     assert result.num_new_items == watcher.num_new == 100
-    again = "1 shard is written again: images that could not be read are back"
+    again = "1 shard is written again: images that could not be read are readable now"
     assert watcher.lines.count(again) == 2
 
 

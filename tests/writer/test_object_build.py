@@ -274,7 +274,7 @@ def test_a_build_that_was_overwritten_commits_and_publishes_nothing_more(
             done += len(chunk.outcomes)
             yield chunk
 
-    with pytest.raises(BuildError, match="another build has taken the place"):
+    with pytest.raises(BuildError, match="another build has replaced this one"):
         build_there(source, bucket, format="jpeg", engine=overtaken)
     assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
 
@@ -289,7 +289,7 @@ def test_a_build_that_is_overwritten_while_it_publishes_removes_its_manifest(
         return None
 
     proxy.rule = take_over
-    with pytest.raises(BuildError, match="another build has taken the place"):
+    with pytest.raises(BuildError, match="another build has replaced this one"):
         build_there(source, bucket)
     assert "manifest.json" not in bucket.tree(WHERE)
 

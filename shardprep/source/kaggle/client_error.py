@@ -95,13 +95,13 @@ def _upload_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str] | None:
     """Return problem and next step of a failed upload, or None if a download has the same ones."""
     said = f"{fault.status}: {fault.message}" if fault.status else fault.message
     if fault.status == 403:
-        why = f"is {ref.owner} you, or an organisation of yours? Is the phone number verified?"
-        return f"Kaggle rejects the upload ({said})", f"{why} See {_SETTINGS}"
+        hint = f"check that {ref.owner} is you or your organisation, and verify your phone number"
+        return f"Kaggle rejects the upload ({said})", f"{hint} at {_SETTINGS}"
     if fault.kind == "refused" or (400 <= fault.status < 500 and not fault.is_passing):
         hint = f"see {SITE}/{ref.owner}/datasets for your datasets and quota, then {AGAIN}"
         if "title" in said.lower() or "slug" in said.lower():
             hint = "choose another name"
-        return f"Kaggle rejects it ({said})", hint
+        return f"Kaggle rejects the upload ({said})", hint
     return {
         "client": (f"the kaggle client failed ({said})", AGAIN),
         "disk": (f"cannot be written ({said})", "free some space, or set SHARDPREP_CACHE"),

@@ -157,7 +157,7 @@ def download(
     except OSError as error:
         place = str(error.filename or archives.folder)
         hint = f"choose another {OptionName('to')} or SHARDPREP_CACHE"
-        raise SourceError(place, f"{error.strerror}", hint) from error
+        raise SourceError(place, f"cannot be written ({error.strerror})", hint) from error
 
 
 def _copied(archive: Path, folder: Path, watcher: Watch) -> Path:

@@ -34,7 +34,7 @@ _NAME = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 
 
 class KaggleState(NamedTuple):
-    """The state of a dataset, and its newest finished version; no `status`: it does not exist."""
+    """State and newest finished version of a dataset; `status` is None if it does not exist."""
 
     status: str | None
     version: int = 0
@@ -71,7 +71,7 @@ class Uploader:
         return cache_root() / "kaggle" / "uploads" / self.ref.owner / self.ref.name / "work"
 
     def upload(self) -> KaggleState:
-        """Send the files, unless an interrupted run has sent them; compare; return the new state.
+        """Send the files unless an earlier run has, compare what arrived, and return the state.
 
         RecipeError if an option contradicts the dataset on Kaggle, SourceError for a failure.
         """
@@ -131,7 +131,7 @@ class Uploader:
                 self.watcher.advance(report.get("sent", 0))
 
     def _state(self, after: int = -1) -> KaggleState:
-        """Return the state when a version newer than `after` is ready; -1: when Kaggle rests."""
+        """Return the state when a version above `after` is ready; -1: when none is pending."""
         done = ("ready", None, *_FAILED) if after < 0 else ("ready",)
         end_s, there = time.monotonic() + _PROCESSING_S, KaggleState("unknown")
         order = ["state", self.ref.slug, str(_POLL_S)]

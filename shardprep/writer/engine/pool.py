@@ -144,7 +144,7 @@ class _Shards(_Chunks):
 
 
 def _num_owned(sizes: Sequence[int], num_workers: int) -> int:
-    """Return how many of the first shards are owned; the others are shared, to keep all busy."""
+    """Return the number of owned shards, which come first; the others keep all workers busy."""
     uneven = max(len(sizes) % num_workers, num_workers // 2)
     most = max(0, len(sizes) - _MOST_SHARED)
     usual = max(most, len(sizes) - uneven)
@@ -172,7 +172,7 @@ class _Pool:
         self._num_passed_on = 0
 
     def run(self, work: Work, num_workers: int) -> None:
-        """Run workers until all is done. Shared chunks are passed on in order, progress at once."""
+        """Run workers until all is done. Pass on shared chunks in order, and progress at once."""
         try:
             for _ in range(num_workers):
                 self._workers.append(Worker(work, self._on_progress, self._take_back))
@@ -239,7 +239,7 @@ _Answer: TypeAlias = EncodedChunk | ShardProgress | ShardCommitted | LogLine | E
 
 
 class OwnedShard:
-    """A shard that one worker encodes and writes, and the progress of that."""
+    """A shard that one worker encodes and writes, with its progress."""
 
     def __init__(self, plan: ShardPlan, job: ShardJob) -> None:
         self.plan = plan

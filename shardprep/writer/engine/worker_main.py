@@ -47,8 +47,8 @@ class ChunkOrder(NamedTuple):
     head: ShardHead | None = None
     """The owned shard to write the chunk to, or None to send the records back."""
     is_suspect: bool = False
-    """Whether a process has died of this chunk. If so, a lack of memory is reported and does not
-    end the process."""
+    """Whether a worker died while it encoded this chunk. If so, a lack of memory is reported and
+    does not end the process."""
 
 
 class ChunkResult(NamedTuple):
@@ -216,7 +216,7 @@ def _sendable(error: Exception, where: str) -> Exception:
 
 def _fault(where: str) -> InternalError:
     what = f"a worker failed: {traceback.format_exc(limit=-3)}"
-    return InternalError(where, what, "this is a fault of shardprep")
+    return InternalError(where, what, "please report this bug in shardprep")
 
 
 def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:

@@ -95,9 +95,9 @@ class Outline(Document):
     unmatched: Unmatched | None = None
     """Annotations and images that do not match; None without annotations or if all match."""
     num_rescaled: Count = 0
-    """In a repack, images whose annotations were scaled when the parents were built."""
+    """In a repack, number of images whose annotations were scaled when the parents were built."""
     num_own_levels: Count = 0
-    """In a repack, stacks of the parents with black and white of their own."""
+    """In a repack, number of the parents' stacks whose own values decided black and white."""
     shards: tuple[PlannedShard, ...]
     skipped: dict[str, Count]
     max_rejected: float = Field(ge=0, le=1)
@@ -133,7 +133,7 @@ class Outline(Document):
 def make_outline(
     plan: BuildPlan, recipe: Recipe, fingerprint: Fingerprint, num_parts: int
 ) -> Outline:
-    """Return the outline of a plan."""
+    """Return the outline of a plan for a build in `num_parts` parts."""
     return Outline(
         name=plan.name,
         version=recipe.version,
@@ -183,7 +183,7 @@ def check_outline(state: Folder, outline: Outline) -> None:
         raise BuildError(
             str(state),
             "was begun with other near copies: only one of the runs could read some image",
-            f"remove {state} and start again, with an image that fails on an "
+            f"remove {state} and start again, with images that fail on an "
             f"{OptionName('exclude_list')}",
         )
     if there is not None and there.mask_padding != outline.mask_padding:

@@ -75,7 +75,7 @@ def source_signature(recipe: Recipe) -> str:
 
     For a zip it covers the size and the central directory, which has the CRC-32 of every member.
     For another file it covers size and modification time. For a folder it covers names, sizes and
-    modification times of all files but the outputs, and the names of skipped entries. In object
+    modification times of all files except outputs, and the names of skipped entries. In object
     storage the ETag replaces the modification time.
     """
     source = recipe.source

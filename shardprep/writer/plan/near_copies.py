@@ -144,7 +144,7 @@ class NearCopies:
         )
 
     def _divided(self, final: Iterable[Item]) -> list[dict[str, str]]:
-        """Return split → key of an image of it, for each group that is in several splits."""
+        """Return for each group in several splits: split → key of one of its images there."""
         wanted = {self.items[i].key for group in self.groups for i in group}
         split_of = {first.key: first.split for first in final if first.key in wanted}
         parted: list[dict[str, str]] = []

@@ -1,4 +1,4 @@
-"""The items of a plan as a table, of which `--items` builds the same shards."""
+"""The items of a plan as a table, from which `--items` builds the same shards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from shardprep.writer.plan.build_plan import BuildPlan
 
 _IN_ARRAY = re.compile(r"/\d{6,}$")
 _OWN = (NUM_IMAGES, "spacing/", DICOM)
-"""Starts of the names of columns that follow from the files."""
+"""Prefixes of columns that a build computes from the files again."""
 
 
 def write_items(plan: BuildPlan, file: Path) -> None:
@@ -42,7 +42,7 @@ def write_items(plan: BuildPlan, file: Path) -> None:
     elif file.suffix.lower() == ".parquet":
         pq.write_table(table, stream)
     else:
-        raise RecipeError(_option(file), "is neither .csv nor .parquet", "name such a file")
+        raise RecipeError(_option(file), "is neither .csv nor .parquet", "use one of these")
     write_durably(file, stream.getvalue())
 
 
@@ -53,8 +53,8 @@ def _cells(row: dict[str, Any]) -> list[Any]:
 def items_table(plan: BuildPlan) -> Any:
     """Return a row for each image, or for each file of a stack, in the order of the keys.
 
-    RecipeError for what a table does not state: tiles, `--rows`, masks of run lengths or of several
-    classes by name.
+    RecipeError for items that a table cannot state: tiles, `--rows`, masks in arrays, run lengths,
+    panoptic masks, and mask files of several classes.
     """
     if "tile/y" in plan.columns:
         raise _unstated("tiles")
@@ -156,7 +156,7 @@ def _outline(outline: Outline) -> str:
 
 
 def _unstated(what: str) -> RecipeError:
-    return RecipeError(_option(""), f"a table of items does not state {what}", "leave it out")
+    return RecipeError(_option(""), f"a table of items cannot state {what}", "leave it out")
 
 
 def _option(file: str | Path) -> OptionName:

@@ -78,7 +78,7 @@ def _paused_collection() -> Iterator[None]:
 @stage("plan")
 @_paused_collection()
 def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int = 1) -> BuildPlan:
-    """Return the plan of a recipe. Items may be files of archives that it unpacks in `work_dir`."""
+    """Return the plan of a recipe. Its items may be files that are unpacked in `work_dir`."""
     catalog = make_catalog(recipe, work_dir, watcher.notice)
     recipe = catalog.recipe
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
@@ -301,9 +301,9 @@ def rows_to_cut(items: Items, ratios: Mapping[str, float]) -> Ints:
 
 
 def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
-    """Return the items, leaving out unlabelled ones in splits that `ratios` name.
+    """Return the items, with unlabelled ones left out of the splits that `ratios` name.
 
-    If no item has a label, none is left out.
+    If no item has a label, all items stay.
     """
     columns = Items.of(items)
     labelled = columns.are_labelled

@@ -81,7 +81,7 @@ def taken_over(state: Folder) -> BuildError:
     """Return the error for a folder that another build has taken over."""
     return BuildError(
         str(state),
-        "another build has taken the place of this one",
+        "another build has replaced this one",
         f"end one of them, or give another {OptionName('name')} or {OptionName('version')}",
     )
 

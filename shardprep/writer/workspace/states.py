@@ -427,8 +427,7 @@ def find_damage(
         raise BuildError(
             workspace.location,
             f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built",
-            "build it with the same ones, or add "
-            f"{OptionName('overwrite')} to build all of it anew",
+            f"restore what has changed, or add {OptionName('overwrite')} to build all of it again",
         )
     items = folder / ITEMS_FILE
     is_sound = items.is_file() and sha256_of(items) == finished.files.get(ITEMS_FILE)
