@@ -1,8 +1,8 @@
 """The Python API: one function for each command, such as `shardprep.build`.
 
-The functions return values, report to `progress` and never end the process. They print nothing but
-a progress bar, and only with `progress=True`; the command line prints their results. `arguments`
-finds the recipe, the source and the dataset that a caller names.
+The functions return values, report to `progress` and never end the process. They print nothing
+except a progress bar with `progress=True`; the command line prints their results. `arguments` finds
+the recipe, the source and the dataset that a caller names.
 """
 
 COMMANDS = {

@@ -66,7 +66,7 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
 
 
 def with_files(flags: dict[str, Any]) -> dict[str, Any]:
-    """Return the flags with the files of tables that are given as values, such as data frames."""
+    """Return the flags; tables given as objects, such as data frames, become paths of files."""
     of_rules = [key for key in ("labels", "relabel") if not isinstance(flags.get(key, ""), str)]
     if "items" not in flags and not of_rules:
         return flags
@@ -105,7 +105,7 @@ def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
 
     if not is_ref(source):
         if refresh:
-            what = f"{source} is not downloaded from Kaggle"
+            what = f"only a source on Kaggle can be downloaded again, not {source}"
             raise RecipeError(OptionName("refresh"), what, "leave it out")
         return source
     place, _ = downloaded(parse_ref(source), watch, refresh=refresh)
@@ -170,7 +170,7 @@ def answering(store_timeout: float | None) -> Iterator[None]:
 
 
 def part_of(text: str) -> Part:
-    """Return the part of a build that a text such as "3/16" means; RecipeError if it is invalid."""
+    """Return the part of a build for a text such as "3/16"; RecipeError if the text is invalid."""
     from shardprep.writer.plan.shard_plan import Part
 
     match = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
@@ -246,7 +246,7 @@ def only_archive() -> str:
 
 
 def dataset_at(dataset: str | Path | None) -> OpenDataset:
-    """Open a dataset. None means the one of ./shardprep.toml, or else the one in `tfrecords`."""
+    """Open a dataset; None: the dataset of ./shardprep.toml, else the only one in `tfrecords`."""
     from shardprep.dataset.open_dataset import open_dataset
 
     return open_dataset(files_at(dataset))

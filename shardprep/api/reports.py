@@ -237,7 +237,8 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     option, classes = OptionName("predictions"), contents.schema.labels
     rule = parse_table_rule(text or " ", option)
     if contents.schema.target != LABEL:
-        raise RecipeError(option, f"{contents.dataset} does not have one class for each image")
+        what = f"{contents.dataset} does not have one class for each image"
+        raise RecipeError(option, what, "leave it out")
     table = Documents([], make_recipe({"source": "."}, "")).table(rule.files)
     index = WholeKeyIndex(contents.keys_of(range(len(contents))))
     match = match_table(index, table, rule.id_column)
@@ -254,8 +255,8 @@ def _with_predictions(options: ReportOptions, contents: Contents, text: str) -> 
     has_row, is_labelled = match.row_of >= 0, contents.label >= 0
     values[~(is_valid & is_labelled)] = np.nan
     lost = {
-        "of no image of the report": len(match.rows_without_image),
-        "of an image that has one": (match.key_of >= 0).sum() - has_row.sum(),
+        "without an image in the report": len(match.rows_without_image),
+        "repeating an image": (match.key_of >= 0).sum() - has_row.sum(),
         "without probabilities that sum to 1": (has_row & ~is_valid).sum(),
         "of images without a label": (is_valid & ~is_labelled).sum(),
     }

@@ -79,10 +79,10 @@ def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Pa
 
 
 def draw_shape(shape: str, rng: random.Random) -> Image.Image:
-    """Return an image of a shape in `CORNERS`, 96 to 160 pixels a side; the rest is random.
+    """Return a random image of a shape in `CORNERS`, with sides of 96 to 160 pixels.
 
-    The corners are inside the central square, so that a crop keeps the whole shape. A model would
-    need many more images to learn from if shapes were turned freely or backdrops were dark.
+    The corners are inside the central square, so that a crop keeps the whole shape. Shapes are only
+    tilted and backdrops are light, so that a model learns from few images.
     """
     size = (rng.randint(96, 160) * SUPERSAMPLE, rng.randint(96, 160) * SUPERSAMPLE)
     paints = [_colour((0.28, 0.48), rng) for _ in range(3)]

@@ -132,7 +132,7 @@ def export(
     from shardprep.exporter.export import Chosen, export_dataset
 
     if croissant == (to is not None):
-        what = "a layout and a description at once" if croissant else "no layout is given"
+        what = "takes a layout or croissant, not both" if croissant else "no layout is given"
         hint = f"give either {OptionName('to')} or {OptionName('croissant')}"
         raise RecipeError("shardprep export", what, hint)
     if croissant and (out is not None or split is not None):

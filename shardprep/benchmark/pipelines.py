@@ -107,7 +107,7 @@ PIPELINES = {
     "load": Pipeline("reader.load", with_tensorflow),
     "dataset": Pipeline("reader.Dataset", without_tensorflow),
 }
-"""The pipelines by their names in JSON and on command lines, in display order."""
+"""The pipelines by their names in JSON, in display order."""
 
 
 def _decoder(source: Source) -> Callable[[Any], tuple[Any, ...]]:

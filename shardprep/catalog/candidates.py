@@ -44,7 +44,7 @@ def candidates(view: View) -> list[Reading]:
 
 
 def path_candidates(view: View) -> Iterator[Reading]:
-    """Yield labels by folder names, and the rule that labels each of a few folders alone."""
+    """Yield readings of folder names as labels, and readings of each of a few folders alone."""
     masks = find_masks(view.index.keys).no_classes
     for depth in (1, 2):
         labelling = label_keys(view.index, LabelRule("folder", depth=depth), ())
@@ -70,8 +70,8 @@ def _counts(labelling: Labelling) -> str:
 def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> list[Reading]:
     """Return the candidates for columns of a table that names images, the likely ones first.
 
-    Strong columns leave out the others. Columns of another table come with `join`. If images have
-    several rows that differ, `rows` stores all of them.
+    With strong columns, others are left out. Columns of another table have the option `join`. If
+    images have several rows that differ, `rows` stores all of them.
     """
     try:
         match = match_ids(index, table)

@@ -95,7 +95,7 @@ class Catalog:
     """Entries of the exclude list that match no image, if they may name tiles."""
 
     def in_tiles(self) -> Catalog:
-        """Return the catalog without items, with the features and annotations of tiles."""
+        """Return the catalog with the features and annotations of tiles; `items` do not change."""
         columns = (*self.columns, *TILE_COLUMNS)
         check_columns(columns)
         facts = self.annotations

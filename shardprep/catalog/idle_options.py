@@ -1,4 +1,4 @@
-"""Options that have nothing to do in a source: each is said, because it may be a typing error."""
+"""Find options without effect on a source. Each gets a remark: it may be a typing error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Found(NamedTuple):
 
 
 def idle_options(found: Found) -> list[str]:
-    """Return a remark on each option that has nothing to do, or that names what does not occur."""
+    """Return a remark on each option without effect, or with a name that does not occur."""
     recipe, labelling, targets = found.wanted.recipe, found.wanted.labelling, found.targets
     findings = [
         f"{OptionName(option)} has no effect: {what}"
@@ -110,4 +110,4 @@ _NEEDS: dict[str, tuple[Callable[[Found], bool], str]] = {
     "follow_links": (_has_links, "no link leads outside"),
     "zip_encoding": (_has_foreign_names, "all names are ASCII"),
 }  # fmt: skip
-"""Option → what it needs to have an effect, and the remark if that is missing."""
+"""Option → test whether it has an effect, and the remark if it has none."""

@@ -148,7 +148,7 @@ def _by_tables(
 def unused_tables(
     index: KeyIndex, labelling: Labelling, tables: Sequence[Table]
 ) -> tuple[str, ...]:
-    """Return a remark on each table that labels images which stay unlabelled."""
+    """Return a remark on each unused table that labels unlabelled images, or labels differently."""
     remarks, own = [], labelling.names
     for table in tables:
         if SUBMISSION.search(table.name):

@@ -50,7 +50,7 @@ class Labelling:
     """The labels of all images, in the order of the keys, and how they were found."""
 
     names: Coded[Cell | None]
-    """For each image a label, or a tuple of the titles of columns that hold 1, or None."""
+    """For each image: a label, a tuple of several labels or titles of columns, or None."""
     how: str
     rows_without_image: tuple[str, ...] = ()
     table_names: frozenset[Cell] = frozenset()
@@ -183,7 +183,7 @@ def _of_images(
         what = f"gives {keys[image]} two labels{of}, {cells.values[named[image]]!r} and {cell!r}"
         hint = f"{OptionName('pivot')} COLUMN takes a row for each image and target"
         texts = f"{OptionName('target')} multilabel several classes, texts several texts"
-        raise TwoLabelsError(table, what, f"one row an image is needed; {hint}, {texts}")
+        raise TwoLabelsError(table, what, f"give one row for each image; {hint}, {texts}")
     return Coded(named, cells.values)
 
 
@@ -256,7 +256,7 @@ def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) 
         return False
     for title, cell in others.items():
         what = f"column {title!r} has {cell!r}, which is neither 1 nor 0 nor -1"
-        hint = "several label columns must say which classes an image has"
+        hint = "several columns of classes must be 1 or 0 for each image"
         more = f"; {OptionName('target')} {' or '.join(OF_COLUMNS)} takes other values"
         raise SourceError(table, what, hint + more)
     return True

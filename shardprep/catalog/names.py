@@ -152,7 +152,7 @@ def split_folders(folders: Iterable[str]) -> dict[str, str]:
 def _classes_named_as_splits(
     below: Mapping[str, Collection[str]], own: Mapping[str, _NamedSplit], above: str | None
 ) -> set[str]:
-    """Return the names of classes that are the whole name of a split.
+    """Return folder names that are classes, although the whole name means a split.
 
     Their siblings are folders of other classes, and they are in a folder of a split: `train` in
     `test/bus`, `test/train`. Without a split, only `train` among folders of images is a class:

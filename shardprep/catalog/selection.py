@@ -41,7 +41,7 @@ class Selected(NamedTuple):
 def select(
     images: Members, recipe: Recipe, excluded: Sequence[str], others: Sequence[str]
 ) -> Selected:
-    """Return the wanted images, and the others with the reason why they are left out.
+    """Return the wanted images, and the left-out images with the reasons.
 
     A glob fits the whole key, or an end of it that starts at a folder, regardless of case: `*.png`,
     `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list, `others` the keys of

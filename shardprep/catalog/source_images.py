@@ -147,7 +147,7 @@ def _scope(recipe: Recipe) -> Scope:
 
 
 def _without_arrays(listing: Listing, recipe: Recipe) -> Listing:
-    """Return the listing without the files of arrays that are not wanted: one may be damaged."""
+    """Return the listing without unwanted files of arrays, because opening one may be an error."""
     arrays = [one for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
     if not (arrays and (recipe.exclude or recipe.include or recipe.root)):
         return listing
@@ -192,7 +192,7 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
 
 
 def _shown(choice: Choice, view: View) -> Choice:
-    """Return a choice with three images and what they get; unchanged if flags open more files."""
+    """Return a choice with three images and their labels as examples; unchanged if unknown."""
     try:
         found = _labelled(view.of(view.recipe.with_rules(**choice.options)))
         rule, match = found.recipe.rules.split, found.labelling.match
@@ -305,7 +305,7 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
         what += f"; looked into {some_of(listing.notes)}"
         hint = f"{OptionName('images')} FILE:COLUMN names an array"
         return SourceError(source, what, "" if listing.notes == (OWN_DATASET,) else hint)
-    return SourceError(source, what, "is it the right archive?")
+    return SourceError(source, what, "name a source with images")
 
 
 def num_links_outside(listing: Listing) -> int:

@@ -24,7 +24,7 @@ from shardprep.source.names import composed
 from shardprep.source.string_column import Coded, Texts
 
 REST = "*"
-"""Written instead of a list: all images that no list of a split names."""
+"""Value instead of the file of a list: all images that no other list names."""
 _MOST_SHOWN = 8
 _MOST_CHARACTERS = 160
 
@@ -51,7 +51,7 @@ def given_splits(
     *,
     by_folders: bool = True,
 ) -> GivenSplits:
-    """Return the splits by the rule, or by folders; or else train, if not `by_folders`.
+    """Return the splits by the rule, otherwise by folders, or if not `by_folders` train for all.
 
     With a column or tables, an image without a row is left out, unless it is in a folder of
     validation or test.
@@ -109,7 +109,7 @@ def _splits_by_table(
 def _filled(
     given: Iterable[str | None], match: TableMatch, by_folder: Iterable[str | None]
 ) -> Iterator[str | None]:
-    """Yield each given split, or else the folder's, except train for images without a row."""
+    """Yield each given split, or else the folder's; None for images of train without a row."""
     rows = match.row_of.tolist()
     for own, row, folder in zip(given, rows, by_folder, strict=True):
         yield own or (None if row < 0 and folder == "train" else folder)
@@ -129,7 +129,7 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
         if split not in splits:
             folders = _natural({folder for key in keys for folder in key.split("/")[:-1]})
             hint = f"folders are {some_of(folders, _MOST_SHOWN) or 'none'}; case matters"
-            what = f"{split}={glob} has no image below it, or none that an earlier split leaves"
+            what = f"{split}={glob} has no image below it that is not in an earlier split"
             raise SourceError(OptionName("split", "roots"), what, hint)
     return splits
 
@@ -148,9 +148,8 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> Gi
         every += unused
         for place in places[places >= 0].tolist():
             if (other := splits[place]) not in (None, split):
-                raise SourceError(
-                    file, f"{index.keys[place]} is in two splits, {other} and {split}"
-                )
+                what = f"{index.keys[place]} is in two splits, {other} and {split}"
+                raise SourceError(file, what, "list each image once")
             splits[place] = split
         if not (places >= 0).any():
             line = f", such as {shown(ids[0], _MOST_CHARACTERS)}" if ids else ": it is empty"

@@ -129,8 +129,8 @@ def spacings(members: Iterable[Member]) -> set[tuple[float, ...]]:
 def _single(members: Members, channels: Sequence[str], turns: Collection[object]) -> Members:
     """Return the members, with the images of each stack instead of the stack.
 
-    With channels, all first images precede all second ones. Empty if channels differ in length, or
-    if volumes differ in the directions of their axes, `turns`.
+    With channels, the first image of each comes first, then the second of each. Empty if channels
+    differ in length, or if volumes differ in the directions of their axes, `turns`.
     """
     if not members.are_stacks.any():
         return members
@@ -161,7 +161,7 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
         stacks = (members.keys[i] for i in np.flatnonzero(members.are_stacks).tolist())
         are_apart = ends.isdisjoint(f"*{PurePosixPath(name).suffix}" for name in stacks)
         globs = [str(OptionName("exclude", one)) for one in (sorted(ends) if are_apart else names)]
-        hint = f"leave one kind out, as by {' '.join(globs[:3])}"
+        hint = f"leave one kind out, as with {' '.join(globs[:3])}"
         raise SourceError(recipe.source, what, hint)
     for key in ("boxes", "points", "target_image", "tile"):
         if getattr(recipe, key) not in ("", "none", None):

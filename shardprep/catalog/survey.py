@@ -68,7 +68,7 @@ class Survey(Card):
     """Number of images by split, from the names of folders."""
     tables: tuple[TableSurvey, ...]
     rules: tuple[Choice, ...]
-    """Other ways to read the source, or a part of it."""
+    """Other readings of the source, or of a part of it."""
     chosen: str
     """The rule that `auto` uses."""
     annotations: tuple[Sign, ...]

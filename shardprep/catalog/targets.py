@@ -50,7 +50,7 @@ _MANY_VALUES = 20
 _MOST_NAMES = 10
 _CLASSES, _CLASS_MAP = OptionName("classes"), OptionName("class_map")
 _TARGET = OptionName("target")
-_SINGLE = "needs images with a single label, or with a list of as many numbers"
+_SINGLE = "needs one label for each image, or one list with a number for each class"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,7 @@ def mask_table(masks: Mapping[str, MaskCounts]) -> Table:
 
 
 def bar(count: int, most: int) -> Text:
-    """Return a bar for a count; `most` has the longest one."""
+    """Return a bar for a count; the count `most` has the full length of 24 cells."""
     return Text("█" * round(_BAR_CELLS * count / max(most, 1)), style="cyan")
 
 

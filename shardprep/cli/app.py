@@ -35,7 +35,7 @@ _COMPLETION = "_SHARDPREP_COMPLETE"
 _ENDED_AT_ONCE = "shardprep.reporter.viewer.viewer"
 """If this module is loaded, the cleanup at exit is skipped; see `_end_at_once`."""
 _RESERVE_BYTES = 1 << 20
-"""Memory that is kept for the end of a program without memory: it removes temporary files then."""
+"""Memory that is freed when memory has run out, so that temporary files can still be removed."""
 _log = logging.getLogger("shardprep")
 
 
@@ -48,7 +48,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _unraisable(found: sys.UnraisableHookArgs) -> None:
-    """Report an error that cannot be raised, unless memory is short: one line says that."""
+    """Print an error that Python cannot raise, unless memory is short: `_fail` reports that."""
     try:
         if not is_short_of_memory(found.exc_value or Exception()):
             sys.__unraisablehook__(found)
@@ -65,7 +65,7 @@ class _WithoutPandas:
 
 
 def main(interrupts: Sequence[int] = ()) -> None:
-    """Run the command line and exit. Errors are a line on stderr, with `--json` also an object.
+    """Run the command line and exit. An error is a line on stderr, with `--json` also an object.
 
     `interrupts` has an element for each Ctrl-C before this function installs its own handler.
     """
@@ -150,7 +150,7 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> int:
     explained, code = _explained(error, is_resumable=_is_resumable(arguments))
     is_bug = explained is None
     if explained is None:
-        explained = ShardprepError("shardprep", f"has failed: {error!r}", "please report it")
+        explained = ShardprepError("shardprep", f"internal error: {error!r}", "please report it")
     if is_bug or _log.isEnabledFor(logging.DEBUG):
         for line in "".join(traceback.format_exception(error)).splitlines():
             sys.stderr.write(f"{printable(line)}\n")

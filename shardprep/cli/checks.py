@@ -216,7 +216,6 @@ def _print_difference(terminal: Terminal, found: Difference) -> None:
 
 
 def _print_changes(terminal: Terminal, found: Difference) -> None:
-    """Print the number of changes of each kind and the first few."""
     from shardprep.cli.console import plain_table
     from shardprep.dataset.diff import MEANINGS
 

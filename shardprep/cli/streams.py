@@ -20,7 +20,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("shardprep")
 
 EXIT_PROBLEMS = 3
-"""Exit code if `verify` or `diff` found problems or differences, or `fetch` left files out."""
+"""Exit code if `verify`, `leaks` or `diff` found something, or `fetch` left files out."""
 
 
 class _Notices(logging.Handler):
@@ -42,7 +42,7 @@ def start_logging(level: str = "info") -> None:
 
 
 def console(*, stderr: bool = False) -> Terminal:
-    """Return the console of stdout or stderr. On stderr it is silent if level info is not shown."""
+    """Return the console of stdout or stderr; on stderr it prints only if level info is shown."""
     from shardprep.cli.console import Terminal
 
     return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(logging.INFO))

@@ -57,7 +57,7 @@ def contact_sheet(dataset: OpenDataset, number: int) -> bytes:
 
 
 def legend_of(schema: Schema) -> Legend:
-    """Return the class names of a dataset's objects and masks."""
+    """Return the class names of a dataset's objects and masks, and the edges of its keypoints."""
     named = {name: feature.labels for name, feature in schema.annotations.items()}
     edges = schema.features[KEYPOINTS].edges if KEYPOINTS in schema.features else ()
     return Legend(objects=named.get(BOX_LABEL, ()), mask=named.get(MASK, ()), edges=edges)

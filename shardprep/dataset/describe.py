@@ -40,7 +40,7 @@ TINY, _SMALL = 8, 32
 COCO calls boxes below 32 x 32 "small".
 """
 _EDGE = 1e-6
-"""A box touches the edge if its distance from it is at most this share of the image's side."""
+"""A box touches an edge if it is at most this share of the image's side away from the edge."""
 _SAME = 0.9
 """Two boxes are nearly equal if their intersection over union is above this."""
 _MOST_PAIRS = 5_000_000
@@ -100,7 +100,7 @@ class Example:
 
 
 class LeftOutExamples(TypedDict):
-    """Examples of inputs that were not written, under the names of the fields of `Facts`."""
+    """Examples of inputs that were not written; the keys are fields of `Facts`."""
 
     rejections: dict[str, tuple[Example, ...]]
     skipped: tuple[Example, ...]
@@ -197,7 +197,7 @@ def read_components(schema: Schema, written: pa.Table) -> dict[str, ComponentFac
 
 
 def component_columns(schema: Schema, written: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Return name of a number, or feature of a class → its value in each row, null without one."""
+    """Return name of a number, or feature of a class → its value in each row, null if missing."""
     names = {TARGETS: schema.features[TARGETS].labels} if TARGETS in schema.features else {}
     names["classes"] = schema.class_features
     return {

@@ -327,7 +327,7 @@ _ROWS = pa.schema([(name, pa.string()) for name in ("key", "kind", "before", "af
 
 
 def _places_of(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) -> Rows:
-    """Return the row in `others` of each key, int64[n]; -1 if it is in no row where `is_there`."""
+    """Return the row in `others` of each key, int64[n]; -1 if no row with `is_there` has it."""
     rows = np.flatnonzero(is_there)
     positions = pc.index_in(keys, others.take(rows))
     return np.append(rows, -1).take(np.asarray(pc.fill_null(positions, -1)))

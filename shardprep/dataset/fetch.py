@@ -2,7 +2,7 @@
 
 The copy is made in `<version>.fetching/` and renamed when it is complete. A shard gets its name
 there only when all its bytes match the manifest, so a later run checks it instead of fetching it
-again. Missing or damaged files of a finished copy are fetched there too, and then moved into it.
+again. Missing or damaged files of a finished copy are also fetched there, then moved to the copy.
 """
 
 from __future__ import annotations

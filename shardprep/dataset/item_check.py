@@ -97,7 +97,7 @@ def _other_kinds(table: pa.Table) -> Iterator[str]:
     if "kind" in table.column_names:
         written, rejected = (with_status(table, one)["kind"] for one in (WRITTEN, REJECTED))
         if written.null_count < len(written) or rejected.null_count:
-            yield "has a kind of rejection for a written image, or none for a rejected one"
+            yield "has a written image with a kind of rejection, or a rejected image without one"
 
 
 def _other_targets(table: pa.Table, schema: Schema) -> Iterator[str]:

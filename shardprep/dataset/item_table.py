@@ -232,7 +232,7 @@ def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class ShardRows:
-    """Offsets, lengths and keys of the records of a shard, in order. An index gives no keys."""
+    """Offsets, lengths and keys of a shard's records, in order; from an index, without keys."""
 
     offsets: Sequence[int]
     lengths: Sequence[int]
@@ -376,7 +376,7 @@ def target_text(
 
 
 def target_texts(schema: Schema, rows: pa.Table) -> pa.Array:
-    """Return the target of each row as text; null if it has none, or has one value only."""
+    """Return the target of each row as text, null without one; null for single-value targets."""
     if not schema.target_lists:
         return pa.nulls(len(rows), pa.string())
     columns = (rows[name].to_pylist() for name in TARGET_COLUMNS.names)

@@ -1,8 +1,8 @@
 """Table of the kinds of features: dtype, shape, padding and bounds of their values.
 
 Schema, readers, augmentation, `verify`, exports and the files for TensorFlow Datasets read this
-table, so that a further kind costs a row here, a way to move it if an image is cropped or mirrored,
-and the place in `image` that makes it.
+table. So a new kind needs a row here, a rule for its values if an image is cropped or mirrored, and
+the code in `image` that makes them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Moves = Literal["", "box", "points", "visibility", "pixels"]
-"""How values follow if a window of an image is shown: not at all, as corners, as places, as the
-visibility of places, or as pixels."""
+"""How values change if an image is cropped: not at all, or like corners of boxes, points, the
+visibility of points, or pixels."""
 
 KindName = Literal[
     "image", "label", "labels", "text", "scalar", "bbox", "flag", "mask", "vector", "texts",

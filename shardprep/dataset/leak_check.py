@@ -1,8 +1,8 @@
 """Leaks, which are copies of an image in different splits, and the certificate against them.
 
 A build that searched for near copies writes the certificate into the manifest. Its `records` ties
-it to the records: to their keys, splits and originals, in any order. A hash proves nothing against
-somebody who signs a changed dataset anew, so `shardprep verify --leaks` also repeats the search.
+it to the records: to their keys, splits and originals, in any order. Somebody who changes a dataset
+can change the hash as well, so `shardprep verify --leaks` also repeats the search.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LeakCheck(Document):
     method: str
     """The search with its version and thresholds; other values find other copies."""
     kept_together: tuple[str, ...]
-    """What ratios of `--split` do not divide: near copies, and the rule of `--group`."""
+    """Groups that ratios of `--split` do not divide: near copies, and the rule of `--group`."""
     num_images: Count
     """Number of images that were compared."""
     num_groups: Count
@@ -50,12 +50,12 @@ class LeakCheck(Document):
 
     @property
     def details(self) -> str:
-        """This certificate in words, with the search and what ratios did not divide."""
+        """The certificate in words, with `kept_together` and `method`."""
         kept = f"; undivided by ratios: {', '.join(self.kept_together)}" * bool(self.kept_together)
         return f"{self}{kept}; found by {self.method}"
 
     def contradictions(self, method: str, records: str, num_across: int) -> Iterator[str]:
-        """Yield what differs from the method and records of today, and from a new search."""
+        """Yield, in words, why the certificate contradicts these results of a new search."""
         if self.method != method:
             yield f"was made by another search ({self.method}); this version has {method}"
         if self.records != records:
@@ -85,7 +85,7 @@ def _words(value: Any) -> str:
 
 
 class RecordsSum:
-    """The sum `LeakCheck.records` of the records in tables, in any order."""
+    """Computes `LeakCheck.records` from the rows of item tables, added in any order."""
 
     def __init__(self) -> None:
         self._sum = 0
@@ -103,7 +103,7 @@ class RecordsSum:
 
 
 def kept_rank(split: str) -> int:
-    """Return the preference for the copy in a split as the one to keep; 0 is kept first."""
+    """Return the rank of a split in deduplication; the copy of the lowest rank is kept."""
     return {"validation": 1, "train": 2}.get(split, 0)
 
 

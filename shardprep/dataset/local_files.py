@@ -173,7 +173,7 @@ def read_index(folder: Path, shard: Shard) -> ShardIndex:
         what = f"has {len(frames):,} records, the manifest says {shard.num_records:,}"
         raise DatasetError(path, what, way_out(folder))
     if len(numbers) % 2 or not _is_chain(frames, shard.num_bytes):
-        raise DatasetError(path, "is damaged: its records do not join", way_out(folder))
+        raise DatasetError(path, "is damaged: its records have gaps or overlap", way_out(folder))
     return frames
 
 

@@ -88,7 +88,7 @@ def _newest(root: Path | ObjectUrl, versions: list[Version]) -> tuple[str, ...]:
     if versions or root.name.endswith(INCOMPLETE_SUFFIX):
         names = versions[0].names if versions else ()
         raise unfinished_error(f"{below(root, names)}{INCOMPLETE_SUFFIX if names else ''}")
-    hint = f"give the folder or address that {OptionName('out')} was"
+    hint = f"give the folder or address that was the value of {OptionName('out')}"
     raise DatasetError(
         str(root), "holds no dataset", f"write one with `shardprep build`, or {hint}"
     )
@@ -96,8 +96,8 @@ def _newest(root: Path | ObjectUrl, versions: list[Version]) -> tuple[str, ...]:
 
 def unfinished_error(work: str | Path) -> DatasetError:
     """Return the error for a build that is not finished; `work` is its folder."""
-    way = "run the same `shardprep build` again: it goes on where it stopped; when all parts of "
-    way += f"one in parts are done, run `shardprep finalize {work}`"
+    way = "run the same `shardprep build` again to continue it; for a build in parts, run "
+    way += f"`shardprep finalize {work}` when all parts are done"
     return DatasetError(str(work), "the build is not finished", way)
 
 
@@ -118,13 +118,13 @@ def versions_below(root: Path | ObjectUrl, *, damaged: bool = False) -> list[Ver
         names = (facts.name for facts in objects.listing(root))
         return _versions(_stored_folders(names, damaged=damaged))
     if not root.is_dir():
-        hint = f"give the folder or address that {OptionName('out')} was"
+        hint = f"give the folder or address that was the value of {OptionName('out')}"
         raise DatasetError(str(root), "no such folder", hint)
     return _versions(_folders(root, damaged=damaged))
 
 
 def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
-    """Return the versions among `folders`, sorted; only those at the uppermost level with any."""
+    """Return the versions among `folders`, sorted; only the uppermost level that has versions."""
     states_of: defaultdict[tuple[str, ...], set[bool]] = defaultdict(set)
     for names, is_complete in folders:
         match = VERSION_FOLDER.fullmatch(names[-1])

@@ -73,7 +73,7 @@ class Totals(Document):
     """Size in bytes of all shards."""
 
     def reason_of(self, text: str) -> str:
-        """Return the reason in `skipped` that a text of the item table starts with, or else all."""
+        """Return the key of `skipped` that the reason `text` begins with, else the whole text."""
         known = (one for one in self.skipped if text == one or text.startswith(f"{one}: "))
         return max(known, key=len, default=text)
 
@@ -333,7 +333,7 @@ def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
         for field in ("num_records", "num_bytes"):
             said, total = getattr(split, field), sum(getattr(s, field) for s in split.shards)
             if said != total:
-                yield f"splits.{name}.{field} is {said:,}, its shards make {total:,}"
+                yield f"splits.{name}.{field} is {said:,}, but its shards have {total:,}"
         for i, shard in enumerate(split.shards):
             if shard.num_records * FRAME_BYTES > shard.num_bytes:
                 what = f"{shard.num_records:,} records in {shard.num_bytes:,} bytes"
@@ -352,16 +352,16 @@ def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
     }
     for field, total in sums.items():
         if getattr(totals, field) != total:
-            yield f"totals.{field} is {getattr(totals, field):,}, its parts make {total:,}"
+            yield f"totals.{field} is {getattr(totals, field):,}, but its parts have {total:,}"
 
 
 def _annotation_contradictions(manifest: Manifest, num_records: Mapping[str, int]) -> Iterator[str]:
     total = sum(num_records.values())
     for field in ("num_rescaled", "num_own_levels"):
         if (number := getattr(manifest, field)) > total:
-            yield f"{field} is {number:,}, of {total:,} images"
+            yield f"{field} is {number:,}, but there are {total:,} images"
     if manifest.annotations and [*manifest.annotations] != [*num_records]:
-        yield "annotations are not of the splits"
+        yield "annotations have other splits than the dataset"
         return
     for split, counts in manifest.annotations.items():
         where, most = f"annotations.{split}", num_records[split]
@@ -379,7 +379,7 @@ def _annotation_contradictions(manifest: Manifest, num_records: Mapping[str, int
 def _too_many(where: str, images: Mapping[str, int], most: int) -> Iterator[str]:
     for name, count in images.items():
         if count > most:
-            yield f"{where} has {count:,} images of {name!r}, its split {most:,}"
+            yield f"{where} has {count:,} images of {name!r}, but its split has {most:,}"
 
 
 def _unreadable(where: str, what: str, hint: str = "") -> DatasetError:

@@ -49,7 +49,7 @@ MASK_PIXELS, FEATURE, RECORD = "mask", "feature", "record"
 _IMAGE_FEATURES = (IMAGE, IMAGES, HEIGHT, WIDTH)
 _IN_THE_TABLE = {FILENAME, *TARGET_FEATURES.values()}
 _IN_WORDS = {BOX, CROWD, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
-"""Features of objects that words describe in a way of their own."""
+"""Features of objects that the words of a `_ComparedObject` do not list as name and values."""
 _BATCH_RECORDS = 256
 _BATCH_BYTES = 16 << 20
 _READS_AT_ONCE = 16
@@ -177,7 +177,7 @@ class _Comparison:
     def _damaged(self, side: int, number: int, what: str) -> RecordError:
         dataset, table = self._sides[side]
         row = table.slice(number, 1).to_pylist()[0]
-        hint = f"`shardprep verify {dataset}` says more"
+        hint = f"run `shardprep verify {dataset}` for details"
         return RecordError(f"{dataset}/{row['shard']}", what, hint, offset=row["offset"])
 
     def _changes(self, number: int, one: Values, two: Values) -> Iterator[RecordChange]:
@@ -249,7 +249,7 @@ class _Comparison:
 class _ComparedObject(NamedTuple):
     words: str
     values: tuple[tuple[str, tuple[Any, ...]], ...]
-    """The values of each feature but the class, which is compared by its name in `words`."""
+    """The values of each feature except the class, which is compared by its name in `words`."""
 
     def words_with_details(self) -> str:
         values, details = dict(self.values), list[str]()

@@ -122,7 +122,7 @@ MOST_BYTE_CLASSES = 254
 """Maximum number of classes of an 8-bit mask; its largest value marks ignored pixels."""
 
 _NAMED = (BOX_LABEL, MASK, TARGETS)
-"""Features with names of their own, in addition to `label/NAME`."""
+"""Features that may have `labels`, in addition to `label/NAME`."""
 _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
 MISSING: dict[str, int | float | str] = {"int64": -1, "float32": math.nan, "bytes": ""}
 """dtype → value of an empty cell of a column, and of the padding of rows."""
@@ -167,13 +167,13 @@ class Feature(SparseDocument):
 
     @property
     def value_shape(self) -> tuple[int, ...]:
-        """Shape of the value of an example, or of each of its objects; () for a single one."""
+        """Shape of the value of an example, or of each of its objects; () for a scalar."""
         shape = KINDS[self.kind].shape
         return tuple([self._length(one) if isinstance(one, str) else one for one in shape])
 
     @property
     def num_values(self) -> int:
-        """Number of values of an example, or of each of its objects; the largest of `texts`."""
+        """Number of values of an example, or of each of its objects; for `texts`, the maximum."""
         return math.prod(self.value_shape)
 
     def _length(self, of: Literal["points", "labels", "texts"]) -> int:

@@ -32,7 +32,7 @@ _BETWEEN_KEYS = re.compile(r"[^\w.\"-]+")
 
 
 def key_lines(key: str, value: object, *, is_set: bool = True) -> list[str]:
-    """Return the lines of a key: its help as comments, then the key (a comment if not `is_set`)."""
+    """Return the lines of a key: comments with its help, and KEY = VALUE (a comment if not set)."""
     text = textwrap.wrap(BUILD_OPTIONS[key].help, _COMMENT_WIDTH, break_on_hyphens=False)
     return [*(f"# {line}" for line in text), f"{'' if is_set else '# '}{key} = {toml_value(value)}"]
 
@@ -43,7 +43,7 @@ def toml_value(value: object) -> str:
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """Return the keys and values of a recipe file, "_" for "-" in keys; RecipeError if invalid."""
+    """Return the keys (with _ for -) and values of a recipe file; RecipeError if it is invalid."""
     where = str(path)
     try:
         num_bytes = path.stat().st_size
@@ -64,6 +64,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
     for key, value in keys.items():
         name = key.replace("-", "_")
         if name in options:
-            raise RecipeError(where, f"has {shown(name, _MOST_SHOWN)} twice, with - and with _")
+            what = f"has {shown(name, _MOST_SHOWN)} twice, with - and with _"
+            raise RecipeError(where, what, "keep one of them")
         options[name] = value
     return options

@@ -14,7 +14,7 @@ from shardprep.recipe.rules import SLICE, checked_expression, letters_of, wildca
 from shardprep.source.names import composed
 
 BoxForm = Literal["xyxy", "xywh", "center", "yxyx"]
-"""Numbers of a box: two corners, with x or y first; first corner and size; or center and size."""
+"""Meaning of a box's four numbers: corners (x or y first), corner and size, center and size."""
 _FORM_NAMES: dict[BoxForm, tuple[str, ...]] = {
     "xyxy": (
         "xmin ymin xmax ymax", "x1 y1 x2 y2", "x0 y0 x1 y1", "left top right bottom",
@@ -41,12 +41,12 @@ _COLON = re.compile(r":(?![^{}]*\})")
 _FIELDS = dict.fromkeys(("stem", "name", "id", "folder", "class"), "[^/]+") | {"dir": ".*"}
 """Field of a mask pattern → regular expression of its value."""
 PATHS = "paths:"
-"""Start of a rule of masks or target images that names the column of their paths in the items."""
+"""Prefix of a rule for masks or target images whose paths are in a column of the items."""
 _NOTHING = "(?!)"
 NAME_FIELDS = ("name", "stem", "id", "folder")
 _PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)")
 _FIELD = re.compile(rf"(?P<name>\w*)(?:\[{SLICE}\]|:(?P<expression>.+))?", re.DOTALL)
-PATTERN_HINT = "a pattern is such as masks/{stem}_mask.png, {dir}annot/{name} or {id}/masks/*.png"
+PATTERN_HINT = "use a pattern such as masks/{stem}_mask.png, {dir}annot/{name} or {id}/masks/*.png"
 _MASKS = OptionName("masks")
 
 
@@ -139,7 +139,7 @@ class MaskPattern:
 
     @property
     def column(self) -> str:
-        """The column of items with the paths of the files; "" if their names follow a pattern."""
+        """Column of the items with the paths of the mask files; "" if their names fit a pattern."""
         return self.text.removeprefix(PATHS) if self.text.startswith(PATHS) else ""
 
 
@@ -300,7 +300,7 @@ def _run_table_rule(argument: str) -> RunTableRule:
 
 
 def _table_parts(kind: str, argument: str) -> list[str]:
-    """Return files, id column and other columns of a rule "csv", or of "column", without files."""
+    """Return [files, id column, columns…] of a rule; the first two are "" for kind "column"."""
     if kind == "csv":
         return _files_and_columns(argument)
     return ["", "", *_COLON.split(argument)] if argument else [""]
@@ -326,7 +326,8 @@ def parse_box_columns(text: str) -> BoxColumns:
         raise OptionError(option, f"{form}(…) is not a form of boxes", hint)
     names = tuple(name.strip() for name in (match["columns"] if match else text).split(","))
     if len(names) not in (1, 4) or not all(names):
-        raise OptionError(option, f"{text!r} is neither one column nor four", "BOX is x,y,w,h")
+        hint = "name one column, or four as in x,y,w,h"
+        raise OptionError(option, f"{text!r} is neither one column nor four", hint)
     named = named_box_columns(names)
     if named is None or form not in (None, named.form):
         return BoxColumns(names, form)  # type: ignore[arg-type]
@@ -334,7 +335,7 @@ def parse_box_columns(text: str) -> BoxColumns:
 
 
 def named_box_columns(names: Sequence[str]) -> BoxColumns | None:
-    """Return the four columns, or paths of equal start, with usual names for a box, or None."""
+    """Return four of these columns (or paths in one parent) with usual names for a box, or None."""
     by_start: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in names:
         end = _PATH_END.search(name)[0]  # type: ignore[index]  # it may be empty
@@ -367,7 +368,7 @@ def parse_mask_pattern(text: str, option: OptionName = _MASKS) -> MaskPattern:
         raise OptionError(option, what, PATTERN_HINT)
     whole = [part.text if part.name in NAME_FIELDS else part.name for part in parts]
     if len(set(whole)) < len(whole):
-        raise OptionError(option, f"{shown(text)!r} has a field twice")
+        raise OptionError(option, f"{shown(text)!r} has a field twice", "name each field once")
     expression, at, fields = "", 0, dict[str, PatternField]()
     for match, part in zip(matches, parts, strict=True):
         expression += wildcard_pattern(plain[at : match.start()])

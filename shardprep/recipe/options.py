@@ -65,6 +65,7 @@ class Option:
     """Heading in `--help`; "" for the default heading."""
     metavar: str = ""
     shown: str = ""
+    """Default in words; "" to print the default value."""
     least: float = 0
     most: float = 0
     """Bounds of a number, both included."""

@@ -133,7 +133,7 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
     ),
     (
         "quality", "format", lambda _, form: form in ("png", "raw"),
-        "means nothing for the format {other!r}", "leave it out",
+        "has no effect with the format {other!r}", "leave it out",
     ),
     *(
         (
@@ -210,14 +210,14 @@ class Recipe(BuildOptions):
 
     @property
     def target_spec(self) -> ImageSpec | None:
-        """Specification of the stored target images, without loss; None without target images."""
+        """Specification of the stored target images, which are PNG; None without target images."""
         if not self.target_image:
             return None
         return replace(self.image_spec, format="png", depth=self.depth)
 
     @property
     def label_rule(self) -> LabelRule:
-        """The rule of `labels`, with the options on how to read the table."""
+        """The parsed rule of `labels`, with the options `pivot` and `target`."""
         rule = self.rules.labels
         return replace(rule, table=rule.table._replace(pivot=self.pivot, target=self.target))
 

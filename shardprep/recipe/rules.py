@@ -14,20 +14,20 @@ from shardprep.errors import OptionError, OptionName, shown
 RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "column", "none"]
 TABLE_SUFFIXES = (".csv", ".tsv")
 WHOLE_NAME, TEXT = "key", "text"
-"""Columns of text files that a pattern names: the path up to the last name, and the text."""
+"""Columns of text files that a pattern finds: the path up to the last field, and the text."""
 SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
 _SLACK = 1e-6
 _LAYOUT = re.compile(
     r"[1-9]\d{0,5}x[1-9]\d{0,5}|(?!.*(.).*\1)N|(?=.*H)(?=.*W)(?!.*([^T]).*\2)[NTHWC]+"
 )
-"""Size of flat images, "N" for flat squares, or a letter for each axis."""
+"""Matches a layout: WIDTHxHEIGHT of flat images, N for flat squares, or a letter for each axis."""
 
 
 class ArrayRule(NamedTuple):
     """The parts of `FILE:COLUMN:LAYOUT`."""
 
     file: str
-    """A glob of the end of a key, from the start of a file or folder name on."""
+    """Glob for the whole key of a file, or for its end after a slash."""
     column: str = ""
     """"" for the only column of images."""
     layout: str = ""
@@ -45,7 +45,7 @@ class CsvRule(NamedTuple):
     pivot: str = ""
     """The column with the name of each row's target; "" if a row has all targets of an image."""
     target: str = "auto"
-    """The wanted kind of target."""
+    """Value of `--target`."""
 
 
 _NO_TABLE = CsvRule(())
@@ -109,7 +109,7 @@ class StackRule:
 
     text: str = ""
     pattern: str = ""
-    """Regular expression of whole keys. Its groups are `key`, of the sample, and `channel`."""
+    """Regular expression of whole keys, with the groups `key` (of the sample) and `channel`."""
     channels: tuple[str, ...] = ()
     """Names of the channels, one file for each; () if the files are a series."""
     names: tuple[str, ...] = ()
@@ -239,8 +239,8 @@ _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 def parse_stack_rule(text: str, option: OptionName = _STACK) -> StackRule:
     """Return the rule of a `--stack` value, such as `{id}/*.png` or `{id}_{red,green}.png`.
 
-    A name in braces matches a part of a path without slashes; the key of a sample ends with the
-    last of them. Names with commas are the channels.
+    A name in braces matches text without slashes; the key of a sample ends with the last name.
+    Names with commas are the channels.
     """
     if not text:
         return StackRule()
@@ -257,7 +257,8 @@ def parse_stack_rule(text: str, option: OptionName = _STACK) -> StackRule:
                 raise OptionError(option, f"{wrong} lists channels twice", "list them once")
             channels = tuple(name.strip() for name in inner.split(","))
             if "" in channels or len({name.lower() for name in channels}) < len(channels):
-                raise OptionError(option, f"{wrong} needs channels with names, each once")
+                hint = "give each channel a name of its own"
+                raise OptionError(option, f"{wrong} has a channel twice or without a name", hint)
             pattern += f"(?P<channel>{'|'.join(map(re.escape, channels))})"
             continue
         if not inner.isidentifier():
@@ -292,13 +293,13 @@ def wildcard_pattern(text: str) -> str:
 def parse_pairs(text: str, option: OptionName, *, is_flipped: bool = False) -> dict[str, str]:
     """Return {"a": "b", "c": "d"} for "a=b,c=d", or for "b=a,d=c" if it is flipped.
 
-    OptionError if a part is not A=B, or a key is twice.
+    OptionError if a part is not A=B, or if a key occurs twice.
     """
     pairs = dict[str, str]()
     for part in text.split(","):
         left, sign, right = (piece.strip() for piece in part.partition("="))
         if not (left and sign and right):
-            raise OptionError(option, f"{part.strip()!r} is not A=B")
+            raise OptionError(option, f"{part.strip()!r} is not A=B", "write pairs as in A=B,C=D")
         left, right = (right, left) if is_flipped else (left, right)
         if left in pairs:
             what = f"{shown(left)!r} is both {shown(pairs[left])} and {shown(right)}"
@@ -318,7 +319,7 @@ def letters_of(match: re.Match[str]) -> slice:
 def checked_expression(
     pattern: str, where: str, option: OptionName, hint: str = ""
 ) -> re.Pattern[str]:
-    """Return the compiled pattern; OptionError if it is invalid. Errors name it by `where`."""
+    """Return the compiled pattern; OptionError, which calls it `where`, if it is invalid."""
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:

@@ -19,7 +19,7 @@ from shardprep.reporter.report import measure_contents
 
 
 def find_leaks(dataset: OpenDataset, watcher: Watch) -> LeakSearch:
-    """Return the leaks of a dataset; images are decoded unless this machine has measured them."""
+    """Return the leaks of a dataset; images are decoded unless their measures are cached here."""
     contents = read_contents(dataset)
     measured = measure_contents(contents, watcher)
     groups = (*exact_copies(contents), *near_copies(contents, measured))
@@ -105,7 +105,7 @@ class ComparedImages:
 
 
 def images_of(dataset: OpenDataset, watcher: Watch) -> ComparedImages:
-    """Return the images of a dataset; they are decoded unless this machine has measured them."""
+    """Return the images of a dataset; they are decoded unless their measures are cached here."""
     contents = read_contents(dataset)
     thumbnails = measure_contents(contents, watcher).measures
     return ComparedImages(
@@ -136,7 +136,7 @@ def compare_images(first: ComparedImages, second: ComparedImages) -> Overlap:
 
 
 def _near(first: ComparedImages, second: ComparedImages) -> dict[int, tuple[int, str]]:
-    """Return position in `first` → position of its first copy in `second`, and how that differs."""
+    """Return position in `first` → position of the first copy in `second`, and the change."""
     if not second.keys:
         return {}
     number, both = len(first.keys), np.concatenate([first.thumbnails, second.thumbnails])

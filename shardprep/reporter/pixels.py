@@ -1,8 +1,8 @@
 """Stored images by record number, and the pixel pass that measures them.
 
 The pass decodes each image at a reduced size, and a sample also in full. Most measures come from
-tiles of one size, so values of two images are comparable. The result is cached on
-this machine by the manifest's hash, unless records are damaged: a repair keeps that hash.
+tiles of one size, so values of two images are comparable. The result is cached under the hash of
+the manifest. A result with damaged records is not cached: a repair does not change that hash.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _CACHED = {"measures", "channels", "labels", "counts", "tiles", "boxes", "pairs"
 _SQUARES = (np.square(np.arange(256) / 255)[None] * np.array([[0.241], [0.691], [0.068]])).astype(
     np.float32
 )
-"""float32[3, 256]: part of each level of red, green and blue in squared perceived brightness."""
+"""float32[3, 256]: what each level of red, green and blue adds to squared perceived brightness."""
 
 
 def open_images(dataset: OpenDataset, split: AnySplit | None = None) -> StoredImages:
@@ -103,13 +103,13 @@ class StoredImages:
         return self._records.read(np.asarray(numbers))
 
     def image(self, payload: Payload) -> bytes:
-        """Return the stored image of a record, in a stack the one in the middle."""
+        """Return the encoded image of a record, in a stack the middle one; ValueError if none."""
         features = self._decoder.find(payload) or example.decode(bytes(payload))
         values = features.get(self._name, [])
         has_image = len(values) == 1 or (self.schema.is_stack and values)
         image = values[len(values) // 2] if has_image else None
         if image is None or isinstance(image, (int, float)):
-            raise ValueError("holds no image")
+            raise ValueError("the record has no image")
         return bytes(image)
 
     def boxes(self, number: int, payload: Payload) -> np.ndarray[Any, Any]:
@@ -346,10 +346,10 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watch) -> ScanResult:
 
 
 def _measure(plan: PassPlan, images: StoredImages, lock: Lock, start: int) -> ScanResult:
-    """Return the measures of `_AT_ONCE` images.
+    """Return the measures of `_AT_ONCE` images of the plan, from index `start`.
 
-    Images are decoded in several threads. The many short steps for a small image need the lock of
-    the interpreter, and would take longer in several threads: `lock` lets one thread do them.
+    Images are decoded in several threads. The many short steps for a small image hold Python's GIL
+    and are slower in several threads, so `lock` lets only one thread at a time run them.
     """
     numbers = plan.numbers[start : start + _AT_ONCE]
     tiles = np.zeros((len(numbers), TILE, TILE, 3), np.uint8)

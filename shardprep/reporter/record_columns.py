@@ -77,7 +77,7 @@ class Contents:
     """Manifest of the dataset, or the excerpt for the scope."""
     items: ItemFile
     status: np.ndarray[Any, np.dtype[np.int8]]
-    """Index into `STATUSES` for each row of the item table; an unknown status gets the last one."""
+    """Index into `STATUSES` for each row of the item table; an unknown status counts as skipped."""
     written: ItemView
     """Rows of the records, in record order."""
     others: ItemView

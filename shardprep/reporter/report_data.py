@@ -27,7 +27,7 @@ MOST_PICTURED = 40
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """Options of a report."""
+    """Options of a report: at most `sample` measured images, `thumbs` pictures of each class."""
 
     sample: int = MOST_MEASURED
     has_pixels: bool = True

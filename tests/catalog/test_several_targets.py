@@ -203,7 +203,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "negative votes": ("id,a,b\n1,-1,2\n", {"target": "soft"}, "votes are not negative"),
     "odd flag": ("id,a,b,c\n1,1,0,0\n2,0,1,7\n", {}, "'7', which is neither 1.*--target vector"),
     "class map": ("id,a,b\n1,1.5,2\n", {"target": "vector", "class_map": "a=b"}, "--class-map"),
-    "classes": ("id,a,b\n1,x,y\n", {"classes": "x,y"}, "--classes: needs images with a single"),
+    "classes": ("id,a,b\n1,x,y\n", {"classes": "x,y"}, "--classes: needs one label for each image"),
     "pivot of no table": ("id,a\n1,2\n", {"labels": "folder", "pivot": "a"}, "--pivot: needs"),
     "pivot of two": ("id,a,b,n\n1,2,3,x\n", {"pivot": "n"}, "--pivot: needs one column"),
     "pivot is missing": ("id,a,n\n1,2,\n", {"labels": "csv:t.csv:id:a", "pivot": "n"}, "names 0"),

@@ -225,10 +225,10 @@ def test_the_item_table_counts_objects_by_image(whole: Path) -> None:
     [
         (".train.objects.num_objects", 5, "num_objects is 5, not 7"),
         (".train.objects.num_background", 6, "6 images of 'background'"),
-        (".train.masks.images.red", 6, "6 images of 'red', its split 5"),
+        (".train.masks.images.red", 6, "6 images of 'red', but its split has 5"),
         (".train.num_clipped", -1, "annotations.train.num_clipped: "),
         (".train", None, "annotations.train: "),
-        ("", lambda splits: {"train": splits["train"]}, "annotations are not of the splits"),
+        ("", lambda splits: {"train": splits["train"]}, "annotations have other splits than"),
     ],
 )
 def test_a_manifest_with_impossible_counts_is_refused(

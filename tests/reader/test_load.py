@@ -568,7 +568,7 @@ def cut_between_two_records(copy: Path) -> None:
         (without_a_line, "has {} records, the manifest says {}; copy it again"),
         (
             lambda copy: index(copy).write_text(index(copy).read_text() + "7\n"),
-            "00002-of-00005.idx: is damaged: its records do not join",
+            "00002-of-00005.idx: is damaged: its records have gaps or overlap",
         ),
     ],
 )

@@ -86,9 +86,9 @@ def test_wrong_labels_are_found_shown_and_replaced(folder: Path, tmp_path: Path)
     done = run("report", data, "--predictions", "csv:oof.csv", "-o", "p.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     used = (
-        "redictions of 29 of 31 labelled images are used; rows left out: 1 of no image of the "
-        "report, 1 of an image that has one, 1 without probabilities that sum to 1, 1 of images "
-        "without a label"
+        "redictions of 29 of 31 labelled images are used; rows left out: 1 without an image in the "
+        "report, 1 repeating an image, 1 without probabilities that sum to 1, 1 of images without "
+        "a label"
     )
     assert f"p{used}\n" in done.stderr
     assert "wrong-labels: 3 images with a label that is probably wrong: 1 " in done.stdout

@@ -424,7 +424,7 @@ def test_a_wrong_number_of_the_manifest_is_found_and_named(folder: Path) -> None
     edited(folder / "manifest.json", change)
     said = " | ".join(problem.what for problem in verified(folder).problems)
     assert "its own SHA-256 differs" in said
-    assert "splits.train.num_records is 30, its shards make 31" in said
+    assert "splits.train.num_records is 30, but its shards have 31" in said
     assert "totals.num_copies is 5, not 0" in said
     assert ("count", FIRST) in found(folder)
 

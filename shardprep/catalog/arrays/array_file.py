@@ -1,4 +1,4 @@
-"""What a file of arrays offers: columns of images, and columns of cells."""
+"""The content of a file of arrays: columns of images, and columns of cells."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ImageColumn:
     dtype: np.dtype[Any] | None
     """Type of the numbers; None if each row is an encoded image."""
     blocks: Callable[[int], Iterator[Block]]
-    """Yields all rows in blocks; the argument is the axis of the rows, or −1 without one."""
+    """Yields all rows in blocks. The argument is the axis of the rows, or −1 for a single image."""
     has_rows: bool = True
     """Whether the first axis is known to count images."""
     names: Sequence[str] = ()
@@ -61,7 +61,7 @@ class ImageColumn:
     directions: tuple[str, ...] = ()
     """Letter of LRPAIS for each spatial axis, "" for others; () if unknown."""
     placed: tuple[str, NDArray[np.int64], NDArray[np.int64]] | None = None
-    """File, offsets and sizes of images that need no copy."""
+    """File, offsets and sizes in bytes of images that need no copy; None if they need one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Memb
 
 
 def _within_limits(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> Iterator[ChosenColumn]:
-    """Yield the columns that are not too large. A file of one sample is refused if it is."""
+    """Yield the columns that are not too large. A file of one sample beyond a limit is refused."""
     for one in taken:
         try:
             _check_size(files, one)
@@ -176,7 +176,6 @@ def _unread(others: Sequence[Member]) -> tuple[str, ...]:
 
 
 def _are_targets(recipe: Recipe, keys: Sequence[str]) -> list[bool]:
-    """Return whether each key is the key of a target image."""
     rule = recipe.rules.target_image
     if rule is None:
         return [False] * len(keys)
@@ -227,7 +226,7 @@ def _sample_ranges(
         pattern = Pattern(rule.pattern, OptionName("stack"), rule.text, "key", is_whole=True)
         samples = pattern.search(keys)
         if rows := [one.flag for one in taken if one.is_scaled and one.layout.has_samples]:
-            what = f"has no range for samples that --stack joins of rows, as of {rows[0]}"
+            what = f"has no range for samples that --stack joins from rows, such as {rows[0]}"
             raise SourceError(option, what, "give MIN,MAX")
     ranges = {
         sample: ValueRange()

@@ -40,7 +40,7 @@ class _Array(NamedTuple):
     """Factor and summand of the stored numbers, or None."""
 
     def rows(self, start: int, stop: int, axis: int) -> NDArray[Any]:
-        """Return rows of an axis, which becomes the first one."""
+        """Return rows `start` to `stop` of an axis, which becomes axis 0."""
         stored = self._stored(start, stop, axis)
         return stored if self.scale is None else stored * self.scale[0] + self.scale[1]
 

@@ -94,7 +94,6 @@ def open_datasets(opened: Open, most_bytes: int, most_at_once: int) -> ArrayFile
 
 
 def _by_group(images: dict[str, ImageColumn], opened: Open) -> dict[str, ImageColumn]:
-    """Return the columns; a group of single-image datasets becomes one column."""
     groups: dict[str, list[str]] = defaultdict(list)
     for key in filter(None, images):
         groups[key.rpartition("/")[0]].append(key)

@@ -90,7 +90,7 @@ def pictures(rows: Array, layout: Layout, levels: DepthRange, depth: int = 8) ->
 def _scaled(rows: Array, levels: DepthRange, white: int) -> Array:
     """Return levels from 0 to `white`, uint8 or big-endian uint16, as `color.eight_bit_pixels`.
 
-    NaN is black, and others are clipped.
+    NaN becomes black; values beyond `levels` are clipped.
     """
     values = rows.astype(np.float64)
     low, high = levels if isinstance(levels, tuple) else (np.empty(0), np.empty(0))

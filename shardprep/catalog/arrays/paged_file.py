@@ -18,14 +18,14 @@ from shardprep.source.unpack import buffered
 
 _DICOM_HEAD_BYTES = 256 << 10
 _PLAIN = (1, 2, 6)
-"""PhotometricInterpretation whose numbers are levels: black is 0, RGB, YCbCr, which is decoded."""
+"""PhotometricInterpretation whose numbers are levels: 1 (black is 0), RGB, YCbCr (decoded)."""
 _PHOTOMETRIC, _ORIENTATION, _ICC_PROFILE = 262, 274, 34675
 
 
 def open_tiff(place: PlainExtent, name: str) -> ArrayFile | None:
-    """Return the pages or bands of a TIFF as one stack; None for one picture.
+    """Return the pages or bands of a TIFF as one stack; None for a single picture.
 
-    SourceError without tifffile.
+    SourceError if tifffile is not installed.
     """
     with _pages(place, name) as pages:
         first, kinds = pages[0], {(one.shape, one.dtype) for one in pages}
@@ -81,7 +81,7 @@ def _page_files(place: PlainExtent, name: str, numbers: Sequence[int]) -> Iterat
 
 
 def open_frames(place: PlainExtent, name: str) -> ArrayFile | None:
-    """Return the frames of a DICOM file as files; None for one. SourceError without pydicom."""
+    """Return the frames of a DICOM file as files, or None for one; SourceError without pydicom."""
     with reading(name):
         from shardprep.image.dicom import frame_files, num_frames  # noqa: PLC0415 - an extra
 

@@ -83,7 +83,7 @@ def _opened(files: ZarrFiles, name: str, paths: Sequence[str]) -> Iterator[_Arra
 
 
 def open_zarr(files: ZarrFiles, name: str, most_bytes: int) -> ArrayFile:
-    """Return the arrays of a zarr folder. The last axes are height and width, the others stacks."""
+    """Return the arrays of a zarr folder; axes before height, width and colours are stacks."""
     paths, left_out = list[str](), list[str]()
     with reading(name):
         for key in sorted(key for key in files if key.rpartition("/")[2] in _ARRAYS):
@@ -109,7 +109,7 @@ def _stacked(column: ImageColumn) -> ImageColumn:
 
 
 def _names(found: Any) -> Iterator[str]:
-    """Yield the names of codecs in a document, with the ones inside of shards."""
+    """Yield the names of codecs in a document, also of codecs inside of shards."""
     if isinstance(found, dict):
         yield from (str(found[key]) for key in ("id", "name") if key in found)
         found = [one for one in found.values() if isinstance(one, dict | list)]

@@ -1,4 +1,4 @@
-"""Documents of objects and of single images, compared with the labels that names would give."""
+"""Decide by documents whether objects, or labels of single images, are read instead of names."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _FILE_NAME = re.compile("<filename>([^<]+)</filename>")
 _MOST_BYTES = 1 << 20
 _OBJECTS = ("boxes", "points", "rows", "stack", "target_image")
 _OUTLINES = ("labelme", "via", "jsonl")
-"""Formats of tools that draw outlines; COCO has boxes first."""
+"""Formats of tools that draw outlines. The main content of COCO documents is boxes."""
 
 
 def annotation_readings(view: View) -> Sequence[Reading]:
-    """Return how to read the objects, or the labels, that documents of the source state.
+    """Return the readings of the objects, or of the labels, that documents of the source state.
 
-    They come before names of files and of folders that are splits or kinds. If folders are
-    classes, the user chooses.
+    They take precedence over names of files, and of folders that are splits or kinds of pictures.
+    If folders are classes, the user is asked.
     """
     if not _has_documents(view):
         return []
@@ -74,9 +74,9 @@ def annotation_readings(view: View) -> Sequence[Reading]:
 
 
 def unclear_objects(view: View) -> Sequence[Reading]:
-    """Return what to do with objects of few images, or of a table that may be one of labels.
+    """Return the readings of objects of few images, or of a table that may have labels instead.
 
-    They are a question, or a note if something else labels the images.
+    They become a question, or a note if something else labels the images.
     """
     if not view.is_open(*_OBJECTS) or not view.has_documents or view.members.are_stacks.any():
         return []
@@ -98,7 +98,7 @@ def unclear_objects(view: View) -> Sequence[Reading]:
 
 
 def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> Sequence[Reading]:
-    """Return the readings of objects, and those of labels."""
+    """Return the readings of objects, and readings of labels without or with these objects."""
     options = "".join(one.option for one in signs)
     others = [one for one in view.tables if one.files not in options]
     rule = auto_labels(view.index, others).rule
@@ -113,7 +113,7 @@ def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> 
 
 
 def _of_the_rest(view: View, sign: Sign) -> list[Reading]:
-    """Return folders as labels if most images have no object, and are in several folders."""
+    """Return the reading of folders as labels, if most images have no object and folders differ."""
     every = np.unique(np.linspace(0, len(view.members) - 1, 4 * _NUM_SAMPLES).astype(int))
     found = _found(view, sign, every) if sign.key == "boxes" else None
     number = sum(one is not None for one in found.annotations) if found else len(every)
@@ -126,7 +126,7 @@ def _of_the_rest(view: View, sign: Sign) -> list[Reading]:
 
 
 def _without_others(view: View, sign: Sign, readings: list[Reading]) -> list[Reading]:
-    """Return the readings; one is also given without folders where no image has a document."""
+    """Return the readings; before them, one without the folders whose images have no document."""
     folders, splits = view.members.keys.folders, view.index.splits
     paths = folders.values if len(folders.values) <= _MOST_FOLDERS else ()
     if len(readings) > 1 or sign.key != "boxes" or not sign.num_unlisted or len(paths) < 2:
@@ -149,7 +149,7 @@ def _without_others(view: View, sign: Sign, readings: list[Reading]) -> list[Rea
 
 
 def _of_several(view: View, signs: Sequence[Sign]) -> list[Reading]:
-    """Return the readings of images in several folders that an XML document fits equally."""
+    """Return a reading for each folder if an XML document fits images in several folders."""
     if all(one.option != "voc" for one in signs):
         return []
     document = view.documents.members(".xml")[0]
@@ -164,7 +164,7 @@ def _of_several(view: View, signs: Sequence[Sign]) -> list[Reading]:
 
 
 def _has_documents(view: View) -> bool:
-    """Return whether objects or labels may be decided, by documents that are of many images."""
+    """Return whether objects or labels are open, and documents of many images may decide them."""
     is_open = view.is_open("labels", *_OBJECTS)
     are_masks = not view.is_open("masks")
     if not is_open or (are_masks and "masks" not in view.decided):
@@ -177,7 +177,7 @@ def _has_documents(view: View) -> bool:
 
 
 def readings_of(sign: Sign) -> list[Reading]:
-    """Return the readings of a sign: several if it is unclear what one of its parts means."""
+    """Return the readings of a sign: with and without keypoints, instances or unlisted images."""
     plain = Reading({sign.key: sign.option}, sign.how)
     if sign.has_points and sign.option.startswith("coco:"):
         return [Reading({"points": sign.option}, f"{sign.how}, and their keypoints"), plain]
@@ -201,7 +201,7 @@ def readings_of(sign: Sign) -> list[Reading]:
 
 
 def _different(view: View, signs: Sequence[Sign]) -> list[Sign]:
-    """Return the signs without those whose boxes an earlier one has: a table made of documents."""
+    """Return the signs, except those with the same number of boxes in sampled images as another."""
     if len(signs) < 2:
         return [*signs]
     every = np.linspace(0, len(view.members) - 1, _NUM_SAMPLES).astype(int)
@@ -227,7 +227,7 @@ def _found(view: View, sign: Sign, places: Any) -> Found | None:
 
 
 def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Sequence[Reading]:
-    """Return the readings, or folders as labels: one if folders and objects have equal classes."""
+    """Return the readings, and if folders may be classes, readings with folders as labels."""
     labelling = label_keys(view.index, LabelRule("folder"), ())
     names, counts = labelling.names, class_folders(labelling)
     if not counts:
@@ -249,7 +249,7 @@ def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Seq
 
 
 def _are_listed(view: View, sign: Sign) -> bool:
-    """Return whether starts of file names are the classes of lists, and not those of objects."""
+    """Return whether starts of file names are names of lists, and not classes of objects."""
     lists = [_plain(stem(one.key)) for one in view.documents.members(".txt", ".csv")]
     names = auto_labels(view.index, ()).names
     starts = {_plain(str(one)) for one in names.counts()}
@@ -265,7 +265,7 @@ def _plain(name: str) -> str:
 
 
 def _without_header(view: View) -> list[Reading]:
-    """Return how to read a table of boxes whose first row is an image, four numbers and a class."""
+    """Return readings of a table without header, if a row is an image, four numbers and a class."""
     if not view.is_open("header"):
         return []
     for table in view.documents.tables:
@@ -291,7 +291,7 @@ def _without_header(view: View) -> list[Reading]:
 
 
 def _labels_of_files(view: View) -> list[Reading]:
-    """Return the labels in JSON documents of single images: their flags, or a usual name."""
+    """Return the reading of labels in JSON documents of single images, by a usual key."""
     source = AnnotatedSource(view.index, view.documents)
     members = named_as_images(source, ".json")
     if len(members) < ENOUGH * len(view.members):

@@ -1,6 +1,6 @@
-"""Masks in volumes and files of arrays, and splits in HDF5 files, which their names show.
+"""Find masks in volumes and array files, and splits in HDF5 files, by their names.
 
-To read them, the source must be listed anew: so these readings are a question.
+Their readings are a question, because the source must be listed again to read them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_READINGS = 3
 
 
 def array_readings(view: View) -> list[Reading]:
-    """Return the readings of a source with masks in arrays, or a split that they alone have."""
+    """Return the readings of masks in arrays, or else of a split that only an HDF5 file has."""
     options = "labels", "masks", "boxes", "points", "target_image", "stack", "images", "rows"
     if not view.is_open(*options):
         return []
@@ -38,7 +38,7 @@ def array_readings(view: View) -> list[Reading]:
 
 
 def _in_mask_folders(keys: Collection[str]) -> dict[str, list[PurePosixPath]]:
-    """Return name of a folder with a word of masks → its files."""
+    """Return folder name that means masks → its files."""
     found: defaultdict[str, list[PurePosixPath]] = defaultdict(list)
     for path in map(PurePosixPath, keys):
         if is_named_as_masks(path.parent.name):

@@ -1,7 +1,7 @@
-"""Decide whether folders are classes: without wrappers and splits, one level of names is left.
+"""Decide whether folders are classes.
 
-Names of views or kinds of pictures do not count. Numbers and codes except 0, 1, 2 … and WordNet ids
-must be shared by two splits, as classes are and samples are not. In doubt, the user is asked.
+They are if one level of names is left without wrappers and splits, and no name is a view or kind of
+picture. Codes except 0, 1, 2 … and WordNet ids must occur in two splits, or the user is asked.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Level = tuple[str | None, Sequence[str]]
 
 
 def unproved(view: View) -> Iterator[Reading]:
-    """Yield the levels of folders that may be the class, unless the lowest is proved to be it."""
+    """Yield a reading for each folder level that may be the class; none if the lowest surely is."""
     paths = [path for path in view.folders if path]
     splits = split_folders(paths)
     levels = {path: _level(path, splits) for path in paths}
@@ -78,9 +78,9 @@ def unproved(view: View) -> Iterator[Reading]:
 
 
 def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> bool:
-    """Return whether only the last names can be classes, even if some paths have one more wrapper.
+    """Return whether only the last names can be classes; some paths may have one more wrapper.
 
-    The names are then the same at each depth. Names outside of splits must be in splits as well.
+    Paths of each depth then have the same names. Names outside of splits must occur in splits.
     """
     least = min(map(len, rests))
     if least < max(map(len, rests)):
@@ -94,7 +94,7 @@ def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> b
 
 
 def _are_listed(view: View, names: Collection[str]) -> bool:
-    """Return whether a table has the names as ids, and a row for each."""
+    """Return whether a table lists the names: as its ids, with about one row for each."""
     tables = view.tables[:_MOST_TABLES]
     return any(len(one.rows) < 2 * len(names) and id_column(one, names) for one in tables)
 

@@ -1,4 +1,4 @@
-"""What the columns of a table look like: labels, ids, measures; and the options that store them."""
+"""Find columns of a table that may be labels, and the options that store them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from shardprep.recipe.rules import parse_label_rule
 from shardprep.source.string_column import Texts
 
 SHARED, CERTAIN, STRONG, LIKELY, WEAK = 5, 4, 3, 2, 1
-"""Strength of a choice: the columns of a sample submission; the only column or its usual title; a
-word of the title, or columns of flags; cells like classes; cells of ids, measures and the like."""
+"""Strength of label columns: columns of a sample submission; the only column or a usual title; a
+word in the title, or columns of flags; cells like classes; cells like ids, measures or texts."""
 _LABELS = frozenset((
     "label", "labels", "class", "classes", "category", "categories", "target", "targets", "genre",
     "genres", "tag", "tags", "diagnosis", "diagnostic", "disease", "diseases", "species", "breed",
@@ -51,13 +51,13 @@ _TEXTS = frozenset((
 _OF_OBJECTS = re.compile(r"image/object/|objects?\.")
 """Start of the columns of objects in TFRecords and Parquet."""
 _BOXES = re.compile(r"(\S*[^\d\s.]\S*( -?[\d.]+){4,5} ?){1,9999}")
-"""Cell of boxes: a label and four or five numbers, for each."""
+"""Matches a cell of boxes: a label and four or five numbers for each box."""
 _CORNERS = re.compile(r"(?:(?:^|; ?)-?[\d.]+(?: -?[\d.]+){3})+")
-"""Cell of boxes of four numbers each: `9 20 22 34;30 8 41 19`."""
+"""Matches a cell of boxes of four numbers each: `9 20 22 34;30 8 41 19`."""
 _WORD = re.compile(r"(?<![a-z])(words?|text|line|plate)[-_ ]*\d+\.", re.IGNORECASE)
-"""Name of an image of a word."""
+"""Matches the name of an image that shows a word or a line of text."""
 _OF_SETS = re.compile(r"(^|/)_classes\.csv$")
-"""Name of the table in which Roboflow exports several classes of an image."""
+"""Matches the name of Roboflow's table of several classes for an image."""
 _SEPARATORS = ("|", ";", ",", " ")
 _MANY_VALUES, _MANY_ROWS, _FEW = 20, 20, 5
 _SAMPLE = 100
@@ -78,7 +78,7 @@ class LabelColumns:
 def found_columns(
     match: TableMatch, index: KeyIndex, tables: Sequence[Table], titles: Sequence[str] = ()
 ) -> list[LabelColumns]:
-    """Return all columns of a table, or of `titles`, and groups of them, that may be the labels."""
+    """Return the columns, and groups of columns, of a table (or of `titles`) that may be labels."""
     table = match.table
     titles = [one for one in titles or table.header if not is_id(match, one) and ":" not in one]
     titles = [one for one in titles if one and "," not in one and not _OF_OBJECTS.match(one)]
@@ -135,7 +135,7 @@ def found_columns(
 def _are_files(index: KeyIndex, cells: Texts) -> bool:
     """Return whether most cells name images or addresses.
 
-    A few numbers, many times, may be classes as well.
+    A few repeated numbers may be classes instead.
     """
     if 2 * sum(cell.startswith(("http://", "https://")) for cell in cells) > len(cells):
         return True
@@ -151,7 +151,7 @@ def _are_alike(cells: Texts, others: Texts) -> bool:
 
 
 def _has_others_in_test(table: Table, cells: Texts) -> bool:
-    """Return whether most texts of the rows for test are not in the other rows."""
+    """Return whether most texts in rows of the test split occur in no other row."""
     is_test = table.parts_of_rows().fit(lambda name: document_split(name) == "test")
     if is_test.all() or not is_test.any():
         return False
@@ -162,7 +162,7 @@ def _has_others_in_test(table: Table, cells: Texts) -> bool:
 
 
 def numbered_boxes(table: Table) -> list[str]:
-    """Return the rules for a table without header whose columns may be corners and a class."""
+    """Return the `--boxes` rules that fit a table without header: four corners and a class."""
     if table.header[:6] != ("1", "2", "3", "4", "5", "6"):
         return []
     rules = list[str]()
@@ -194,7 +194,7 @@ def _columns(
 def _groups(
     match: TableMatch, tables: Sequence[Table], titles: Sequence[str], shown: Mapping[str, set[str]]
 ) -> Iterator[LabelColumns]:
-    """Yield the columns that are labels together: of a submission, flags, or numbers."""
+    """Yield groups of columns that are labels together: of a submission, flags or numbers."""
     flags = tuple(one for one in flag_columns(match) if one in titles)
     if len(flags) > 1:
         is_all = len(flags) == len([one for one in titles if not is_about(one)])
@@ -228,7 +228,7 @@ def _has_classes(match: TableMatch, title: str) -> bool:
 
 
 def _flag_kinds(match: TableMatch, flags: Sequence[str], tables: Sequence[Table]) -> list[Options]:
-    """Return the options of columns of 1 and 0: several classes for an image, or always one."""
+    """Return the options for columns of 1 and 0: several classes for an image, or exactly one."""
     numbers = [match.cells(one).map(as_number).filled(0.0) for one in flags]
     sums = [sum(max(one or 0, 0) for one in row) for row in zip(*numbers, strict=True)]
     sums = [one for one, row in zip(sums, match.row_of, strict=True) if row >= 0]
@@ -256,7 +256,7 @@ def _kinds(
 
 
 def _boxes(match: TableMatch, title: str, counts: Mapping[str, int]) -> Options:
-    """Return the options of cells of boxes; one other cell means that there are none."""
+    """Return the options for cells of boxes, or {}. One other cell may mean an empty list."""
     rule = f"csv:{match.table.files}:{match.id_column}:{title}"
     if all(map(_BOXES.fullmatch, counts)):
         return {"boxes": rule}
@@ -317,7 +317,7 @@ def _text_kinds(
 
 
 def _have_words(cells: Mapping[str, int]) -> bool:
-    """Return whether cells are made of the same words, none of them twice in a cell."""
+    """Return whether cells are sets of recurring words, without a word twice in a cell."""
     several = [cell.split() for cell in cells]
     number = len({word for words in several for word in words})
     are_sets = all(len({*words}) == len(words) for words in several)
@@ -325,7 +325,7 @@ def _have_words(cells: Mapping[str, int]) -> bool:
 
 
 def _separator(cells: Mapping[str, int]) -> str:
-    """Return what separates several classes in cells; these occur in other cells, too."""
+    """Return the separator of classes that also occur in other cells, or "" without one."""
     for separator in _SEPARATORS:
         parts = [[part.strip() for part in cell.split(separator) if part.strip()] for cell in cells]
         several = {part for one in parts if len(one) > 1 for part in one}
@@ -338,7 +338,7 @@ def _separator(cells: Mapping[str, int]) -> str:
 
 
 def _named(match: TableMatch, found: Sequence[LabelColumns]) -> list[LabelColumns]:
-    """Return the columns, except numbers that another column gives names."""
+    """Return the columns without columns of class numbers whose names are in another column."""
     single = {one.titles[0]: one for one in found if len(one.titles) == 1}
     cells = {title: match.cells(title) for title in single}
     lost = dict[str, str]()
@@ -360,16 +360,16 @@ def _named(match: TableMatch, found: Sequence[LabelColumns]) -> list[LabelColumn
 
 
 def may_be_target(one: LabelColumns) -> bool:
-    """Return whether a column may be a target without cells like classes: numbers, or texts."""
+    """Return whether columns may be a target of numbers or texts, though not of classes."""
     words = {word for title in one.titles for word in words_of(title)}
     is_about_images = not (_ABOUT - {"age"}).isdisjoint(words)
     return one.strength == WEAK and "target" in one.options[0] and not is_about_images
 
 
 def is_about(title: str) -> bool:
-    """Return whether the title of a column is of an id, a size, a place or the like.
+    """Return whether the title of a column means metadata, such as an id, a size or a place.
 
-    A further word says what is in the image: `image_human`.
+    "image" with another word does not: `image_human` is about the content.
     """
     words = {*words_of(title)}
     return not _ABOUT.isdisjoint(words - {"image"} or words)

@@ -102,7 +102,7 @@ def _by_names(members: Members, pictures: Pictures) -> Iterator[tuple[str, str]]
 
 
 def _misread(members: Members) -> dict[str, str]:
-    """Return folders whose UTF-8 names were read as CP437 → the folder of the right name."""
+    """Return folder whose UTF-8 name was read as CP437 → the folder with the right name."""
     counts, folders, found = members.keys.folders.counts(), members.keys.folders, dict[str, str]()
     others = {composed(path): path for path in counts if not path.isascii()}
     for path in [*others.values()][:_MOST_NAMES]:
@@ -125,7 +125,7 @@ def _placeholders(members: Members) -> list[str]:
 
 
 def _thumbnails(members: Members) -> dict[str, int]:
-    """Return folders of thumbnails → number of images; nine tenths have a larger image."""
+    """Return folder of thumbnails → number of images; {} unless nine tenths have a larger image."""
     counts, keys = members.keys.folders.counts(), members.keys
     small = [path for path in counts if _THUMBNAIL.search(path.rpartition("/")[2])]
     if not 0 < len(small) < min(len(counts), _MOST_NAMES):
@@ -138,7 +138,7 @@ def _thumbnails(members: Members) -> dict[str, int]:
 
 
 def _conversions(members: Members, pictures: Pictures) -> dict[str, int]:
-    """Return folders of pictures that are lossless in another folder → number of images.
+    """Return folder whose pictures are lossless in another folder → number of images.
 
     Only the format differs in the names of both folders: `png_images/` and `jpeg_images/`.
     """
@@ -184,7 +184,7 @@ def variants(view: View) -> Sequence[Reading]:
 def parts(view: View) -> list[Reading]:
     """Return readings of folders that have the same classes or names as the rest of the source.
 
-    Each may be the source alone; if other folders are not divided further, each may be left out.
+    Each reading uses such a folder alone, or, if others have no subfolders, leaves it out.
     """
     start = commonpath(view.folders) if view.folders and "" not in view.folders else ""
     below = defaultdict[str, set[str]](set)
@@ -223,7 +223,7 @@ def parts(view: View) -> list[Reading]:
 
 
 def _without(view: View, rest: Sequence[str], top: str) -> Mapping[str, Any]:
-    """Return the options that leave one of several folders, and the masks in it."""
+    """Return the options that keep only the folder `top` of several, with the masks in it."""
     kept = [f"/{path}/".casefold() for path in view.folders if f"{path}/".startswith(f"{top}/")]
     is_clear = not any(f"/{one}/".casefold() in path for one in rest for path in kept)
     if is_clear and len(rest) < _MOST_PARTS - 1:
@@ -232,7 +232,7 @@ def _without(view: View, rest: Sequence[str], top: str) -> Mapping[str, Any]:
 
 
 def _is_again(view: View, top: str) -> bool:
-    """Return whether most images in a folder have names, and no numbers, of images elsewhere."""
+    """Return whether most images in a folder have names, not only numbers, of images elsewhere."""
     keys, (is_in, rows) = view.members.keys, _some_in(view, top)
     stems = [stem(keys[row]) for row in rows]
     named = [one for one in stems if any(map(str.isalpha, one))]
@@ -252,7 +252,7 @@ def _some_in(view: View, top: str) -> tuple[NDArray[np.bool_], list[int]]:
 
 
 def _partitions(view: View) -> list[str]:
-    """Return folders beside each other whose classes and files are equal, though not the paths."""
+    """Return two sibling folders with equal classes and files but other paths; [] otherwise."""
     start = commonpath(view.folders) if "" not in view.folders else ""
     below = defaultdict[str, set[str]](set)
     for path in view.folders:
@@ -277,7 +277,7 @@ def _partitions(view: View) -> list[str]:
 def _compared(
     counts: Mapping[str, int], *, has_parent: bool
 ) -> Iterator[tuple[_Folder, Sequence[str]]]:
-    """Yield large folders, each with those beside and above it that have the same tree.
+    """Yield large folders, each with its siblings (and its parent) that have the same subfolders.
 
     `counts` are the images in each folder. Folders of different splits are not compared.
     """
@@ -309,7 +309,7 @@ def _compared(
 
 
 def _starts(counts: Mapping[str, int], paths: Texts, numbers: NDArray[np.int64]) -> Iterator[str]:
-    """Yield the folders, at most four deep, that may be large: of many folders by a sample."""
+    """Yield folders, at most four deep, that may be large; a sample decides if there are many."""
     some: Mapping[str, int] = counts
     if len(counts) > _MOST_NAMES:
         images = np.random.default_rng(0).integers(numbers.sum(), size=_MOST_NAMES)
@@ -339,7 +339,7 @@ def _joined(folder: str, below: str) -> str:
 
 
 def _is_clear(folder: _Folder, counts: dict[str, int]) -> bool:
-    """Return whether the glob of a folder fits no other: globs ignore case and upper folders."""
+    """Return whether the glob of a folder fits no other folder; globs ignore case and parents."""
     own = f"/{folder.path}/".casefold()
     num_fit = sum(number for path, number in counts.items() if own in f"/{path}/".casefold())
     return num_fit == folder.number
@@ -362,7 +362,7 @@ def _are_copies(members: Members, folder: _Folder, other: str) -> bool:
 def _pairs(
     members: Members, folder: _Folder, other: str, most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows of images of a folder, evenly spaced, and the row of each in another, or −1."""
+    """Return evenly spaced rows of a folder's images, and the row of each in `other`, or −1."""
     folders = members.keys.folders
     code_of = {path: code for code, path in enumerate(folders.values)}
     own = [code_of[folder.path + leaf] for leaf in folder.leaves]

@@ -1,4 +1,4 @@
-"""The decision how to read a source: one stage after the other, each on what the last one left.
+"""Decide how to read a source, in stages; each stage works on the result of the stage before.
 
 A stage looks at the evidence for one part: which files are masks or targets of others, which are
 copies, what the splits are, what the labels are. If one reading fits, it is used and noted. If
@@ -33,7 +33,7 @@ STAGES: tuple[Stage, ...] = (
     samples, mask_pictures, splits, unclear_objects, by_tables, labels_by_names,
     splits_by_tables, unlabelled_tests, unread_documents, labels_of_few,
 )  # fmt: skip
-"""In order: what is an image, then which split it is in, then what its label is."""
+"""In order: which files are images, then their splits, then their labels."""
 _MOST_CHOICES, _LEAST_CHOICES = 6, 4
 _SELECTION = {"root", "include"}
 _ORDER = (
@@ -47,7 +47,7 @@ _ORDER = (
 def decide(view: View) -> View:
     """Return the view with all that the evidence decides; QuestionError if several readings fit.
 
-    Nothing is decided if the recipe says what an image gets, and of stacks only what arrays have.
+    Nothing is decided if the recipe states labels or annotations; of stacks, only array readings.
     """
     if not view.recipe.may_be_annotated:
         return view
@@ -65,7 +65,7 @@ def decide(view: View) -> View:
 
 
 def _with_parts(view: View, choices: Sequence[Choice]) -> Sequence[Choice]:
-    """Return the choices, and after the first ones those of folders that may be meant alone."""
+    """Return the choices, and after the first few the choices of a folder as the whole source."""
     known = {glob for one in choices for glob in one.options.get("exclude", ())}
     several = [] if any("root" in one.options for one in choices) else parts(view)
     if not known.isdisjoint(glob for one in several for glob in one.options.get("exclude", ())):
@@ -96,9 +96,9 @@ def _decided(view: View, stages: Sequence[Stage]) -> View:
 
 
 def _followed(view: View, readings: Sequence[Reading], stages: Sequence[Stage]) -> list[Choice]:
-    """Return the readings, each with what the further stages decide if it is used.
+    """Return a choice for each reading, with the options that the later stages decide after it.
 
-    The first of the stages gave the readings; it looks again at what a selection leaves.
+    `stages[0]` gave the readings; it runs again after a reading that only selects images.
     """
     several: list[list[Choice]] = []
     for reading in readings:

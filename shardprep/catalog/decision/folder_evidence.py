@@ -1,7 +1,7 @@
-"""Folders that are not the classes of their images, though their names look like it.
+"""Find folders that are not classes, although their names look like classes.
 
-They have one picture of each class, another kind of pictures, or loose images beside the folders
-of classes; or their names are takes, and the class is a part of the path.
+They have one picture of each class, another kind of pictures, or loose images next to the folders
+of classes; or they are takes, and a part of their name or path is the class.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TAKE = re.compile(
 
 
 def class_pictures(view: View) -> Sequence[Reading]:
-    """Return the exclusion of folders that have one picture of each class, named like it."""
+    """Return readings without folders of one picture per class, or with these as target images."""
     keys = view.members.keys
     counts = view.folders
     names = {path.rpartition("/")[2] for path in counts}
@@ -53,7 +53,7 @@ def class_pictures(view: View) -> Sequence[Reading]:
 
 
 def loose_images(view: View) -> Sequence[Reading]:
-    """Return the readings of images in a folder that also holds the folders of all others."""
+    """Return two readings if the common folder has loose images: only these or only its folders."""
     counts = view.folders
     top = commonpath(counts) if all(counts) else ""
     if top not in counts or len(counts) <= _FEW:
@@ -73,15 +73,15 @@ def loose_images(view: View) -> Sequence[Reading]:
 
 
 def other_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> list[Reading]:
-    """Return the readings of folders that are other kinds of pictures, levels, takes or samples."""
+    """Return the readings of folders that are kinds of pictures, path parts, takes or samples."""
     found = [*_of_kinds(view, counts), *_of_strangers(counts)]
     return found or [*_of_paths(counts), *_of_takes(names), *_of_repeated(view, names)]
 
 
 def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
-    """Yield the images without the folders that are other kinds of pictures.
+    """Yield readings without the folders that are other kinds of pictures.
 
-    These are masks that no image is named like, or `aligned/1_aligned` beside `original/1`.
+    These are masks without an image of their name, or `aligned/1_aligned` next to `original/1`.
     """
     if not 2 <= len(paths) <= _MOST_FOLDERS:
         return
@@ -107,9 +107,9 @@ def _of_kinds(view: View, paths: Collection[str]) -> Iterator[Reading]:
 
 
 def _of_strangers(paths: Collection[str]) -> Iterator[Reading]:
-    """Yield the folders without those that are alone where no folder of classes is.
+    """Yield a reading without folders that have no class folder as a sibling.
 
-    They are named for pictures (`JPEGImages`) or twice (`resized/resized`), or are in a split.
+    They are named for pictures (`JPEGImages`), like their parent (`x/x`), or are alone in a split.
     """
     names = {path: path.rpartition("/")[2] for path in paths}
     above = {path: path.rpartition("/")[0] for path in paths}
@@ -135,10 +135,10 @@ def _of_strangers(paths: Collection[str]) -> Iterator[Reading]:
 
 
 def _of_paths(paths: Collection[str]) -> Iterator[Reading]:
-    """Yield the path as the label if it is longer for some classes: `a/abbey`, `b/bow/indoor`.
+    """Yield the path as the label if some classes have a longer path: `a/abbey`, `b/bow/indoor`.
 
-    The last names of the longer ones occur in several folders, so they are a part of the name. A
-    level of letters with names that begin with the letter is an index.
+    Most last names of longer paths (`indoor`) occur in several folders, so they are only a part of
+    the class. A level of letters that begin the names below is an index.
     """
     parts = [path.split("/") for path in paths if path]
     if len({*map(len, parts)}) < 2 or split_folders(paths):
@@ -160,7 +160,7 @@ def _of_paths(paths: Collection[str]) -> Iterator[Reading]:
 
 
 def _of_takes(names: Collection[str]) -> Iterator[Reading]:
-    """Yield the reading of names of a take and a class, as `study1_negative`."""
+    """Yield the reading of folders that are named by a take and a class: `study1_negative`."""
     ends = {name.rpartition("_")[2] for name in names if _TAKE.match(name)}
     if all(map(_TAKE.match, names)) and 1 < len(ends) < len(names):
         why = f"{len(ends):,} names such as {min(ends)}, after a number"
@@ -168,7 +168,7 @@ def _of_takes(names: Collection[str]) -> Iterator[Reading]:
 
 
 def _of_repeated(view: View, names: Collection[str]) -> Iterator[Reading]:
-    """Yield the letters after the name of the folder in file names: `AF01/AF01ANS`."""
+    """Yield labels by the letters after the folder's name in file names: `AF01/AF01ANS`."""
     ends = defaultdict[str, set[str]](set)
     for key in view.members.keys[:: len(view.members) // _MOST_KEYS + 1]:
         name = key.split("/")[-2] if "/" in key else ""

@@ -1,4 +1,4 @@
-"""The stage that finds masks of images beside them, so that these are no images and no classes."""
+"""Find mask files next to images, so that they become neither images nor classes."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ from shardprep.source.string_column import Texts
 
 _MOST_TABLES, _MOST_KINDS, _MOST_RIVALS = 2, 16, 4
 _NUM_SAMPLES = 16
-"""Masks of a set that are looked at to tell numbers of objects from classes."""
+"""Maximum number of masks of a set to decode, to tell numbers of objects from classes."""
 _MOST = 0.75
-"""Minimum share of the training images that have a mask, so that masks are what a source has."""
+"""If a smaller share of the training images has a mask, the user is asked."""
 _EQUAL = 0.95
-"""Minimum correlation of two masks that show the same."""
+"""Minimum correlation of two masks that count as equal."""
 _BINARY = 2
 _REPEATED = 2
-"""Smallest mean number of images with the same name, if names begin anew in each folder."""
+"""Minimum mean number of images of one name, if each folder numbers its images from the start."""
 _CODE = re.compile(r"(?=[a-f]*\d)[0-9a-f]{6,}", re.IGNORECASE)
 _OF_MASKS = ("masks", "instances", "mask_values", "exclude")
 _CLASS = re.compile(r"(?:\d+[-_. ]+)?([^\d]+)")
@@ -79,7 +79,7 @@ _NO_CLASS = re.compile(r"\b(images?|imgs?|inputs?|data|originals?|raw|rgb|photos
 
 
 def mask_files(view: View) -> Sequence[Reading]:
-    """Return how to read a source with masks: which masks, and which files to leave out."""
+    """Return the readings of a source with masks: the pattern of masks, and files to leave out."""
     if not view.is_open("masks", "boxes", "points", "stack", "target_image"):
         return []
     members = view.candidates
@@ -102,7 +102,7 @@ def mask_files(view: View) -> Sequence[Reading]:
 
 
 def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> Iterator[Reading]:
-    """Yield the readings with pictures named `rgb` as images, and without those beside them."""
+    """Yield the readings with the pictures of a folder such as `rgb` as images, without others."""
     drawn = [one for one in sets if _COLOURS.search(" ".join(words_of(one.folder)))]
     drawn = [one for one in drawn if one.is_drawn and not one.colours]
     used = {part for one in drawn for kind in one.kinds for part in kind.folder.split("/")}
@@ -116,7 +116,7 @@ def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> 
 
 
 def _apart(view: View, apart: Reading) -> Iterator[Reading]:
-    """Yield the readings of masks without some pictures, which they fit as well."""
+    """Yield the readings of masks after `apart`, which excludes other pictures that they fit."""
     found = mask_files(view.read_as(apart)) or [Reading({}, "")]
     for more in ([one for one in found if "masks" in one.options] or found)[:_MOST_RIVALS]:
         left = (*apart.options["exclude"], *more.options.get("exclude", ()))
@@ -124,9 +124,9 @@ def _apart(view: View, apart: Reading) -> Iterator[Reading]:
 
 
 def mask_pictures(view: View) -> Sequence[Reading]:
-    """Return the readings of pictures that look like masks, among others that do not.
+    """Return the readings if some kinds of pictures look like masks, and all others do not.
 
-    Kinds are the folders and the ends of names that differ in more than numbers.
+    A kind is a folder or an ending of names. Folders that differ only in numbers are one kind.
     """
     if not view.is_open("labels", "boxes", "masks", "target_image", "stack", "points"):
         return []
@@ -163,9 +163,9 @@ def mask_pictures(view: View) -> Sequence[Reading]:
 
 
 def _with_word(view: View, rows: Sequence[int], photos: set[str]) -> Iterator[Reading]:
-    """Yield the readings of masks whose names have a word in the middle: `um_road_01`, `um_01`.
+    """Yield the readings of masks with a word inside the image's name: `um_road_01` for `um_01`.
 
-    The names of images may have another word there: `1_sat_08` for `1_mask_08`.
+    The image may have another word in its place: `1_sat_08` for `1_mask_08`.
     """
     keys = [view.members.keys[row] for row in rows]
     folders, suffixes = ({key[at] for key in map(_ends, keys)} for at in (0, 1))
@@ -202,9 +202,9 @@ def _ends(key: str) -> tuple[str, str]:
 def _words_within(
     name: str, photos: set[str], words: Collection[str]
 ) -> Iterator[tuple[str, str, int, int]]:
-    """Yield a sign, a word between two such signs, and the number of parts before and after it.
+    """Yield (sign, word between two signs, number of parts before it, and after it) of a mask name.
 
-    Without the word, or with one of `words` for it, the name is that of a photo.
+    Without the word, or with one of `words` in its place, the name is in `photos`.
     """
     for sign in "_-":
         parts = name.split(sign)
@@ -216,12 +216,12 @@ def _words_within(
 
 
 def _are_panoptic(view: View) -> bool:
-    """Return whether a document says which colours are which objects."""
+    """Return whether a document says which object each colour of a mask means."""
     return bool(panoptic_signs(view.index, view.documents, view.candidates))
 
 
 def asked_masks(view: View) -> View:
-    """Return the view with the mask files that `--masks auto` means; unchanged if there are none.
+    """Return the view with the mask files that `--masks auto` finds; unchanged if it finds none.
 
     QuestionError if several readings fit.
     """
@@ -243,7 +243,7 @@ def asked_masks(view: View) -> View:
 
 
 def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
-    """Return a reading for each set of masks that fits, and those with labels or boxes."""
+    """Return the readings of each set of masks with a pattern, also combined with labels."""
     members, found = view.candidates, list[Reading]()
     sets = _joined(sets, view)
     usable = [one for one in sets if one.pattern]
@@ -288,7 +288,7 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
 
 
 def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
-    """Return the sets; binary masks of one folder whose names end differently are classes."""
+    """Return the sets; binary sets of one folder with different endings become one with classes."""
     keys = list(view.candidates.keys)
     of_text: defaultdict[tuple[str, str], list[MaskSet]] = defaultdict(list)
     for one in sets:
@@ -308,7 +308,7 @@ def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
 
 
 def _of_classes(sets: Sequence[MaskSet], view: View) -> Iterator[MaskSet]:
-    """Yield binary masks of the same names in several folders, which are classes: `leftMask`."""
+    """Yield binary masks of equal names in several folders as one set, with folders as classes."""
     folders = [one.folder for one in sets]
     rests = {one.pattern.removeprefix(f"{one.folder}/") for one in sets}
     if len(sets) < 2 or len(rests) > 1 or "{stem" not in "".join(rests)[:5]:
@@ -334,7 +334,7 @@ def _of_classes(sets: Sequence[MaskSet], view: View) -> Iterator[MaskSet]:
 def _of_set(
     view: View, one: MaskSet, images: Sequence[str], options: dict[str, Any]
 ) -> list[Reading]:
-    """Return the readings of a set of masks, the first with all that the source has."""
+    """Return the readings of a set of masks; the first one uses everything that the source has."""
     members, documents, index = view.candidates, view.documents, KeyIndex(images)
     of_image = one.files.of_image
     num_masks = sum(map(len, of_image.values()))
@@ -384,7 +384,7 @@ def _of_set(
 
 
 def _are_objects(of_image: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether images have several masks, whose names are codes and all different."""
+    """Return whether images have several masks each, all named by different codes."""
     names = [stem(mask) for masks in of_image.values() for mask in masks]
     are_several = len(of_image) > 1 and len({*names}) == len(names) > len(of_image)
     own = {stem(image) for image in of_image}
@@ -398,7 +398,7 @@ def _has_classes(one: MaskSet, view: View) -> bool:
 
 
 def _are_equal(one: MaskSet, view: View) -> bool:
-    """Return whether the masks of all images are nearly equal: they are fields of view."""
+    """Return whether the masks of all images are nearly equal, as masks of a field of view are."""
     pictures, rows = view.pictures, [row for kind in one.kinds for row in kind.rows.values()]
     some = [view.candidates[row] for row in rows[:: len(rows) // NUM_PROBES + 1]]
     seen = [found.grey for member in some if (found := pictures.of(member)) is not None]
@@ -406,10 +406,10 @@ def _are_equal(one: MaskSet, view: View) -> bool:
 
 
 def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]:
-    """Return how many folders above images their classes are, and whether this is clear.
+    """Return the level of class folders above images (0 if none are), and whether it is clear.
 
-    It is 0 if no folders are classes. Classes are words, at most with a number before: other
-    numbers are of samples and tiles, but perhaps not in fewer than half of them: `COVID-19`.
+    Names of classes are words, perhaps after a number. Other names with numbers are samples or
+    tiles, unless fewer than half of the names have a number: `COVID-19`.
     """
     paths = [one.split("/") for one in Texts.of(images).folders.counts()]
     no_classes = find_masks(keys).no_classes
@@ -429,7 +429,7 @@ def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]
 
 
 def _are_frames(images: Sequence[str]) -> bool:
-    """Return whether images are numbered anew in each folder, as the frames of clips are."""
+    """Return whether each folder numbers its images from the start, as clips number frames."""
     stems = [stem(one) for one in images]
     return all(map(str.isdecimal, stems)) and _REPEATED * len({*stems}) <= len(stems)
 
@@ -441,7 +441,7 @@ def _plain(name: str) -> str:
 
 
 def _labelling_tables(view: View, index: KeyIndex) -> list[LabelColumns]:
-    """Return the first ways to label nine tenths of the images by a table with classes."""
+    """Return the first columns of tables that give nine tenths of the images a class."""
     tables, found = view.documents.tables, list[LabelColumns]()
     for table in united(index, tables):
         with contextlib.suppress(SourceError):

@@ -1,9 +1,9 @@
-"""Sets of mask files, found by names that are alike, pixels, and a pattern that pairs them.
+"""Find sets of mask files by their names, by pixels, and by a pattern that pairs them with images.
 
 Names come first: files are of one kind if they are in one folder and their names end alike, and
-only kinds that share names with another kind are used. Then a few are decoded:
-masks have few values or colours, and their images do not. Patterns are made of what paths of masks
-have and those of images lack. A pattern is used if it gives nine tenths of its masks an image.
+only kinds that share names with another kind are used. Then a few files are decoded: masks have few
+values or colours, images do not. Patterns use the parts of mask paths that paths of images lack.
+A pattern is used if it gives nine tenths of its masks an image.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from shardprep.source.members import Members
 
 _MOST_NAMES, _MOST_FOLDERS = 4_096, 512
 _AT_EACH_END = 4
-"""Kinds that are decoded, from the start and from the end of their list."""
+"""Number of kinds to decode from the start, and from the end, of their list."""
 NUM_PROBES = 8
 _MOST_ENDINGS = 6
 _HALF = 0.5
-"""Minimum share of masks with an image, if they are in a folder of masks and have its name."""
+"""Minimum share of masks with an image, in folders of masks where both have the same name."""
 _USUAL = 0.1
-"""Minimum share of the files of a folder for an ending of their names."""
+"""Minimum share of the files of a folder that have an ending, so that they are a kind."""
 _KIND = re.compile(
     r"[-_. ](inst(ance)?s?|sem(antic)?|panoptic|binary|colou?rs?|train)$", re.IGNORECASE
 )
@@ -58,7 +58,7 @@ _OF_MASKS = re.compile(
 )
 """Words of mask folders and mask names, in lower case with spaces between."""
 _DRAWN = re.compile(r"\b(visuali[sz]ations?|vis|viz|overlays?|overlaid|previews?|colou?rs?|rgb)\b")
-"""Words of pictures for the eye."""
+"""Words for pictures that are made to be looked at, such as overlays."""
 _NUMBER = re.compile(r"\d+")
 SPLIT_WORD = re.compile(
     r"(?<![A-Za-z])(?:train(?:ing)?|tr|val(?:id(?:ation)?)?|dev|test(?:ing)?|te|ts|eval)(?![a-z])",
@@ -76,7 +76,7 @@ class Kind(NamedTuple):
     folder: str
     ending: str
     rows: dict[str, int]
-    """Stem → position of a file, of the first ones in order."""
+    """Stem → position of the file in the members; of a large folder, only the first files."""
     suffix: str = ""
     """The suffix of the files if others of the folder have their names: `1.png` and `1.jpg`."""
 
@@ -96,7 +96,7 @@ class MaskSet:
     kinds: list[Kind]
     colours: set[Colour] = field(default_factory=set)
     is_drawn: bool = False
-    """Whether these are pictures for the eye, which repeat what masks have."""
+    """Whether these are pictures to look at, such as overlays, which repeat other masks."""
     pattern: str = ""
     files: MaskFiles = field(default_factory=lambda: MaskFiles({}, []))
     suffix: str = ""
@@ -104,7 +104,7 @@ class MaskSet:
     rivals: tuple[str, str] | None = None
     """Names of two folders whose images the masks fit equally."""
     num_numbers: int = 0
-    """How many numbers of objects differ among the masks; 0 if values seem to be classes."""
+    """Number of different object numbers in the masks; 0 if their values seem to be classes."""
 
     @property
     def names(self) -> set[str]:
@@ -127,7 +127,7 @@ class MaskSet:
 
 
 def find_kinds(members: Members) -> list[Kind]:
-    """Return the kinds of files in each folder, of a sample if there are many."""
+    """Return the kinds of files in each folder; of many folders or files, only a sample is read."""
     folders = members.keys.folders
     order = np.argsort(folders.codes, kind="stable")
     starts = np.flatnonzero(np.diff(folders.codes[order], prepend=-2))
@@ -161,7 +161,7 @@ def find_kinds(members: Members) -> list[Kind]:
 
 
 def _by_suffix(rows: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield the names of files, with their suffix if most of the names occur with several."""
+    """Yield (suffix, stem → row); ("", all) unless most stems occur with both of two suffixes."""
     of_suffix = defaultdict[str, dict[str, int]](dict)
     for key, row in rows.items():
         of_suffix[Path(key).suffix][stem(key)] = row
@@ -173,7 +173,7 @@ def _by_suffix(rows: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def _with_longer_endings(kinds: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds; an ending has all common words if only then the names are of others."""
+    """Return the kinds; an ending is extended to all common words if only so names match others."""
     names = {name for kind in kinds for name in kind.rows}
     found = list[Kind]()
     for kind in kinds:
@@ -188,9 +188,9 @@ def _with_longer_endings(kinds: Sequence[Kind]) -> list[Kind]:
 def _by_word(
     of_end: Mapping[str, dict[str, int]], endings: Collection[str]
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield endings of masks and their files, divided by the word before: `_red_mask`.
+    """Yield endings of names, with their files; mask endings include the word before: `_red_mask`.
 
-    They are not divided if names of pictures have all of these words as `endings`.
+    Not if all these words are also `endings` of names of pictures.
     """
     for end, own in of_end.items():
         of_word: defaultdict[str, dict[str, int]] = defaultdict(dict)
@@ -303,7 +303,7 @@ def mask_sets(
 def _place(own: Sequence[str], in_use: Collection[str]) -> tuple[str, str]:
     """Return the folder that masks have and images lack, and its glob for all splits.
 
-    It is a path in folders that begin with the name of a folder of images: `01_GT/SEG`.
+    It is a path if its first folder begins with the name of a folder of images: `01_GT/SEG`.
     """
     upper = _of_every_split(own[0], in_use) if len(own) > 1 else ""
     if upper.startswith("*"):
@@ -314,7 +314,7 @@ def _place(own: Sequence[str], in_use: Collection[str]) -> tuple[str, str]:
 
 
 def _join_folders(found: dict[_Key, MaskSet]) -> None:
-    """Add each set to that whose glob fits its folder: `Test_v2_GT` to `*_GT`."""
+    """Merge each set into the set whose glob fits its folder: `Test_v2_GT` into `*_GT`."""
     for key, one in [*found.items()]:
         wider = (found[other] for other in found if other[1:] == key[1:] and other[0] != key[0])
         if (whole := next((w for w in wider if fnmatchcase(key[0], w.folder)), None)) is not None:
@@ -324,9 +324,9 @@ def _join_folders(found: dict[_Key, MaskSet]) -> None:
 
 
 def _join_alike(found: dict[_Key, MaskSet], pictures: Sequence[Kind]) -> None:
-    """Join sets whose folders differ in a number that pictures' folders have, or in a final s.
+    """Merge sets whose folders differ in a number that folders of pictures have, or in a final s.
 
-    Each is beside other images: `GT_01` and `Slide_01`, `train/mask` and `test/masks`.
+    Each set belongs to other images: `GT_01` to `Slide_01`; `train/mask` and `test/masks`.
     """
     numbers = {one for kind in pictures for one in _NUMBER.findall(kind.folder)}
     groups = defaultdict[tuple[bool, _Key], list[_Key]](list)
@@ -353,7 +353,7 @@ def is_named_as_masks(text: str) -> bool:
 
 
 def _of_every_split(part: str, in_use: Collection[str]) -> str:
-    """Return a glob of a folder for all splits: `*annot` if `train` has images, `gt_*`."""
+    """Return the glob of a folder of masks for all splits: `*annot` for `trainannot`."""
     starts = [one for one in in_use if one and part != one and part.startswith(one)]
     if starts:
         return f"*{part.removeprefix(max(starts, key=len))}"
@@ -366,7 +366,7 @@ def _looked_at(kind: Kind) -> set[int]:
 
 
 def _colours(kind: Kind, members: Members, pictures: Pictures) -> set[Colour] | None:
-    """Return the colours of a kind of masks, {} if they have values; None for other pictures."""
+    """Return the colours of a kind of masks, empty for masks of values; None for other pictures."""
     colours: set[Colour] = set()
     for row in _looked_at(kind):
         seen = pictures.values(members[row])
@@ -387,7 +387,7 @@ def pair_set(
     source: tuple[Members, Sequence[str]],
     others: Sequence[MaskSet],
 ) -> None:
-    """Set the pattern of a set and its pairs, if a pattern fits its masks and no picture."""
+    """Set `pattern` and `files` of a set if a pattern fits its masks and no picture."""
     members, keys = source
     ends = tuple(other.ending for other in others if other.ending not in ("", one.ending))
     shown = [key for kind in one.kinds for key in _keys(kind, members)]
@@ -427,7 +427,7 @@ def _keys(kind: Kind, members: Members) -> list[str]:
 
 
 def _are_alike(files: MaskFiles, members: Members, one: MaskSet) -> bool:
-    """Return whether a sample of masks has the sizes of their images, or a name of masks."""
+    """Return whether a set has a word of masks, or a sample of it has the sizes of its images."""
     if one.has_word:
         return True
     pairs = list(files.of_image.items())
@@ -439,7 +439,7 @@ def _are_alike(files: MaskFiles, members: Members, one: MaskSet) -> bool:
 
 
 def _patterns(one: MaskSet, pictures: Sequence[Kind], masks: Sequence[str]) -> Iterator[str]:
-    """Yield patterns for a set, made of its folder, and of what its names and images share."""
+    """Yield patterns for a set, from its folder and the part that its names share with images."""
     endings = {Path(key).suffix for key in masks}
     suffix = endings.pop() if len(endings) == 1 else ".*"
     star = "*" if any(map(_has_number, one.kinds)) else ""
@@ -477,7 +477,7 @@ def _glob_text(text: str) -> str:
 
 
 def _of_folders(one: MaskSet, pictures: Sequence[Kind]) -> Iterator[str]:
-    """Yield folders by the names of others: `masks_{folder[7:]}/` for `images_train`."""
+    """Yield patterns of mask folders by image folders: `masks_{folder[7:]}/` for `images_train`."""
     start, _, end = one.folder.partition("*")
     names = {kind.folder.rpartition("/")[2] for kind in pictures}
     depth = one.folder.count("/") + 1

@@ -47,13 +47,13 @@ _WIDE = 2
 _MOST_BYTES = 1 << 22
 _MOST_DEPTH, _MOST_SHOWN = 6, 6
 _COUNTED = re.compile(r"^\d+(?=[A-Za-z]+$)|(?<=[A-Za-z])[-_ ]?\d+$")
-"""The number in 40X or character01."""
+"""Matches the number in 40X or character01."""
 _CODE = re.compile("(?=.*[0-9])(?=.*[g-z])[a-z0-9]{4,7}", re.IGNORECASE)
 _NONE = Reading({"labels": "none"}, "images without labels")
 
 
 def labels_by_names(view: View) -> Sequence[Reading]:
-    """Return the readings of the names of folders and files, if these are not clear classes."""
+    """Return the readings of names of folders and files, if these are not clearly classes."""
     if len(view.members) < 2 or not view.is_open(*_OTHERS):
         return []
     if readings := _texts_beside(view) or _of_listed_words(view):
@@ -119,7 +119,7 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
 def _of_test_names(
     view: View, tests: Collection[str], classes: Collection[str]
 ) -> Iterator[Reading]:
-    """Yield the reading of test images in no folder of a class, named by one: `cat_test.jpg`."""
+    """Yield the reading of test images outside class folders, named by a class: `cat_test.jpg`."""
     folders = view.members.keys.folders
     lost = {path for path in tests if path.rpartition("/")[2] not in classes}
     rows = np.flatnonzero(folders.fit(lost.__contains__))
@@ -143,7 +143,7 @@ def _of_test_names(
 
 
 def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Reading]:
-    """Yield the readings of numbered folders that are in several folders with names."""
+    """Yield the readings of numbered folders below several other folders."""
     above = {path.rpartition("/")[0].rpartition("/")[2] for path in paths}
     above = {name for name in above if name and not given_split([name])}
     if len(above) < 2 or are_parts(above):
@@ -174,7 +174,7 @@ def _of_level(depth: int, names: Collection[str]) -> Reading:
 
 
 def _of_wrappers(view: View, paths: Collection[str]) -> Iterator[Reading]:
-    """Yield the fields of names in each of several folders `x/x`, which archives have."""
+    """Yield readings of one of several folders `x/x`, as unpacked archives have, by name fields."""
     if len(paths) < 2 or not all(re.fullmatch(r"(.*/)?([^/]+)/\2", path) for path in paths):
         return
     for path in [*paths][:_NUM_SAMPLES]:
@@ -184,7 +184,7 @@ def _of_wrappers(view: View, paths: Collection[str]) -> Iterator[Reading]:
 
 
 def _of_test(view: View, tests: Collection[str], names: Collection[str]) -> list[Reading]:
-    """Return folders as labels if the folders of the test split are other ids of the same form."""
+    """Return the reading of folders as labels, if folders of test are other ids of equal form."""
     test = Counter[str]()
     for path in tests:
         if not given_split([path.rpartition("/")[2]]):
@@ -210,9 +210,9 @@ def _are_confirmed(view: View, at: int, depth: int) -> bool:
 
 
 def _of_fields(view: View, *, has_weak: bool = False) -> list[Reading]:
-    """Return the readings of fields of file names: one if it is certain, or several and none.
+    """Return the readings of fields of file names: one if certain, or several and no labels.
 
-    With `has_weak`, a name in several folders counts several times, and few values are enough.
+    With `has_weak`, a name in several folders counts several times, and weak fields are added.
     """
     stems, found = [*Texts.of(_sampled(view)).stems(0)], list[Reading]()
     fields = name_fields([*{*stems}])
@@ -230,7 +230,7 @@ def _of_fields(view: View, *, has_weak: bool = False) -> list[Reading]:
 
 
 def _of_listed_words(view: View) -> list[Reading]:
-    """Return the field of names that has words of a list as text, such as `lexicon.txt`."""
+    """Return the reading of a name field whose words a text file such as `lexicon.txt` lists."""
     lists = view.documents.members(".txt")
     names = {path.rpartition("/")[2] for path in view.folders}
     if not 0 < len(lists) <= _NUM_SAMPLES or not all(map(str.isdecimal, filter(None, names))):
@@ -248,9 +248,9 @@ def _of_listed_words(view: View) -> list[Reading]:
 
 
 def _of_whole_names(view: View) -> Iterator[Reading]:
-    """Yield a reading if names are texts of a few letters and numbers, as pictures of codes have.
+    """Yield the reading of whole names as texts, if they are codes, as of captchas.
 
-    Names of letters below g alone are numbers of base 16.
+    Names without a letter above f are not codes, but hexadecimal numbers.
     """
     stems = [*Texts.of(_sampled(view)).stems(0)]
     lengths, forms = {*map(len, stems)}, {*map(form_of, stems)}
@@ -296,7 +296,7 @@ def _texts_beside(view: View) -> list[Reading]:
 
 
 def texts_or_none(view: View, texts: Reading) -> list[Reading]:
-    """Return the question about texts of single images, if a document names the images."""
+    """Return `texts` and a reading without labels if another document names the images; or []."""
     document = _naming_document(view)
     if document is None:
         return []
@@ -305,7 +305,7 @@ def texts_or_none(view: View, texts: Reading) -> list[Reading]:
 
 
 def _naming_document(view: View) -> Member | None:
-    """Return a document with the names of most images, which is not the text of one image."""
+    """Return a document, other than texts of single images, that names most images; or None."""
     own = {f"{key.rpartition('.')[0]}.txt" for key in view.members.keys}
     keys = _sampled(view)
     for document in view.documents.members(".txt", ".csv", ".tsv", ".json"):

@@ -26,9 +26,9 @@ class NameField(NamedTuple):
     regex: str
     why: str
     is_class: bool
-    """Whether few values have several names each."""
+    """Whether it has few values, so that several names have the same value."""
     is_weak: bool = False
-    """Whether it is none of these, but a third of the values have several names."""
+    """Whether it is no class, text or number, but a third of its values occur in several names."""
     is_text: bool = False
     """Whether it has words, with other fields before it and numbers after it."""
     is_number: bool = False
@@ -40,9 +40,9 @@ class NameField(NamedTuple):
 
 
 def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameField]:
-    """Return the first fields that may be labels, and with `has_weak` those of repeated values.
+    """Return the first fields that may be labels; `has_weak` adds fields with repeated values.
 
-    If half of the names have no common form, only a code at one of their ends may be one.
+    If most names have no common form, only a code at the start or the end may be a label.
     """
     forms = defaultdict[tuple[str, ...], list[list[str]]](list)
     for stem in stems:
@@ -59,7 +59,7 @@ def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameFie
 
 
 def _ends(stems: Sequence[str]) -> Iterator[NameField]:
-    """Yield the last and the first part of names without a common form: `5L` in `4a7c-91_5L`."""
+    """Yield codes at the end and the start of names without a common form: `5L` in `4a7c-91_5L`."""
     parts = [_SIGNS.split(stem) for stem in stems]
     for at, pattern in ((-1, r"[-_. ](?P<label>{})\.[^./]+$"), (0, "(^|/)(?P<label>{})[-_. ]")):
         counts = Counter(one[at] for one in parts)
@@ -112,7 +112,7 @@ def _is_no_label(value: str) -> bool:
 
 
 def form_of(part: str) -> str:
-    """Return a field with 0 for its numbers and a for its words; signs stay unchanged."""
+    """Return a text with 0 for each number and a for each word; signs stay unchanged."""
     return re.sub(r"\d+", "0", re.sub("[A-Za-z]+", "a", part))
 
 

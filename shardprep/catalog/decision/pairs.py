@@ -33,21 +33,21 @@ _MOST_FOUND = 1 << 18
 _SIDE = 24
 _FEW_COLOURS = 64
 _HUES = 4
-"""Mean difference of the channels of grey pictures, at most: JPEG changes them a little."""
+"""Maximum mean difference of the channels of a grey picture; JPEG makes them differ a little."""
 _SIZES = 0.03
 """Maximum relative difference of the aspect ratios of a pair."""
 _CLEAR, _LIKELY, _CONTRAST = 0.95, 0.5, 0.2
-"""Correlations of a pair, and of a pair if pictures that are no pairs correlate less."""
+"""Minimum correlation of a pair, or `_LIKELY` if it exceeds other pictures by `_CONTRAST`."""
 _FIRST_FEW = 3
 _LETTERS_AT_END = re.compile(r"[^\W\d_]+$")
 
 
 class Small(NamedTuple):
-    """What a picture shows, in small."""
+    """A reduced picture, to compare it with others."""
 
     size: tuple[int, int]
     grey: NDArray[np.float64]
-    """Standardised, [_SIDE * _SIDE]; 0 in a picture of one value."""
+    """Standardised grey levels, float64[_SIDE * _SIDE]; 0 in a picture of one value."""
     is_mask: bool
     """Whether it has few colours."""
     has_hues: bool
@@ -59,17 +59,17 @@ class Small(NamedTuple):
 
 @dataclass(slots=True)
 class Pictures:
-    """Reads pictures, and remembers them: a limited number in a whole decision."""
+    """Reads and caches pictures, at most `_MOST_PICTURES` in a whole decision."""
 
     _small: dict[str, Small | None] = field(default_factory=dict)
     _values: dict[str, Seen | None] = field(default_factory=dict)
 
     def of(self, member: Member) -> Small | None:
-        """Return a picture in small; None if it is damaged, too large or one too many."""
+        """Return a reduced picture; None if it is damaged, too large or beyond the limit."""
         return self._once(self._small, member, _small)
 
     def values(self, member: Member) -> Seen | None:
-        """Return the values of a mask, or the colours of a picture; None as `of` does."""
+        """Return the values of a mask, or the colours of a picture; None in the cases of `of`."""
         return self._once(self._values, member, _values)
 
     def are_masks(self, members: Iterable[Member]) -> bool:
@@ -116,7 +116,7 @@ def _small(member: Member) -> Small | None:
 
 
 class Likeness(NamedTuple):
-    """How a sample of pairs of pictures agree."""
+    """Result of a comparison of pairs of pictures."""
 
     num_pairs: int = 0
     is_same: bool = False
@@ -132,7 +132,7 @@ class Likeness(NamedTuple):
 
 
 def likeness(pairs: Sequence[tuple[Member, Member]], pictures: Pictures) -> Likeness:
-    """Return how pairs agree; their sizes are equal or proportional."""
+    """Return the comparison of pairs; pairs whose sizes are not proportional do not count."""
     seen: list[tuple[Small, Small]] = []
     for i, (one, other) in enumerate(pairs):
         first, second = pictures.of(one), pictures.of(other)
@@ -184,7 +184,7 @@ class Affixes(NamedTuple):
 
 
 def affixes(names: Sequence[str]) -> Affixes:
-    """Return the equal start and end of stems, of whole words, without numbers next to the ids."""
+    """Return the common start and end of stems: whole words, without digits next to the ids."""
     several, names = len(names) > 1, [*dict.fromkeys(names)]
     if several and len(names) == 1:  # one in each folder
         return Affixes(names[0], "")
@@ -208,20 +208,20 @@ def common_start(names: Sequence[str]) -> str:
 
 
 class Relation(NamedTuple):
-    """How the names of inputs follow from the name of their target, with a sample of pairs."""
+    """How names of inputs contain the id of their target, with a sample of pairs."""
 
     target: Affixes
     input: Affixes
     rests: tuple[str, ...]
-    """What names of inputs have after the id of their target, without their own end."""
+    """Texts between the id of the target and the common end in names of inputs."""
     pairs: tuple[tuple[int, int], ...]
     """Rows of a target and of an input."""
     ends: tuple[str, ...] = ()
-    """What names of targets have after the whole name of their input, if that is why they pair."""
+    """Texts after the whole name of the input in names of targets; () if inputs have the ids."""
 
 
 def either_way(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
-    """Return the relation of two kinds of pictures, also if names of targets begin with inputs."""
+    """Return the relation of two kinds of pictures, or None; names of targets may be the longer."""
     if relation := related(members, targets, inputs):
         return relation
     other = related(members, inputs, targets)
@@ -254,7 +254,7 @@ def related(members: Members, targets: Rows, inputs: Rows) -> Relation | None:
 
 
 def spread(rows: Rows, number: int = _MOST_NAMES) -> list[int]:
-    """Return at most `number` of the rows, evenly."""
+    """Return at most `number` of the rows, evenly spaced."""
     places: Rows = rows[np.linspace(0, len(rows) - 1, min(number, len(rows))).astype(np.int64)]
     return [*map(int, places)]
 
@@ -262,9 +262,9 @@ def spread(rows: Rows, number: int = _MOST_NAMES) -> list[int]:
 def _inputs(
     keys: Texts, are_inputs: NDArray[np.bool_], kind: Affixes, target: tuple[str, str]
 ) -> Mapping[int, str]:
-    """Return rows of inputs named like the id of a target → what follows the id in their names.
+    """Return row of each input named by the id of a target → text after the id in its name.
 
-    Only the inputs that share the most folders with the target are found.
+    Only the inputs that share the most folders with the target are returned.
     """
     id_, key = target
     start = f"{kind.start}{id_}"

@@ -1,8 +1,8 @@
 """Find folders that are samples, such as patients, series, clips and tomograms, and not classes.
 
-Folders of classes may have codes as names, and number their images alike. So more must speak for
-samples: names that are ids in a table or UIDs, series of DICOM files, a word such as `patient`, or
-the same kinds of pictures in every folder.
+Folders of classes may also have codes as names and equal file names. So samples need more evidence:
+names that are ids in a table or UIDs, series of DICOM files, a word such as `patient`, or the same
+kinds of pictures in every folder.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Folders = Mapping[str, Sequence[str]]
 
 
 def samples(view: View) -> list[Reading]:
-    """Return the readings of a source whose folders are samples; [] if nothing speaks for that."""
+    """Return the readings of a source whose folders are samples; [] without evidence for that."""
     options = "labels", "stack", "rows", "boxes", "points", "target_image"
     if not view.is_open(*options) or view.members.are_stacks.any():
         return []
@@ -73,7 +73,7 @@ def samples(view: View) -> list[Reading]:
 
 
 def _files_of_folders(keys: Texts) -> dict[str, list[str]]:
-    """Return the images of all folders, or of some thousands of folders between first and last."""
+    """Return folder → names of its images, for an even sample; {} if many are in no folder."""
     codes = keys.folders.codes
     step = -(-len(keys.folders.values) // _MOST_FOLDERS)
     rows = np.flatnonzero(codes % max(1, step) == 0)
@@ -87,7 +87,7 @@ def _files_of_folders(keys: Texts) -> dict[str, list[str]]:
 
 
 def _names(files: Collection[str], depth: int) -> set[str]:
-    """Return the names of folders, or of those above them, outside of test splits."""
+    """Return folder names outside of test splits; `depth` 1 is the folder itself, 2 its parent."""
     paths = {tuple(folder.split("/")) for folder in files}
     known = {path for path in paths if given_split(path) != "test"} or paths
     return {path[-depth] for path in known if len(path) >= depth}
@@ -105,7 +105,7 @@ def _suffix(files: Folders) -> str:
 def _kinds(view: View, files: Folders) -> list[Reading]:
     """Return the readings of folders that all have the same kinds of pictures: t1, t2, flair.
 
-    Only grey pictures beside one mask are certainly the channels of a sample.
+    They are certainly channels of a sample only if they are grey and there is one mask.
     """
     names, suffix, mask = _names(files, 1), _suffix(files), PurePosixPath(view.recipe.masks).name
     counts = Counter[str]()
@@ -155,7 +155,7 @@ def _is_mask(name: str) -> bool:
 
 
 def _stacks(pattern: str, masks: Sequence[str], why: str) -> list[Reading]:
-    """Return a reading of samples as stacks for each name of masks, or without labels."""
+    """Return a reading of stacks for each name of masks; without masks, one without labels."""
     stated = [{"masks": f"{{id}}/{name}"} for name in masks] or [{"labels": "none"}]
     return [Reading({"stack": pattern, **one}, why) for one in stated]
 
@@ -198,7 +198,7 @@ def _takes(files: Folders) -> list[Reading]:
 
 
 def _names_each(view: View, files: Folders) -> bool:
-    """Return whether a table has a row or a path for each image: nobody asks for samples."""
+    """Return whether a table has a row or a path for each image, so that folders are no samples."""
     tables = view.tables[:_MOST_TABLES]
     folders = [one for one in files if given_split(one.split("/")) != "test"]
     names = [splitext(name)[0] for one in folders for name in files[one]]
@@ -216,7 +216,7 @@ def _has_paths(view: View, table: Table) -> bool:
 
 
 def _evidence(files: Folders, tables: Sequence[Table]) -> tuple[str, int] | None:
-    """Return what speaks for samples, and their level: 1 for the folder of an image."""
+    """Return the evidence for samples, and their folder level (1 is the lowest); or None."""
     every = [name.lower() for several in files.values() for name in several]
     is_dicom = _share(lambda name: name.endswith((".dcm", ".dicom")), every) >= _MOST
     series = None
@@ -236,9 +236,9 @@ def _evidence(files: Folders, tables: Sequence[Table]) -> tuple[str, int] | None
 
 
 def _ids_in(names: Collection[str], tables: Sequence[Table]) -> str:
-    """Return a column that has the names as ids, if other columns of the table repeat values.
+    """Return the table and column with the names as ids, if other columns repeat values; or "".
 
-    With a title such as `ClassId` or a column of different names, it may be a list of classes.
+    A title such as `ClassId`, or a column of distinct names, means a list of classes instead.
     """
     for table in tables[:_MOST_TABLES]:
         title = id_column(table, names)
@@ -254,7 +254,7 @@ def _ids_in(names: Collection[str], tables: Sequence[Table]) -> str:
 
 
 def _pattern(files: Folders, depth: int) -> str:
-    """Return the value of `--stack` for the folders of images, or for those above them."""
+    """Return the value of `--stack` for folders of images, or their parents; "" if none fits."""
     inner = sorted(_names(files, 1)) if depth == 2 else []
     folders = [PurePosixPath(folder) for folder in files]
     folders = [folder.parent for folder in folders] if len(inner) == 1 else folders

@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"\d+")
 _LISTS = (".txt", ".lst")
 _ORDER = ("train", "validation", "test")
 _MOST_OTHERS = 2
-"""Number of further cells in a column of splits."""
+"""Maximum number of different cells that are not splits in a column of splits."""
 _PLAIN = re.compile(r"[^,:=]+")
 _ODD_SIGNS = frozenset(",=:")
 """Signs that a rule for splits cannot have in the name of a list."""
@@ -88,7 +88,7 @@ def splits(view: View) -> Sequence[Reading]:
 
 
 def _by_boxes(view: View) -> list[Reading]:
-    """Return the splits in the names of tables of boxes, if no image has rows of two of them."""
+    """Return the reading of splits in names of tables of boxes, if no image is in two splits."""
     rule = view.recipe.rules.boxes.table
     table = view.documents.table(rule.files) if rule.files else None
     if table is None or rule.id_column not in table.header:
@@ -102,9 +102,9 @@ def _by_boxes(view: View) -> list[Reading]:
 
 
 def _targeted(view: View) -> tuple[KeyIndex, dict[str, tuple[str, ...]]]:
-    """Return the images that are stored, and the exclusion of those without a target image.
+    """Return the images with a target image, and the options that exclude other images.
 
-    An id in a list may name both, if these are the same pictures in another format.
+    Both may be the same pictures in two formats, so that an id of a list names two images.
     """
     files = view.beside.files if view.recipe.target_image else None
     if files is None or len(files.of_image) == len(view.members):
@@ -118,7 +118,7 @@ def _targeted(view: View) -> tuple[KeyIndex, dict[str, tuple[str, ...]]]:
 
 
 def _class_or_split(view: View) -> Sequence[Reading]:
-    """Return the two readings of `test` among class folders that number their images alike."""
+    """Return two readings of `test` among class folders with the same file names: class, split."""
     counts = view.folders
     named = [*split_folders(counts).items()]
     if len(named) != 1 or named[0][0] not in counts or not view.is_open("labels"):
@@ -147,7 +147,7 @@ def _class_or_split(view: View) -> Sequence[Reading]:
 
 
 def _lists(view: View) -> list[dict[str, str]]:
-    """Return lists whose names differ only in the split: split → file, most lists first."""
+    """Return groups of lists (split → file) that differ only in the split, most lists first."""
     # Tables count if the annotations are in other files: their boxes or labels are not read.
     groups: dict[tuple[str, str], dict[str, str]] = {}
     of_both: dict[tuple[str, str], str] = {}
@@ -179,7 +179,7 @@ def _lists(view: View) -> list[dict[str, str]]:
 
 
 def _of_pairs(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
-    """Yield the splits of the last lists with others of the same number, as `rgb_1` and `ir_1`."""
+    """Yield the splits of the last group and another of equal number, as `rgb_1` and `ir_1`."""
     numbers = [[_NUMBER.findall(one.get(s, "")) for s in found[-1][0]] for one, _ in found]
     for others, own in zip(found[:-1], numbers, strict=False):
         if own == numbers[-1]:
@@ -187,7 +187,7 @@ def _of_pairs(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
 
 
 def _together(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
-    """Yield the splits of several lists that each name other images, such as those of domains."""
+    """Yield the splits of several groups of lists that name different images, such as domains."""
     images = np.concatenate([own for _, own in found])
     if len(np.unique(images)) == len(images) >= _NEARLY_ALL * total:
         rules = [_rule(lists).removeprefix("list:") for lists, _ in found]
@@ -198,7 +198,7 @@ def _together(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
 def _rows_of(
     view: View, index: KeyIndex, lists: Mapping[str, str]
 ) -> tuple[dict[str, NDArray[np.int64]], int]:
-    """Return the images of each list and the number of ids; {} if a list names mostly others."""
+    """Return the images of each list and the number of ids; {} if half of a list match no image."""
     found, num_ids = dict[str, NDArray[np.int64]](), 0
     for split, file in lists.items():
         try:
@@ -227,7 +227,7 @@ def _rule(lists: Mapping[str, str]) -> str:
 
 
 def splits_by_tables(view: View) -> Sequence[Reading]:
-    """Return the splits that a table of labelled images states, if it has no labels itself."""
+    """Return the reading of splits in a table, if the labels are not from tables."""
     is_labelled = view.automatic.rule != "none" or view.recipe.is_annotated
     is_open = view.is_open("split", "join") and not view.index.splits.are_there.any()
     is_open = is_open and not view.members.are_stacks.any() and view.automatic.match is None
@@ -245,7 +245,7 @@ def splits_by_tables(view: View) -> Sequence[Reading]:
 
 
 def _partly_stated(view: View, table: Table) -> Iterator[Reading]:
-    """Yield the reading of a column with splits, and with a few other cells of training images."""
+    """Yield the reading of a column of splits in which a few other cells mean train."""
     for place, title in enumerate(table.header) if table.rows else ():
         split_of = {cell: given_split([cell]) for cell in table.cells(place).coded().values}
         others = [cell for cell, split in split_of.items() if split is None]

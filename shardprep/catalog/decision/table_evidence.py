@@ -63,7 +63,7 @@ _OPTIONS = (
 )  # fmt: skip
 _MOST_SHOWN = 6
 _BITS = 24
-"""More than the number of cells and folders needs."""
+"""Number of bits that is enough for codes of cells and folders."""
 _FIRST_FEW = 100
 _MOST_COPIES = 4
 _MOST_KEYS = 20_000
@@ -84,7 +84,7 @@ _PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
 
 
 def by_tables(view: View) -> Sequence[Reading]:
-    """Return the labels that tables state, where `auto` alone would miss them or take others."""
+    """Return the readings of labels in tables, if `auto` would find none of them, or others."""
     if not (view.is_open(*_OPTIONS) and view.has_documents) or view.members.are_stacks.any():
         return []
     if readings := _of_tables(view, view.tables) or _of_channels(view):
@@ -110,7 +110,7 @@ def by_tables(view: View) -> Sequence[Reading]:
 
 
 def _of_channels(view: View) -> list[Reading]:
-    """Return the readings of ids with an image for each of a few channels: `1_red`, `1_green`."""
+    """Return the readings of a table of ids with an image for each channel: `1_red`, `1_green`."""
     keys, tables = list(view.index.keys[:_MOST_KEYS]), view.documents.tables
     own = [one for one in tables if not SUBMISSION.search(one.name)]
     own = own if view.automatic.match is None else []
@@ -150,7 +150,7 @@ def labels_of_few(view: View) -> Sequence[Reading]:
 
 
 def _of_joined(view: View, tables: Sequence[Table]) -> Iterator[Reading]:
-    """Yield the columns of tables that share a column with a table that names the images."""
+    """Yield the readings of labels in tables that are joined to a table that names the images."""
     every = [one for one in view.documents.tables if not SUBMISSION.search(one.name)]
     for own, other in itertools.permutations(tables, 2) if len(every) <= _MOST_JOINED else ():
         with contextlib.suppress(SourceError):  # they share no column, or several
@@ -165,7 +165,7 @@ def _of_joined(view: View, tables: Sequence[Table]) -> Iterator[Reading]:
 
 
 def unlabelled_tests(view: View) -> Sequence[Reading]:
-    """Return that -1 is no class if all images of the test split have it, and no other image."""
+    """Return the reading of -1 as an empty cell, if exactly the images of test have this label."""
     if not view.is_open("labels", "null", "target") or view.automatic.match is None:
         return []
     names, is_test = view.automatic.names, view.index.splits.fit(lambda one: one == "test")
@@ -258,7 +258,7 @@ def _signs(view: View, automatic: Labelling) -> list[Sign]:
 
 
 def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -> list[Reading]:
-    """Return the readings of the strongest columns, or of all if the images' folders fit, too."""
+    """Return the readings of the strongest columns and of rival folders; [] if `auto` is enough."""
     best = max(one.strength for one in found)
     rule = automatic.rule
     folders = label_keys(view.index, LabelRule("folder"), ())
@@ -304,7 +304,7 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
 
 
 def class_folders(folders: Labelling) -> dict[str, int]:
-    """Return the folders that may be classes, with their numbers of images; {} if they are few."""
+    """Return folder that may be a class → number of images; {} if they hold too few images."""
     counts = {str(name): count for name, count in folders.names.counts().items()}
     counts = {name: count for name, count in counts.items() if not is_no_class(name)}
     number = sum(counts.values())
@@ -313,12 +313,12 @@ def class_folders(folders: Labelling) -> dict[str, int]:
 
 
 def is_no_class(name: str) -> bool:
-    """Return whether the name of a folder is of a split or of a kind of files."""
+    """Return whether all words of a folder's name mean a split or a kind of files."""
     return all(_NO_CLASS.fullmatch(word) for word in CUTS.split(name) if word)
 
 
 def _is_word(view: View, one: LabelColumns) -> bool:
-    """Return whether a column of texts, or of classes with few images, has the words in images."""
+    """Return whether a column of texts or classes has the words that wide images show."""
     targets = [options.get("target") for options in one.options]
     return targets == ["text", None] and are_wide(view)
 
@@ -329,7 +329,7 @@ def _is_of_split(one: LabelColumns) -> bool:
 
 
 def _num_empty(one: LabelColumns) -> int:
-    """Return the number of images whose row has no cell in any of the columns."""
+    """Return the number of images whose row is empty in all of the columns."""
     have_row = one.match.row_of >= 0
     for title in one.titles:
         have_row &= ~one.match.cells(title).fit(bool)
@@ -337,14 +337,14 @@ def _num_empty(one: LabelColumns) -> int:
 
 
 def _are_same(one: LabelColumns, automatic: Labelling) -> bool:
-    """Return whether a column has the names of the folders."""
+    """Return whether each cell of a column belongs to one folder, and each folder to one cell."""
     return len(one.titles) == 1 and _num_pairs(*_codes(one, automatic)[:2]) > 1
 
 
 def _number_folders(one: LabelColumns, folders: Labelling) -> bool:
-    """Return whether a column has numbers of the folders, perhaps anew in each of several tables.
+    """Return whether a column has numbers of the folders, perhaps other numbers in each table.
 
-    Then folders have several images: a folder of one image always has one number.
+    Folders of one image do not count, because each has one number in any case.
     """
     if len(one.titles) != 1 or None in map(as_number, one.match.cells(one.titles[0]).counts()):
         return False
@@ -365,7 +365,7 @@ def _codes(one: LabelColumns, automatic: Labelling) -> Sequence[NDArray[np.int64
 
 
 def _num_pairs(own: NDArray[np.int64], other: NDArray[np.int64]) -> int:
-    """Return the number of different pairs if each value is in one of them, otherwise 0."""
+    """Return the number of different pairs if each value is in only one pair, otherwise 0."""
     numbers = [len(np.unique(one)) for one in (own, other)]
     number = int(other.max(initial=0)) + 1
     pairs = len(np.unique(own * number + other)) if numbers[0] == numbers[1] else -1
@@ -373,7 +373,7 @@ def _num_pairs(own: NDArray[np.int64], other: NDArray[np.int64]) -> int:
 
 
 def _unlike(one: LabelColumns, folders: Labelling) -> str:
-    """Return how classes of a column differ from those of the folders, except in their names."""
+    """Return how the classes of a column differ from the folders; "" if only in their names."""
     if len(one.titles) != 1 or "target" in one.options[0] or _are_same(one, folders):
         return ""
     title, cells = one.titles[0], one.match.cells(one.titles[0])
@@ -395,7 +395,7 @@ def _renamed(one: LabelColumns, folders: Labelling) -> str:
 
 
 def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
-    """Return the options with the splits that the names of tables or a column of one state."""
+    """Return the options, with a split if names of tables or a column of a table state it."""
     table = one.match.table
     ids = one.match.id_column
     are_there = view.index.splits.are_there
@@ -425,7 +425,7 @@ def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
 
 
 def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[Reading]:
-    """Yield a reading, with the labels of test images if a table of a solution has them."""
+    """Yield the reading, with the labels of test images if a table with the solution has them."""
     ids, table = one.match.id_column, one.match.table
     for other in view.documents.tables:
         has_all = {ids, *one.titles} <= {*other.header} and not (table.is_own or table.parts)
@@ -447,7 +447,7 @@ def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[
 
 
 def _of_other_splits(view: View, match: TableMatch) -> Iterator[str]:
-    """Yield the names of tables of another split with images that the matched table has not."""
+    """Yield the names of tables of other splits whose images the matched table does not name."""
     own = {match.table.name, *dict(match.table.parts)}
     for other in view.documents.tables:
         is_odd = "," in other.name or other.name in own or SUBMISSION.search(other.name)
@@ -464,7 +464,7 @@ def _is_disjoint(ids: Texts, match: TableMatch) -> bool:
 
 
 def apart(view: View, found: Sequence[int]) -> list[Reading]:
-    """Return a reading for each of several images of an id: by their endings, or their folders."""
+    """Return a reading for each of several images of one id, by their suffixes or top folders."""
     keys = [view.index.keys[at] for at in found[:_MOST_COPIES]]
     paths = [key.split("/")[:-1] for key in keys]
     splits, masks = {given_split(path) for path in paths}, find_masks(view.index.keys).num_masks

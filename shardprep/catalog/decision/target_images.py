@@ -1,4 +1,4 @@
-"""Target images: folders or affixes of names whose pictures show the same scenes as others do."""
+"""Find target images: folders or affixes of names whose pictures show the scenes of others."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def target_images(view: View) -> Sequence[Reading]:
 
 
 def _labelled(view: View, kinds: Sequence[_Kind]) -> Iterator[Reading]:
-    """Yield each of two kinds of pictures alone if a table labels them."""
+    """Yield a reading without one of two kinds of pictures, if a table labels the other kind."""
     for kind in kinds if len(kinds) == _A_PAIR and all(one.folders for one in kinds) else ():
         why = "labels of a table, without target images"
         alone = Reading({"exclude": (f"{kind.glob}/*",)}, why)
@@ -146,7 +146,7 @@ def _sets_of_kinds(members: Members, places: Mapping[int, str]) -> Iterator[list
 def _beside_others(
     members: Members, paths: Sequence[str], codes: NDArray[np.integer[Any]]
 ) -> Iterator[list[_Kind]]:
-    """Yield a folder that is beside each of several others, and these: `a/hr`, `a/x`, `b/hr`."""
+    """Yield two kinds: a folder name with different siblings, and the siblings: `a/hr`, `a/x`."""
     below = defaultdict[str, dict[str, int]](dict)
     for path, code in zip(paths, codes.tolist(), strict=True):
         above, _, name = path.rpartition("/")
@@ -173,7 +173,7 @@ def _words(name: str) -> tuple[str, ...]:
 
 
 def _by_affix(members: Members) -> Iterator[list[_Kind]]:
-    """Yield kinds by the last or the first word of names; one of the words says what they are."""
+    """Yield kinds by the last or first word of names, if a word means targets or names pair up."""
     names = [stem(key) for key in members.keys]
     for pattern in (r"[^\W\d_]+$", r"^[^\W\d_]+(?=[\d_. -])"):
         of_word: defaultdict[str, list[int]] = defaultdict(list)
@@ -191,7 +191,7 @@ def _by_affix(members: Members) -> Iterator[list[_Kind]]:
 
 
 def _pair_up(names: Sequence[str], rows: Mapping[str, Sequence[int]]) -> bool:
-    """Return whether each name with one of two words at its end is there with the other one."""
+    """Return whether each name occurs with both of two words at its end."""
     one, other = ({names[i][: -len(w)] for i in own if w} for w, own in rows.items())
     return bool(one) and one == other and {*map(len, (one, other))} == {*map(len, rows.values())}
 
@@ -290,9 +290,9 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
 
 
 def _unpaired(view: View, target: _Kind, kind: _Kind, *, is_clear: bool) -> list[Reading]:
-    """Return the readings if no pattern leads to the targets: several may have an input in common.
+    """Return the readings if no pattern finds the targets, as when several targets have one input.
 
-    Then the inputs are the targets of the others, unless it is clear which are the targets.
+    Then the inputs become the targets, unless `is_clear` says which pictures are the targets.
     """
     pair = None if is_clear else _pair(view, kind, target)
     reading = _reading(view, kind, [pair], []) if pair and pair.is_picture else None
@@ -329,9 +329,9 @@ def _may_be_kinds(view: View, kinds: Sequence[_Kind]) -> bool:
 
 
 def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
-    """Return whether a few pictures of a kind have the scene of one of the other with their name.
+    """Return whether a few pictures of one kind show the scene of the picture with their name.
 
-    Names of either kind may go on. It costs less than their whole relation does.
+    The names of one kind may be longer. It costs less than `either_way`.
     """
     members = view.members
     for rows, others in ((one.rows, other.rows), (other.rows, one.rows)):
@@ -403,7 +403,7 @@ def _patterns(members: Members, target: _Kind, inputs: Sequence[_Pair]) -> Itera
 
 
 def _fields(inputs: Sequence[_Pair]) -> Iterator[str]:
-    """Yield fields that are the id of a target in the names of its inputs."""
+    """Yield fields of a pattern that take the id of a target from the names of its inputs."""
     relations = [one.relation for one in inputs]
     starts = {one.input.start for one in relations}
     ends = {f"{rest}{one.input.end}" for one in relations for rest in one.rests}
@@ -426,7 +426,7 @@ def _fields(inputs: Sequence[_Pair]) -> Iterator[str]:
 def _proof(
     view: View, pattern: str, target: _Kind, out: Sequence[_Kind], inputs: Sequence[_Pair]
 ) -> tuple[str, MaskFiles | None] | None:
-    """Return what speaks for a pattern: it pairs nearly all files, and the pairs that were seen."""
+    """Return the evidence in words, and all pairs, if a pattern pairs nearly all files; or None."""
     members = view.members
     is_out = np.zeros(len(members), bool)
     for kind in out:

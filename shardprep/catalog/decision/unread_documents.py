@@ -1,7 +1,7 @@
-"""Documents that name the images, or pair with them, and that nothing reads.
+"""Find documents that name the images, or pair with them, and that no option reads.
 
-Without labels, boxes or masks, such documents are probably what the user wants. Nothing is built
-before the user says that the images alone are wanted.
+Without labels, boxes or masks, the user probably wants such documents. Nothing is built before the
+user states that the images alone are wanted.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _MOST_DOCUMENTS, _MOST_KEYS, _MOST_LINES, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_0
 
 
 def unread_documents(view: View) -> Sequence[Reading]:
-    """Return the note or the question of documents that nothing reads.
+    """Return a note or a question about documents that no option reads.
 
-    Spreadsheets are never read. If nothing else labels the images, they are a question.
+    Spreadsheets are never read. They are a question if nothing else labels the images.
     """
     readings = [*_of_documents(view)]
     members = view.documents.members(*_SPREADSHEETS)
@@ -71,10 +71,10 @@ def unread_documents(view: View) -> Sequence[Reading]:
 
 
 def _of_documents(view: View) -> Sequence[Reading]:
-    """Return the question whether images alone are wanted, if there are documents of them.
+    """Return the question whether the images alone are wanted, if unread documents name them.
 
-    Folders of classes are compared only with documents that say more than the folders, and with
-    lists of splits; a note names any other document that is not read.
+    With folders of classes, only documents that say more, and lists of splits, are a question;
+    others are a note.
     """
     is_target = "target_image" in view.decided and view.is_open(*_BESIDE_TARGETS)
     if not (is_target or view.is_open(*_OPTIONS)) or view.members.are_stacks.any():
@@ -124,7 +124,7 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
 
 
 def _has_more(index: KeyIndex, document: Member) -> bool:
-    """Return whether a document says more than the folders: on one image, boxes, other classes."""
+    """Return whether a document is about one image, or has boxes or classes that folders lack."""
     is_nested = document.key.lower().endswith(_NESTED)
     if is_nested or index.find(stem(document.key)) or _has_boxes(document):
         return True
@@ -153,7 +153,7 @@ def _are_others(folders: Mapping[str, Sequence[str]]) -> bool:
 
 
 def _are_above(folders: Mapping[str, Collection[str]]) -> bool:
-    """Return whether the values are those of a level of folders above, as splits and domains."""
+    """Return whether each value belongs to one upper folder, such as a split or a domain."""
     pairs = [(value, path.split("/")[:-1]) for value, paths in folders.items() for path in paths]
     for level in range(min(len(parts) for _, parts in pairs)):
         named = {(value, parts[level]) for value, parts in pairs}
@@ -169,7 +169,7 @@ def _unread(document: Member) -> str:
 
 
 def _proposals(view: View, document: Member) -> Iterator[Reading]:
-    """Yield other readings, which label some of the images."""
+    """Yield readings that label images by this document, by tables or by paths."""
     index, tables, suffix = view.index, [*view.tables], document.key.lower().rpartition(".")[2]
     if len(index.find(stem(document.key))) == 1:
         pattern = text_pattern(index.keys, document.key)

@@ -48,11 +48,11 @@ HEAD = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A way to read a source, or a part of the decision; without options it is only a remark."""
+    """Options that read a source, with the evidence; without options it is only a remark."""
 
     options: Options
     why: str
-    """What speaks for it, with the number of images: "12 masks of 12 images"."""
+    """The evidence in words, with the number of images: "12 masks of 12 images"."""
     is_certain: bool = True
     """False to ask the user even if this is the only reading."""
     files: MaskFiles | None = field(default=None, compare=False, repr=False)
@@ -102,7 +102,7 @@ class View:
 
     @cached_property
     def beside(self) -> MasksBeside:
-        """The images without masks and target images, and these of each image."""
+        """The images, and the masks or target images of each image."""
         return masks_beside(self.recipe, self.listing.images, self.documents, self.paired)
 
     @cached_property
@@ -148,7 +148,7 @@ class View:
 
     @cached_property
     def all_signs(self) -> Sequence[Sign]:
-        """The objects that documents and tables state, also those of few images."""
+        """The objects that documents and tables state, also if only few images have them."""
         return document_signs(self.index, self.documents, self.candidates)
 
     @property
@@ -201,5 +201,5 @@ class View:
 
 
 Stage = Callable[[View], Sequence[Reading]]
-"""Returns the readings of one part of the decision: none if there is nothing to decide or it is
-given, one to use it, several to ask the user."""
+"""Returns the readings of one part of the decision: none if nothing is open, one to use it, several
+to ask the user."""

@@ -43,12 +43,12 @@ Part = tuple[float, ...]
 
 
 class _Link(NamedTuple):
-    """How the first image of a group and another one relate."""
+    """Relation of the first image of a group to another image of it; see `Copies`."""
 
     change: str = ""
     turn: int = 0
     of_first: Part | None = None
-    """Part of the first image that the other one shows."""
+    """Part of the first image that the other image shows; None if it shows all of it."""
     of_other: Part | None = None
 
 
@@ -62,9 +62,9 @@ class Copies:
     changes: tuple[str, ...]
     """How each image differs from the first, in words; "" for the first and for exact copies."""
     turns: tuple[int, ...]
-    """How to turn each image so that it looks like the first, as in `near_candidates.turned`."""
+    """Turn that makes each image look like the first, an argument of `near_candidates.turned`."""
     parts: tuple[tuple[Part, ...], ...]
-    """For each image the parts that a cropped copy shows, as in `shown_part`."""
+    """Parts of each image that cropped copies show, as shares; see `shown_part`."""
     splits: tuple[str, ...]
     is_conflict: bool
 
@@ -102,7 +102,7 @@ def exact_copies(contents: Contents) -> tuple[Copies, ...]:
 def near_copies(contents: Contents, measured: ScanResult) -> Iterator[Copies]:
     """Yield groups of near copies, then of images of one scene, each sorted by first record.
 
-    Groups of only exact copies are left out, and scenes that are one group of near copies.
+    Leaves out groups of exact copies alone, and scenes whose images are all near copies.
     """
     numbers, pairs = measured.numbers, measured.pairs
     ends = numbers[np.stack([pairs["inner"], pairs["outer"]], axis=1)].tolist()
@@ -146,7 +146,7 @@ def _copies(
     numbers: Sequence[int],
     link: Callable[[int, int], _Link] = lambda *_: _Link(),
 ) -> Copies:
-    """Return a group; `link` returns how its first image and another one relate."""
+    """Return the group of records `numbers`; `link(first, other)` returns their relation."""
     first = contents.kept_of(numbers)
     order = sorted(numbers, key=lambda number: (number != first, number))
     splits = np.unique(contents.split[list(numbers)]).tolist()

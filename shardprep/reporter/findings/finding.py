@@ -105,8 +105,8 @@ def leaving_out(
 ) -> Finding:
     """Return a finding with the keys of the images to leave out, and the build option to do so.
 
-    `option`, with the records that it leaves out, is preferred to `--exclude-list`, unless one of
-    its records is an unlabelled image outside train. A property of the dataset gets no option.
+    `option` is a build option with the records that it leaves out. It replaces `--exclude-list`,
+    unless it leaves out an unlabelled image outside train. A property of the dataset has no option.
     """
     listed = [number for number in numbers if not contents.is_spared[number]]
     finding = replace(finding, keys=contents.keys_of(listed))

@@ -27,8 +27,8 @@ TRAIN = "train"
 _IMBALANCE = 10
 """Ratio of the largest to the smallest class from which imbalance is a finding."""
 _TELLING = 0.9
-"""A property reveals a class if an image of the class has more (or less) of it than an image of
-another class with more than this probability. 0.5 is chance."""
+"""A property reveals a class if, with more than this probability, an image of the class has more
+(or less) of it than an image of another class. 0.5 is chance."""
 _LEAST_IMAGES = 20
 _DRIFT = 0.15
 """Distance of two distributions (0..1) above which two splits are reported as different."""
@@ -107,10 +107,10 @@ class WrongLabel(NamedTuple):
 
 
 def wrong_labels(contents: Contents, predicted: Numbers) -> list[WrongLabel]:
-    """Return the labels that are probably wrong, by score; for `predicted` see `ReportOptions`.
+    """Return labels that are probably wrong, lowest score first. `predicted`: see `ReportOptions`.
 
-    The method is confident learning (Northcutt et al. 2021, arXiv:1911.00068). The result is that
-    of cleanlab's `find_label_issues(…, filter_by="confident_learning")`, sorted by self-confidence.
+    The method is confident learning (Northcutt et al. 2021, arXiv:1911.00068). The result equals
+    cleanlab's `find_label_issues(…, filter_by="confident_learning")`, sorted by self-confidence.
     """
     numbers = np.flatnonzero(~np.isnan(predicted[:, 0]))
     given, predicted, names = contents.label[numbers], predicted[numbers], contents.schema.labels
@@ -118,7 +118,7 @@ def wrong_labels(contents: Contents, predicted: Numbers) -> list[WrongLabel]:
     scores = predicted[rows, given]
     counts = np.bincount(given, minlength=len(names))
     means = np.bincount(given, scores, minlength=len(names)) / np.maximum(counts, 1)
-    # A class is confident from the mean that images with this label get for it.
+    # A prediction of a class is confident from the mean probability of images with this label.
     least = np.where(counts > 0, np.maximum(means - _SLACK, _SLACK), np.inf)
     is_confident = predicted >= least
     num_confident = is_confident.sum(axis=1)
@@ -145,7 +145,7 @@ def wrong_label_findings(
 
 
 def _properties(contents: Contents, measured: ScanResult | None) -> dict[str, Numbers]:
-    """Return properties of every record that should not reveal its class; NaN if unknown."""
+    """Return property that should not reveal classes → its value in each record, NaN if unknown."""
     sides = (contents.width > 0) & (contents.height > 0)
     area = np.where(sides, contents.width * contents.height, np.nan)
     aspect = np.where(sides, contents.width / np.maximum(contents.height, 1), np.nan)
@@ -254,7 +254,7 @@ def _class_distance(contents: Contents, split: str) -> float:
 
 
 def annotation_findings(contents: Contents, measured: ScanResult | None) -> Iterator[Finding]:
-    """Yield the findings about boxes and masks."""
+    """Yield the findings about objects, keypoints and masks."""
     schema = contents.schema
     if not schema.annotations:
         return
@@ -387,7 +387,7 @@ def _boxes(contents: Contents, measured: ScanResult) -> Iterator[Finding]:
 
 
 def twice(boxes: Boxes) -> Ints:
-    """Return the record of each pair of nearly equal boxes of one class, once for each pair."""
+    """Return the record number of each pair of nearly equal boxes of one class."""
     blocks = boxes["record"] // _AT_ONCE
     return np.concatenate(
         [

@@ -27,7 +27,7 @@ _ORDINARY = 1.5
 """A threshold applies if the lower quartile of the values is at least this multiple of it.
 Photographs reach 2 to 3 times each threshold. Microscopy of glowing cells on black does not."""
 _ELSEWHERE = 1 / 8
-"""Factor of a threshold that does not apply: then only black, white or blank images are found."""
+"""Factor for a threshold that does not apply: only black, white or blank images are found then."""
 _ODD_ASPECT = 3
 """Ratio of the longer to the shorter side from which an original is odd."""
 
@@ -56,7 +56,7 @@ class Quality:
     found: tuple[int, ...]
     """Records beyond the threshold, worst first."""
     nearest: tuple[int, ...]
-    """The records with the worst values, beyond the threshold or not."""
+    """Records with the worst values (`values`), worst first, beyond the threshold or not."""
     values: tuple[float, ...]
 
 
@@ -84,7 +84,7 @@ def pixel_qualities(contents: Contents, measured: ScanResult) -> Iterator[Qualit
 
 
 def _in_set(values: Numbers, threshold: float, *, is_below: bool) -> float:
-    """Return the threshold for these values, stricter if it does not apply (`_ORDINARY`)."""
+    """Return `threshold`, or a stricter one if `_ORDINARY` rules it out for these values."""
     distance, limit = (values, threshold) if is_below else (1 - values, 1 - threshold)
     if np.quantile(distance, 0.25) >= _ORDINARY * limit:
         return threshold

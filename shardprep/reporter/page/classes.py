@@ -35,10 +35,10 @@ _FIRST, _LAST = 30, 10
 _MOST_CLASSES = 50
 _MOST_LISTED = 2_000
 _MOST_SPELLED = 8
-"""Maximum number of classes to show co-occurrence as a table; for more, it is a chart."""
+"""Maximum number of classes whose co-occurrence is a table; for more classes, it is a chart."""
 _MOST_TOGETHER = 30
 _MOST_NUMBERS = 24
-"""Maximum number of numbers of a vector whose distribution is shown."""
+"""Maximum number of components of a vector whose distribution is shown."""
 _CELLS = 32
 _LEAST_LIMIT = 16
 """Minimum upper end of the chart of box sizes, in pixels."""
@@ -118,7 +118,7 @@ def class_table(
     *,
     has_colours: bool = False,
 ) -> list[Html]:
-    """Return a legend, a table by falling class size, and notes. `counts` is [class][split]."""
+    """Return a legend, a table of classes, largest first, and notes. `counts` is [class][split]."""
     totals = [sum(row) for row in counts]
     order = sorted(range(len(names)), key=lambda i: (-totals[i], i))
     even = sum(totals) / max(sum(map(bool, totals)), 1)

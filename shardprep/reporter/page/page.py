@@ -1,8 +1,7 @@
 """The whole page: a report and its pictures as one HTML file.
 
-Each section is made by one function from the report, and from pictures if it shows some. A function
-returns None if its section does not apply. Sections on left-out inputs, channels and provenance are
-made here.
+One function makes each section from the report and, if needed, its pictures. It returns None if the
+section does not apply. The sections on left-out inputs, channels and provenance are made here.
 """
 
 from __future__ import annotations

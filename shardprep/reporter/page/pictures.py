@@ -58,7 +58,7 @@ MOST_BOXES = 60
 _BOX_BYTES = 20
 """Estimated size of a drawn box, for the budget."""
 _RING, _CROSS = "m-2 0a2 2 0 1 0 4 0a2 2 0 1 0-4 0", "m-2-2l4 4m0-4l-4 4"
-"""Paths in SVG of a visible and of a hidden keypoint, from its place."""
+"""SVG paths of a visible and of a hidden keypoint, relative to its position."""
 _AT_ONCE = 16
 _NO_CLASS_TIMES = 4
 """The gallery of a dataset without classes has this many times the pictures of one class."""
@@ -80,7 +80,7 @@ class Overlay:
     size: tuple[int, int]
     """Width and height of the overlay in pixels."""
     points: tuple[tuple[str, str], ...] = ()
-    """Colour, and path in SVG, of the keypoints of each object and of the image."""
+    """Colour and SVG path of the keypoints, for each object and for the image."""
     num_points: int = 0
     """Number of labelled keypoints."""
 
@@ -311,7 +311,7 @@ def drawn_parts(parts: Sequence[Part], thumbnail: Thumbnail) -> Html:
 def facts(
     contents: Contents, number: int, marked: Overlay | None, size: tuple[str, str] | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) pairs about a record; `size` is the pair about the size of its image."""
+    """Yield (title, text) pairs about a record; `size` is the pair for the size of its image."""
     schema, place = contents.schema, contents.place(number)
     yield "split", place.split
     if schema.has_target:

@@ -43,7 +43,7 @@ _END_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions that an item must all meet. The condition "" is met by all items."""
+    """Conditions of a search; an item matches if it meets all. The value "" sets no condition."""
 
     split: str = ""
     status: str = ""
@@ -256,7 +256,7 @@ class ItemList:
         return self._alone(self._selections, wanted)
 
     def counts(self, wanted: Filter) -> dict[str, Counter[str]]:
-        """Return condition → value → number of items that have it and meet all other conditions."""
+        """Return condition → value → number of items with it that meet all other conditions."""
         return self._alone(self._tallies, wanted)
 
     def _alone(self, work: Callable[[Filter], Made], wanted: Filter) -> Made:

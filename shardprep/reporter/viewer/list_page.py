@@ -204,7 +204,7 @@ def findings_page(items: ItemList) -> Html:
         parts.append(tag("p", REST, class_="dim"))
     shown = tag("ul", *rows, class_="findings")
     if known.problem:
-        shown = tag("p", f"They cannot be made: {known.problem}", class_="problem")
+        shown = tag("p", f"The findings cannot be computed: {known.problem}", class_="problem")
     elif not rows:
         shown = tag("p", "✔ Nothing was found.", class_="good")
     main = tag("main", tag("h2", "Findings"), *parts, shown)

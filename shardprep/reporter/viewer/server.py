@@ -250,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True  # its body would be read as the next request
         if self.command not in ("GET", "HEAD"):
             self.close_connection = True
-            return plain(HTTPStatus.METHOD_NOT_ALLOWED, "nothing can be changed", Allow="GET, HEAD")
+            return plain(HTTPStatus.METHOD_NOT_ALLOWED, "use GET or HEAD", Allow="GET, HEAD")
         path, _, query = self.path.partition("?")
         try:
             fields = dict(parse_qsl(query, max_num_fields=_MOST_FIELDS, errors="strict"))
@@ -276,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self.server.answer(request)
         except Exception:
             if not self.server.is_closed:  # errors are expected once files are closed
-                _log.exception("no answer could be made for %s", request.path)
+                _log.exception("internal error at %s", request.path)
             return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; please report it")
 
     def _send(self, answer: Answer) -> None:
