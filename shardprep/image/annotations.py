@@ -171,7 +171,7 @@ class Scene:
         return PlacedObjects(
             boxes=shares,
             labels=tuple(labels.tolist()),
-            attributes=kept_attributes(self.annotation, spec, kept),
+            attributes=self.attributes(kept),
             masks=tuple(self.masks[i] for i in np.flatnonzero(kept).tolist()) if has_masks else (),
             segmentation_mask=mask,
             num_clipped=int(np.count_nonzero(objects.is_clipped & kept)),
@@ -182,6 +182,11 @@ class Scene:
             points=points,
             lost_points=lost_points(self.annotation, keypoints, points),
         )
+
+    def attributes(self, kept: NDArray[np.bool_]) -> dict[str, Floats]:
+        """Return the attributes of the kept objects; 0 if the source does not state them."""
+        stated, none = self.annotation.attributes, np.zeros(len(kept))
+        return {name: stated.get(name, none)[kept] for name in self.spec.attributes}
 
     def keypoints(self, kept: NDArray[np.bool_]) -> PlacedPoints | None:
         annotation, skeleton = self.annotation, self.spec.keypoints
@@ -374,15 +379,6 @@ class Scene:
                 raise MaskError("the mask has none of the segments that are listed")
             self.ids = ids, frame
         return self.ids
-
-
-def kept_attributes(
-    annotation: Annotation, spec: AnnotationSpec, kept: NDArray[np.bool_]
-) -> dict[str, Floats]:
-    """Return the attributes of the kept objects; 0 if the source does not state them."""
-    return {
-        name: annotation.attributes.get(name, np.zeros(len(kept)))[kept] for name in spec.attributes
-    }
 
 
 def lost_points(annotation: Annotation, *several: PlacedPoints | None) -> dict[str, int]:

@@ -21,7 +21,7 @@ from shardprep.image.annotation_types import (
     Outline,
     Points,
 )
-from shardprep.image.annotations import Scene, kept_attributes, lost_points, numbered
+from shardprep.image.annotations import Scene, lost_points, numbered
 from shardprep.image.boxes import Boxes, Flags, PlacedPoints, are_cut_away, size_of_boxes
 from shardprep.image.placement import Labels
 from shardprep.image.png import encoded_png
@@ -140,7 +140,7 @@ class ObjectCutter:
         annotation = Annotation(
             boxes=parts[kept],
             labels=tuple(objects.labels[kept].tolist()),
-            attributes=kept_attributes(scene.annotation, scene.spec, kept),
+            attributes=here.attributes(kept),
             outlines=tuple(outlines),
             keypoints=_in_pixels(here.keypoints(kept), window),
             points=_in_pixels(here.points(), window),
