@@ -175,14 +175,15 @@ def test_unknown_names_and_positions_are_errors_that_list_the_known_ones(
     wrong: dict[str, dict[str, Any]] = {
         "no class 'bird'; it has cat, dog": {"label": "bird"},
         "no class 2; it has cat, dog": {"label": 2},
-        "no column 'colour'; it has key, status": {"where": {"colour": 3}},
+        "no column 'colour'; its items have key, status": {"where": {"colour": 3}},
         "its items have key, status": {"where": pc.field("label") > "x"},
         "where=(colour > 3): ": {"where": pc.field("colour") > 3},
         "where=label='cat'": {"where": {"label": "cat"}},
         "2 of 3 keys match no image: a.jpg; a key is train/": {"keys": ["a.jpg", "cat.1", "b"]},
         "nothing.csv: cannot be read": {"keys": "nothing.csv"},
         "keys=3": {"keys": 3},
-        "where='label'": {"where": "label"},
+        "where=label: label is not a comparison; a condition is such as": {"where": "label"},
+        "where=3": {"where": 3},
         "no split 'trian'": {"split": "trian"},
     }
     for said, options in wrong.items():
