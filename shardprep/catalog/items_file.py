@@ -11,6 +11,7 @@ import io
 import itertools
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from shardprep.catalog.arrays.array_file import reading
 from shardprep.catalog.labels import LABEL_COLUMNS
 from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.selection import MOST_SHOWN
+from shardprep.catalog.tables.columns import RESERVED
 from shardprep.catalog.tables.metadata_files import check_text, read_table
 from shardprep.catalog.tables.row_matching import is_of_splits
 from shardprep.catalog.tables.table import parse_table
@@ -65,12 +67,16 @@ _LISTS = (*_TEXTS, *OF_FILES, *_OF_OBJECTS, _POINTS, "boxes", "iscrowd")
 """Columns whose lists are JSON; other lists of numbers are vectors."""
 _SINGLE = ("image", "label", "text", "split", "group", "sample", "order", "box_format")
 """Columns with one value in a row."""
+_SIZE = ("height", "width")
+"""Columns that state the size of an image with boxes."""
+_INDEX = re.compile(r"|Unnamed: \d+")
+"""The title that pandas gives to an index in a CSV."""
 _FOLDS = ("fold", "folds", "kfold")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _JSON = (".json", ".jsonl", ".ndjson")
 _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
-_HALF, _FEW = 0.5, 5
+_HALF, _FEW, _MOST_OTHERS = 0.5, 5, 8
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,8 @@ class GivenItems:
     name: str
     columns: dict[str, Texts]
     targets: Sequence[str] = ()
+    others: Sequence[str] = ()
+    """Columns without a meaning that `--columns` stores if the recipe names none."""
     points: Sequence[str] = ()
     """Columns of x and y of each point in turn."""
     notes: Sequence[str] = ()
@@ -337,8 +345,54 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
     ]
     columns = dict(zip(names, items.columns.values(), strict=True))
     targets = [one.removeprefix(_TARGET) for one in items.columns if one.startswith(_TARGET)]
-    notes = [*said, *_folds(columns, recipe), *_without_meaning(columns, targets, recipe)]
-    return replace(items, columns=columns, targets=targets, notes=notes)
+    others, left_out = _others(columns, targets, recipe)
+    notes = [
+        *said,
+        *_folds(columns, recipe),
+        *_without_meaning(columns, targets, recipe),
+        *_stored(others, left_out),
+    ]
+    return replace(items, columns=columns, targets=targets, others=others, notes=notes)
+
+
+def _others(
+    columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
+) -> tuple[list[str], list[str]]:
+    """Return the columns to store because no option uses them, and those that cannot be stored."""
+    if recipe.columns:
+        return [], []
+    used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
+    used |= {*_SIZE} if "boxes" in columns else set()
+    others = [one for one in columns if one not in used and not _INDEX.fullmatch(one)]
+    fit = {
+        title
+        for title in others
+        if title.split("/")[0] not in RESERVED and _are_plain(columns[title])
+    }
+    return [one for one in others if one in fit], [one for one in others if one not in fit]
+
+
+def _are_plain(cells: Texts) -> bool:
+    """Return whether a column has numbers or texts, but no lists."""
+    are_lists = pc.match_substring_regex(cells.array, r"^[\[{]")
+    if pc.any(are_lists).as_py() or not pc.any(pc.not_equal(cells.array, "")).as_py():
+        return False
+    return _share(_NUMBERS, cells) <= _HALF
+
+
+def _stored(others: Sequence[str], left_out: Sequence[str]) -> list[str]:
+    """Return notes on the columns without a meaning."""
+    notes = []
+    if others:
+        flag = OptionName("columns", others[0])
+        stored = counted(len(others), "column", "is stored", "are stored")
+        notes.append(
+            f"{stored}: {some_of(others, _MOST_OTHERS)}; {flag} stores {others[0]!r} alone"
+        )
+    if left_out:
+        what = "lists, empty cells or the name of a feature"
+        notes.append(f"not stored are {some_of(left_out)}: they have {what}")
+    return notes
 
 
 def _without_meaning(
@@ -388,7 +442,7 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
     folds = sorted(columns[title].coded().counts(), key=natural_order)
     places = ",".join(f"{one}={'train' if i else 'validation'}" for i, one in enumerate(folds))
     flag = OptionName("split", f"column:{title}:{places}")
-    return [f"column {title!r} is not used; {flag} divides the images by it"]
+    return [f"column {title!r} makes no splits; {flag} divides the images by it"]
 
 
 def _with_points(items: GivenItems) -> GivenItems:
@@ -443,6 +497,7 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
         stated |= {"boxes": boxes, **of_objects}
     if items.points:
         stated["points"] = f"column:{','.join(items.points)}"
+    stated["columns"] = tuple(items.others)
     stated |= {option: f"{PATHS}{name}" for name, option in OF_FILES.items() if name in columns}
     return {k: one for k, one in stated.items() if getattr(recipe, k) == BUILD_DEFAULTS[k]}
 
