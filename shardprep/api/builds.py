@@ -467,7 +467,7 @@ def init(
             contain exactly one archive.
         SourceError: the source cannot be read, or has no images.
     """
-    from shardprep.catalog.items_file import source_of
+    from shardprep.catalog.item_columns import source_of
     from shardprep.catalog.survey import recipe_text, survey_source
     from shardprep.storage.atomic_file import write_durably
 

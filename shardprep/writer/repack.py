@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -271,21 +271,14 @@ def _with_given_columns(dataset: OpenDataset, table: pa.Table) -> pa.Table:
     schema, given = dataset.schema, given_columns(dataset.schema)
     if {one.name for one in given.values()} <= {*table.column_names}:
         return table
-    wanted = {*given, *(f"{name}{PRESENT}" for name in given)}
-    decoder = ExampleDecoder(schema.dtypes, wanted)
-    shards = [*dataset.manifest.shards.values()]
-    ends = accumulate(one.num_records for one in shards)
-    starts = {one.name: end - one.num_records for one, end in zip(shards, ends, strict=True)}
-    rows = list[dict[str, Any]]()
-    for row in table.select(("status", "shard", "record")).to_pylist():
-        is_written = row["status"] == WRITTEN
-        data = dataset.read(starts[row["shard"]] + row["record"]) if is_written else b""
-        found = decoder.decode(data) if is_written else {}
-        values = ((name, found[name][0]) for name in wanted & found.keys())
-        rows.append({name: x.decode() if isinstance(x, bytes) else x for name, x in values})
+    decoder = ExampleDecoder(schema.dtypes, {*given, *(f"{name}{PRESENT}" for name in given)})
+    keys = dataset.record_rows(("key",))["key"].to_pylist()
+    records = {key: decoder.decode(dataset.read(number)) for number, key in enumerate(keys)}
+    rows = [records.get(key, {}) for key in table["key"].to_pylist()]
     for name, column in given.items():
-        are_there = (row.get(f"{name}{PRESENT}", 1) for row in rows)
-        cells = given_cells([row.get(name) for row in rows], are_there)
+        values = [row.get(name, [None])[0] for row in rows]
+        texts = [one.decode() if isinstance(one, bytes) else one for one in values]
+        cells = given_cells(texts, (row.get(f"{name}{PRESENT}", [1])[0] for row in rows))
         table = table.append_column(column, pa.array(cells, column.type))
     return table
 

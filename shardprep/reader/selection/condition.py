@@ -29,8 +29,6 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|`([^`]+)`""")
 """A text in quotes, or the name of a column in backticks."""
-_STANDS = "__column_"
-"""Start of a name that stands for a name in backticks."""
 _FORM = "a condition is such as: fold != 3 and (sex == 'f' or age is None)"
 
 
@@ -69,11 +67,9 @@ def _of_dict(where: Mapping[str, Any], types: Mapping[str, pa.DataType], text: s
     # pyarrow raises an error if a value has another type than its column.
     parts = []
     for name, value in where.items():
-        if name not in types:
-            raise refused(text, f"items have no column {name!r}", _there(types))
         is_one = isinstance(value, (str, bytes)) or not hasattr(value, "__iter__")
         try:
-            values = pa.array([value] if is_one else list(value), types[name])
+            values = pa.array([value] if is_one else list(value), types.get(name))
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise refused(text, str(error).splitlines()[0], _there(types)) from None
         parts.append(pc.field(name).isin(values))
@@ -89,20 +85,18 @@ class _Text:
 
     def __init__(self, text: str, types: Mapping[str, pa.DataType]) -> None:
         self._text, self._types = text, types
-        self._quoted: list[str] = []
+        self._quoted: dict[str, str] = {}
         self.used: dict[str, None] = {}
-        plain = _QUOTED.sub(self._plain, " ".join(text.split("\n")))
+        plain = _QUOTED.sub(self._plain, " ".join(text.split("\n"))).strip()
         try:
-            tree = ast.parse(plain.strip(), mode="eval")
+            self.expression = self._condition(ast.parse(plain, mode="eval").body)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise refused(text, "is not a condition", _FORM) from None
-        self.expression = self._condition(tree.body)
 
     def _plain(self, match: re.Match[str]) -> str:
-        if match[1]:
-            return match[1]
-        self._quoted.append(match[2])
-        return f"{_STANDS}{len(self._quoted) - 1}"
+        if match[2]:
+            self._quoted[f"column_{len(self._quoted)}_in_backticks"] = match[2]
+        return match[1] or [*self._quoted][-1]
 
     def _condition(self, node: ast.expr) -> Any:
         if isinstance(node, ast.BoolOp):
@@ -144,12 +138,10 @@ class _Text:
 
     def _column(self, node: ast.expr) -> str | None:
         """Return the column that a node names, None for a value. Other names are errors."""
-        if isinstance(node, ast.Name) and node.id.startswith(_STANDS):
-            name = self._quoted[int(node.id.removeprefix(_STANDS))]
-        elif isinstance(node, ast.Name | ast.Attribute | ast.BinOp):
-            name = ast.unparse(node).replace(" / ", "/")  # such as Roi.X1 and dicom/PatientAge
-        else:
+        if not isinstance(node, ast.Name | ast.Attribute | ast.BinOp):
             return None
+        name = ast.unparse(node).replace(" / ", "/")  # such as Roi.X1 and dicom/PatientAge
+        name = self._quoted.get(name, name)
         if name not in self._types:
             near = difflib.get_close_matches(name, self._types, 1)
             meant = f"is {near[0]} meant? " if near else "a text needs quotes; "
@@ -166,7 +158,7 @@ class _Text:
         try:
             value = ast.literal_eval(node)
             pa.scalar(value)
-        except (ValueError, OverflowError, pa.ArrowException):
+        except (ValueError, TypeError, OverflowError, pa.ArrowException):
             raise self._refused(node, "is no value") from None
         is_text = pa.types.is_string(self._types[column])
         fits = isinstance(value, str if is_text else int | float)
@@ -181,6 +173,6 @@ class _Text:
 
     def _refused(self, node: ast.expr, what: str, hint: str = _FORM) -> DatasetError:
         part = ast.unparse(node)
-        for number, name in enumerate(self._quoted):
-            part = part.replace(f"{_STANDS}{number}", f"`{name}`")
+        for stand, name in self._quoted.items():
+            part = part.replace(stand, f"`{name}`")
         return refused(self._text, f"{shown(part, MAX_SHOWN)} {what}", hint)
