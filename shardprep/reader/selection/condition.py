@@ -29,7 +29,7 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|`([^`]+)`""")
 """A text in quotes, or the name of a column in backticks."""
-_FORM = "a condition is such as: fold != 3 and (sex == 'f' or age is None)"
+_FORM = "a condition is such as: fold != 3 and (sex == 'f' or `two words` is None)"
 
 
 class Condition(NamedTuple):
