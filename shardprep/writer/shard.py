@@ -156,7 +156,7 @@ class ShardWriter:
         hashed.result()
 
     def _given_columns(self, items: Items) -> dict[str, list[Any]]:
-        values = dict(zip(self._features, items.columns, strict=True))
+        values = dict(zip(self._features, items.columns, strict=False))
         return {
             title: given_cells(values[name], values.get(f"{name}{PRESENT}", repeat(1)))
             for name, title in self._features.items()

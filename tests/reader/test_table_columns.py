@@ -149,7 +149,7 @@ def test_the_table_of_a_dataset_has_the_cells_of_the_frame(folder: Path) -> None
 
 def test_the_rows_of_a_table_are_in_the_order_of_the_records(folder: Path) -> None:
     few = reader.select(folder, "train+test", where="fold == 2")
-    for split in ("test", "train+test", few):
+    for split in ("test", "train+test", "test+train", "train[50%:]", few):
         keys = reader.table(folder, split)["key"].to_pylist()
         records = reader.Dataset(folder, split, as_supervised=False)
         assert keys == [str(one["image/filename"]) for one in records]

@@ -236,14 +236,15 @@ def table(path: Location, split: AnySplit | None = None) -> pa.Table:
         DatasetError: the dataset or split does not exist.
     """
     dataset = open_dataset(path)
-    schema, splits = dataset.schema, "+".join(dataset.manifest.splits)
-    others = {*_TARGETS} - {schema.target}
+    others = {*_TARGETS} - {dataset.schema.target}
     names = [one for one in dataset.item_columns.names if one not in (*_PLACES, *others)]
-    found = rows_of(dataset, splits if split is None else split, names).table.select(names)
+    found = dataset.record_rows(names)
+    if split is not None:
+        found = found.take(pa.array(numbers_of(dataset.manifest, split)))
     for place, one in enumerate(found.schema):
         if pa.types.is_dictionary(one.type):
             found = found.set_column(place, one.name, found[one.name].cast(one.type.value_type))
-    column = ClassColumn.of(schema)
+    column = ClassColumn.of(dataset.schema)
     if column is None:
         return found
     if column.is_list:
