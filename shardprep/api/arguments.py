@@ -49,7 +49,7 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
 
     keys = _keys_here()
     if "items" in flags and "source" not in {**keys, **flags}:
-        from shardprep.catalog.items_file import source_of
+        from shardprep.catalog.item_columns import source_of
 
         flags = {**flags, "source": source_of(str(flags["items"]))}
     if "source" in flags and flags["source"] != keys.get("source"):

@@ -105,6 +105,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "source": Option(
             "Folder, archive or kaggle:… Default: the only archive in this folder.", ARGUMENTS
         ),
+        "items": replace(BUILD_OPTIONS["items"], panel=""),
         "follow_links": BUILD_OPTIONS["follow_links"],
         "overwrite": RUN_OPTIONS["overwrite"],
         "refresh": RUN_OPTIONS["refresh"],
@@ -450,6 +451,7 @@ def _name(manifests: Sequence[Manifest]) -> str:
 def init(
     source: str | Path | None = None,
     *,
+    items: str | Path = "",
     follow_links: bool = False,
     overwrite: bool = False,
     refresh: bool = False,
@@ -458,11 +460,14 @@ def init(
 ) -> Survey:
     """Examine a source, write a ./shardprep.toml for it, and return a summary of its content.
 
+    With `items`, the recipe builds from that table of items.
+
     Raises:
         RecipeError: ./shardprep.toml exists, or no source is given and the current folder does not
             contain exactly one archive.
         SourceError: the source cannot be read, or has no images.
     """
+    from shardprep.catalog.item_columns import source_of
     from shardprep.catalog.survey import recipe_text, survey_source
     from shardprep.storage.atomic_file import write_durably
 
@@ -471,14 +476,16 @@ def init(
         raise RecipeError(
             RECIPE_FILE, "already exists", f"add {OptionName('overwrite')} to replace it"
         )
-    archive = only_archive() if source is None else str(source)
+    archive = str(source or (source_of(str(items)) if items else only_archive()))
     with (
         answering(store_timeout),
         watched(progress) as watch,
         tempfile.TemporaryDirectory(prefix="shardprep-") as work,
     ):
         local = local_source(archive, watch, refresh=refresh)
-        survey = survey_source(local, Path(work), watch.notice, follow_links=follow_links)
+        survey = survey_source(
+            local, Path(work), watch.notice, items=str(items), follow_links=follow_links
+        )
     survey = replace(survey, source=archive)
     write_durably(place, recipe_text(survey).encode())
     return survey

@@ -20,13 +20,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardprep.catalog.arrays.array_images import ImageListing
-from shardprep.catalog.items_file import (
-    OF_FILES,
-    GivenItems,
-    cell_list,
-    options_stated,
-    read_items,
-)
+from shardprep.catalog.item_columns import OF_FILES, options_stated, read_items
+from shardprep.catalog.items_file import GivenItems, cell_list
 from shardprep.catalog.names import natural_order, stem
 from shardprep.catalog.objects.mask_files import MaskFiles, skipped
 from shardprep.catalog.selection import MOST_SHOWN

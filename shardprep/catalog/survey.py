@@ -11,8 +11,9 @@ from typing import Any
 
 from shardprep.catalog.candidates import candidates
 from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.given_items import with_items
 from shardprep.catalog.labels import Labelling
-from shardprep.catalog.names import find_masks, folder_splits
+from shardprep.catalog.names import find_masks, folder_splits, given_split
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.source_images import list_images, no_image, source_images
@@ -129,13 +130,21 @@ def survey_source(
     work_dir: Path,
     notice: Callable[[str], None],
     *,
+    items: str = "",
     follow_links: bool = False,
 ) -> Survey:
-    """Return the survey of a source; see `list_images` for arguments and errors."""
-    recipe = make_recipe({"source": str(source), "follow_links": follow_links}, "init")
-    listing = list_images(recipe, work_dir, notice, proposes=True)
+    """Return the survey of a source; see `list_images` for arguments and errors.
+
+    With `items`, a table of items, nothing but that table says what an image is.
+    """
+    given = {"source": str(source), "items": items, "follow_links": follow_links}
+    recipe = make_recipe(given, "init")
+    listing = list_images(recipe, work_dir, notice, proposes=not items)
     if not listing.images:
         raise no_image(str(source), listing)
+    own = recipe
+    if items:
+        recipe, listing = with_items(recipe, listing)
     view, choices, unclear = View(recipe, listing), tuple[Choice, ...](), list[str]()
     labelling: Labelling | None = None
     try:
@@ -146,17 +155,22 @@ def survey_source(
     except SourceError as error:
         unclear.append(str(error))
     labelling = labelling or Labelling(Coded.constant(None, len(view.index.keys)), "")
-    recipe, listing, own = view.recipe, view.listing, recipe
+    recipe, listing = view.recipe, view.listing
     names = [one.name for one in fields(recipe) if one.compare]
     values = {name: getattr(recipe, name) for name in names}
     decided = {name: one for name, one in values.items() if one != getattr(own, name)}
-    signs = view.all_signs
-    readings = [Reading(sign.options, sign.how) for sign in signs] + _stacks(view)
-    readings += candidates(view)
+    decided |= {"items": items} if items else {}
+    signs = [] if items else view.all_signs
+    readings = [Reading(sign.options, sign.how) for sign in signs]
+    readings += [] if items else [*_stacks(view), *candidates(view)]
     offered = [one.flags for one in choices] + [Reading(decided, "").flags]
     offered.append(Reading({"labels": labelling.rule}, "").flags)
     rules = {one.flags: Choice(one.options, one.flags, one.why) for one in readings}
     keys = view.beside.images.keys
+    splits = Counter(split or "train" for split in folder_splits(keys))
+    if listing.columns is not None and "split" in decided:
+        cells = listing.columns.cells(listing.columns.column("split")).coded().counts()
+        splits = Counter({given_split([cell]) or cell: count for cell, count in cells.items()})
     kind = "class" if recipe.target == "auto" and labelling.match is None else recipe.target
     spec = TargetSpec(kind=kind, separator=recipe.separator)
     facts = labelling.names, spec, labelling.table_names, labelling.cells
@@ -172,7 +186,7 @@ def survey_source(
         num_images=len(keys),
         num_bytes=sum(member.extent.num_bytes for member in listing.images),
         suffixes=_suffixes(listing.images),
-        splits=dict(Counter(split or "train" for split in folder_splits(keys))),
+        splits=dict(splits),
         tables=tuple(_table(view.index, table) for table in view.tables),
         rules=tuple(one for flags, one in rules.items() if flags not in offered),
         chosen=labelling.rule,
@@ -201,6 +215,7 @@ def survey_source(
 def recipe_text(survey: Survey) -> str:
     """Return the recipe that a survey suggests: the text of a `shardprep.toml` with comments."""
     given = ", ".join(f"{count:,} {split}" for split, count in survey.splits.items())
+    giver = "The table gives" if "items" in survey.decided else "Folders give"
     ratios, how = _proposed_cut(survey.splits)
     lines = [
         "# What `shardprep build` makes. A flag on the command line wins over this file;",
@@ -217,7 +232,7 @@ def recipe_text(survey: Survey) -> str:
         *_label_lines(survey),
         *_other_lines(survey),
         "",
-        f"# Folders give {given}; this would cut {how}:",
+        f"# {giver} {given}; this would cut {how}:",
         f"# split = {toml_value(ratios)}",
         "",
         *key_lines("shards", 20, is_set=False),
@@ -258,6 +273,10 @@ def _array_lines(survey: Survey) -> list[str]:
 
 def _decided_lines(survey: Survey) -> list[str]:
     lines = ["# What the source decides."] if survey.decided else []
+    if items := survey.decided.get("items"):
+        stated = [key for key in survey.decided if key != "items"]
+        lines = [*key_lines("items", items), f"# It states {', '.join(stated) or 'images alone'}."]
+        return [*lines, ""]
     signs = {one.option: one for one in survey.annotations if one.key == "boxes"}
     for key, value in survey.decided.items():
         lines.append(f"{key} = {toml_value(value)}")

@@ -159,7 +159,9 @@ def size_text(width: Range, height: Range) -> str:
 
 def read_facts(dataset: OpenDataset) -> Facts:
     """Return the facts about a dataset; boxes are measured only in local shards."""
-    further = [name for name in dataset.item_columns if name in item_table.TARGET_COLUMNS.names]
+    further = [
+        name for name in dataset.item_columns.names if name in item_table.TARGET_COLUMNS.names
+    ]
     columns = ("original_width", "original_height", "original_format", "target", *further)
     table = dataset.item_rows((*_EXAMPLE_COLUMNS, *columns))
     written = item_table.with_status(table, item_table.WRITTEN)

@@ -99,7 +99,11 @@ TARGET_COLUMNS = pa.schema(
 in the order of the features `label/NAME`, −1 if missing. A list is null for an unlabelled image.
 """
 _FURTHER = (TARGET_COLUMNS, ANNOTATION_COLUMNS, POINT_COLUMNS)
-ALL_COLUMNS = pa.schema([*COLUMNS, *chain.from_iterable(_FURTHER)])
+_FIXED = pa.schema([*COLUMNS, *chain.from_iterable(_FURTHER)])
+_TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
+"""dtype of a feature → type of its column."""
+LABEL_NAME, LABEL_NAMES = "label_name", "label_names"
+"""Columns with the names of classes, which `reader.table` adds."""
 
 _MAX_ROWS_A_BYTE = 4
 """Maximum number of rows per byte of the file; a table of a million numbered names has 1.4."""
@@ -122,20 +126,45 @@ def index_text(table: pa.Table) -> str:
 def columns_of(schema: pa.Schema) -> pa.Schema:
     """Return `COLUMNS`, with the groups of further columns that `schema` has completely.
 
-    A table has columns of keypoints only if it has columns of annotations.
+    A table has columns of keypoints only if it has columns of annotations. Columns with names of
+    the user come last.
     """
     names = {*schema.names}
     further = [one for one in _FURTHER if {*one.names} <= names]
     if ANNOTATION_COLUMNS not in further:
         further = [one for one in further if one is not POINT_COLUMNS]
-    return pa.schema([*COLUMNS, *chain.from_iterable(further)])
+    fixed, types = {*_FIXED.names}, [*_TYPES.values()]
+    given = [one for one in schema if one.name not in fixed and one.type in types]
+    return pa.schema([*COLUMNS, *chain.from_iterable(further), *given])
+
+
+def given_columns(schema: Schema) -> dict[str, pa.Field]:
+    """Return the column of each feature of `Schema.columns`; the cell is null if it is empty.
+
+    The column has the name of the feature, after `column/` if another column has that name.
+    """
+    found, taken = dict[str, pa.Field](), {*_FIXED.names, LABEL_NAME, LABEL_NAMES}
+    for name, dtype in schema.columns.items():
+        title = name
+        while title in taken:
+            title = f"column/{title}"
+        taken.add(title)
+        found[name] = pa.field(title, _TYPES[dtype])
+    return found
+
+
+def given_cells(values: Iterable[Any], are_there: Iterable[Any]) -> list[Any]:
+    """Return the cells of a column for the values of its feature; None if they are not there."""
+    pairs = zip(values, are_there, strict=False)  # `are_there` may have no end
+    return [one if is_there and one == one and one != "" else None for one, is_there in pairs]  # noqa: PLR0124 - NaN
 
 
 def columns_for(schema: Schema) -> pa.Schema:
     """Return the columns of the table of a dataset with this schema."""
     has = (schema.target_lists, schema.annotations, {*ALL_POINTS} & schema.features.keys())
     further = [columns for columns, names in zip(_FURTHER, has, strict=True) if names]
-    return pa.schema([*COLUMNS, *chain.from_iterable(further)])
+    given = given_columns(schema).values()
+    return pa.schema([*COLUMNS, *chain.from_iterable(further), *given])
 
 
 def with_columns(table: pa.Table, columns: pa.Schema) -> pa.Table:

@@ -91,10 +91,10 @@ class OpenDataset:
             return ItemFile(folder / ITEMS_FILE)
 
     @property
-    def item_columns(self) -> list[str]:
+    def item_columns(self) -> pa.Schema:
         from shardprep.dataset.item_table import columns_for
 
-        return [*columns_for(self.schema).names]
+        return columns_for(self.schema)
 
     def item_rows(self, columns: Sequence[str] | None = None, *, intact: bool = False) -> pa.Table:
         """Return `columns` of the item table, or all columns, with a row for every input.
@@ -103,12 +103,16 @@ class OpenDataset:
         """
         from shardprep.dataset.item_table import read_items
 
+        known = self.item_columns.names
         for name in columns or ():
-            if name not in self.item_columns:
-                hint = f"it has {', '.join(self.item_columns)}"
+            if name not in known:
+                hint = f"it has {', '.join(known)}"
                 raise DatasetError(str(self), f"its items have no column {name!r}", hint)
         with self.documents(ITEMS_FILE) as folder:
             table = read_items(folder / ITEMS_FILE, columns)
+            if lacking := {*(columns or ())} - {*table.column_names}:
+                what = f"its items have no column {min(lacking)!r}: an earlier version built it"
+                raise DatasetError(str(self), what, "`shardprep repack` adds the column")
             if intact and sha256_of(folder / ITEMS_FILE) != self.manifest.files.get(ITEMS_FILE):
                 what = "is not what the build wrote: its SHA-256 differs"
                 raise DatasetError(str(folder / ITEMS_FILE), what, COPY_AGAIN)

@@ -126,6 +126,8 @@ _NAMED = (BOX_LABEL, MASK, TARGETS)
 _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
 MISSING: dict[str, int | float | str] = {"int64": -1, "float32": math.nan, "bytes": ""}
 """dtype → value of an empty cell of a column, and of the padding of rows."""
+PRESENT = "/present"
+"""Suffix of the feature that is 0 for empty cells of a whole-number column, otherwise 1."""
 _Place = Annotated[int, Field(ge=0, lt=MOST_POINTS)]
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
@@ -323,6 +325,20 @@ class Schema(Document):
     @property
     def rows(self) -> dict[str, Feature]:
         return {name: one for name, one in self.features.items() if one.kind == "rows"}
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Name → dtype of the features with one cell of a table, or one fact of a file."""
+        named = {
+            name: dtype
+            for name, dtype in self.dtypes.items()
+            if name not in PROVIDED and not name.startswith((CLASS_PREFIX, ROWS))
+        }
+        return {
+            name: dtype
+            for name, dtype in named.items()
+            if not (name.endswith(PRESENT) and name.removesuffix(PRESENT) in named)
+        }
 
     @property
     def dtypes(self) -> dict[str, str]:

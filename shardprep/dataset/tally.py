@@ -19,6 +19,7 @@ from shardprep.dataset.item_table import (
     TARGET_COLUMNS,
     WRITTEN,
     columns_for,
+    given_columns,
     rows_by_shard,
     with_status,
 )
@@ -233,8 +234,9 @@ _COLUMNS = (
 
 def counted_columns(schema: Schema) -> list[str]:
     """Return the columns of the item table that `Tally` reads."""
+    given = [one.name for one in given_columns(schema).values()]
     names = columns_for(schema).names
-    return [name for name in names if name in _COLUMNS or name not in COLUMNS.names]
+    return [name for name in names if name in _COLUMNS or name not in (*COLUMNS.names, *given)]
 
 
 def excerpt(manifest: Manifest, schema: Schema, written: pa.Table) -> Manifest:

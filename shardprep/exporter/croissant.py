@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from shardprep.dataset.folder import ITEMS_FILE
-from shardprep.dataset.item_table import columns_for
+from shardprep.dataset.item_table import columns_of
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, Schema
@@ -64,6 +65,7 @@ def write_croissant(dataset: OpenDataset, *, overwrite: bool = False) -> Exporte
     folder = dataset.folder("export --croissant")
     manifest, schema = dataset.manifest, dataset.schema
     with dataset.documents(ITEMS_FILE):
+        columns = columns_of(pq.read_schema(folder / ITEMS_FILE))
         size, digest = (folder / ITEMS_FILE).stat().st_size, sha256_of(folder / ITEMS_FILE)
     files = [(ITEMS_FILE, _PARQUET, size, digest)]
     files += [(one.name, _TFRECORD, one.num_bytes, one.sha256) for one in manifest.shards.values()]
@@ -73,7 +75,7 @@ def write_croissant(dataset: OpenDataset, *, overwrite: bool = False) -> Exporte
         for name, encoding, num_bytes, sha256 in files
     ]  # fmt: skip
     classes = _classes(schema, objects="object_labels")
-    fields = _fields("items", columns_for(schema), classes, {"fileObject": {"@id": ITEMS_FILE}})
+    fields = _fields("items", columns, classes, {"fileObject": {"@id": ITEMS_FILE}})
     data = _document(manifest, distribution, "items", fields, classes)
     path = folder / CROISSANT_FILE
     was_there = path.is_file() and path.read_bytes() == data

@@ -28,7 +28,6 @@ from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
-    CLASS_PREFIX,
     CROWD,
     FILENAME,
     HEIGHT,
@@ -42,7 +41,7 @@ from shardprep.dataset.schema import (
     OF_OBJECTS,
     POINTS,
     POINTS_VISIBLE,
-    PROVIDED,
+    PRESENT,
     ROWS,
     TARGET,
     TARGET_IMAGE,
@@ -58,7 +57,6 @@ from shardprep.errors import DatasetError, RecordError, some_of
 Buffer = bytes | memoryview
 """Stored bytes. A view keeps its block of the shard in memory."""
 Target = int | tuple[int, ...] | float | str | list[float | None] | list[str] | None
-_PRESENT = "/present"
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 _HEAD_BYTES = 4
 
@@ -198,13 +196,12 @@ def further_objects(schema: Schema) -> dict[str, Feature]:
 
 
 def table_columns(schema: Schema) -> dict[str, str]:
-    """Return name → dtype of the table columns of a dataset. Rows count as bytes: JSON lists."""
-    named = {name: dtype for name, dtype in schema.dtypes.items() if name not in PROVIDED}
+    """Return the name → dtype of each table column in a dataset; rows are JSON lists as texts."""
+    named = schema.columns
     return {
-        name: "bytes" if name.startswith(ROWS) else dtype
-        for name, dtype in named.items()
-        if not name.startswith(CLASS_PREFIX)
-        and not (name.endswith(_PRESENT) and name.removesuffix(_PRESENT) in named)
+        name: named.get(name, "bytes")
+        for name in schema.features
+        if name in named or name.startswith(ROWS)
     }
 
 
@@ -350,7 +347,7 @@ def _columns(
         if dtype == "bytes":
             columns[name] = str(value, "utf-8")
         elif dtype == "int64":
-            columns[name] = value if values.get(name + _PRESENT, (1,))[0] else None
+            columns[name] = value if values.get(name + PRESENT, (1,))[0] else None
         else:
             columns[name] = None if math.isnan(value) else value
     return columns

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from shardprep.reader.diagnosis.stall_meter import StallMeter
     from shardprep.reader.resume_in_epoch import ResumeInEpoch
     from shardprep.reader.selection.folds import folds
-    from shardprep.reader.selection.query import Weights, class_weights, select
+    from shardprep.reader.selection.query import Weights, class_weights, select, table
     from shardprep.reader.selection.selection import Selection
     from shardprep.reader.selection.statistics import mean_std
     from shardprep.reader.tf.iterator import Batches
@@ -73,6 +73,7 @@ __all__ = [
     "mean_std",
     "mix",
     "select",
+    "table",
 ]
 
 Seconds = Annotated[float, number(0)]
@@ -92,6 +93,7 @@ _LAZY = {
     "mean_std": "shardprep.reader.selection.statistics",
     "folds": "shardprep.reader.selection.folds",
     "select": "shardprep.reader.selection.query",
+    "table": "shardprep.reader.selection.query",
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardprep import profiling
 from shardprep.dataset.card import Card
-from shardprep.dataset.item_table import columns_for
+from shardprep.dataset.item_table import columns_for, given_columns
 from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, SourceError
 from shardprep.processes import WorkerLimits
@@ -164,7 +164,10 @@ class RecipeImages:
             watcher.notice(remark)
         limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
         record_bytes = plan.estimated_bytes // plan.num_items
-        facts = plan.num_items, record_bytes, columns_for(plan.schema), profiling.is_on()
+        titles = {name: one.name for name, one in given_columns(plan.schema).items()}
+        features = {name: titles.get(name, "") for name in plan.columns}
+        columns = columns_for(plan.schema)
+        facts = plan.num_items, record_bytes, columns, features, profiling.is_on()
         job = ShardJob(folders, encoder, limits, *facts)
         self.workers.engine(job, shards, self.workers.num, on_progress)
 

@@ -274,6 +274,7 @@ def _tables(
 ) -> Iterator[pa.Table]:
     """Yield the rows of each shard, then of skipped inputs. Write indexes, add to the counts."""
     names = (shard.name for shard in outline.shards)
+    columns = item_table.columns_for(outline.dataset_schema)
     with ThreadPoolExecutor(_NUM_INDEXED) as pool:
         coming = deque(pool.submit(_indexed, folders, name) for name in islice(names, _NUM_INDEXED))
         for shard in outline.shards:
@@ -284,11 +285,11 @@ def _tables(
             written.append(facts)
             if records is not None:
                 records.add(item_table.with_status(receipt.table, item_table.WRITTEN))
-            yield receipt.table
+            yield item_table.with_columns(receipt.table, columns)
     skipped = read_skipped(folders.state)
     if skipped is None:
         raise _missing(folders, SKIPPED_FILE)
-    yield item_table.with_columns(skipped, item_table.columns_for(outline.dataset_schema))
+    yield item_table.with_columns(skipped, columns)
     folders.check_build()  # the consumer of these rows writes a file next
 
 

@@ -21,11 +21,19 @@ import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
 from shardprep.dataset.diff import feature_differences
+from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.item_check import check_items
-from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, with_status
+from shardprep.dataset.item_table import (
+    REJECTED,
+    SKIPPED,
+    WRITTEN,
+    given_cells,
+    given_columns,
+    with_status,
+)
 from shardprep.dataset.manifest import REPACKED, Fingerprint, Manifest, united_unmatched
 from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
-from shardprep.dataset.schema import BOX_LABEL, MASK, TARGETS, TEXTS, Schema
+from shardprep.dataset.schema import BOX_LABEL, MASK, PRESENT, TARGETS, TEXTS, Schema
 from shardprep.errors import (
     BuildError,
     DatasetError,
@@ -119,9 +127,10 @@ class ParentImages:
         schema = united([*self.parents])
         keys = []
         skipped: list[Skipped] = []
-        tables = []
+        tables: list[pa.Table] = []
         for parent, (own, others) in zip(self.parents, unique_keys(self.parents), strict=True):
-            tables.append(relabelled(parent, schema)[0])
+            rows = relabelled(parent, schema)[0]
+            tables.append(rows.select(tables[0].column_names) if tables else rows)
             keys.append(Texts(own))
             sizes = parent.skipped["original_bytes"].to_pylist()
             for key, size, why in zip(Texts(others), sizes, skipped_reasons(parent), strict=True):
@@ -241,6 +250,7 @@ def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
     manifest, schema = dataset.manifest, dataset.schema
     table = dataset.item_rows(intact=True)
     check_items(dataset, table)
+    table = _with_given_columns(dataset, table)
     dataset.files.check_shards([*manifest.shards.values()])
     status = table["status"].cast("string")
     if numbers is None:
@@ -254,6 +264,23 @@ def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
     return Parent(
         str(dataset), dataset.mark, manifest, schema, recipe.image_spec, files, skipped, numbers
     )
+
+
+def _with_given_columns(dataset: OpenDataset, table: pa.Table) -> pa.Table:
+    """Return the item rows with the columns that earlier versions stored only in the records."""
+    schema, given = dataset.schema, given_columns(dataset.schema)
+    if {one.name for one in given.values()} <= {*table.column_names}:
+        return table
+    decoder = ExampleDecoder(schema.dtypes, {*given, *(f"{name}{PRESENT}" for name in given)})
+    keys = dataset.record_rows(("key",))["key"].to_pylist()
+    records = {key: decoder.decode(dataset.read(number)) for number, key in enumerate(keys)}
+    rows = [records.get(key, {}) for key in table["key"].to_pylist()]
+    for name, column in given.items():
+        values = [row.get(name, [None])[0] for row in rows]
+        texts = [one.decode() if isinstance(one, bytes) else one for one in values]
+        cells = given_cells(texts, (row.get(f"{name}{PRESENT}", [1])[0] for row in rows))
+        table = table.append_column(column, pa.array(cells, column.type))
+    return table
 
 
 def check_alike(parents: Sequence[Parent]) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
+from itertools import accumulate, repeat
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +25,9 @@ from shardprep.catalog.items import Item, Items
 from shardprep.catalog.target_values import TargetValues
 from shardprep.dataset import item_table
 from shardprep.dataset.documents import Count
-from shardprep.dataset.item_table import COLUMNS, REJECTED, WRITTEN
+from shardprep.dataset.item_table import COLUMNS, REJECTED, WRITTEN, given_cells
 from shardprep.dataset.manifest import Shard
+from shardprep.dataset.schema import PRESENT
 from shardprep.image.annotation_types import Annotation
 from shardprep.profiling import stage
 from shardprep.source.listing import Skipped
@@ -77,8 +79,15 @@ class ShardHead(NamedTuple):
 class ShardWriter:
     """Writes one shard from its chunks, in plan order, and collects the rows of its items."""
 
-    def __init__(self, folders: Folders, head: ShardHead, columns: pa.Schema) -> None:
+    def __init__(
+        self,
+        folders: Folders,
+        head: ShardHead,
+        columns: pa.Schema,
+        features: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.head = head
+        self._features = features
         self._folders = folders
         self._file = folders.output.new_file(head.name, head.token)
         self._hash = hashlib.sha256()
@@ -133,6 +142,7 @@ class ShardWriter:
             columns |= _target_columns(targets)
         if "object_labels" in self._columns.names:
             columns |= _annotation_columns(own, outcomes)
+        columns |= self._given_columns(own)
         for name in self._columns.names:
             self._rows[name] += columns[name]
         if self.is_full or len(self._rows["key"]) >= MAX_CHUNK_ITEMS:
@@ -144,6 +154,14 @@ class ShardWriter:
         self._num_rescaled += sum(map(_is_rescaled, own.annotation, outcomes))
         self._num_own_levels += sum(outcome.has_own_levels for outcome in outcomes)
         hashed.result()
+
+    def _given_columns(self, items: Items) -> dict[str, list[Any]]:
+        values = dict(zip(self._features, items.columns, strict=False))
+        return {
+            title: given_cells(values[name], values.get(f"{name}{PRESENT}", repeat(1)))
+            for name, title in self._features.items()
+            if title
+        }
 
     def commit(self) -> None:
         """Rename the shard, then write its receipt; BuildError if the build was replaced."""

@@ -266,8 +266,7 @@ def test_other_names_of_columns_are_found_and_said() -> None:
         assert any(line in note for note in found.plan.findings)
     for row in rows:
         del row["subset"]
-    (note,) = (one for one in planned(rows).plan.findings if "fold" in one)
-    assert "column 'fold' is not used" in note
+    (note,) = (one for one in planned(rows).plan.findings if "'fold' makes no splits" in one)
     assert "column:fold:0=validation,1=train" in note
     again = planned(rows, split="column:fold:0=validation,1=train")
     assert again.images == {"train": 2, "validation": 2}
@@ -482,3 +481,43 @@ def test_paths_from_the_folder_of_the_table_find_their_source() -> None:
     mixed = [{"image": "a/0.jpg"}, {"image": str(Path("set/b/1.jpg").resolve())}]
     with pytest.raises(ShardprepError, match="has absolute and other paths"):
         shardprep.build(items=mixed, dry_run=True)
+
+
+def test_columns_without_a_meaning_are_stored_and_said() -> None:
+    rows = [
+        {**row, "fold": i, "Note": "x, y", "vector": [1, 2], "empty": None, "target_image/x": 1}
+        for i, row in enumerate(ROWS)
+    ]
+    found = planned(rows)
+    assert found.plan.columns == ("fold", "Note")
+    notes = " ".join(found.plan.findings)
+    assert "2 columns are stored: fold, Note; --columns fold stores 'fold' alone" in notes
+    assert "not stored are vector, empty, target_image/x: they have lists, empty" in notes
+    assert planned(rows, columns="fold").plan.columns == ("fold",)
+    assert planned(rows, labels="column:Note").plan.columns == ("fold",)
+    write(Path("pandas.csv"), b",Unnamed: 0,image,label,age\n0,0,0.jpg,x,0.5\n1,1,1.jpg,y,\n")
+    assert planned("pandas.csv").plan.columns == ("age",)
+    boxes = [{"image": "0.jpg", "boxes": [[1, 2, 30, 40]], "height": 48, "width": 64, "dpi": 72}]
+    assert planned(boxes).plan.columns == ("dpi",)
+
+
+def test_init_writes_a_recipe_for_a_table_that_builds_the_same() -> None:
+    write_folder(Path("set"), PHOTOS)
+    lines = [f"{i}.jpg,{'xy'[i % 2]},{('train', 'val')[i == 3]},{i}" for i in range(5)]
+    write(Path("items.csv"), "\n".join(["image,label,split,fold", *lines]).encode())
+    survey = shardprep.init("set", items="items.csv")
+    assert survey.splits == {"train": 4, "validation": 1}
+    assert survey.classes == {"x": 3, "y": 2}
+    assert survey.skipped == {"not in the table of items": 1}
+    text = Path("shardprep.toml").read_text()
+    assert 'items = "items.csv"\n# It states labels, columns, split.\n' in text
+    assert "# The table gives 4 train, 1 validation;" in text
+    options: dict[str, Any] = {"size": 16, "workers": 1}
+    by_recipe = shardprep.build(**options)
+    Path("shardprep.toml").unlink()
+    by_flags = shardprep.build("set", "flags", items="items.csv", **options)
+    assert records(by_recipe.path) == records(by_flags.path)
+    boxes = '{"image": "set/a/0.jpg", "boxes": [[1, 2, 30, 40]]}'
+    write(Path("boxes.jsonl"), boxes.encode())
+    assert shardprep.init(items="boxes.jsonl").source == "."
+    assert 'fit = "pad"' in Path("shardprep.toml").read_text()

@@ -85,7 +85,8 @@ def test_the_functions_of_the_cheat_sheet_take_the_arguments_that_it_gives_them(
     tree = ast.parse(SHEET.split("```python\n")[1].split("```")[0])
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     calls = {node.func.attr: node for node in nodes if isinstance(node.func, ast.Attribute)}
-    assert {*calls} == {"load", "Dataset", "batches", "loader", "keras", "state_dict", "select"}
+    known = {"load", "Dataset", "batches", "loader", "keras", "state_dict", "select", "table"}
+    assert {*calls} == known
     del calls["state_dict"]  # of the batches
     for name, call in calls.items():
         owner = reader if name in reader.__all__ else reader.Dataset

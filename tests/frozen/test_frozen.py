@@ -11,6 +11,7 @@ import pytest
 import shardprep
 from shardprep import reader
 from shardprep.dataset.manifest import load_manifest
+from shardprep.errors import DatasetError
 from shardprep.recipe.recipe import stored_recipe
 from tests.support.command import run
 
@@ -147,6 +148,28 @@ def test_the_recorded_recipe_is_equal_and_repack_keeps_the_items(
     assert shardprep.verify(packed.path, decode=True).problems == ()
     changes = shardprep.diff(dataset, packed.path)
     assert (changes.num_same, changes.changes.num_rows) == (changes.num_before, 0)
+
+
+@pytest.mark.parametrize(
+    "archive", [path for path, names in CONTENT.items() if "multilabel" in names]
+)
+def test_a_repack_adds_the_columns_that_only_records_had(
+    archive: Path, frozen: dict[Path, Path], tmp_path: Path
+) -> None:
+    old = frozen[archive] / "multilabel"
+    with pytest.raises(DatasetError, match=r"no column 'age': an earlier .* repack` adds"):
+        reader.select(old, "train", where="age > 3")
+    packed = shardprep.repack(old, out=tmp_path / "out", name="packed", shards=1)
+    stored = {
+        str(one["image/filename"]): one
+        for one in reader.Dataset(old, "train+test", as_supervised=False)
+    }
+    for row in reader.table(packed.path).to_pylist():
+        one = stored[row["key"]]
+        assert row["note"] == (str(one["note"]) or None)
+        assert row["age"] == (int(one["age"]) if one.get("age/present", 1) else None)
+    some = reader.select(packed.path, "train", where="age is not None")
+    assert len(some) > 0
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,8 @@ def test_unknown_names_and_positions_are_errors_that_list_the_known_ones(
         "2 of 3 keys match no image: a.jpg; a key is train/": {"keys": ["a.jpg", "cat.1", "b"]},
         "nothing.csv: cannot be read": {"keys": "nothing.csv"},
         "keys=3": {"keys": 3},
-        "where='label'": {"where": "label"},
+        "where=label: label is not a comparison; a condition is such as": {"where": "label"},
+        "where=3": {"where": 3},
         "no split 'trian'": {"split": "trian"},
     }
     for said, options in wrong.items():

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardprep.catalog.tables.row_matching import TableMatch
 from shardprep.catalog.tables.table import Table
 from shardprep.dataset.example import is_beyond_float32
-from shardprep.dataset.schema import IMAGES, MISSING, PROVIDED, ROWS
+from shardprep.dataset.schema import IMAGES, MISSING, PRESENT, PROVIDED, ROWS
 from shardprep.errors import OptionName, RecipeError, SourceError, counted
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
@@ -39,10 +39,8 @@ _FLOAT = re.compile(
 DICOM = "dicom/"
 """Prefix of the name of a DICOM column, before a keyword of the DICOM standard (PS3.6)."""
 _HEAD_BYTES = 256 << 10
-PRESENT = "/present"
-"""Suffix of the feature that is 0 for empty cells of a whole-number column, otherwise 1."""
 _COLUMNS = OptionName("columns")
-_RESERVED = {name.partition("/")[0] for name in (*PROVIDED, ROWS)} - {IMAGES}
+RESERVED = {name.partition("/")[0] for name in (*PROVIDED, ROWS)} - {IMAGES}
 """First parts of the names of other features, except features of stacks."""
 
 
@@ -72,7 +70,7 @@ def make_columns(
     columns: list[Column] = []
     values: list[Coded[Value]] = []
     for name in names:
-        if name.split("/")[0] in _RESERVED:
+        if name.split("/")[0] in RESERVED:
             what = f"{name!r} is the name of another feature"
             raise RecipeError(_COLUMNS, what, "rename the column in its table")
         cells = match.cells(name)

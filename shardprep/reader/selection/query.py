@@ -5,8 +5,6 @@ Weights are of classes (`reader.class_weights`) or records (the option `weights`
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import acero
 
 from shardprep.dataset.card import from_cell
-from shardprep.dataset.item_table import ALL_COLUMNS
+from shardprep.dataset.item_table import LABEL_NAME, LABEL_NAMES
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.open_dataset import OpenDataset, open_dataset
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, Schema
@@ -26,6 +24,7 @@ from shardprep.errors import DatasetError, printable, shown, some_of
 from shardprep.reader.array_types import Floats, Ints
 from shardprep.reader.config import warn
 from shardprep.reader.order.epoch import WeightedDraws
+from shardprep.reader.selection.condition import MAX_SHOWN, WHERE, Condition, refused
 from shardprep.reader.selection.selection import Selection, sorted_unique
 from shardprep.reader.selection.split_argument import AnySplit, numbers_of
 from shardprep.reader.validators import (
@@ -44,11 +43,11 @@ OBJECT_CLASSES = "object_labels"
 """Column with the list of the classes of all objects of a record."""
 _COLUMN_OF = {LABEL: "label", LABELS: "labels", BOX_LABEL: OBJECT_CLASSES}
 """Feature with classes → its column in the item table."""
-_WHERE = "reader.select"
-_MAX_SHOWN = 80
-"""Maximum number of characters of a key, a condition or an error of pyarrow in an error."""
 _MAX_NAMES = 10
 """Maximum number of names of classes in an error."""
+_TARGETS = ("label", "labels", "target", "text")
+_PLACES = ("status", "kind", "reason", "shard", "record", "offset", "length")
+"""Columns that `reader.table` does not have."""
 _ROW = "row"
 """Name of a column of row numbers that is added to the columns of the item table."""
 _MAX_KEYS_BYTES = 1 << 30
@@ -148,25 +147,26 @@ def _keys(value: Any) -> Any:
 def _condition(value: Any) -> Any:
     if isinstance(value, Mapping) and value and all(isinstance(name, str) for name in value):
         return dict(value)
-    if isinstance(value, pc.Expression):
+    if isinstance(value, pc.Expression | str):
         return value
     raise TypeError
 
 
 Labels = Annotated[Any, Kind(_several((str, int)), ("the name of a class or a list of them",))]
 Keys = Annotated[Any, Kind(_keys, ("a list of keys or the path of a file of them",))]
-Condition = Annotated[
-    Any, Kind(_condition, ("a dict of columns and values or a pyarrow.compute.Expression",))
+Where = Annotated[
+    Any,
+    Kind(_condition, ("a text, a dict of columns and values or a pyarrow.compute.Expression",)),
 ]
 
 
-@validated(_WHERE)
+@validated(WHERE)
 def select(
     path: Location,
     split: AnySplit | None = None,
     *,
     label: Labels | None = None,
-    where: Condition | None = None,
+    where: Where | None = None,
     keys: Keys | None = None,
 ) -> Selection:
     """Return the records of a split that match all conditions. Reads only the item table.
@@ -180,9 +180,10 @@ def select(
             records. None: "train", with an `Advice` if the dataset has other splits.
         label: name or number of a class, or a list of these. Matches images with at least one of
             the classes. If images have no classes in this dataset, the classes of objects count.
-        where: a dict of conditions that must all hold: column of `items.parquet` → value, list of
-            allowed values, or None for null. Or an expression of pyarrow, such as
-            `pyarrow.compute.field("original_width") >= 512`.
+        where: a condition on columns of `items.parquet`, such as `fold != 3 and age is not None`:
+            comparisons and `in (…)`, joined by `and`, `or` and `not`. An empty cell fulfils only
+            `is None`. Or a dict of conditions that must all hold: column → value, list of allowed
+            values, or None for null. Or an expression of pyarrow.
         keys: a list of keys of images, or the path of a file: a .csv or .tsv with the keys in its
             first column, as `shardprep report --list` prints it, or a text file with one key per
             line. A file name, with or without extension, matches all keys with that name. Keys in
@@ -198,16 +199,17 @@ def select(
         _warn_of_other_splits(dataset.manifest)
     column = ClassColumn.of(dataset.schema)
     classes = [] if label is None else _class_numbers(str(dataset), column, label)
-    rows = rows_of(dataset, split, [] if where is None else _columns(dataset, where))
+    condition = None if where is None else Condition.of(where, dataset.item_columns)
+    rows = rows_of(dataset, split, condition.columns if condition else [])
     every = rows.selection()
     matches = np.ones(len(every), bool)
     conditions = []
     if label is not None and column is not None:
         matches &= np.isin(every.numbers, every.classes[np.isin(every.classes[:, 1], classes), 0])
         conditions.append(f"label={', '.join(column.labels[number] for number in classes)}")
-    if where is not None:
-        matches &= _matches(rows, where)
-        conditions.append(shown(_text(where), _MAX_SHOWN))
+    if condition is not None:
+        matches &= _matches(rows, condition)
+        conditions.append(shown(condition.text, MAX_SHOWN))
     if keys is not None:
         matches &= np.isin(every.numbers, _numbers_of_keys(dataset, keys))
         conditions.append(
@@ -217,12 +219,51 @@ def select(
     return every.at(matches, name)
 
 
+@validated("reader.table")
+def table(path: Location, split: AnySplit | None = None) -> pa.Table:
+    """Return a `pyarrow.Table` with a row for each record, without reading records.
+
+    The columns are `key`, `split`, the target, `label_name` or `label_names` (names of the classes
+    of the image or its objects), facts of the original image, counts of objects, and the stored
+    columns of the user's tables; empty cells are null. Rows are in the order of `reader.Dataset`
+    without shuffling. `reader.table(path).to_pandas()` is a data frame.
+
+    Args:
+        path: as in `reader.load`.
+        split: as in `reader.load`, or a Selection. None: the records of all splits.
+
+    Raises:
+        DatasetError: the dataset or split does not exist.
+    """
+    dataset = open_dataset(path)
+    others = {*_TARGETS} - {dataset.schema.target}
+    names = [one for one in dataset.item_columns.names if one not in (*_PLACES, *others)]
+    found = dataset.record_rows(names)
+    if split is not None:
+        found = found.take(pa.array(numbers_of(dataset.manifest, split)))
+    for place, one in enumerate(found.schema):
+        if pa.types.is_dictionary(one.type):
+            found = found.set_column(place, one.name, found[one.name].cast(one.type.value_type))
+    column = ClassColumn.of(dataset.schema)
+    if column is None:
+        return found
+    if column.is_list:
+        cells = found[column.name].to_pylist()
+        named = [one and [column.labels[label] for label in one] for one in cells]
+        title, values = LABEL_NAMES, pa.array(named, pa.list_(pa.string()))
+    else:
+        classes = pa.array(column.labels, pa.string())
+        codes = found[column.name].fill_null(-1).to_numpy()
+        title, values = LABEL_NAME, classes.take(pa.array(codes, mask=codes < 0))
+    return found.add_column(found.column_names.index(column.name) + 1, title, values)
+
+
 def _warn_of_other_splits(manifest: Manifest) -> None:
     counts = {name: one.num_records for name, one in manifest.splits.items() if name != "train"}
     if any(counts.values()) and len(counts) < len(manifest.splits):
         others = ", ".join(f"{name} {number:,}" for name, number in counts.items())
         every = "+".join(manifest.splits)
-        warn(f"{_WHERE} took split='train', not {others}; give split='train' or '{every}'")
+        warn(f"{WHERE} took split='train', not {others}; give split='train' or '{every}'")
 
 
 def _class_numbers(where: str, column: ClassColumn | None, label: Sequence[str | int]) -> list[int]:
@@ -239,59 +280,26 @@ def _class_numbers(where: str, column: ClassColumn | None, label: Sequence[str |
     return numbers
 
 
-def _columns(dataset: OpenDataset, where: Any) -> list[str]:
-    # An expression may use the columns whose names its text contains.
-    if isinstance(where, dict):
-        return [*where]
-    return [name for name in dataset.item_columns if name in str(where)]
-
-
-def _text(where: Any) -> str:
-    if isinstance(where, dict):
-        return ", ".join(f"{name}={value!r}" for name, value in where.items())
-    return str(where)
-
-
-def _matches(rows: ItemRows, where: Any) -> Any:
+def _matches(rows: ItemRows, condition: Condition) -> Any:
     """Return bool[rows]: whether a condition is true for each row. Null counts as false."""
     numbers = pa.array(np.arange(len(rows.numbers)))
     columns = {name: rows.table[name] for name in rows.table.column_names}
     table = pa.table({**columns, _ROW: numbers})
-    types = _types(rows.dataset)
     try:
         steps = [
             acero.Declaration("table_source", acero.TableSourceNodeOptions(table)),
-            acero.Declaration("filter", acero.FilterNodeOptions(_expression(where, types))),
+            acero.Declaration("filter", acero.FilterNodeOptions(condition.expression)),
             acero.Declaration("project", acero.ProjectNodeOptions([pc.field(_ROW)])),
         ]
         # Without Arrow's threads, for the reason given in `item_table.read_items`.
         matching = acero.Declaration.from_sequence(steps).to_table(use_threads=False)
     except (pa.ArrowException, ValueError, TypeError, NotImplementedError) as error:
-        reason = shown(str(error).splitlines()[0], _MAX_SHOWN)
-        what = f"where={shown(_text(where), _MAX_SHOWN)}: {reason}"
-        raise DatasetError(_WHERE, what, f"its items have {', '.join(types)}") from None
+        reason = shown(str(error).splitlines()[0], MAX_SHOWN)
+        hint = f"its items have {', '.join(rows.dataset.item_columns.names)}"
+        raise refused(condition.text, reason, hint) from None
     matches = np.zeros(len(table), bool)
     matches[matching.column(0).to_numpy()] = True
     return matches
-
-
-def _expression(where: Any, types: Mapping[str, pa.DataType]) -> Any:
-    # pyarrow raises an error if a value has another type than its column.
-    if not isinstance(where, dict):
-        return where
-    parts = []
-    for name, value in where.items():
-        is_one = isinstance(value, (str, bytes)) or not hasattr(value, "__iter__")
-        values = pa.array([value] if is_one else list(value), types[name])
-        parts.append(pc.field(name).isin(values))
-    return functools.reduce(operator.and_, parts)
-
-
-def _types(dataset: OpenDataset) -> dict[str, pa.DataType]:
-    types = {name: ALL_COLUMNS.field(name).type for name in dataset.item_columns}
-    return {
-        name: one.value_type if pa.types.is_dictionary(one) else one for name, one in types.items()
-    }
 
 
 def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
@@ -312,9 +320,9 @@ def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
     if unknown and is_table and unknown[0] == wanted[0]:
         del unknown[0]  # the header of the column
     if unknown:
-        first = shown(unknown[0], _MAX_SHOWN)
+        first = shown(unknown[0], MAX_SHOWN)
         what = f"{len(unknown):,} of {len(wanted):,} keys match no image: {first}"
-        hint = f"a key is {shown(known[0].as_py(), _MAX_SHOWN)}" if len(known) else "it has none"
+        hint = f"a key is {shown(known[0].as_py(), MAX_SHOWN)}" if len(known) else "it has none"
         raise DatasetError(str(keys) if isinstance(keys, Path) else str(dataset), what, hint)
     return np.array(numbers, np.int64)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -42,6 +42,8 @@ class ShardJob:
     """Estimated size of a record, which decides the size of chunks."""
     columns: pa.Schema = COLUMNS
     """Columns of the item table."""
+    features: Mapping[str, str] = field(default_factory=dict)
+    """Name of each of `Item.columns`, in their order → its column of the item table, or ""."""
     is_timed: bool = False
 
     def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
@@ -54,7 +56,7 @@ class ShardJob:
             start = stop
 
     def writer(self, shard: ShardHead) -> ShardWriter:
-        return ShardWriter(self.folders, shard, self.columns)
+        return ShardWriter(self.folders, shard, self.columns, self.features)
 
 
 class ItemCounts(NamedTuple):

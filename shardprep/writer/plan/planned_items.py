@@ -16,10 +16,17 @@ import pyarrow.parquet as pq
 
 from shardprep.catalog.items import Item
 from shardprep.catalog.objects.combine import AnnotationFacts
-from shardprep.catalog.tables.columns import DICOM, PRESENT
+from shardprep.catalog.tables.columns import DICOM
 from shardprep.catalog.target_values import TargetValues
 from shardprep.catalog.targets import Target
-from shardprep.dataset.schema import CLASS_PREFIX, NUM_IMAGES, TARGETS, UNLABELLED, Schema
+from shardprep.dataset.schema import (
+    CLASS_PREFIX,
+    NUM_IMAGES,
+    PRESENT,
+    TARGETS,
+    UNLABELLED,
+    Schema,
+)
 from shardprep.errors import OptionName, RecipeError
 from shardprep.image.annotation_types import IS_CROWD, Annotation, Counts, Outline, Polygons
 from shardprep.source.members import StackExtent

@@ -1,0 +1,325 @@
+"""The columns of a table of items, with our names and their meaning.
+
+A column whose name has a meaning, such as `label` or `boxes`, is the value of an option of the
+recipe that is still open (`options_stated`). No other rule reads the table.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from shardprep.catalog.items_file import LISTS, SINGLE, GivenItems, cell_list, read_file
+from shardprep.catalog.labels import LABEL_COLUMNS
+from shardprep.catalog.names import given_split, natural_order
+from shardprep.catalog.tables.columns import RESERVED
+from shardprep.catalog.tables.row_matching import is_of_splits
+from shardprep.errors import OptionName, RecipeError, SourceError, counted, some_of
+from shardprep.recipe.object_rules import PATHS
+from shardprep.recipe.options import BUILD_DEFAULTS
+from shardprep.recipe.recipe import Recipe, make_recipe
+from shardprep.source.string_column import Texts, booleans
+
+_IMAGE = (
+    "image_path", "filepath", "file_path", "path", "image/filename", "filename", "file_name",
+    "image_name", "image_id", "img", "file", "key", "id",
+)  # fmt: skip
+"""Other names of the column `image`, the clearest first."""
+_TARGET = "target/"
+_TARGETS: dict[str, dict[str, str]] = {
+    "label": {}, "labels": {"target": "multilabel"}, "text": {"target": "text"},
+    "texts": {"target": "texts"},
+}  # fmt: skip
+"""Column of a target → the options that it needs besides its name."""
+OF_FILES = {"mask": "masks", "target_image": "target_image"}
+"""Column of paths of other files of an image → its option."""
+_OF_OBJECTS = {"segmentation": "masks", "keypoints": "points"}
+"""Column beside `boxes` → its option, which takes the value of `--boxes`."""
+_BESIDE = ("box_labels", *_OF_OBJECTS, "iscrowd")
+_CORNERS = "[xmin, ymin, xmax, ymax]"
+_POINTS = "points"
+_ROLES = (*SINGLE, *LISTS)
+_TEXTS = ("labels", "texts", "box_labels")
+_SIZE = ("height", "width")
+"""Columns that state the size of an image with boxes."""
+_INDEX = re.compile(r"|Unnamed: \d+")
+"""The title that pandas gives to an index in a CSV."""
+_FOLDS = ("fold", "folds", "kfold")
+_FORMS = ("xyxy", "xywh", "center", "yxyx")
+_NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
+_NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
+_HALF, _MOST_OTHERS = 0.5, 8
+
+
+def source_of(file: str) -> str:
+    """Return the common folder of the images in a table, or the table's if it has all of them."""
+    recipe = make_recipe({"source": ".", "items": file}, "")
+    items = _named(read_file(recipe), recipe)
+    table = Path(file).parent if items.name == file else Path()
+    folders = [one for one in items.columns["image"].folders.counts() if one]
+    are_absolute = {*map(os.path.isabs, folders)}
+    if len(are_absolute) > 1:
+        what = f"{items.name} has absolute and other paths"
+        raise RecipeError(OptionName("items"), what, "name the folder of all images: SOURCE")
+    own = os.path.abspath(table)  # noqa: PTH100 - links stay
+    common = os.path.commonpath([os.path.normpath(os.path.join(own, x)) for x in folders] or [own])  # noqa: PTH118
+    if common == "/":
+        what = "the images have no common folder"
+        raise RecipeError(OptionName("items"), what, "name the folder of all: SOURCE")
+    return str(table) if True not in are_absolute and f"{common}/".startswith(f"{own}/") else common
+
+
+def read_items(recipe: Recipe) -> GivenItems:
+    """Return the table of `--items`, with columns of x and y for its points.
+
+    `faults` has the rows with a cell that is not what its column means.
+    """
+    items = _with_lists(_named(read_file(recipe), recipe), recipe)
+    _check_single(items, recipe)
+    if "boxes" in items.columns:
+        _check_boxes(items)
+    return _with_points(items)
+
+
+def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
+    """Return the items with JSON lists of texts in columns of lists; a text is a list of one."""
+    columns = dict(items.columns)
+    for title in filter(columns.__contains__, () if recipe.separator else _TEXTS):
+        cells = list[str]()
+        for row, cell in enumerate(columns[title]):
+            found = cell_list(cell) if cell.startswith("[") else [cell] if cell else None
+            if found is not None and not all(isinstance(one, str | int | float) for one in found):
+                items.refuse(row, title, "is no list of texts")
+            cells.append("" if found is None else json.dumps([str(one).strip() for one in found]))
+        columns[title] = Texts.of(cells)
+    return replace(items, columns=columns)
+
+
+def _check_single(items: GivenItems, recipe: Recipe) -> None:
+    for title in filter(items.columns.__contains__, SINGLE):
+        are_several = pc.match_substring_regex(items.columns[title].array, r"^[\[{]")
+        for row in np.flatnonzero(booleans(are_several)).tolist():
+            is_list = items.columns[title][row].startswith("[")
+            hint = ": call the column labels" if title == "label" and is_list else ""
+            items.refuse(row, title, f"is no single value{hint}")
+    if "sample" in items.columns:
+        for row in np.flatnonzero(items.columns["sample"].coded().fit("".__eq__)).tolist():
+            items.refuse(row, "sample", "is empty")
+    if "split" in items.columns and not recipe.split:
+        cells = items.columns["split"].coded()
+        for row in np.flatnonzero(cells.fit(lambda cell: given_split([cell]) is None)).tolist():
+            flag = OptionName("split", f"column:split:{cells[row]}=train,…")
+            hint = f"; {flag} says what it is" if cells[row] else ""
+            items.refuse(row, "split", f"is not train, validation or test{hint}")
+
+
+def _check_boxes(items: GivenItems) -> None:
+    beside = [one for one in _BESIDE if one in items.columns]
+    columns = [items.columns[one] for one in ("boxes", *beside)]
+    for row, cells in enumerate(zip(*columns, strict=True)):
+        boxes, *others = map(cell_list, cells)
+        try:
+            corners = np.array(boxes, np.float64)
+        except (TypeError, ValueError):
+            corners = np.empty(0)
+        if boxes and (corners.shape != (len(boxes), 4) or not np.isfinite(corners).all()):
+            items.refuse(row, "boxes", f"is no list of {_CORNERS}")
+            continue
+        for title, values in zip(beside, others, strict=True):
+            if len(values) != len(boxes):
+                items.refuse(row, title, f"is no list for {counted(len(boxes), 'box')}")
+
+
+def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
+    """Return the items with our names for the columns that have a meaning."""
+    roles = _roles(items, recipe)
+    new = {title: role for role, title in roles.items()}
+    names = [new.get(title, title).removeprefix(_TARGET) for title in items.columns]
+    if twice := next((one for one in names if names.count(one) > 1), ""):
+        raise SourceError(items.name, f"has two columns for {twice!r}", "rename or drop one")
+    said = [
+        f"column {title!r} of {items.name} is the {role}"
+        for role, title in roles.items()
+        if title.lower() != role
+    ]
+    columns = dict(zip(names, items.columns.values(), strict=True))
+    targets = [one.removeprefix(_TARGET) for one in items.columns if one.startswith(_TARGET)]
+    others, left_out = _others(columns, targets, recipe)
+    notes = [
+        *said,
+        *_folds(columns, recipe),
+        *_without_meaning(columns, targets, recipe),
+        *_stored(others, left_out),
+    ]
+    return replace(items, columns=columns, targets=targets, others=others, notes=notes)
+
+
+def _others(
+    columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
+) -> tuple[list[str], list[str]]:
+    """Return the columns to store because no option uses them, and those that cannot be stored."""
+    if recipe.columns:
+        return [], []
+    used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
+    used |= {*_SIZE} if "boxes" in columns else set()
+    others = [one for one in columns if one not in used and not _INDEX.fullmatch(one)]
+    fit = {
+        title
+        for title in others
+        if title.split("/")[0] not in RESERVED and _are_plain(columns[title])
+    }
+    return [one for one in others if one in fit], [one for one in others if one not in fit]
+
+
+def _are_plain(cells: Texts) -> bool:
+    """Return whether a column has numbers or texts, but no lists."""
+    are_lists = pc.match_substring_regex(cells.array, r"^[\[{]")
+    if pc.any(are_lists).as_py() or not pc.any(pc.not_equal(cells.array, "")).as_py():
+        return False
+    return _share(_NUMBERS, cells) <= _HALF
+
+
+def _stored(others: Sequence[str], left_out: Sequence[str]) -> list[str]:
+    """Return notes on the columns without a meaning."""
+    notes = []
+    if others:
+        flag = OptionName("columns", others[0])
+        stored = counted(len(others), "column", "is stored", "are stored")
+        notes.append(
+            f"{stored}: {some_of(others, _MOST_OTHERS)}; {flag} stores {others[0]!r} alone"
+        )
+    if left_out:
+        what = "lists, empty cells or the name of a feature"
+        notes.append(f"not stored are {some_of(left_out)}: they have {what}")
+    return notes
+
+
+def _without_meaning(
+    columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
+) -> list[str]:
+    """Return a note if nothing says what an image is: a title may have a typing error."""
+    known = {*_TARGETS, *OF_FILES, "boxes", _POINTS}
+    if targets or known & columns.keys() or not recipe.may_be_annotated:
+        return []
+    others = [one for one in columns if one not in _ROLES]
+    flag = OptionName("labels", f"column:{others[0]}") if others else OptionName("labels")
+    what = "the table states no labels, boxes, masks or target images"
+    return [f"{what}; its other columns are {some_of(others)}: {flag} uses one" if others else what]
+
+
+def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
+    """Return our name of each column with a meaning, and its title in the table."""
+    titles = {title.lower(): title for title in reversed(items.columns)}
+    roles = {role: titles[role] for role in _ROLES if role in titles}
+    if "image" not in roles:
+        if not (known := [one for one in _IMAGE if one in titles]):
+            what = f"has no column of images: its columns are {some_of([*items.columns], 8)}"
+            raise SourceError(items.name, what, "call the column of their paths image")
+        roles["image"] = titles[known[0]]
+    has_target = any(one in _TARGETS or one.startswith(_TARGET) for one in titles)
+    if not has_target and recipe.labels == BUILD_DEFAULTS["labels"]:
+        usual = [titles[one] for one in LABEL_COLUMNS if one in titles]
+        if len(usual) > 1:
+            what = f"columns {usual[0]!r} and {usual[1]!r} may both be the label"
+            hint = f"call one of them label, or give {OptionName('labels', f'column:{usual[0]}')}"
+            raise SourceError(items.name, what, hint)
+        for title in usual:
+            is_list = next(iter(items.columns[title]), "").startswith("[")
+            roles["labels" if is_list else "label"] = title
+    if "split" not in roles and not recipe.split:
+        for title in filter(is_of_splits, items.columns):
+            if all(given_split([cell]) for cell in items.columns[title].coded().counts()):
+                roles["split"] = title
+    return roles
+
+
+def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
+    """Return how a column of folds makes splits, if the table has one and no splits."""
+    title = next((one for one in columns if one.lower() in _FOLDS), "")
+    if not title or "split" in columns or recipe.split:
+        return []
+    folds = sorted(columns[title].coded().counts(), key=natural_order)
+    places = ",".join(f"{one}={'train' if i else 'validation'}" for i, one in enumerate(folds))
+    flag = OptionName("split", f"column:{title}:{places}")
+    return [f"column {title!r} makes no splits; {flag} divides the images by it"]
+
+
+def _with_points(items: GivenItems) -> GivenItems:
+    """Return the items with columns of x and y for each of the `points`, instead of lists."""
+    if _POINTS not in items.columns:
+        return items
+    rows = list[list[Any]]()
+    for row, cell in enumerate(items.columns[_POINTS]):
+        try:
+            points = [
+                tuple(map(float, one)) if one else ("", "") for one in json.loads(cell or "[]")
+            ]
+            rows.append(points)
+            if {*map(len, points)} - {2}:
+                raise ValueError
+        except (ValueError, TypeError):
+            rows[row:] = [[]]
+            items.refuse(row, _POINTS, "is no list of [x, y]")
+    number = max(map(len, rows), default=0)
+    columns = {title: cells for title, cells in items.columns.items() if title != _POINTS}
+    for i, axis in itertools.product(range(number), (0, 1)):
+        cells = (str(one[i][axis]) if i < len(one) else "" for one in rows)
+        columns[f"{i} {'xy'[axis]}"] = Texts.of(cells)
+    titles = [f"{i} {axis}" for i in range(number) for axis in "xy"]
+    return replace(items, columns=columns, points=titles)
+
+
+def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
+    """Return the options that the columns state, and that the recipe leaves open."""
+    columns, stated = items.columns, dict[str, Any]()
+    targets = [one for one in _TARGETS if one in columns]
+    targets += [",".join(items.targets)] if items.targets else []
+    if len(targets) > 1 and recipe.labels == BUILD_DEFAULTS["labels"]:
+        what = f"has several targets: {' and '.join(targets)}"
+        flag = OptionName("labels", f"column:{targets[0]}")
+        hint = f"drop one, or choose one with {flag}; {OptionName('columns')} stores others"
+        raise SourceError(items.name, what, hint)
+    stated["labels"] = f"column:{targets[0]}" if targets else "none"
+    if targets and recipe.labels == BUILD_DEFAULTS["labels"]:
+        if cells := columns.get(targets[0]) if items.targets else None:
+            stated |= {"target": "regression"} if _share(_NUMBER, cells) > _HALF else {}
+            stated |= {"target": "vector"} if _share(_NUMBERS, cells) else {}
+        stated |= _TARGETS.get(targets[0], {})
+    if "split" in columns:
+        stated["split"] = "column:split"
+    if "group" in columns:
+        stated["group"] = "group"
+    if "boxes" in columns:
+        boxes = f"column:{_form(items)}(boxes)"
+        boxes += ":box_labels" if "box_labels" in columns else ""
+        of_objects = {option: boxes for name, option in _OF_OBJECTS.items() if name in columns}
+        stated |= {"boxes": boxes, **of_objects}
+    if items.points:
+        stated["points"] = f"column:{','.join(items.points)}"
+    stated["columns"] = tuple(items.others)
+    stated |= {option: f"{PATHS}{name}" for name, option in OF_FILES.items() if name in columns}
+    return {k: one for k, one in stated.items() if getattr(recipe, k) == BUILD_DEFAULTS[k]}
+
+
+def _share(pattern: str, cells: Texts) -> float:
+    """Return the share of the cells that fit a regular expression, of those that are not empty."""
+    number = len(cells) - int(np.count_nonzero(booleans(pc.equal(cells.array, ""))))
+    fit = booleans(pc.match_substring_regex(cells.array, rf"^({pattern})$"))
+    return int(np.count_nonzero(fit)) / max(1, number)
+
+
+def _form(items: GivenItems) -> str:
+    stated = items.columns.get("box_format", Texts.of([])).coded().counts()
+    if len(stated) > 1 or not stated.keys() <= {*_FORMS}:
+        what = f"has boxes of the formats {some_of([*stated])}"
+        raise SourceError(items.name, what, f"give all rows one of {', '.join(_FORMS)}")
+    return next(iter(stated), _FORMS[0])
