@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardprep import profiling
 from shardprep.dataset.card import Card
-from shardprep.dataset.item_table import columns_for
 from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, SourceError
 from shardprep.processes import WorkerLimits
@@ -163,9 +161,7 @@ class RecipeImages:
             encoder, shards, remark = self.reuse.applied(encode_all, shards)
             watcher.notice(remark)
         limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
-        record_bytes = plan.estimated_bytes // plan.num_items
-        facts = plan.num_items, record_bytes, columns_for(plan.schema), profiling.is_on()
-        job = ShardJob(folders, encoder, limits, *facts)
+        job = ShardJob.of(folders, encoder, limits, plan)
         self.workers.engine(job, shards, self.workers.num, on_progress)
 
     def check(self) -> None:

@@ -178,6 +178,8 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     missing = {name for name in made_by.options if name not in recorded}
     several = {name for name in missing if not BUILD_OPTIONS[name].is_newer}
     made_by.options.update(dict.fromkeys(several, "several"))  # merged datasets
+    if manifest.num_encodings:
+        made_by.versions["encodings"] = f"{manifest.num_encodings + 1}"
     if 0 < manifest.num_own_levels < manifest.totals.num_written:
         rows = rows.slice(0, 0)  # it is not recorded which these are
     form = tuple(schema.dtypes.items()), schema.image.channels, manifest.num_own_levels > 0

@@ -98,6 +98,8 @@ class Outline(Document):
     """In a repack, images whose annotations were scaled when the parents were built."""
     num_own_levels: Count = 0
     """In a repack, stacks of the parents with black and white of their own."""
+    num_encodings: Count = 0
+    """In a repack, number of times that stored images were encoded anew, this time included."""
     shards: tuple[PlannedShard, ...]
     skipped: dict[str, Count]
     max_rejected: float = Field(ge=0, le=1)
