@@ -63,6 +63,15 @@ class Sample(Card):
 _IMAGE_OPTIONS = ("size", "fit", "format", "quality")
 _ITEM_OPTIONS = ("relabel", "classes", "exclude_list", "group", "join", "columns")
 """Options of a build that change a finished dataset: its images, or only items."""
+_OF_STORED = {
+    "size": "Size of stored images in pixels: WIDTHxHEIGHT, or N for a square.",
+    "fit": "How images are fitted to that size: crop, pad, stretch or within (only shrinks).",
+    "format": "Encoding of stored images: jpeg, png or raw (uint8).",
+    "group": "Keep images of one group in one split: a column of --join, folder:N or "
+    "regex:PATTERN.",
+    "columns": "Columns of --join to store as features of each example.",
+}
+"""Help of options that have fewer values for a finished dataset."""
 OPTIONS: dict[str, dict[str, Option]] = {
     "build": BUILD_OPTIONS
     | {
@@ -103,14 +112,14 @@ OPTIONS: dict[str, dict[str, Option]] = {
         ),
         "seed": Option("Random seed of the order.", metavar="N", shown="seed of the first dataset"),
         **{
-            name: replace(BUILD_OPTIONS[name], panel="", shown="unchanged")
+            name: replace(
+                BUILD_OPTIONS[name],
+                help=_OF_STORED.get(name, BUILD_OPTIONS[name].help),
+                panel="",
+                shown="unchanged",
+            )
             for name in (*_IMAGE_OPTIONS, *_ITEM_OPTIONS)
         },
-        "format": Option(
-            "Encoding of stored images: jpeg, png or raw (uint8).",
-            metavar="FORMAT",
-            shown="unchanged",
-        ),
         "workers": replace(RUN_OPTIONS["workers"], panel=""),
         "overwrite": Option("Replace an existing dataset when the new one is complete."),
         "store_timeout": RUN_OPTIONS["store_timeout"],
@@ -420,7 +429,7 @@ def repack(
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> BuildResult:
-    """Merge datasets, or make one in other shards, of another size, or with corrected labels.
+    """Make a dataset of finished ones: other shards, size, labels or splits, or several merged.
 
     Records are copied without decoding, unless options of images are given: `size`, `fit`, `format`
     or `quality`. Classes are merged by name. A key that several datasets have gets the name of its

@@ -15,17 +15,15 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Item
-from shardprep.catalog.target_values import TargetValues
-from shardprep.catalog.targets import Target
 from shardprep.dataset import schema as names
 from shardprep.dataset import tfrecord
 from shardprep.dataset.example import ExampleDecoder
 from shardprep.dataset.item_table import WRITTEN
 from shardprep.dataset.schema import Schema
+from shardprep.errors import RecordError
 from shardprep.image.annotation_types import Annotation, AnnotationSpec, Skeleton, StoredMask
 from shardprep.image.netpbm import netpbm_start
 from shardprep.source.byte_range import HeldExtent, MemberError
@@ -34,7 +32,6 @@ from shardprep.source.range_reads import read_ahead
 from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.chunk_encoder import ChunkEncoder, encode_item, read_item, wait_for
 from shardprep.writer.record_copier import StoredRecords
-from shardprep.writer.reuse import targets_of
 
 _Values = Mapping[str, Sequence[Any]]
 
@@ -74,17 +71,6 @@ def annotation_spec(schema: Schema, min_visible: float) -> AnnotationSpec | None
     )
 
 
-def all_targets_of(rows: pa.Table) -> list[Target]:
-    """Return the target of each row of a whole item table, or None for each."""
-    if "targets" not in rows.column_names:
-        return targets_of(rows)
-    columns = (rows[name].to_pylist() for name in ("targets", "classes", "texts"))
-    return [
-        TargetValues(*(tuple(one or ()) for one in several)) if any(several) else None
-        for several in zip(*columns, strict=True)
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class RecordEncoder:
     """Encodes the images in the records of `ChunkTask.old`; implements `Encode`."""
@@ -109,7 +95,12 @@ class RecordEncoder:
         for item, row in zip(task.items, old.select(known).to_pylist(), strict=True):
             record, read = b"", read_item(item) if row["status"] != WRITTEN else None
             if read is None:
-                own = self._item(item, row, decoder.decode(next(payloads)))
+                values = decoder.decode(next(payloads))
+                try:
+                    own = self._item(item, row, values)
+                except (ValueError, LookupError) as error:
+                    what = f"does not fit the schema ({error})"
+                    raise RecordError(item.key, what, "run `shardprep verify`") from error
                 before_item()
                 record, read = self._encoded(own, row["original_sha256"] or "", before_item)
             framed.append(record)

@@ -65,10 +65,10 @@ from shardprep.writer.plan.source_plan import RECORD_OVERHEAD_BYTES
 from shardprep.writer.record_copier import RecordCopier, own_rows
 from shardprep.writer.record_encoder import (
     RecordEncoder,
-    all_targets_of,
     annotation_spec,
     further_features,
 )
+from shardprep.writer.reuse import targets_of
 from shardprep.writer.run import make_dataset
 from shardprep.writer.workspace.files import Folders, replace_hint
 from shardprep.writer.workspace.states import workspace_of
@@ -122,7 +122,8 @@ class Encoding(NamedTuple):
 
 def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> Encoding | None:
     """Return how to encode the images by a recipe, or None if they are already stored so."""
-    wanted = recipe.settled(annotated=bool(parents[0].schema.annotations)).image_spec
+    is_annotated = annotation_spec(parents[0].schema, recipe.min_visible) is not None
+    wanted = recipe.settled(annotated=is_annotated).image_spec
     for parent in parents:
         known = parent.spec
         if wanted.format == "keep" != known.format:
@@ -358,7 +359,7 @@ def _with_facts(items: Items, rows: pa.Table, schema: Schema) -> Items:
     }
     places, lost = items.members.places.copy(), np.array([*refused], np.int64)
     places["kind"][lost], places["file"][lost] = ODD, np.arange(len(lost))
-    targets = Coded.of(all_targets_of(rows))
+    targets = Coded.of(targets_of(rows))
     files = rows["mask_key"].to_pylist() if "mask_key" in rows.column_names else [None] * len(rows)
     unread = RefusedExtent(0, "is in its record")
     return replace(
