@@ -15,7 +15,7 @@ import numpy as np
 from shardprep.catalog.given_items import with_items
 from shardprep.catalog.idle_options import Found, idle_options
 from shardprep.catalog.items import Items
-from shardprep.catalog.labels import ENOUGH, Labelling, label_by_table
+from shardprep.catalog.labels import ENOUGH, Labelling, relabelled
 from shardprep.catalog.names import words_of_split
 from shardprep.catalog.objects.combine import (
     NO_ANNOTATION,
@@ -45,7 +45,7 @@ from shardprep.catalog.tables.columns import (
     make_rows,
     with_headers,
 )
-from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex
+from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
 from shardprep.catalog.tables.row_matching import TableMatch, match_table
 from shardprep.catalog.targets import (
@@ -59,7 +59,6 @@ from shardprep.catalog.targets import (
     naming_of,
     words_in,
 )
-from shardprep.dataset.card import from_cell
 from shardprep.dataset.schema import IMAGES, Feature, TargetKind
 from shardprep.errors import OptionName, SourceError, concise, counted, shown, some_of
 from shardprep.image.annotation_types import Annotation
@@ -219,41 +218,11 @@ def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[s
 
 
 def _relabelled(wanted: SourceImages, naming: Naming) -> Labelling:
-    """Return the labels after `--relabel`, which replaces labels but adds none."""
-    labelling, rule, option = wanted.labelling, wanted.recipe.rules.relabel, OptionName("relabel")
+    rule = wanted.recipe.rules.relabel
     if not rule.files:
-        return labelling
+        return wanted.labelling
     table = wanted.documents.table(rule.files, (rule.id_column, *rule.label_columns))
-    fixes = label_by_table(WholeKeyIndex(wanted.index.keys), table, rule)
-    before = {new: old for old, new in naming.class_map.items()}  # the table has the new names
-    cells = fixes.names.map(lambda one: before.get(name := from_cell(str(one)), name))
-    is_new = cells.are_there & labelling.names.are_there
-    every = (*labelling.names.values, *fixes.names.values)
-    if not is_new.any() or any(isinstance(one, tuple) for one in every):
-        what = f"{table.name} has no new label for an image that has one label"
-        hint = f"name its columns, as in csv:FILE:ID:LABEL; a key looks like {wanted.index.keys[0]}"
-        raise SourceError(option, what, hint)
-    pairs = zip(is_new.tolist(), cells, labelling.names, strict=True)
-    names = Coded.of(new if is_one else old for is_one, new, old in pairs)
-    remark = f"{option}: {is_new.sum():,} labels are those of {table.name}"
-    num_rows = int((fixes.match.row_of >= 0).sum()) if fixes.match else 0
-    if num_rows > is_new.sum():
-        remark += f"; {num_rows - is_new.sum():,} images have no label, or an empty cell there"
-    mapped = naming.class_map
-    # A class keeps its number if its last image gets another one.
-    given = labelling.table_names.union(cell for cell in labelling.names.values if cell)
-    known = {*map(str, given), *mapped.values()}
-    whole = class_names({*known, *mapped, *naming.classes, *map(str, names.counts())})
-    classes = naming.classes or tuple(dict.fromkeys(mapped.get(c, c) for c in whole if c in known))
-    there = {whole[one] for one in (*known, *mapped, *naming.classes)}
-    if added := [c for c in whole if c in names.counts() and whole[c] not in there]:
-        what = f"{table.name} has {some_of(added)}, which is not a class of the images"
-        flag = OptionName("classes", ",".join((*classes, *added)))
-        raise SourceError(option, what, f"correct it, or state all classes: {flag}")
-    lost = labelling.rows_without_image + fixes.rows_without_image
-    how = f"{labelling.how}; then {fixes.how}"
-    labelling = replace(labelling, names=names, table_names=given, how=how)
-    return replace(labelling, rows_without_image=lost, remarks=(*labelling.remarks, remark))
+    return relabelled(wanted.labelling, wanted.index.keys, (table, rule), naming)
 
 
 def _strata(

@@ -15,12 +15,13 @@ from shardprep.catalog.names import (
     folder_splits,
     natural_order,
 )
-from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table
 from shardprep.catalog.tables.table import Table
 from shardprep.catalog.target_values import OF_COLUMNS
-from shardprep.catalog.targets import Cell
-from shardprep.errors import OptionName, SourceError, counted
+from shardprep.catalog.targets import Cell, Naming, class_names
+from shardprep.dataset.card import from_cell
+from shardprep.errors import OptionName, SourceError, counted, some_of
 from shardprep.recipe.rules import CsvRule
 from shardprep.source.string_column import Coded
 
@@ -78,6 +79,43 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
     id_title = find_ids(index, table, rule.id_column)
     _label_titles(table, rule.label_columns, id_title)  # report unclear columns before ids
     return label_by_columns(index.keys, match_table(index, table, id_title), rule)
+
+
+def relabelled(
+    labelling: Labelling, keys: Sequence[str], fixes_of: tuple[Table, CsvRule], naming: Naming
+) -> Labelling:
+    """Return the labels after `--relabel`, which replaces labels but adds none."""
+    option, (table, rule) = OptionName("relabel"), fixes_of
+    fixes = label_by_table(WholeKeyIndex(keys), table, rule)
+    before = {new: old for old, new in naming.class_map.items()}  # the table has the new names
+    cells = fixes.names.map(lambda one: before.get(name := from_cell(str(one)), name))
+    is_new = cells.are_there & labelling.names.are_there
+    every = (*labelling.names.values, *fixes.names.values)
+    if not is_new.any() or any(isinstance(one, tuple) for one in every):
+        what = f"{table.name} has no new label for an image that has one label"
+        hint = f"name its columns, as in csv:FILE:ID:LABEL; a key looks like {keys[0]}"
+        raise SourceError(option, what, hint)
+    pairs = zip(is_new.tolist(), cells, labelling.names, strict=True)
+    names = Coded.of(new if is_one else old for is_one, new, old in pairs)
+    remark = f"{option}: {is_new.sum():,} labels are those of {table.name}"
+    num_rows = int((fixes.match.row_of >= 0).sum()) if fixes.match else 0
+    if num_rows > is_new.sum():
+        remark += f"; {num_rows - is_new.sum():,} images have no label, or an empty cell there"
+    mapped = naming.class_map
+    # A class keeps its number if its last image gets another one.
+    given = labelling.table_names.union(cell for cell in labelling.names.values if cell)
+    known = {*map(str, given), *mapped.values()}
+    whole = class_names({*known, *mapped, *naming.classes, *map(str, names.counts())})
+    classes = naming.classes or tuple(dict.fromkeys(mapped.get(c, c) for c in whole if c in known))
+    there = {whole[one] for one in (*known, *mapped, *naming.classes)}
+    if added := [c for c in whole if c in names.counts() and whole[c] not in there]:
+        what = f"{table.name} has {some_of(added)}, which is not a class of the images"
+        flag = OptionName("classes", ",".join((*classes, *added)))
+        raise SourceError(option, what, f"correct it, or state all classes: {flag}")
+    lost = labelling.rows_without_image + fixes.rows_without_image
+    how = f"{labelling.how}; then {fixes.how}"
+    labelling = replace(labelling, names=names, table_names=given, how=how)
+    return replace(labelling, rows_without_image=lost, remarks=(*labelling.remarks, remark))
 
 
 def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> Labelling:

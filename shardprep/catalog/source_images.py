@@ -42,10 +42,9 @@ from shardprep.errors import (
 )
 from shardprep.recipe.recipe import Recipe, outputs
 from shardprep.recipe.rules import TABLE_SUFFIXES, LabelRule, parse_label_rule
-from shardprep.source.byte_range import RefusedExtent, StoredExtent
 from shardprep.source.file_listing import LEADS_OUTSIDE, NOT_BELOW, Scope
 from shardprep.source.listing import Listing, Skipped, list_source
-from shardprep.source.members import Member, Members, StackExtent
+from shardprep.source.members import FileExtent, Member, Members, StackExtent
 from shardprep.source.names import is_array_name, without_archive_suffix
 
 _UNWANTED = (NOT_BELOW, NOT_INCLUDED, NOT_EXCLUDED)
@@ -167,7 +166,7 @@ def _without_arrays(listing: Listing, recipe: Recipe) -> Listing:
     return replace(listing, others=others, skipped=[*listing.skipped, *lost])
 
 
-def files_by_key(listing: Listing) -> dict[str, StoredExtent | RefusedExtent]:
+def files_by_key(listing: Listing) -> dict[str, FileExtent]:
     """Return the extent of each image by key, without stacks: these have no file of their own."""
     return {key: extent for key, extent in listing.images if not isinstance(extent, StackExtent)}
 

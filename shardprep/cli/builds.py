@@ -81,8 +81,9 @@ def finalize(call: Call, *, as_json: bool) -> None:
 
 
 def repack(call: Call, *, as_json: bool) -> None:
-    """Merge datasets, or write the records of a dataset into other shards, without decoding.
+    """Make a dataset of finished ones: other shards, size, labels or splits, or several merged.
 
+    Records are copied without decoding, unless --size, --fit, --format or --quality is given.
     Classes are merged by name. A key that several datasets have gets the name of its dataset as a
     prefix. Every checksum is compared. If the command is interrupted, the same command continues
     it.
@@ -91,6 +92,8 @@ def repack(call: Call, *, as_json: bool) -> None:
         shardprep repack tfrecords/pets --shards 64 --version 1.0.1
         shardprep repack tfrecords/cats tfrecords/dogs --name pets
         shardprep repack tfrecords/pets --split 'train[:10%]' --name pets_small
+        shardprep repack tfrecords/pets --size 112x112 --version 1.1.0
+        shardprep repack tfrecords/pets --relabel csv:fixes.csv:key:label --version 1.1.0
         shardprep repack tfrecords/pets --out s3://bucket/sets
     """
     from shardprep.cli.summary import show_result

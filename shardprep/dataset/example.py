@@ -71,11 +71,12 @@ def encode(
 def with_values(data: bytes, features: Mapping[str, Values], dtypes: Mapping[str, str]) -> bytes:
     """Return the serialized Example `data` with the values in `features` instead of its own.
 
-    Features that the Example does not have are ignored. RecordError if `data` is not a serialized
-    Example.
+    Features that neither the Example nor `dtypes` has are ignored. RecordError if `data` is not a
+    serialized Example.
     """
     values = decode(data)
-    others = {name: feature for name, feature in features.items() if name in values}
+    known = values.keys() | dtypes.keys()
+    others = {name: feature for name, feature in features.items() if name in known}
     return encode({**values, **others}, dtypes)
 
 

@@ -222,7 +222,7 @@ class Manifest(SparseDocument):
     """Contents and origin of a whole dataset."""
 
     sparse_keys: ClassVar[frozenset[str]] = frozenset(
-        {"annotations", "unmatched", "num_rescaled", "num_own_levels", "leaks"}
+        {"annotations", "unmatched", "num_rescaled", "num_own_levels", "num_encodings", "leaks"}
     )
 
     format_version: Literal[1] = 1
@@ -245,6 +245,9 @@ class Manifest(SparseDocument):
     num_own_levels: Count = 0
     """Number of stacks whose black and white are their own smallest and largest values, or windows;
     left out if 0."""
+    num_encodings: Count = 0
+    """Number of times that stored images were decoded and encoded anew after the build, which costs
+    quality in JPEG; left out if 0."""
     leaks: LeakCheck | None = None
     """The search for near copies; left out if the build made none."""
     files: dict[str, Sha256] = Field(default_factory=dict)

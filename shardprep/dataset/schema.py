@@ -113,6 +113,12 @@ ANNOTATIONS = tuple(
 )
 """Features of boxes, masks and keypoints."""
 OF_OBJECTS = tuple(name for name in ANNOTATIONS if name.startswith(f"{OBJECTS}/"))
+ATTRIBUTES = {
+    name: name.removeprefix(f"{OBJECTS}/")
+    for name in OF_OBJECTS
+    if name not in (BOX, BOX_LABEL, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE)
+}
+"""Feature → the name of the attribute of objects that it stores."""
 MASKS = tuple(name for name in ANNOTATIONS if PROVIDED[name].kind == "mask")
 ALL_POINTS = {KEYPOINTS: KEYPOINTS_VISIBLE, POINTS: POINTS_VISIBLE}
 """Feature of keypoints → the feature of their visibility."""
@@ -362,10 +368,6 @@ class Schema(Document):
         """
         shape = size or (None, None)
         image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
-        further = {
-            name: Feature(kind=_kind(name, dtype), dtype=dtype)  # type: ignore[arg-type]
-            for name, dtype in columns.items()
-        }
         known = self.features
         if annotations.keys() - known.keys():  # reading other schema files is slow
             known = {**_annotation_features(), **known}
@@ -376,8 +378,17 @@ class Schema(Document):
             for name, names in annotations.items()
         }
         own = {name: one for name, one in self.features.items() if name not in ANNOTATIONS}
-        features = {**own, self.image_name: image, **targets, **annotated, **further}
-        return self.model_copy(update={"features": features, "labels": labels})
+        features = {**own, self.image_name: image, **targets, **annotated}
+        filled = self.model_copy(update={"features": features, "labels": labels})
+        return filled.with_columns(columns)
+
+    def with_columns(self, columns: Mapping[str, str]) -> Schema:
+        """Return a copy with a feature for each column; `columns` maps names to dtypes."""
+        further = {
+            name: Feature(kind=_kind(name, dtype), dtype=dtype)  # type: ignore[arg-type]
+            for name, dtype in columns.items()
+        }
+        return self.model_copy(update={"features": {**self.features, **further}})
 
     def with_keypoints(self, skeletons: Mapping[str, Skeleton]) -> Schema:
         """Return a copy whose features of keypoints have these skeletons, by feature name."""

@@ -66,7 +66,13 @@ class Segment(NamedTuple):
     """R + 256 G + 65536 B of its pixels; or their value, in a mask without colours."""
 
 
-Outline = Polygons | Runs | Counts | Segment | None
+class StoredMask(NamedTuple):
+    """An object as the mask of 0 and 1 that a record stores."""
+
+    png: bytes
+
+
+Outline = Polygons | Runs | Counts | Segment | StoredMask | None
 """Shape of an object; None if only its box is known."""
 
 

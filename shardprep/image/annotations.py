@@ -25,11 +25,13 @@ from shardprep.image.annotation_types import (
     Outline,
     Polygons,
     Segment,
+    StoredMask,
 )
 from shardprep.image.boxes import Boxes, PlacedPoints, annotated_size, place_points, size_of_boxes
 from shardprep.image.masks import (
     MaskError,
     MaskFiles,
+    decode_mask,
     fault_of,
     segment_classes,
     size_mismatch,
@@ -39,6 +41,7 @@ from shardprep.image.placement import Labels, Placement
 from shardprep.image.png import encoded_png
 from shardprep.image.process import Rejection
 from shardprep.image.rasterize import Columns, Drawable, columns_of, outline_mask
+from shardprep.image.spec import MAX_STORED_PIXELS
 
 _Made = TypeVar("_Made")
 
@@ -284,6 +287,8 @@ class Scene:
         if isinstance(outline, Segment):
             ids, frame_of_ids = self._segments()
             return (ids == outline.id).view(np.uint8), frame_of_ids
+        if isinstance(outline, StoredMask):
+            return decode_mask(outline.png, MAX_STORED_PIXELS).pixels, self.frame
         return self._drawn(i, outline or Polygons(()), outline_mask)
 
     def columns(self, i: int) -> Columns:
@@ -293,7 +298,7 @@ class Scene:
             return Columns.of(outline, size) if size == self.placement.upright else None
 
         outline = self.annotation.outlines[i]
-        if not isinstance(outline, Segment):
+        if not isinstance(outline, Segment | StoredMask):
             columns, frame = self._drawn(i, outline or Polygons(()), draw)
             if columns is not None and not self.placement.is_turned(frame):
                 return columns

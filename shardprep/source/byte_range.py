@@ -171,6 +171,26 @@ class RefusedExtent(NamedTuple):
         return self.read()
 
 
+class HeldExtent(NamedTuple):
+    """Bytes in memory, such as an image of a record that was read."""
+
+    data: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.data)
+
+    @property
+    def span(self) -> PlainExtent:
+        return PlainExtent("", 0, 0)
+
+    def read(self) -> bytes:
+        return self.data
+
+    def read_head(self, num_bytes: int) -> bytes:
+        return self.data[:num_bytes]
+
+
 StoredExtent = PlainExtent | ZipExtent
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from shardprep.source.byte_range import (
     MOST_BYTES,
+    HeldExtent,
     PlainExtent,
     RefusedExtent,
     StoredExtent,
@@ -70,7 +71,8 @@ class StackExtent:
         return self.members[0].extent.read_head(num_bytes)
 
 
-Extent = StoredExtent | RefusedExtent | StackExtent
+FileExtent = StoredExtent | RefusedExtent | HeldExtent
+Extent = FileExtent | StackExtent
 
 
 class Member(NamedTuple):

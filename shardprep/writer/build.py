@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardprep import profiling
 from shardprep.dataset.card import Card
-from shardprep.dataset.item_table import columns_for, given_columns
 from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, SourceError
 from shardprep.processes import WorkerLimits
@@ -163,12 +161,7 @@ class RecipeImages:
             encoder, shards, remark = self.reuse.applied(encode_all, shards)
             watcher.notice(remark)
         limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
-        record_bytes = plan.estimated_bytes // plan.num_items
-        titles = {name: one.name for name, one in given_columns(plan.schema).items()}
-        features = {name: titles.get(name, "") for name in plan.columns}
-        columns = columns_for(plan.schema)
-        facts = plan.num_items, record_bytes, columns, features, profiling.is_on()
-        job = ShardJob(folders, encoder, limits, *facts)
+        job = ShardJob.of(folders, encoder, limits, plan)
         self.workers.engine(job, shards, self.workers.num, on_progress)
 
     def check(self) -> None:
@@ -177,6 +170,6 @@ class RecipeImages:
                 return
         raise BuildError(
             self.recipe.source,
-            "was changed or removed while it was read",
+            "has changed or gone while it was read",
             "the build is discarded: run it again when the source no longer changes",
         )

@@ -230,6 +230,7 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
         unmatched=outline.unmatched,
         num_rescaled=min(num_rescaled, totals.num_written),  # a repack may select some
         num_own_levels=min(num_own_levels, totals.num_written),
+        num_encodings=outline.num_encodings,
     )
     _warn_of_darkness(manifest, num_dark, outline.spec)
     _warn_of_sizes(manifest)

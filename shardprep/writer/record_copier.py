@@ -12,7 +12,7 @@ import ctypes
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -96,6 +96,32 @@ class StoredRecords:
                     sound[i] = False
         return sound
 
+    def read_alone(self, number: int) -> bytes:
+        """Return a framed record; DatasetError or RecordError, which names it, if it is damaged."""
+        file, offset, _ = extent = self.extent(number)
+        try:
+            data = extent.read()
+        except MemberError as error:
+            what = f"at byte {offset:,}: {error}"
+            raise DatasetError(file, what, _hint(file)) from error
+        if all(self.are_sound(number, number + 1, data)):
+            return data
+        try:
+            tfrecord.unframe(np.frombuffer(data, np.uint8), file, offset)
+        except RecordError as error:
+            raise RecordError(file, error.what, _hint(file), offset=offset) from error
+        key = "" if self._keys is None else self._keys[number].decode()
+        what = f"the record at byte {offset:,} does not belong to {key}"
+        raise DatasetError(file, what, _hint(file))
+
+    def check_places(self) -> None:
+        """Raise DatasetError if a length or an offset is negative."""
+        is_below = (self.offsets < 0) | (self.lengths < 0)
+        if is_below.any():
+            what = "its item table has a record with a negative length or offset"
+            file = self.files[int(np.argmax(is_below))]
+            raise DatasetError(file, what, _hint(file))
+
 
 def with_files(rows: pa.Table, dataset: OpenDataset) -> pa.Table:
     """Return rows with a column `file`, the path or address of each shard, instead of `shard`."""
@@ -145,21 +171,24 @@ class Buffer:
 
 
 class RecordCopier:
-    """Copies the records of `ShardPlan.old` in several threads."""
+    """Copies the records of `ShardPlan.old` in several threads.
+
+    A record whose `is_new` is true in these rows gets the labels of its row.
+    """
 
     def __init__(
         self,
         folders: Folders,
         schema: Schema,
-        relabelled: Iterable[str],
+        columns: Sequence[str],
         check: Callable[[], None],
     ) -> None:
-        """Create a copier; records of the files in `relabelled` get new class numbers.
+        """Create a copier; `columns` are the features that the items add to their records.
 
         `check` raises an error if a parent dataset has changed.
         """
         self.folders, self.schema, self.check = folders, schema, check
-        self.relabelled = pa.array([*relabelled], pa.string())
+        self.columns = columns
         self.reading = threading.RLock()
         """Held while a batch is read and checked, because threads would compete for the GIL."""
         self.waiting: SimpleQueue[ShardPlan] = SimpleQueue()
@@ -222,10 +251,9 @@ class RecordCopier:
 
 class _Copy:
     def __init__(self, copier: RecordCopier, plan: ShardPlan) -> None:
-        old, items = plan.old, plan.items
-        assert old is not None  # noqa: S101 - of a repack
+        items = plan.items
         self._copier, self._schema, self._plan = copier, copier.schema, plan
-        self._rows = _taken(old, items.rows)
+        self._rows = own_rows(plan)
         self._keys = items.members.keys.array.cast(pa.string())
         is_record = self._rows["kind"].is_null()
         self._places = np.flatnonzero(is_record.to_numpy())
@@ -234,8 +262,7 @@ class _Copy:
         has_new_key = pc.not_equal(
             self._keys.filter(is_record.combine_chunks()), pc.fill_null(records["key"], "")
         )
-        has_new_label = pc.is_in(records["file"].cast("string"), copier.relabelled)
-        self._is_changed = pc.or_(has_new_key, has_new_label).to_numpy()
+        self._is_changed = pc.or_(has_new_key, records["is_new"]).to_numpy()
         self._new_lengths = self._records.lengths.copy()
         """Length of each framed record in the new shard; final when its batch is written."""
 
@@ -278,13 +305,8 @@ class _Copy:
 
     def _batches(self, read: Buffer, renewed: Buffer) -> Iterator[tuple[memoryview, int]]:
         """Yield each batch and the number of records so far. The next batch reuses the memory."""
-        records = self._records
-        is_below = (records.offsets < 0) | (records.lengths < 0)
-        if is_below.any():
-            what = "its item table has a record with a negative length or offset"
-            file = records.files[int(np.argmax(is_below))]
-            raise DatasetError(file, what, _hint(file))
-        runs = records.runs()
+        self._records.check_places()
+        runs = self._records.runs()
         with contextlib.closing(read_ahead([run.extent for run in runs])) as ahead:
             for _, some in groupby(runs, key=lambda run: run.batch):
                 batch = list(some)
@@ -305,7 +327,7 @@ class _Copy:
         num_bytes = sum(run.extent.num_bytes for run in batch)
         if num_bytes > _TRUSTED_BYTES:
             for number in range(start, stop):
-                self._read_alone(number)
+                self._records.read_alone(number)
         data = buffer.sized(num_bytes)
         view, at, is_read = memoryview(data), 0, True
         for extent in islice(ahead, len(batch)):
@@ -316,25 +338,8 @@ class _Copy:
                 is_read = False
             at = end
         if not (is_read and all(self._records.are_sound(start, stop, data))):
-            view[:num_bytes] = b"".join(map(self._read_alone, range(start, stop)))
+            view[:num_bytes] = b"".join(map(self._records.read_alone, range(start, stop)))
         return data
-
-    def _read_alone(self, number: int) -> bytes:
-        file, offset, _ = extent = self._records.extent(number)
-        try:
-            data = extent.read()
-        except MemberError as error:
-            what = f"at byte {offset:,}: {error}"
-            raise DatasetError(file, what, _hint(file)) from error
-        if all(self._records.are_sound(number, number + 1, data)):
-            return data
-        try:
-            tfrecord.unframe(np.frombuffer(data, np.uint8), file, offset)
-        except RecordError as error:
-            raise RecordError(file, error.what, _hint(file), offset=offset) from error
-        key = self._rows["key"][int(self._places[number])].as_py()
-        what = f"the record at byte {offset:,} does not belong to {key}"
-        raise DatasetError(file, what, _hint(file))
 
     def _renewed(self, start: int, stop: int, data: bytearray, buffer: Buffer) -> memoryview:
         view, ends = memoryview(data), np.cumsum(self._records.lengths[start:stop]).tolist()
@@ -369,6 +374,10 @@ class _Copy:
         if BOX_LABEL in self._schema.dtypes:
             for own, labels in zip(values, some["object_labels"].to_pylist(), strict=True):
                 own[BOX_LABEL] = labels or ()
+        added = self._plan.items.part(slice(start, stop)).columns
+        for name, column in zip(self._copier.columns, added, strict=True):
+            for own, value in zip(values, column, strict=True):
+                own[name] = [value.encode() if isinstance(value, str) else value]
         return values
 
 
@@ -402,8 +411,10 @@ def _laid_out(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return (column.cast(pa.string()).dictionary_encode() if is_words else column).cast(kind)
 
 
-def _taken(table: pa.Table, rows: Numbers) -> pa.Table:
-    """Return rows of a table as one chunk; `Table.take` would copy the whole table first."""
+def own_rows(plan: ShardPlan) -> pa.Table:
+    """Return the row of each item as one chunk; `Table.take` would copy the whole table first."""
+    table, rows = plan.old, plan.items.rows
+    assert table is not None  # noqa: S101 - of a repack
     parts, places, start = [], [], 0
     for batch in table.to_batches():
         here = np.flatnonzero((rows >= start) & (rows < start + len(batch)))

@@ -1,8 +1,9 @@
 """Make one dataset of the records of finished datasets (the parents), in other shards.
 
-Images are never changed: a framed record is copied unchanged, or with another key or other class
-numbers. Shards are shuffled and cut as in a build, so repacking one whole dataset gives the shards
-that a build with this seed and number of shards would have written.
+A framed record is copied unchanged, or with another key, other class numbers or added features.
+With another size or format of images, all records are encoded anew instead. Shards are shuffled and
+cut as in a build, so repacking one whole dataset gives the shards that a build with this seed and
+number of shards would have written.
 """
 
 from __future__ import annotations
@@ -11,54 +12,69 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
-from shardprep.dataset.diff import feature_differences
-from shardprep.dataset.example import ExampleDecoder
-from shardprep.dataset.item_check import check_items
-from shardprep.dataset.item_table import (
-    REJECTED,
-    SKIPPED,
-    WRITTEN,
-    given_cells,
-    given_columns,
-    with_status,
+from shardprep.catalog.targets import Target, Targets
+from shardprep.dataset.item_table import given_columns
+from shardprep.dataset.manifest import REPACKED, Fingerprint, united_unmatched
+from shardprep.dataset.schema import (
+    MISSING,
+    PRESENT,
+    TARGET_FEATURES,
+    TARGET_IMAGE,
+    TARGETS,
+    Schema,
+    TargetKind,
 )
-from shardprep.dataset.manifest import REPACKED, Fingerprint, Manifest, united_unmatched
-from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
-from shardprep.dataset.schema import BOX_LABEL, MASK, PRESENT, TARGETS, TEXTS, Schema
+from shardprep.dataset.schema import Encoding as Form
 from shardprep.errors import (
     BuildError,
     DatasetError,
     OptionName,
     RecipeError,
     RecordError,
-    SchemaError,
-    some_of,
 )
-from shardprep.image.spec import ImageSpec
+from shardprep.image.spec import ImageSpec, estimated_bytes
+from shardprep.processes import WorkerLimits
 from shardprep.progress import Watch
+from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.recipe.recipe import Recipe
+from shardprep.source.byte_range import RefusedExtent
 from shardprep.source.listing import Skipped
-from shardprep.source.members import PLACE, Members
+from shardprep.source.members import ODD, PLACE, Member, Members
 from shardprep.source.string_column import Coded, Texts, integers, release
-from shardprep.writer.engine.job import OnProgress
+from shardprep.writer.chunk_encoder import ChunkEncoder
+from shardprep.writer.engine.job import OnProgress, ShardJob, Workers
 from shardprep.writer.finalize import BuildResult
-from shardprep.writer.plan.build_plan import BuildPlan, Outline, make_outline, recorded_recipe
+from shardprep.writer.parents import (
+    Parent,
+    check_alike,
+    relabelled,
+    skipped_reasons,
+    unique_keys,
+    united,
+)
+from shardprep.writer.plan.build_plan import BuildPlan, Outline, make_outline
+from shardprep.writer.plan.changed_items import CHANGES, ChangedItems, changed_items
+from shardprep.writer.plan.fingerprint import fit_version, named_files, versions
 from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
-from shardprep.writer.record_copier import RecordCopier, with_files
+from shardprep.writer.plan.source_plan import RECORD_OVERHEAD_BYTES
+from shardprep.writer.record_copier import RecordCopier, own_rows
+from shardprep.writer.record_encoder import (
+    RecordEncoder,
+    annotation_spec,
+    further_features,
+)
+from shardprep.writer.reuse import targets_of
 from shardprep.writer.run import make_dataset
 from shardprep.writer.workspace.files import Folders, replace_hint
 from shardprep.writer.workspace.states import workspace_of
-
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 _NOT_SEARCHED = (
     "not searched for copies in different splits; shardprep verify --leaks searches them"
@@ -66,23 +82,73 @@ _NOT_SEARCHED = (
 
 
 def repack_dataset(
-    parents: Sequence[Parent], recipe: Recipe, watcher: Watch, *, overwrite: bool = False
+    parents: Sequence[Parent],
+    recipe: Recipe,
+    watcher: Watch,
+    *,
+    overwrite: bool = False,
+    encoding: Encoding | None = None,
 ) -> BuildResult:
     """Make one dataset of the parents' records, or continue an unfinished one.
 
     Classes are numbered as in the first parent; new classes of the others follow. `recipe` gives
-    folder, name, version, number of shards and seed. A finished dataset of other parents or options
-    is a BuildError without `overwrite`; with `overwrite`, it is replaced when the new one is
-    complete.
+    folder, name, version, number of shards and seed, and the options in `CHANGES`. Records are
+    copied, or encoded anew with `encoding`. A finished dataset of other parents or options is a
+    BuildError without `overwrite`; with `overwrite`, it is replaced when the new one is complete.
     """
     check_alike(parents)
-    workspace, images = workspace_of(recipe), ParentImages(tuple(parents), recipe)
+    workspace = workspace_of(recipe)
+    images = ParentImages(tuple(parents), recipe, encoding)
     if workspace.stands() and not overwrite:
         finished = workspace.finished()
         if finished is not None and finished.fingerprint.inputs != images.fingerprint.inputs:
             raise BuildError(workspace.location, "already exists", replace_hint())
     result = make_dataset(workspace, images, watcher, overwrite=overwrite)
-    return replace(result, num_copied=0)  # every image is copied
+    return replace(result, num_copied=0)  # every image is copied, or none
+
+
+def recorded_options(parent: Parent) -> dict[str, Any]:
+    """Return the options that a dataset made from another one takes from its manifest."""
+    quality = () if parent.spec.format in ("png", "raw") else ("quality",)
+    names = ("shards", "size", "format", *quality, "background", "min_visible")
+    stored = parent.manifest.fingerprint.options
+    known = {name: stored[name] for name in names if name in stored}
+    return {**known, "fit": parent.spec.fit, "max_rejected": 1.0, "max_dropped": 1.0}
+
+
+class Encoding(NamedTuple):
+    """How images are encoded anew."""
+
+    spec: ImageSpec
+    workers: Workers
+
+
+def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> Encoding | None:
+    """Return how to encode the images by a recipe, or None if they are already stored so."""
+    is_annotated = annotation_spec(parents[0].schema, recipe.min_visible) is not None
+    wanted = recipe.settled(annotated=is_annotated).image_spec
+    for parent in parents:
+        known = parent.spec
+        if wanted.format == "keep" != known.format:
+            what = "keep is for the files of a source, not for stored images"
+            raise RecipeError(OptionName("format"), what, "give jpeg, png or raw")
+        if wanted.size is None and known.size is not None:
+            what = "the dataset has images of one size, which none would keep"
+            raise RecipeError(OptionName("size"), what, "leave it out, or give WIDTHxHEIGHT")
+        if wanted.format != "png" and parent.schema.image.is_deep:
+            what = "images of 16 bits are stored as PNG"
+            raise RecipeError(OptionName("format"), what, "leave it out")
+        is_fixed = wanted.fixed_size is not None and wanted.size == known.fixed_size
+        fits = is_fixed or (wanted.size, wanted.fit) == (known.size, known.fit)
+        has_quality = wanted.format not in ("png", "raw")
+        if (
+            not fits
+            or wanted.format != known.format
+            or (has_quality and wanted.quality != known.quality)
+        ):
+            depth = 16 if parent.schema.image.is_deep else 8
+            return Encoding(replace(wanted, depth=depth), workers)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +157,16 @@ class ParentImages:
 
     parents: tuple[Parent, ...]
     recipe: Recipe
+    encoding: Encoding | None = None
 
-    work = "copying"
+    @property
+    def work(self) -> str:
+        return "copying" if self.encoding is None else "encoding"
+
+    @property
+    def _changes(self) -> list[str]:
+        """The options of the recipe that change items."""
+        return [name for name in CHANGES if getattr(self.recipe, name) != BUILD_DEFAULTS[name]]
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -113,9 +187,16 @@ class ParentImages:
             for name, value in specs[0].items()
             if all(name in other and other[name] == value for other in specs)
         }
-        options |= {"shards": self.recipe.shards, "seed": self.recipe.seed}
-        versions = [parent.manifest.fingerprint.versions for parent in self.parents]
-        return Fingerprint(inputs=inputs, options=options, versions=_versions(versions))
+        used = [parent.manifest.fingerprint.versions for parent in self.parents]
+        given = self.recipe.fingerprint_options()
+        if self.encoding is not None:
+            options |= {name: given[name] for name in ("format", "quality", "min_visible")}
+            spec = self.encoding.spec
+            options |= {"size": spec.size and list(spec.size), "fit": spec.fit}
+            used = [versions() | fit_version(spec.fit)]
+        options |= {name: given[name] for name in ("shards", "seed", *self._changes)}
+        inputs |= named_files(self.recipe)
+        return Fingerprint(inputs=inputs, options=options, versions=_versions(used))
 
     def plan(self, scratch: Path, watcher: Watch) -> BuildPlan:
         del scratch, watcher
@@ -129,7 +210,8 @@ class ParentImages:
         skipped: list[Skipped] = []
         tables: list[pa.Table] = []
         for parent, (own, others) in zip(self.parents, unique_keys(self.parents), strict=True):
-            rows = relabelled(parent, schema)[0]
+            rows, is_new = relabelled(parent, schema)
+            rows = rows.append_column("is_new", pa.array([is_new] * len(rows), pa.bool_()))
             tables.append(rows.select(tables[0].column_names) if tables else rows)
             keys.append(Texts(own))
             sizes = parent.skipped["original_bytes"].to_pylist()
@@ -137,41 +219,72 @@ class ParentImages:
                 skipped.append(Skipped(key, why[0], size or 0, why[1]))
         if not any(map(len, keys)):
             raise DatasetError(self.parents[0].where, "no record is selected")
-        rows = pa.concat_tables(tables)
-        items = _items(rows, Texts.joined(keys))
-        estimate = int(items.members.num_bytes.sum())
+        every, manifests = pa.concat_tables(tables), [one.manifest for one in self.parents]
+        labels_from = "; ".join(dict.fromkeys(one.labels.found_by for one in manifests))
+        items, is_changed = _items(every, Texts.joined(keys)), bool(self._changes)
+        if is_changed or self.encoding is not None:
+            items = _with_facts(items, every, schema)
+        stored = {} if self.encoding is None else _stored_columns(every, schema)
+        items = replace(items, columns=tuple(stored.values()))
+        given = ChangedItems(items, every, schema, labels_from, tuple(stored))
+        made = changed_items(given, self.recipe) if is_changed else given
+        spec, schema = self.parents[0].spec, made.schema
+        estimate = int(made.items.members.num_bytes.sum())
+        notes = list(made.notes)
+        if self.encoding is not None:
+            spec = self.encoding.spec
+            form: Form = "any" if spec.format == "keep" else spec.format
+            schema = schema.with_images(spec.fixed_size, form)
+            number = len(made.items)
+            estimate = estimated_bytes(spec, estimate, number) + RECORD_OVERHEAD_BYTES * number
+            notes += self._losses(spec)
         name, recipe = self.recipe.dataset_name, self.recipe
-        planned = plan_shards(name, items, recipe.shards, estimate, recipe.seed)
-        shards = tuple(shard._replace(old=rows) for shard in planned)
-        manifests = [one.manifest for one in self.parents]
-        is_merged, had_leaks = len(manifests) > 1, manifests[0].leaks is not None
-        is_whole = not is_merged and self.parents[0].numbers is None
-        leaks = manifests[0].leaks if is_whole else None
+        planned = plan_shards(name, made.items, recipe.shards, estimate, recipe.seed)
+        shards = tuple(shard._replace(old=made.rows) for shard in planned)
+        is_merged = len(manifests) > 1 or self.parents[0].numbers is not None
+        is_same = not (is_merged or is_changed or self.encoding)
+        leaks = manifests[0].leaks if is_same else None
+        if leaks is None and (len(manifests) > 1 or manifests[0].leaks is not None):
+            notes.append(_NOT_SEARCHED)
+        without = (row for one in manifests for row in one.labels.rows_without_image)
         return BuildPlan(
             name=name,
             shards=shards,
-            skipped=skipped,
-            spec=self.parents[0].spec,
+            skipped=[*skipped, *sorted(made.skipped, key=lambda one: one.key)],
+            spec=spec,
             schema=schema,
-            labels_from="; ".join(dict.fromkeys(one.labels.found_by for one in manifests)),
-            rows_without_image=tuple(
-                row for one in manifests for row in one.labels.rows_without_image
-            ),
-            columns=(),
-            findings=[] if leaks or not (is_merged or had_leaks) else [_NOT_SEARCHED],
+            labels_from=made.labels_from,
+            rows_without_image=(*without, *made.without_image),
+            columns=made.columns,
+            findings=notes,
             annotations=None,
             estimated_bytes=estimate,
             leaks=leaks,
         )
 
+    def _losses(self, spec: ImageSpec) -> list[str]:
+        """Return remarks on the quality that images lose because they are encoded anew."""
+        known, notes = self.parents[0].spec, []
+        stored = {parent.schema.image.encoding for parent in self.parents}
+        if spec.format in ("jpeg", "keep") and stored & {"jpeg", "any"}:
+            notes.append("stored JPEGs are decoded and encoded as JPEG once more, with loss")
+        if known.size and spec.size and any(np.array(spec.size) > known.size):
+            sizes = (f"{width}x{height}" for height, width in (known.size, spec.size))
+            notes.append(f"stored images are enlarged from {' to '.join(sizes)}")
+        return [f"{note}; a build from the archive keeps more" for note in notes]
+
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         outline = make_outline(plan, self.recipe, self.fingerprint, num_parts)
         manifests = [parent.manifest for parent in self.parents]
+        known = [one.labels for one in manifests]
+        unlisted = sum(one.num_rows_without_image - len(one.rows_without_image) for one in known)
         more = {
-            "num_rows_without_image": sum(one.labels.num_rows_without_image for one in manifests),
+            "num_rows_without_image": outline.num_rows_without_image + unlisted,
             "unmatched": united_unmatched(one.unmatched for one in manifests),
             "num_rescaled": sum(one.num_rescaled for one in manifests),
             "num_own_levels": sum(one.num_own_levels for one in manifests),
+            "num_encodings": max(one.num_encodings for one in manifests)
+            + (self.encoding is not None),
         }
         return outline.model_copy(update=more)
 
@@ -184,13 +297,27 @@ class ParentImages:
         watcher: Watch,
     ) -> None:
         del watcher
-        changed = [parent for parent in self.parents if relabelled(parent, plan.schema)[1]]
-        files = {file for parent in changed for file in parent.rows["file"].unique().to_pylist()}
         try:
-            RecordCopier(folders, plan.schema, files, self.check).copy(shards, on_progress)
+            if self.encoding is None:
+                copier = RecordCopier(folders, plan.schema, plan.columns, self.check)
+                copier.copy(shards, on_progress)
+                return
+            limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
+            job = ShardJob.of(folders, self._encoder(plan), limits, plan)
+            rows = [shard._replace(old=own_rows(shard)) for shard in shards]
+            self.encoding.workers.engine(job, rows, self.encoding.workers.num, on_progress)
         except (DatasetError, RecordError):
             self.check()  # if a parent was replaced, this raises ChangedError instead
             raise
+
+    def _encoder(self, plan: BuildPlan) -> RecordEncoder:
+        target, image = None, plan.schema.features.get(TARGET_IMAGE)
+        if image is not None:
+            target = replace(plan.spec, format="png", depth=16 if image.is_deep else 8)
+        form = annotation_spec(plan.schema, self.recipe.min_visible)
+        further = further_features(plan.schema)
+        encoder = ChunkEncoder(plan.spec, plan.schema, further, form, target)
+        return RecordEncoder(encoder, self.parents[0].schema, plan.columns)
 
     def check(self) -> None:
         for parent in self.parents:
@@ -229,180 +356,53 @@ def _items(rows: pa.Table, keys: Texts) -> Items:
     )
 
 
-class Parent(NamedTuple):
-    """A dataset whose records are copied."""
-
-    where: str
-    mark: ManifestMark
-    manifest: Manifest
-    schema: Schema
-    spec: ImageSpec
-    rows: pa.Table
-    """Item rows to copy, with the `file` of each record."""
-    skipped: pa.Table
-    """Item rows of the skipped inputs; empty if only some records are copied."""
-    numbers: Numbers | None
-    """Ascending numbers of the records to copy, counted through all shards; None for all items."""
-
-
-def open_parent(dataset: OpenDataset, numbers: Numbers | None = None) -> Parent:
-    """Check a dataset, and return it with the records of these numbers, or all items if None."""
-    manifest, schema = dataset.manifest, dataset.schema
-    table = dataset.item_rows(intact=True)
-    check_items(dataset, table)
-    table = _with_given_columns(dataset, table)
-    dataset.files.check_shards([*manifest.shards.values()])
-    status = table["status"].cast("string")
-    if numbers is None:
-        rows = table.filter(pc.is_in(status, pa.array([WRITTEN, REJECTED])))
-        skipped = with_status(table, SKIPPED)
-    else:
-        rows, skipped = with_status(table, WRITTEN).take(pa.array(numbers)), table.slice(0, 0)
-    del table
-    recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
-    files = with_files(rows.unify_dictionaries().combine_chunks(), dataset)
-    return Parent(
-        str(dataset), dataset.mark, manifest, schema, recipe.image_spec, files, skipped, numbers
+def _with_facts(items: Items, rows: pa.Table, schema: Schema) -> Items:
+    """Return the items with all that their rows say of them; rejected ones cannot be read."""
+    texts = (rows[name].cast("string").to_pylist() for name in ("kind", "reason"))
+    facts = enumerate(zip(*texts, rows["original_bytes"].to_pylist(), strict=True))
+    refused = {
+        row: RefusedExtent(size or 0, why or "", kind) for row, (kind, why, size) in facts if kind
+    }
+    places, lost = items.members.places.copy(), np.array([*refused], np.int64)
+    places["kind"][lost], places["file"][lost] = ODD, np.arange(len(lost))
+    targets = Coded.of(targets_of(rows))
+    files = rows["mask_key"].to_pylist() if "mask_key" in rows.column_names else [None] * len(rows)
+    unread = RefusedExtent(0, "is in its record")
+    return replace(
+        items,
+        members=Members(items.members.keys, places, ("",), [*refused.values()]),
+        target=targets,
+        strata=_strata(targets, rows, schema),
+        group=Coded.of(rows["group"].to_pylist()).filled(""),
+        companions=Coded.apart((Member(key, unread),) if key else () for key in files),
     )
 
 
-def _with_given_columns(dataset: OpenDataset, table: pa.Table) -> pa.Table:
-    """Return the item rows with the columns that earlier versions stored only in the records."""
-    schema, given = dataset.schema, given_columns(dataset.schema)
-    if {one.name for one in given.values()} <= {*table.column_names}:
-        return table
-    decoder = ExampleDecoder(schema.dtypes, {*given, *(f"{name}{PRESENT}" for name in given)})
-    keys = dataset.record_rows(("key",))["key"].to_pylist()
-    records = {key: decoder.decode(dataset.read(number)) for number, key in enumerate(keys)}
-    rows = [records.get(key, {}) for key in table["key"].to_pylist()]
-    for name, column in given.items():
-        values = [row.get(name, [None])[0] for row in rows]
-        texts = [one.decode() if isinstance(one, bytes) else one for one in values]
-        cells = given_cells(texts, (row.get(f"{name}{PRESENT}", [1])[0] for row in rows))
-        table = table.append_column(column, pa.array(cells, column.type))
-    return table
+def _stored_columns(rows: pa.Table, schema: Schema) -> dict[str, Coded[Any]]:
+    """Return the values of the features that the item table has as columns."""
+    found = dict[str, Coded[Any]]()
+    for name, column in given_columns(schema).items():
+        cells, nothing = rows[column.name].to_pylist(), MISSING[schema.features[name].dtype]
+        found[name] = Coded.of(nothing if one is None else one for one in cells)
+        if f"{name}{PRESENT}" in schema.features:
+            found[f"{name}{PRESENT}"] = Coded.of(int(one is not None) for one in cells)
+    return found
 
 
-def check_alike(parents: Sequence[Parent]) -> None:
-    """Raise SchemaError or RecipeError if parents cannot be merged or one is given twice."""
-    first = parents[0]
-    for place, other in enumerate(parents[1:], 1):
-        if any(other.mark == known.mark for known in parents[:place]):
-            raise RecipeError(other.where, "is named twice", "name each dataset once")
-        differences = feature_differences(first.schema.unnamed(), other.schema.unnamed())
-        if differences:
-            what = f"its features differ from the features of {first.where}: {some_of(differences)}"
-            raise SchemaError(other.where, what, "build both with the same options")
-        if other.spec.fit != first.spec.fit:
-            what = f"its images are fitted by {other.spec.fit}, those of {first.where} by "
-            raise RecipeError(
-                other.where, what + first.spec.fit, f"build both with the same {OptionName('fit')}"
-            )
-        for name in (MASK, TARGETS, *first.schema.class_features):
-            pair = [known.schema.features.get(name) for known in (first, other)]
-            if not pair[0] or not pair[1] or pair[0].labels == pair[1].labels:
-                continue
-            noun = "masks" if name == MASK else f"values of {name!r}"
-            what = f"its {noun} have other names or class numbers than {first.where}"
-            raise SchemaError(
-                other.where, what, f"build both with the same {OptionName('classes')}"
-            )
-
-
-def united(parents: Sequence[Parent]) -> Schema:
-    """Return the joint schema of parents: classes of the first, then new classes of the others."""
-    schema = parents[0].schema
-    features = dict(schema.features)
-    for name, feature in features.items():
-        names = tuple(
-            dict.fromkeys(chain(*(parent.schema.features[name].labels for parent in parents)))
-        )
-        features[name] = feature.model_copy(update={"labels": names})
-    if TEXTS in features:
-        most = max(parent.schema.features[TEXTS].num_values for parent in parents)
-        features[TEXTS] = features[TEXTS].model_copy(update={"shape": (most,)})
-    labels = tuple(dict.fromkeys(chain(*(parent.schema.labels for parent in parents))))
-    return schema.model_copy(update={"features": features, "labels": labels})
-
-
-def relabelled(parent: Parent, schema: Schema) -> tuple[pa.Table, bool]:
-    """Return a parent's rows with class indexes of `schema`, and whether these have changed."""
-    images = _places(parent.schema.labels, schema.labels)
-    objects: list[int] = []
-    if BOX_LABEL in schema.features:
-        before = parent.schema.features[BOX_LABEL].labels
-        objects = _places(before, schema.features[BOX_LABEL].labels)
-    rows, is_new = parent.rows, False
-    for places, columns in ((images, ("label", "labels")), (objects, ("object_labels",))):
-        if places == list(range(len(places))):
-            continue
-        is_new = True
-        for name in columns:
-            at = rows.schema.get_field_index(name)
-            rows = rows.set_column(at, name, _mapped(rows[name].combine_chunks(), places))
-    return rows, is_new
-
-
-def _places(names: Sequence[str], among: Sequence[str]) -> list[int]:
-    known = {name: place for place, name in enumerate(among)}
-    return [known[name] for name in names]
-
-
-def _mapped(column: Any, places: Sequence[int]) -> Any:
-    """Return class indexes, or lists of them, mapped by `places`. Nulls stay null."""
-    table = pa.array(places, pa.int64())
-    if not pa.types.is_list(column.type):
-        return table.take(column)
-    lengths = pc.fill_null(pc.list_value_length(column), 0)
-    offsets = pa.array(np.append(0, np.cumsum(np.asarray(lengths))), pa.int32())
-    values = table.take(pc.list_flatten(column))
-    return pa.ListArray.from_arrays(offsets, values, mask=column.is_null())
-
-
-def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
-    """Return the keys of the items and of the skipped inputs of each parent, as Arrow arrays.
-
-    A key of several parents gets a prefix: the name of its dataset, with version or number if
-    names are equal. RecipeError if two items still have the same key.
-    """
-    keys = [
-        [
-            some["key"].cast(pa.large_string()).combine_chunks()
-            for some in (parent.rows, parent.skipped)
-        ]
-        for parent in parents
-    ]
-    counts = pa.concat_arrays([pa.concat_arrays(own).unique() for own in keys]).value_counts()
-    several = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-    titles = _titles([parent.manifest for parent in parents])
-    result = []
-    for own, title in zip(keys, titles, strict=True):
-        before, nothing = (pa.scalar(text, pa.large_string()) for text in (f"{title}/", ""))
-        items, skipped = (
-            pc.if_else(
-                pc.is_in(some, several), pc.binary_join_element_wise(before, some, nothing), some
-            )
-            for some in own
-        )
-        result.append((items, skipped))
-    counts = pa.concat_arrays([items for items, _ in result]).value_counts()
-    doubled = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-    if len(doubled):
-        raise RecipeError("shardprep repack", f"{doubled[0].as_py()!r} is a key of two images")
-    return result
-
-
-def _titles(manifests: Sequence[Manifest]) -> list[str]:
-    names = [manifest.name for manifest in manifests]
-    if len({*names}) < len(names):
-        names = [f"{manifest.name}-{manifest.version}" for manifest in manifests]
-    if len({*names}) < len(names):
-        names = [f"{name}-{number}" for number, name in enumerate(names, 1)]
-    return names
-
-
-def skipped_reasons(parent: Parent) -> list[tuple[str, str]]:
-    """Return (reason, detail) of each skipped input; `totals` of the manifest has the reasons."""
-    texts = [text or "" for text in parent.skipped["reason"].to_pylist()]
-    reasons = map(parent.manifest.totals.reason_of, texts)
-    return [(one, text[len(one) + 2 :]) for one, text in zip(reasons, texts, strict=True)]
+def _strata(targets: Coded[Target], rows: pa.Table, schema: Schema) -> Coded[tuple[int, ...]]:
+    if schema.has_target:
+        kinds = {name: kind for kind, name in TARGET_FEATURES.items() if name != TARGETS}
+        is_soft = TARGETS in schema.features and schema.features[TARGETS].soft
+        kind = kinds.get(schema.target or "", "soft" if is_soft else "classes")
+        features = {name: schema.features[name] for name in schema.class_features}
+        return Targets(cast("TargetKind", kind), targets, schema.labels, features=features).strata()
+    if "object_labels" not in rows.column_names:
+        return Coded.constant((), len(rows))
+    several = zip(
+        *(rows[name].to_pylist() for name in ("object_labels", "mask_pixels")), strict=True
+    )
+    most = len(schema.annotation_labels)
+    return Coded.of(
+        tuple(sorted({*(labels or ()), *(one for one, _ in pixels or () if one < most)}))
+        for labels, pixels in several
+    )

@@ -22,9 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
+from shardprep.catalog.target_values import TargetValues
 from shardprep.catalog.targets import Target
 from shardprep.dataset import item_table, tfrecord
 from shardprep.dataset.example import ExampleDecoder
+from shardprep.dataset.item_table import TARGET_COLUMNS
 from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
 from shardprep.dataset.open_dataset import ManifestMark, OpenDataset
 from shardprep.dataset.schema import (
@@ -178,6 +180,8 @@ def open_old_dataset(dataset: OpenDataset) -> OldDataset:
     missing = {name for name in made_by.options if name not in recorded}
     several = {name for name in missing if not BUILD_OPTIONS[name].is_newer}
     made_by.options.update(dict.fromkeys(several, "several"))  # merged datasets
+    if manifest.num_encodings:
+        made_by.versions["encodings"] = f"{manifest.num_encodings + 1}"
     if 0 < manifest.num_own_levels < manifest.totals.num_written:
         rows = rows.slice(0, 0)  # it is not recorded which these are
     form = tuple(schema.dtypes.items()), schema.image.channels, manifest.num_own_levels > 0
@@ -394,7 +398,16 @@ def _values(rows: pa.Table, name: str, null: str | int) -> list[Any]:
 
 
 def targets_of(rows: pa.Table) -> list[Target]:
-    """Return the target of each row, from the one target column with values, or None for each."""
+    """Return the target of each row, from the one target column with values, or None for each.
+
+    Targets of several values are in three columns, which only a whole table has.
+    """
+    if "targets" in rows.column_names:
+        lists = (rows[name].to_pylist() for name in TARGET_COLUMNS.names)
+        return [
+            TargetValues(*(tuple(one or ()) for one in several)) if any(several) else None
+            for several in zip(*lists, strict=True)
+        ]
     for name in ("label", "labels", "target", "text"):
         column = rows[name]
         if column.null_count < len(column):

@@ -27,9 +27,10 @@ from PIL import Image
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.errors import BuildError
 from shardprep.recipe.recipe import make_recipe
+from shardprep.writer.parents import open_parent
 from shardprep.writer.plan.fingerprint import versions
 from shardprep.writer.record_copier import RecordCopier
-from shardprep.writer.repack import open_parent, repack_dataset
+from shardprep.writer.repack import repack_dataset
 from tests.support.builders import (
     Quiet,
     build,

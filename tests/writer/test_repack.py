@@ -19,7 +19,8 @@ from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.open_dataset import open_dataset
 from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.repack import open_parent, repack_dataset
+from shardprep.writer.parents import open_parent
+from shardprep.writer.repack import repack_dataset
 from tests.support.annotated import outlined
 from tests.support.builders import (
     Quiet,

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardprep import profiling
-from shardprep.dataset.item_table import COLUMNS
+from shardprep.dataset.item_table import COLUMNS, columns_for, given_columns
 from shardprep.profiling import stage
 from shardprep.writer.chunk import UNREADABLE, ChunkTask, Encode, EncodedChunk
 from shardprep.writer.plan.shard_plan import ShardPlan, chunks
@@ -22,6 +22,7 @@ from shardprep.writer.workspace.files import Folders
 
 if TYPE_CHECKING:
     from shardprep.processes import WorkerLimits  # and multiprocessing
+    from shardprep.writer.plan.build_plan import BuildPlan
 
 _COMMITS_AT_ONCE = 2
 """Maximum number of running commits: limits memory, temporary files, and lost work on failure."""
@@ -45,6 +46,16 @@ class ShardJob:
     features: Mapping[str, str] = field(default_factory=dict)
     """Name of each of `Item.columns`, in their order → its column of the item table, or ""."""
     is_timed: bool = False
+
+    @classmethod
+    def of(
+        cls, folders: Folders, encode: Encode, limits: WorkerLimits, plan: BuildPlan
+    ) -> ShardJob:
+        record_bytes = plan.estimated_bytes // plan.num_items
+        titles = {name: one.name for name, one in given_columns(plan.schema).items()}
+        features = {name: titles.get(name, "") for name in plan.columns}
+        facts = plan.num_items, record_bytes, columns_for(plan.schema), features, profiling.is_on()
+        return cls(folders, encode, limits, *facts)
 
     def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
         start = 0

@@ -98,6 +98,8 @@ class Outline(Document):
     """In a repack, number of images whose annotations were scaled when the parents were built."""
     num_own_levels: Count = 0
     """In a repack, number of the parents' stacks whose own values decided black and white."""
+    num_encodings: Count = 0
+    """In a repack, number of times that stored images were encoded anew, this time included."""
     shards: tuple[PlannedShard, ...]
     skipped: dict[str, Count]
     max_rejected: float = Field(ge=0, le=1)

@@ -51,10 +51,7 @@ _BLOCK_BYTES = 1 << 20
 
 def make_fingerprint(recipe: Recipe) -> Fingerprint:
     """Return the fingerprint of a recipe with the current state of its inputs."""
-    inputs = {"source": source_signature(recipe)}
-    for file in recipe.named_files:
-        if Path(file).is_file():
-            inputs[file] = _sha256(read_table(file, recipe.max_member_size))
+    inputs = {"source": source_signature(recipe), **named_files(recipe)}
     if recipe.schema != "auto" and recipe.schema not in shipped_schemas():
         schema = Path(recipe.schema)
         inputs["schema"] = (
@@ -68,6 +65,12 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
     if recipe.rules.split.kind == "ratio":
         used[SPLIT_RATIOS] = _SPLIT_RATIOS_VERSION
     return Fingerprint(inputs=inputs, options=recipe.fingerprint_options(), versions=used)
+
+
+def named_files(recipe: Recipe) -> dict[str, str]:
+    """Return the hash of each file on this machine that an option names."""
+    files = filter(lambda file: Path(file).is_file(), recipe.named_files)
+    return {file: _sha256(read_table(file, recipe.max_member_size)) for file in files}
 
 
 def source_signature(recipe: Recipe) -> str:

@@ -58,8 +58,8 @@ from shardprep.writer.plan.near_copies import NearCopies, make_thumbnails
 from shardprep.writer.plan.shard_plan import plan_shards, shuffled
 from shardprep.writer.plan.tiles import cut_tiles, without_listed
 
-_NO_LABEL = "no label, and --split makes this split of labelled images"
-_RECORD_OVERHEAD_BYTES = 200
+NO_LABEL = "no label, and --split makes this split of labelled images"
+RECORD_OVERHEAD_BYTES = 200
 """Bytes of a record in addition to image and key: framing and feature names."""
 
 
@@ -90,16 +90,16 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int =
         catalog.findings.append(f"{OptionName('dedup')} near: {what}")
         recipe = replace(recipe, dedup=True)
     if recipe.finds_near:
-        items, unlabelled = without_spoilers(items, ratios)
+        items, unlabelled, _ = without_spoilers(items, ratios)
         left_out += unlabelled
         thumbnails = make_thumbnails(items, spec, recipe, num_workers, watcher)
         pairs = near_pairs(thumbnails)
         are_left_out = recipe.dedup == "near"
         near = NearCopies.among(items, pairs, has_scenes=not are_left_out)
         items, copies = near.without() if are_left_out else (near.together(), [])
-    findings = catalog.findings + _recut(items, ratios)
-    items, more = _cut(items, ratios, recipe.seed)
-    left_out += more
+    cut = cut_items(items, ratios, recipe.seed)
+    items, findings = cut.items, [*catalog.findings, *cut.notes]
+    left_out += cut.left_out
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
         leaks = near.leak_check(items, recipe)
@@ -113,7 +113,7 @@ def make_plan(recipe: Recipe, work_dir: Path, watcher: Watch, num_workers: int =
         findings, copies = findings + remarks, [*copies, *listed]
         every = (*catalog.rows_without_image, *unlisted)
         catalog = replace(catalog.in_tiles(), rows_without_image=every)
-    spoilers = [Skipped(item.key, _NO_LABEL, item.extent.num_bytes) for item in left_out]
+    spoilers = [Skipped(item.key, NO_LABEL, item.extent.num_bytes) for item in left_out]
     estimate = _records_bytes(items, spec)
     found_by, without_image = [catalog.labels_from], catalog.rows_without_image
     if catalog.annotations is not None:
@@ -142,10 +142,11 @@ def _records_bytes(items: Items, spec: ImageSpec) -> int:
     num_bytes = int(items.members.num_bytes[readable].sum())
     key_length = int(items.members.keys.lengths()[readable].sum())
     images = estimated_bytes(spec, num_bytes, int(items.members.num_files[readable].sum()))
-    return images + key_length + _RECORD_OVERHEAD_BYTES * len(items)
+    return images + key_length + RECORD_OVERHEAD_BYTES * len(items)
 
 
-def _cut(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
+def cut_items(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
+    """Return the items with splits by `ratios`; unchanged if there are none."""
     if not ratios:
         return Cut(items, items.take(np.empty(0, np.int64)))
     num_cut = len(rows_to_cut(items, ratios))
@@ -162,12 +163,10 @@ def _cut(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
             f"{empty[0]}={ratios[empty[0]]:g} of {num_cut:,} images leaves none",
             "give it a larger share, or leave it out",
         )
-    return cut
+    return cut._replace(notes=tuple(_recut(items, ratios)))
 
 
 def _recut(items: Items, ratios: Mapping[str, float]) -> list[str]:
-    if not ratios:
-        return []
     counts = items.split.take(rows_to_cut(items, ratios)).counts()
     if len(counts) < 2:
         return []
@@ -268,6 +267,7 @@ class Cut(NamedTuple):
 
     items: Items
     left_out: Items
+    notes: tuple[str, ...] = ()
 
 
 def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) -> Cut:
@@ -277,7 +277,7 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
     allow. In a labelled source, unlabelled items keep their split, or are left out if the ratios
     name it.
     """
-    stay, left_out = without_spoilers(items, ratios)
+    stay, left_out, _ = without_spoilers(items, ratios)
     pool = rows_to_cut(stay, ratios)
     pool = pool[shuffled(stay.members.keys.take(pool), seed, b"split")]
     strata, group = stay.strata.take(pool), stay.group.take(pool)

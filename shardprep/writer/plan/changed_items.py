@@ -1,0 +1,189 @@
+"""The items of finished datasets after the options that correct, thin out or split a dataset.
+
+Each option means what it means in a build; tables and lists are files of this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardprep.catalog.items import Items
+from shardprep.catalog.labels import Labelling, relabelled
+from shardprep.catalog.selection import select
+from shardprep.catalog.splits import GivenSplits, given_splits, group_findings, group_keys
+from shardprep.catalog.tables.columns import make_columns
+from shardprep.catalog.tables.key_index import KeyIndex
+from shardprep.catalog.tables.metadata_files import Documents
+from shardprep.catalog.tables.row_matching import TableMatch, match_table
+from shardprep.catalog.targets import Cell, Naming, Target, class_names
+from shardprep.dataset.item_table import given_cells, given_columns
+from shardprep.dataset.schema import LABEL, PRESENT, UNLABELLED, Schema
+from shardprep.errors import OptionName, RecipeError, SchemaError, SourceError, some_of
+from shardprep.recipe.recipe import Recipe
+from shardprep.source.listing import Skipped
+from shardprep.source.string_column import Coded
+from shardprep.writer.plan.source_plan import NO_LABEL, cut_items
+
+CHANGES = ("exclude_list", "relabel", "classes", "split", "group", "join", "columns")
+"""Options that change items; the images stay as they are."""
+_NO_SPLIT = "in no split"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedItems:
+    """Items, and what the options so far have changed."""
+
+    items: Items
+    rows: pa.Table
+    """Row of each item in the item tables. `is_new` says whether its record needs new values."""
+    schema: Schema
+    labels_from: str
+    columns: tuple[str, ...] = ()
+    """Names of added features; `Items.columns` has the values."""
+    skipped: tuple[Skipped, ...] = ()
+    without_image: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def with_rows(self, **columns: pa.Array) -> ChangedItems:
+        """Return a copy with other columns of the rows."""
+        rows = self.rows
+        for name, values in columns.items():
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, name, values.cast(rows.schema.field(at).type))
+        return replace(self, rows=rows)
+
+    def without(self, reasons: Mapping[int, str]) -> ChangedItems:
+        """Return a copy without the items at these positions, which are skipped for a reason."""
+        keys, sizes = self.items.members.keys, self.rows["original_bytes"].to_pylist()
+        lost = [Skipped(keys[at], why, sizes[at] or 0) for at, why in sorted(reasons.items())]
+        stay = np.delete(np.arange(len(self.items)), sorted(reasons))
+        if not len(stay):
+            what = f"all {len(keys):,} images are left out ({lost[0].reason})"
+            raise SourceError("shardprep repack", what, f"a key looks like {keys[0]}")
+        return replace(
+            self,
+            items=self.items.take(stay),
+            rows=self.rows.take(pa.array(stay)),
+            skipped=(*self.skipped, *lost),
+        )
+
+    def noted(self, notes: Sequence[str], without_image: Sequence[str] = ()) -> ChangedItems:
+        """Return a copy with further notes, and further ids that fit no image."""
+        notes, without = (*self.notes, *notes), (*self.without_image, *without_image)
+        return replace(self, notes=notes, without_image=without)
+
+
+def changed_items(given: ChangedItems, recipe: Recipe) -> ChangedItems:
+    """Return the items after all options of a recipe that are in `CHANGES`."""
+    if recipe.finds_near:
+        what = "near copies are searched for in a build, not in a finished dataset"
+        raise RecipeError(OptionName("group", recipe.group), what, "name another rule")
+    documents, made = Documents((), recipe), given
+    if recipe.exclude_list:
+        made = _without_listed(made, recipe, documents)
+    if recipe.relabel or recipe.classes:
+        made = _with_labels(made, recipe, documents)
+    index, table = KeyIndex(made.items.members.keys), documents.joined_table()
+    match = None if table is None else match_table(index, table)
+    if recipe.columns:
+        made = _with_columns(made, recipe, match)
+    if recipe.rules.group.kind != "none":
+        groups = group_keys(index.keys, recipe.rules.group, match)
+        cells = pa.array([group or None for group in groups], pa.string())
+        made = replace(made, items=replace(made.items, group=groups)).with_rows(group=cells)
+    if recipe.split:
+        made = _with_splits(made, recipe, given_splits(index, recipe.rules.split, match, documents))
+    if recipe.rules.group.kind != "none":
+        rule, ratios = recipe.rules.group.text, recipe.rules.split.ratios
+        made = made.noted(group_findings(made.items, rule, ratios))
+    return made
+
+
+def _without_listed(given: ChangedItems, recipe: Recipe, documents: Documents) -> ChangedItems:
+    members = given.items.members
+    found = select(members, recipe, documents.ids(recipe.exclude_list), ())
+    reasons = {one.key: one.reason for one in found.left_out}
+    out = {at: reasons[key] for at, key in enumerate(members.keys) if key in reasons}
+    return given.without(out).noted(found.notes, found.unused)
+
+
+def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> ChangedItems:
+    """Return the items with corrected labels, and with the numbers of `--classes`."""
+    schema, labels, rule = given.schema, given.schema.labels, recipe.rules.relabel
+    if schema.target != LABEL:
+        option = OptionName("relabel" if recipe.relabel else "classes")
+        what = f"needs a dataset whose images have a class each, not {schema.target or 'no labels'}"
+        raise SchemaError(option, what, "leave it out")
+    classes = recipe.classes or labels
+    if lost := [name for name in labels if name not in classes]:
+        what = f"lacks {some_of(lost)} of the dataset"
+        hint = f"name all classes: {OptionName('classes', ','.join((*classes, *lost)))}"
+        raise RecipeError(OptionName("classes"), what, hint)
+    names = cast(
+        "Coded[Cell | None]", given.items.target.map(lambda code: labels[cast("int", code)])
+    )
+    found = Labelling(names, given.labels_from, table_names=frozenset(labels))
+    if recipe.relabel:
+        table = documents.table(rule.files, (rule.id_column, *rule.label_columns))
+        naming = Naming({}, tuple(classes), is_of_labels=True)
+        found = relabelled(found, given.items.members.keys, (table, rule), naming)
+    number = {name: at for at, name in enumerate(classes)}
+    whole = class_names({*classes, *map(str, found.names.counts())})
+    target: Coded[Target] = found.names.map(lambda name: number[whole[str(name)]])
+    codes = pa.array(target, pa.int64())
+    old = pc.fill_null(given.rows["label"], UNLABELLED)
+    is_new = pc.or_(given.rows["is_new"], pc.not_equal(old, codes.fill_null(UNLABELLED)))
+    made = replace(
+        given,
+        items=replace(given.items, target=target),
+        schema=schema.model_copy(update={"labels": tuple(classes)}),
+        labels_from=found.how,
+    )
+    made = made.noted(found.remarks, found.rows_without_image)
+    return made.with_rows(label=codes, is_new=is_new)
+
+
+def _with_splits(given: ChangedItems, recipe: Recipe, stated: GivenSplits) -> ChangedItems:
+    made, rule = given, recipe.rules.split
+    if rule.kind != "ratio":
+        splits = stated.splits
+        out = np.flatnonzero(~splits.are_there).tolist()
+        items = replace(made.items, split=cast("Coded[str]", splits))
+        made = replace(made, items=items).without(dict.fromkeys(out, _NO_SPLIT))
+        made = made.noted(stated.notes, stated.unused)
+    cut = cut_items(made.items, rule.ratios, recipe.seed)
+    left = {*cut.left_out.members.keys}
+    out = [at for at, key in enumerate(made.items.members.keys) if key in left]
+    made = made.without(dict.fromkeys(out, NO_LABEL)).noted(cut.notes)
+    splits_now = pa.array(list(cut.items.split), pa.string()).dictionary_encode()
+    return replace(made, items=cut.items).with_rows(split=splits_now)
+
+
+def _with_columns(given: ChangedItems, recipe: Recipe, match: TableMatch | None) -> ChangedItems:
+    number = len(given.items)
+    columns, values = make_columns(recipe.columns, match, np.ones(number, np.bool_))
+    if known := [one.name for one in columns if one.name in given.schema.features]:
+        what = f"{known[0]!r} is a feature of the dataset already"
+        raise RecipeError(OptionName("columns"), what, "rename the column in its table")
+    schema = given.schema.with_columns({one.name: one.dtype for one in columns})
+    named = dict(zip((one.name for one in columns), values, strict=True))
+    rows = given.rows
+    for name, column in given_columns(schema).items():
+        if name in named:
+            cells = given_cells(named[name], named.get(f"{name}{PRESENT}", repeat(1)))
+            rows = rows.append_column(column, pa.array(cells, column.type))
+    made = replace(
+        given,
+        items=replace(given.items, columns=(*given.items.columns, *values)),
+        rows=rows,
+        schema=schema,
+        columns=(*given.columns, *named),
+    )
+    return made.with_rows(is_new=pa.array(np.ones(number, np.bool_)))

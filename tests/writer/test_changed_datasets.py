@@ -1,0 +1,250 @@
+"""A dataset changed from itself is the dataset that a build of its source would have written.
+
+The oracle is that build: shards and tables are compared byte by byte. `tests/kinds` compares the
+images and annotations of every kind after `repack --size`.
+"""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import shardprep
+from shardprep import reader
+from shardprep.dataset.item_table import read_items
+from shardprep.dataset.manifest import load_manifest
+from tests.support.annotated import outlined
+from tests.support.builders import Quiet, animals, build, tree, write, write_folder, zip_bytes
+from tests.support.command import error_of, run
+from tests.writer.records import records
+
+KEYS: dict[str, Any] = {"shards": 3, "size": "32x32", "labels": "prefix", "name": "pets"}
+BAD = {"train/cat.90.jpg": b"\xff\xd8\xff no more", "notes.txt": b"so"}
+IMAGES = {**animals(40), **BAD}
+NAMES = sorted(key for key in IMAGES if key not in BAD)
+
+
+def made(folder: Path, images: dict[str, bytes] = IMAGES, **keys: Any) -> Path:
+    source = write(folder / "source.zip", zip_bytes(images))
+    return build(source, folder / "out", max_rejected=1.0, **{**KEYS, **keys}).path
+
+
+@pytest.fixture(name="pets", scope="module")
+def _pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("pets"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Return all files except the manifest, which names the parents."""
+    return {name: data for name, data in tree(folder).items() if name != "manifest.json"}
+
+
+def changes(before: Path, after: Path) -> dict[str, int]:
+    found = shardprep.diff(before, after).num_changes
+    return {kind: number for kind, number in found.items() if number}
+
+
+def table(folder: Path, name: str, *lines: str) -> str:
+    return str(write(folder / name, "\n".join([*lines, ""]).encode()))
+
+
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "labels are corrected": ({"relabel": "csv:fixes.csv:key:label"}, {"target": 3}),
+    "a class is added": (
+        {"relabel": "csv:wolf.csv:key:label", "classes": "cat,dog,wolf"},
+        {"target": 1},
+    ),
+    "images are left out": ({"exclude_list": "out.txt"}, {"removed": 2}),
+    "a share is validation": ({"split": "validation=0.2"}, {"split": 8}),
+    "groups stay together": (
+        {"join": "facts.csv", "group": "who", "split": "test=0.5"},
+        {"split": 20},
+    ),
+    "splits of a column": ({"join": "facts.csv", "split": "column:part"}, {"split": 20}),
+    "splits of a list": ({"split": "list:test=test.txt,train=*"}, {"split": 2}),
+    "columns are added": ({"join": "facts.csv", "columns": "age,who"}, {"record": 40}),
+    "several at once": (
+        {"relabel": "csv:fixes.csv:key:label", "exclude_list": "out.txt", "split": "test=0.5"},
+        {"target": 1, "removed": 2, "split": 19},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_change_without_the_archive_is_the_change_of_a_build(
+    case: str, pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, wanted = CHANGES[case]
+    monkeypatch.chdir(tmp_path)
+    table(tmp_path, "fixes.csv", "key,label", *(f"{key},dog" for key in NAMES[:3]))
+    table(tmp_path, "wolf.csv", "key,label", f"{NAMES[0]},wolf")
+    table(tmp_path, "out.txt", *NAMES[:2], "train/cat.90.jpg")
+    table(tmp_path, "test.txt", *NAMES[:2])
+    facts = (f"{key},{n},p{n // 20},{('train', 'test')[n % 2]}" for n, key in enumerate(NAMES))
+    bad = "train/cat.90.jpg,7,p0,train"
+    table(tmp_path, "facts.csv", "image,age,who,part", *facts, bad)
+    packed = shardprep.repack(pets, tmp_path / "packed", **options)
+    assert changes(pets, packed.path) == wanted
+    assert files(packed.path) == files(made(tmp_path, **options))
+    assert packed.manifest.num_encodings == 0
+    assert not shardprep.verify(packed.path, decode=True, workers=1).problems
+    again = shardprep.repack(pets, tmp_path / "packed", **options)
+    assert again.was_there
+
+
+def test_unchanged_records_are_copied(pets: Path, tmp_path: Path) -> None:
+    fixes = pd.DataFrame({"key": NAMES[:2], "label": ["dog", "dog"]})
+    packed = shardprep.repack(pets, tmp_path, relabel=fixes)
+    assert "relabel: 2 labels are those of " in packed.notes[0]
+    before, after = records(pets), records(packed.path)
+    changed = {key for key in before if before[key] != after[key]}
+    assert changed == {*NAMES[:2]}
+    assert all(before[key]["image"] == after[key]["image"] for key in changed)
+
+
+def test_another_size_keeps_every_input_and_its_reason(pets: Path, tmp_path: Path) -> None:
+    packed = shardprep.repack(pets, tmp_path, size="16x16", workers=1)
+    loss = "stored JPEGs are decoded and encoded as JPEG once more, with loss; "
+    assert packed.notes == (f"{loss}a build from the archive keeps more",)
+    one, two = load_manifest(pets), packed.manifest
+    assert two.num_encodings == 1
+    assert two.totals.model_copy(update={"num_bytes": 0}) == one.totals.model_copy(
+        update={"num_bytes": 0}
+    )
+    assert [len(m.shards) for m in (one, two)] == [3, 3]
+    tables = (read_items(folder / "items.parquet") for folder in (pets, packed.path))
+    rows = (one.drop_columns(["offset", "length"]).to_pylist() for one in tables)
+    assert next(rows) == next(rows)
+    assert changes(pets, packed.path) == {"record": 40}
+    assert not shardprep.verify(packed.path, decode=True, workers=1).problems
+    twice = shardprep.repack(packed.path, tmp_path, size="8x8", version="2.0.0", workers=1)
+    assert twice.manifest.num_encodings == 2
+
+
+def test_columns_of_the_table_stay_with_another_size(pets: Path, tmp_path: Path) -> None:
+    """In records and in the item table; an empty cell stays empty, and new columns join them."""
+    ages = [f"{name},{'' if at % 3 else at}" for at, name in enumerate(NAMES)]
+    first = table(tmp_path, "ages.csv", "id,age", *ages)
+    other = table(tmp_path, "notes.csv", "id,note", *(f"{name},n{name[-6]}" for name in NAMES))
+    known = shardprep.repack(pets, tmp_path, name="known", join=first, columns="age")
+    keys: dict[str, Any] = {"name": "small", "size": "16x16", "workers": 1}
+    small = shardprep.repack(known.path, tmp_path, join=other, columns="note", **keys)
+    rows = reader.table(small.path).to_pylist()
+    found = {row["key"]: (row["age"], row["note"]) for row in rows}
+    assert found == {
+        name: (None if at % 3 else at, f"n{name[-6]}") for at, name in enumerate(NAMES)
+    }
+    assert not shardprep.verify(small.path, decode=True, workers=1).problems
+    old = {key: value["age"] for key, value in records(known.path).items()}
+    assert {key: value["age"] for key, value in records(small.path).items()} == old
+
+
+def test_images_of_the_wanted_form_are_copied(pets: Path, tmp_path: Path) -> None:
+    packed = shardprep.repack(pets, tmp_path, size=(32, 32), quality=90)
+    assert files(packed.path) == files(pets)
+    assert (packed.notes, packed.manifest.num_encodings) == ((), 0)
+
+
+def test_png_loses_nothing_and_enlarging_is_said(pets: Path, tmp_path: Path) -> None:
+    packed = shardprep.repack(pets, tmp_path, size="64x64", format="png", workers=1)
+    assert packed.notes == (
+        "stored images are enlarged from 32x32 to 64x64; a build from the archive keeps more",
+    )
+
+
+def test_a_build_does_not_reuse_images_that_were_encoded_twice(pets: Path, tmp_path: Path) -> None:
+    packed = shardprep.repack(pets, tmp_path / "packed", size="16x16", workers=1)
+    source, watcher = write(tmp_path / "pets.zip", zip_bytes(IMAGES)), Quiet()
+    keys = {**KEYS, "size": "16x16", "max_rejected": 1.0}
+    found = build(source, tmp_path / "out", reuse=packed.path, watcher=watcher, **keys)
+    assert found.num_copied == 0
+    assert watcher.lines[-1].endswith("made with other encodings (2, now not there)")
+
+
+def test_datasets_are_merged_and_resized_at_once(tmp_path: Path) -> None:
+    folders = []
+    for number, names in enumerate((("cell", "dust"), ("hair", "dust"))):
+        images = outlined({key: data for key, data in animals(12).items() if f"{number}." in key})
+        images = {key: data.replace(b"cell", names[0].encode()) if key.endswith("json") else data
+                  for key, data in images.items()}  # fmt: skip
+        source = write_folder(tmp_path / f"s{number}", images)
+        keys: dict[str, Any] = {"boxes": "coco", "masks": "coco", "instances": True}
+        folders.append(build(source, tmp_path / "o", name=f"s{number}", size="40x40", **keys).path)
+    whole = shardprep.repack(folders, tmp_path / "m", name="both")
+    small = shardprep.repack(folders, tmp_path / "n", name="both", size="20x20", workers=1)
+    one, two = records(whole.path), records(small.path)
+    assert one.keys() == two.keys()
+    assert all(one[key]["objects/label"] == two[key]["objects/label"] for key in one)
+    assert not shardprep.verify(small.path, decode=True, workers=1).problems
+
+
+def test_a_damaged_record_is_named_and_finished_shards_are_kept(pets: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(pets, tmp_path / "copy")
+    shard = next(copy.glob("*-00001-of-00003"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(shardprep.RecordError, match=r"CRC is .*`shardprep verify .*--repair`"):
+        shardprep.repack(copy, tmp_path / "out", size="16x16", workers=1)
+    assert not list((tmp_path / "out/pets").glob("1.0.0"))
+    whole = shardprep.repack(pets, tmp_path / "whole", size="16x16", workers=1)
+    again = shardprep.repack(pets, tmp_path / "out", size="16x16", workers=1)
+    assert tree(again.path) == tree(whole.path)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no size": ({"size": "none"}, "size: the dataset has images of one size"),
+    "a quality of PNG": (
+        {"format": "png", "quality": 80},
+        "quality: has no effect with the format",
+    ),
+    "original files": ({"format": "keep"}, "format: keep is for the files of a source"),
+    "an unknown class": ({"relabel": "csv:wolf.csv:key:label"}, "classes cat,dog,wolf"),
+    "a class too few": ({"classes": "cat"}, "classes: lacks dog of the dataset; name all classes"),
+    "no such table": ({"relabel": "csv:none.csv:key:label"}, "none.csv: no such label table"),
+    "columns of no table": ({"columns": "age"}, "columns: needs a label table; use "),
+    "a known feature": ({"join": "wolf.csv", "columns": "label"}, "'label' is the name of another"),
+    "near copies": ({"group": "near"}, "group near: near copies are searched for in a build"),
+    "all images": ({"exclude_list": "all.txt"}, "all 41 images are left out"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_option_that_does_not_fit_the_dataset_is_a_one_line_error(
+    case: str, pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, line = REFUSED[case]
+    monkeypatch.chdir(tmp_path)
+    table(tmp_path, "wolf.csv", "key,label", f"{NAMES[0]},wolf")
+    table(tmp_path, "all.txt", *NAMES, "train/cat.90.jpg")
+    with pytest.raises(shardprep.ShardprepError, match=re.escape(line)) as caught:
+        shardprep.repack(pets, tmp_path / "out", **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_labels_of_objects_are_not_relabelled(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "s", outlined(animals(4)))
+    boxes = build(source, tmp_path / "o", name="s", size="20x20", boxes="coco").path
+    with pytest.raises(shardprep.SchemaError, match="relabel: needs a dataset whose images have"):
+        shardprep.repack(boxes, tmp_path / "n", relabel="csv:fixes.csv:key:label")
+
+
+def test_the_command_changes_a_dataset_and_says_so(pets: Path, tmp_path: Path) -> None:
+    shutil.copytree(pets.parent, tmp_path / "tfrecords/pets")
+    table(tmp_path, "out.txt", NAMES[0])
+    flags = ("--size", "16x16", "--exclude-list", "out.txt", "--version", "1.1.0")
+    done = run("repack", *flags, "--split", "validation=0.2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "with loss; a build from the archive keeps more" in done.stderr
+    found = load_manifest(tmp_path / "tfrecords/pets/1.1.0")
+    assert {name: one.num_records for name, one in found.splits.items()} == {
+        "train": 31,
+        "validation": 8,
+    }
+    assert found.totals.skipped == {"not an image": 1, "on the exclude list": 1}
+    said = error_of(run("repack", "--size", "so", cwd=tmp_path), 2)
+    assert said.startswith("--size: 'so' is not WIDTHxHEIGHT")
