@@ -393,7 +393,7 @@ def test_texts_with_numbers_are_proposed_beside_starts_of_names(tmp_path: Path) 
     names = [f"faces/{one}{i}.jpg" for one in ("AF", "CM") for i in range(4)]
     lines = [f"{name[6:]} {1 + i / 7:.4f}" for i, name in enumerate(names)]
     found = _outcome(tmp_path, names, {"lists/scores.txt": lines})
-    assert "--no-header --labels csv:lists/scores.txt:1:2 --target regression (" in found.error
+    assert "; --labels csv:lists/scores.txt:1:2 --target regression (" in found.error
     assert "--labels prefix (" in found.error
 
 

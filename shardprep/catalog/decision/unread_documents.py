@@ -46,6 +46,8 @@ _LAST = re.compile(r"0*(\d{1,18})(?!\d)")
 _PARTITION = re.compile("split|partition")
 _FIELDS = re.compile(r"[\s,;]+")
 _BOX = re.compile(r"(-?\d[\d.]*[\s,]+){3,30}-?\d[\d.]*")
+_BELOW_COUNTS = re.compile(r"^\S+\.\w+\s*\n\d+\s*\n(-?\d+ ){4}", re.MULTILINE)
+"""The name of an image, a count, and a box: the lists of WIDER FACE."""
 _ENOUGH, _MOSTLY, _MOST_IMAGES, _MOST_SHOWN, _SHORT = 0.5, 0.9, 64, 40, 4
 _MOST_DOCUMENTS, _MOST_KEYS, _MOST_LINES, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_000, 1_000, 5, 4
 
@@ -103,6 +105,8 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
     why = f"images alone; {_unread(document)}"
     if _has_boxes(document):
         why += f"; {OptionName('boxes')} csv:FILE:ID:x,y,w,h:CLASS takes them from a table of yours"
+        if _BELOW_COUNTS.search(head_of(document)):
+            why += ", and docs/items.md makes one for WIDER FACE"
     alone = Reading({"labels": "none"}, why, is_certain=False)
     others = [Reading({"labels": rule}, automatic.how)] if rule != "none" else []
     if rule != "folder":
