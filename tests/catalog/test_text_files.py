@@ -10,7 +10,7 @@ import pytest
 
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.tables.table import parse_table
-from shardprep.errors import ShardprepError
+from shardprep.errors import ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.text_file import encoding_of
 from tests.catalog.builders import facts_of
@@ -152,6 +152,14 @@ def test_blanks_that_make_no_columns_stay_in_their_cells(
     found = parse_table(text.encode(), "t.csv")
     assert found.header == header
     assert len(found.rows) == text.count("\n") - 1
+
+
+def test_a_longer_row_among_blanks_is_named_and_not_cut(tmp_path: Path) -> None:
+    lines = [f"{i:03}.png bus" for i in range(99)] + ["099.png polar bear"]
+    with pytest.raises(SourceError, match="row 100 has 3 cells, but there are 2 columns"):
+        parse_table("\n".join(lines).encode(), "t.txt")
+    line = error_of(tmp_path, {"t.txt": "\n".join(lines)}, labels="csv:t.txt:1:2")
+    assert line.startswith("t.txt: row 100 has 3 cells")
 
 
 def test_columns_without_titles_are_joined_by_number_and_called_by_their_table(

@@ -97,18 +97,20 @@ def _of_one_set(files: ArrayFiles) -> Sequence[ChosenColumn]:
     for one in columns:
         key, is_table = one.opened.key, one.opened.key.lower().endswith(TABLE_SUFFIXES)
         if _TURNED.search(key) or (is_table and one.opened.arrays.cells):
-            split, rest = split_word(key)
-            glob = re.sub(split or "$^", "*", key.rpartition("/")[2], flags=re.IGNORECASE)
-            sets[one.opened.folder, _DIGITS.sub("", rest), one.column.shape[1:]].append(glob)
-    is_turned = any(map(_TURNED.search, itertools.chain(*sets.values())))
-    ends = {"::NWH": "upright", "::NHW": "on their side, as stored"} if is_turned else {"": "alone"}
-    flags = {tuple(f"{one}{end}" for one in dict.fromkeys(own)): why
-             for end, why in ends.items() for own in sets.values()}  # fmt: skip
-    if len(flags) > 1 and not files.proposes:
+            (split, rest), name = split_word(key), key.rpartition("/")[2]
+            glob = re.sub(split, "*", name, flags=re.IGNORECASE) if split else name
+            sets[_DIGITS.sub("", rest), one.column.shape[1:]].append(glob)
+    globs, flags = [tuple(dict.fromkeys(own)) for own in sets.values()], dict[Any, str]()
+    if any(map(_TURNED.search, itertools.chain(*globs))):
+        flags |= {tuple(f"{x}::NWH" for x in one): "turned, upright" for one in globs}
+        flags[tuple(f"{x}::NHW" for x in globs[0])] = "as stored, on their side"
+    elif len(globs) > 1:
+        flags = dict.fromkeys(globs, "alone") | {("*.csv",): "all files together"}
+    if flags and not files.proposes:
         words = {one: " ".join(map(str, (OptionName("images", x) for x in one))) for one in flags}
         choices = [Choice({"images": one}, words[one], why) for one, why in flags.items()]
         raise QuestionError.of(OptionName("images"), choices)
-    if len(flags) > 1:
+    if flags:
         files.proposals["images"] = tuple(one[0] for one in flags)
     return columns
 

@@ -279,10 +279,8 @@ class _Rows:
     def _read_cells(self, titles: Sequence[str]) -> list[Texts]:
         parts: list[list[Texts]] = [[] for _ in titles]
         known = {one.name: _plain_type(one.type) for one in self.schema}
-        names = [
-            one if one in known else next(n for n in known if one.startswith(f"{n}."))
-            for one in titles
-        ]
+        longest = sorted(known, key=len, reverse=True)  # pandas calls a column 0.1 next to 0
+        names = [next(n for n in longest if f"{one}.".startswith(f"{n}.")) for one in titles]
         pairs = [*zip(titles, names, strict=True)]
         stored = [name if _is_list(known[name]) else title for title, name in pairs]
         has_boxes = any(title == name and _is_nested(known[name]) for title, name in pairs)

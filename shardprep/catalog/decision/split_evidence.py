@@ -247,18 +247,19 @@ def splits_by_tables(view: View) -> Sequence[Reading]:
                 return [Reading({"join": (table.name,), "split": f"column:{title}"}, why)]
             if readings := [*_partly_stated(view, table)]:
                 return readings
-    numbered = [one for table in text_tables(view) for one in numbered_splits(view, table)]
-    rest = Reading({"labels": view.automatic.rule}, "all images are in train")
-    return [Reading(*numbered[0]), rest] if is_open and numbered else []
+    numbered = next(numbered_splits(view), None) if is_open and view.is_open("labels") else None
+    own = {"labels": view.automatic.rule}
+    rest = Reading(own, "all images are in train")
+    return [Reading(own | {**numbered[0]}, numbered[1]), rest] if numbered else []
 
 
 def text_tables(view: View, *, of_splits: bool = False) -> Iterator[Table]:
     """Yield the first texts that are tables, with a word of splits in their names or without."""
-    for one in view.documents.members(".txt")[:_MOST_TABLES]:
-        is_fit = bool(PARTITION.search(one.key.rpartition("/")[2])) is of_splits
-        if is_fit and one.extent.num_bytes <= _MOST_BYTES:
-            with contextlib.suppress(SourceError):
-                yield view.documents.table([one.key])
+    texts = [one for one in view.documents.members(".txt") if one.extent.num_bytes <= _MOST_BYTES]
+    fit = [x for x in texts if bool(PARTITION.search(x.key.rpartition("/")[2])) is of_splits]
+    for one in fit[:_MOST_TABLES]:
+        with contextlib.suppress(SourceError):
+            yield view.documents.table([one.key])
 
 
 def partition(view: View, table: Table, ids: str) -> Options:
@@ -267,7 +268,7 @@ def partition(view: View, table: Table, ids: str) -> Options:
     It is called partition, or is the only one of a text with that name: `list_eval_partition.txt`.
     """
     for other in (*view.documents.tables, *text_tables(view, of_splits=True)):
-        is_bare = other.header == ("1", "2") and "partition" in other.name.lower()
+        is_bare = other.header == ("1", "2") and "partition" in stem(other.name).lower()
         for title in [one for one in other.header if one.lower() == "partition" or is_bare][-1:]:
             cells = set(other.cells(other.column(title)).coded().values)
             if cells <= _PARTITIONS.keys() and "0" in cells and ids in other.header:
@@ -279,19 +280,21 @@ def partition(view: View, table: Table, ids: str) -> Options:
     return {}
 
 
-def numbered_splits(view: View, table: Table) -> Iterator[tuple[Options, str]]:
-    """Yield options for a text with the number of each image in a table, and 1 for training.
+def numbered_splits(view: View, own: Sequence[Table] = ()) -> Iterator[tuple[Options, str]]:
+    """Yield options for a text with 1 for training and 0 for test, by the number of each image.
 
-    They are asked for: only the name of the text says what 1 means, as `train_test_split.txt`.
+    One of `own`, or of all texts, has number and name of each image. The options are asked for:
+    only the name of the text says what 1 means, as `train_test_split.txt`.
     """
-    for other in text_tables(view, of_splits=True) if table.header[0] == "1" else ():
+    for other in text_tables(view, of_splits=True):
         words, cells = words_of_split(stem(other.name))[0], other.cells(len(other.header) - 1)
-        if other.header == ("1", "2") and words == {"train", "test"} and {*cells} == {"0", "1"}:
+        if other.header != ("1", "2") or words != {"train", "test"} or {*cells} != {"0", "1"}:
+            continue
+        for table in own or text_tables(view):
             with contextlib.suppress(SourceError):
                 match = match_ids(view.index, table)
-                column = joined_title(table, other, "2")
-                if (match.row_of >= 0).mean() >= ENOUGH:
-                    split = f"column:{column}:1=train,0=test"
+                if table.header[0] == "1" and (match.row_of >= 0).mean() >= ENOUGH:
+                    split = f"column:{joined_title(table, other, '2')}:1=train,0=test"
                     why = f"{other.name} has the number of each image of {table.name}"
                     yield {"join": (table.name, f"{other.name}:1"), "split": split}, why
 

@@ -163,7 +163,7 @@ def _of_joined(view: View, tables: Sequence[Table]) -> Iterator[Reading]:
             for one in found_columns(more, view.index, every, new):
                 is_whole = 2 * _num_empty(one) <= len(view.index.keys)
                 if one.strength >= LIKELY and len(one.titles) == 1 and is_whole:
-                    split, why = next(numbered_splits(view, own), ({}, one.why))
+                    split, why = next(numbered_splits(view, [own]), ({}, one.why))
                     join = {"join": (other.name, *split.get("join", ())[1:])}
                     options = {**one.options[0], **split, **join}
                     yield Reading(options, why, is_certain=not split)

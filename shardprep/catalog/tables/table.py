@@ -193,7 +193,7 @@ def parse_table(
     of blanks if these make columns, which then show if there is a header. Short rows are filled
     with "", long rows are cut. Without a header, columns are called 1, 2, 3 …; cells in `null`
     become "". Open quotes only become `faults`, because files that are not label tables may have
-    them. With `is_strict`, a long row is an error.
+    them. With `is_strict`, and among blanks, a long row is an error.
     """
     stream = text_lines(data)
     num_above, words = _columns_of_blanks(stream)
@@ -211,7 +211,7 @@ def parse_table(
         header = stated or tuple(first)
         if not (stated or (has_header and not words)):
             header, rows = tuple(str(i + 1) for i in range(len(first))), chain([first], rows)
-        rows = _checked(rows, len(header), name) if is_strict else rows
+        rows = _checked(rows, len(header), name) if is_strict or words else rows
         fit = _fitted(rows, len(header), frozenset(null))
         read = Rows.of(fit, len(header))
         titles = {WHOLE: "", **dict(enumerate(header))}
@@ -230,11 +230,8 @@ def _columns_of_blanks(stream: TextIO) -> tuple[int, list[list[str]]]:
     """
     lines = [*islice(stream, _LOOKED_AT)]
     above = next((i for i, one in enumerate(lines) if one.strip() and one[:1] != "#"), 0)
-    if (
-        lines
-        and lines[above].strip().isdecimal()
-        and len(" ".join(lines[above + 1 :][:1]).split()) > 1
-    ):
+    start = lines[above : above + 2]
+    if len(start) > 1 and start[0].strip().isdecimal() and len(start[1].split()) > 1:
         number = sum(bool(one.strip()) for one in chain(lines[above + 1 :], stream))
         above += int(lines[above]) in (number, number - 1)
     words = [one.split() for one in lines[above:] if one.strip()]
