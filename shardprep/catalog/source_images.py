@@ -15,7 +15,7 @@ import numpy as np
 
 from shardprep.catalog.arrays.array_images import ImageListing, with_arrays
 from shardprep.catalog.arrays.mask_arrays import masks_apart, with_masks
-from shardprep.catalog.arrays.opened_files import OWN_DATASET, is_named_by
+from shardprep.catalog.arrays.opened_files import OWN_DATASET, PICKLE, is_named_by
 from shardprep.catalog.decision.decide import decide
 from shardprep.catalog.decision.mask_evidence import asked_masks
 from shardprep.catalog.decision.view import View
@@ -300,6 +300,10 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
     suffixes = Counter(Path(member.key).suffix or "no suffix" for member in listing.others)
     found = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(4))
     what = f"holds no image ({found or 'it is empty'})"
+    pickles = [one.removesuffix(PICKLE).rstrip() for one in listing.notes if one.endswith(PICKLE)]
+    if pickles and len(pickles) == len(listing.notes):
+        what = f"holds no image, but Python pickles, which are never read: {some_of(pickles)}"
+        return SourceError(source, what, "docs/kaggle.md has the lines that convert CIFAR's")
     if listing.notes:
         what += f"; looked into {some_of(listing.notes)}"
         hint = f"{OptionName('images')} FILE:COLUMN names an array"

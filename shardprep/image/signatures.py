@@ -55,6 +55,7 @@ _ARRAYS = {
     "idx": rb"\0\0[\x08\x09\x0b-\x0e][\1-\4]",  # type, number of axes
     "nifti": rb"(?:\x5c\x01\0\0|\0\0\x01\x5c).{340}n\+1\0|(?:\x1c\x02\0\0|\0\0\x02\x1c)n\+2\0",
     "tfrecord": rb".{4}\0{4}.{4}\x0a",  # length, its CRC, first tag of an Example
+    "pickle": rb"\x80[\2-\5][]}(c\x95]",  # protocol, first operation; never read
 }
 _ARRAY_START = re.compile(
     b"|".join(b"(?P<%s>%s)" % (name.encode(), start) for name, start in _ARRAYS.items()), re.DOTALL

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import io
 import math
+import pickle
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from shardprep.catalog.source_images import list_images
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset import example, item_table, tfrecord
 from shardprep.dataset.folder import ITEMS_FILE
-from shardprep.errors import RecipeError, ShardprepError, SourceError
+from shardprep.errors import QuestionError, RecipeError, ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.finalize import BuildResult
 from tests.support.arrays import hdf5, npy, parquet
@@ -145,6 +146,14 @@ NUMBERS: dict[str, tuple[str, Callable[[], bytes], Array, dict[str, Any]]] = {
         {}),
     "csv of one column": ("a.csv", lambda: csv([["id", "pixels"], *(
         [i, " ".join(map(str, one.ravel()))] for i, one in enumerate(SQUARES))]), SQUARES, {}),
+    "csv of rows and columns": ("a.csv", lambda: csv(
+        [[f"{y}x{x}" for y in range(1, 9) for x in range(1, 9)], *SQUARES.reshape(7, 64)]),
+        SQUARES, {}),
+    "csv without titles": ("a.csv", lambda: csv([*SQUARES.reshape(7, 64)]), SQUARES, {}),
+    "csv by columns": ("a.csv", lambda: csv([*SQUARES.transpose(0, 2, 1).reshape(7, 64)]), SQUARES,
+        {"images": "a.csv::NWH"}),
+    "idx by columns": ("emnist-images-idx3-ubyte", lambda: idx(GREY.transpose(0, 2, 1)), GREY,
+        {"images": "emnist*::NWH"}),
 }  # fmt: skip
 
 
@@ -236,6 +245,77 @@ def test_digit_recognizer(tmp_path: Path) -> None:
         "train": 6, "test": 7,
     }  # fmt: skip
     assert labels(made)["train.csv/000005"] == "2"
+
+
+@pytest.mark.parametrize("place", [0, 64])
+@pytest.mark.parametrize("titles", ["none", "numbers", "of pandas"])
+def test_a_column_that_is_one_too_many_for_an_image_is_the_label(
+    titles: str, place: int, tmp_path: Path
+) -> None:
+    """The titles 0, 0.1, 0.2 are those that pandas gives equal cells of a first line."""
+    flat = SQUARES.reshape(7, 64).copy()
+    flat[:, [0, 63]] = 0  # corners of digits
+    rows = np.insert(flat, place, LABELS, axis=1).tolist()
+    lines = {"none": [], "numbers": [[*range(65)]], "of pandas": [["0", "0.1", *range(1, 64)]]}
+    source = write(tmp_path / "train.csv", csv([*lines[titles], *rows]))
+    made = built(source, tmp_path / "out")
+    found = stored(made)
+    for i, one in enumerate(flat.reshape(7, 8, 8)):
+        assert np.array_equal(found[f"train.csv/{i:06d}"], rgb(one))
+        assert labels(made)[f"train.csv/{i:06d}"] == str(LABELS[i])
+
+
+def test_a_label_among_pixels_that_vary_is_not_guessed(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).integers(10, 256, (7, 65))
+    with pytest.raises(SourceError, match="holds no image"):
+        built(write(tmp_path / "train.csv", csv([*rows])), tmp_path / "out")
+
+
+def test_images_of_emnist_are_asked_about_because_they_lie_on_their_side(tmp_path: Path) -> None:
+    turned = SQUARES.transpose(0, 2, 1).reshape(7, 64)
+    rows = csv([*np.insert(turned, 0, LABELS, axis=1)])
+    names = [f"emnist-{kind}-{split}.csv" for kind in ("digits", "letters")
+             for split in ("train", "test")]  # fmt: skip
+    source = write_folder(tmp_path / "in", dict.fromkeys(names, rows))
+    with pytest.raises(QuestionError) as asked:
+        built(source, tmp_path / "out")
+    globs = [f"emnist-{one}" for one in ("digits-*.csv::NWH", "letters-*.csv::NWH",
+                                         "digits-*.csv::NHW")]  # fmt: skip
+    assert [one.options for one in asked.value.choices] == [{"images": (one,)} for one in globs]
+    for glob, images in zip(globs[::2], (SQUARES, turned.reshape(7, 8, 8)), strict=True):
+        made = built(source, tmp_path / glob[-3:], images=glob)
+        found = stored(made)
+        assert len(found) == 14
+        assert np.array_equal(found["emnist-digits-test.csv/000003"], rgb(images[3]))
+    survey = survey_source(source, tmp_path / "work", lambda _: None)
+    assert 'images = "emnist-digits-*.csv::NWH"' in recipe_text(survey)
+
+
+def test_tables_of_pixels_of_several_sets_are_asked_about(tmp_path: Path) -> None:
+    rows = csv([["label", *PIXELS], *np.insert(SQUARES.reshape(7, 64), 0, LABELS, axis=1)])
+    files = dict.fromkeys(["fashion_train.csv", "fashion_test.csv", "sign_train.csv"], rows)
+    with pytest.raises(QuestionError) as asked:
+        built(write_folder(tmp_path / "in", files), tmp_path / "out")
+    assert [one.options["images"] for one in asked.value.choices] == [
+        ("fashion_*.csv",), ("sign_*.csv",), ("*.csv",),
+    ]  # fmt: skip
+
+
+def test_pickles_are_named_and_never_loaded(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return pytest.fail, ("a pickle was loaded",)
+
+    files = {f"cifar-10-batches-py/{name}": pickle.dumps([Trap()], protocol)
+             for protocol, name in enumerate(("batches.meta", "data_batch_1", "test_batch"), 2)
+    }  # fmt: skip
+    with pytest.raises(
+        SourceError, match="holds no image, but Python pickles, which are never read"
+    ):
+        built(write_folder(tmp_path / "in", files), tmp_path / "out")
+    files["x.npy"] = npy(GREY)
+    made = built(write_folder(tmp_path / "both", files), tmp_path / "out")
+    assert sum("is a Python pickle" in one for one in made.notes) == 3
 
 
 def test_fer2013(tmp_path: Path) -> None:

@@ -393,7 +393,7 @@ def test_texts_with_numbers_are_proposed_beside_starts_of_names(tmp_path: Path) 
     names = [f"faces/{one}{i}.jpg" for one in ("AF", "CM") for i in range(4)]
     lines = [f"{name[6:]} {1 + i / 7:.4f}" for i, name in enumerate(names)]
     found = _outcome(tmp_path, names, {"lists/scores.txt": lines})
-    assert "--no-header --labels csv:lists/scores.txt:1:2 --target regression (" in found.error
+    assert "; --labels csv:lists/scores.txt:1:2 --target regression (" in found.error
     assert "--labels prefix (" in found.error
 
 
@@ -466,3 +466,33 @@ def test_tables_that_number_many_folders_anew_prove_that_these_are_classes(tmp_p
     found = outcome(write_folder(tmp_path / "source", members), {})
     assert found.facts[keys[0]] == {"split": "train", "label": "300"}
     assert found.facts[keys[-1]] == {"split": "test", "label": "459"}
+
+
+def test_a_text_of_splits_by_number_is_asked_about_until_labels_or_splits_are_given(
+    tmp_path: Path,
+) -> None:
+    names = [f"{kind}/{i}.jpg" for kind in ("crow", "gull") for i in range(6)]
+    lists = {
+        "images.txt": [f"{i} {name}" for i, name in enumerate(names, 1)],
+        "train_test_split.txt": [f"{i} {i % 2}" for i in range(1, len(names) + 1)],
+    }
+    found = _outcome(tmp_path / "open", names, lists)
+    flags = "--labels folder --join images.txt --join train_test_split.txt:1"
+    assert f"{flags} --split column:train_test_split.2:1=train,0=test (" in found.error
+    assert "--labels folder (all images are in train)" in found.error
+    given = outcome(tmp_path / "open" / "source", {"labels": "folder"})
+    assert {fact["split"] for fact in given.facts.values()} == {"train"}
+
+
+def test_attributes_with_titles_and_identities_without_are_both_proposed(tmp_path: Path) -> None:
+    names = [f"{i:06}.jpg" for i in range(1, 13)]
+    flags = [f"{name}  {(-1, 1)[i % 2]} {(1, 1, -1)[i % 3]}" for i, name in enumerate(names)]
+    lists = {
+        "list_attr.txt": ["12", "Male Smiling ", *flags],
+        "identity.txt": [f"{name} {2880 + i % 4}" for i, name in enumerate(names)],
+        "eval_partition.txt": [f"{name} {i // 5}" for i, name in enumerate(names)],
+    }
+    found = _outcome(tmp_path, names, lists)
+    split = "--join eval_partition.txt:1 --split column:{}:0=train,1=validation,2=test ("
+    assert f"csv:list_attr.txt:1:Male,Smiling {split.format('2')}" in found.error
+    assert f"csv:identity.txt:1:2 {split.format('eval_partition.2')}" in found.error

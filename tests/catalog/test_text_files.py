@@ -1,5 +1,6 @@
 """Text files that strangers wrote: open quotes, other encodings, odd names, cells of a megabyte."""
 
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 
 from shardprep.catalog.catalog import Catalog, make_catalog
-from shardprep.errors import ShardprepError
+from shardprep.catalog.tables.table import parse_table
+from shardprep.errors import ShardprepError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.text_file import encoding_of
 from tests.catalog.builders import facts_of
@@ -84,6 +86,100 @@ def test_cells_of_several_lines_are_texts_but_neither_ids_nor_classes(tmp_path: 
 def test_a_table_that_names_no_image_may_have_any_quotes(tmp_path: Path) -> None:
     notes = {"notes.csv": 'name,"text\nopen\n', "t.csv": table()}
     assert catalog(tmp_path, notes).label_names == ("cat", "dog")
+
+
+# --- delimiters and blanks ----------------------------------------------------------------------
+
+_ROWS = [(f"{i:02}.png", str(i / 4), ("cat", "dog")[i % 2]) for i in range(40)]
+SEPARATED = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "blank": " ", "blanks": "   "}
+
+
+@pytest.mark.parametrize("sign", SEPARATED.values(), ids=SEPARATED)
+@pytest.mark.parametrize("option", ["labels", "items"])
+def test_every_delimiter_separates_the_columns_of_labels_and_items(
+    tmp_path: Path, option: str, sign: str
+) -> None:
+    lines = [sign.join(row) for row in [("image", "weight", "label"), *_ROWS]]
+    text = "\n".join(lines) + "\n"
+    own = write(tmp_path / "own.csv", text.encode())
+    keys = {"items": str(own)} if option == "items" else {"labels": "csv:t.txt:image:label"}
+    found = catalog(tmp_path, {"t.txt": text}, columns=["weight"], **keys)
+    assert [(item.key, item.columns) for item in found.items] == [
+        (name, (float(weight),)) for name, weight, _ in _ROWS
+    ]
+    assert [found.label_names[int(str(one.target))] for one in found.items] == [
+        kind for *_, kind in _ROWS
+    ]
+
+
+_LEFT = "00.png  -1   1 \n01.png   1  -1 \n02.png   1   1 \n"
+
+
+@pytest.mark.parametrize(
+    ("text", "header", "options"),
+    [
+        (f"3\nBald Smiling \n{_LEFT}", ("1", "Bald", "Smiling"),
+            {"skiprows": 2, "names": ["1", "Bald", "Smiling"]}),
+        (f"3\nimage Bald Smiling\n{_LEFT}", ("image", "Bald", "Smiling"), {"skiprows": 1}),
+        (f"#Image ID BREED\n# 1:Cat\n{_LEFT}", ("1", "2", "3"), {"comment": "#", "header": None}),
+        (_LEFT, ("1", "2", "3"), {"header": None}),
+        ("1 001.Crow/a.jpg\n2 001.Crow/b.jpg\n", ("1", "2"), {"header": None}),
+    ],
+)  # fmt: skip
+def test_a_table_of_blanks_is_what_pandas_makes_of_it_if_told_the_form(
+    text: str, header: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    found = parse_table(text.encode(), "list_attr.txt")
+    told = pandas.read_csv(io.StringIO(text), sep=r"\s+", dtype=str, index_col=False, **options)
+    assert found.header == header
+    assert list(found.rows) == told.to_numpy().tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "header"),
+    [
+        ("id\nmy photo.jpg\nyour photo.jpg\n", ("id",)),  # a name with a blank in it
+        ("#,Name\n1,x\n2,y\n", ("#", "Name")),
+        ("2\n1\n3\n", ("2",)),
+        ("12\na.jpg 1\nb.jpg 1\n", ("12",)),  # not the number of rows
+        ("a.jpg a red car\nb.jpg a bus\n", ("a.jpg a red car",)),
+    ],
+)
+def test_blanks_that_make_no_columns_stay_in_their_cells(
+    text: str, header: tuple[str, ...]
+) -> None:
+    found = parse_table(text.encode(), "t.csv")
+    assert found.header == header
+    assert len(found.rows) == text.count("\n") - 1
+
+
+def test_a_longer_row_among_blanks_is_named_and_not_cut(tmp_path: Path) -> None:
+    lines = [f"{i:03}.png bus" for i in range(99)] + ["099.png polar bear"]
+    with pytest.raises(SourceError, match="row 100 has 3 cells, but there are 2 columns"):
+        parse_table("\n".join(lines).encode(), "t.txt")
+    line = error_of(tmp_path, {"t.txt": "\n".join(lines)}, labels="csv:t.txt:1:2")
+    assert line.startswith("t.txt: row 100 has 3 cells")
+
+
+def test_columns_without_titles_are_joined_by_number_and_called_by_their_table(
+    tmp_path: Path,
+) -> None:
+    lists = {
+        "images": [f"{i + 1} {name}" for i, name in enumerate(NAMES)],
+        "image_class_labels": [f"{i + 1} {i % 2 + 1}" for i in range(len(NAMES))],
+        "train_test_split": [f"{i + 1} {int(i % 4 > 0)}" for i in range(len(NAMES))],
+    }
+    texts = {f"{name}.txt": "\n".join(lines) for name, lines in lists.items()}
+    found = catalog(
+        tmp_path, texts, labels="csv:images.txt:2:image_class_labels.2",
+        join=["image_class_labels.txt", "train_test_split.txt:1"],
+        split="column:train_test_split.2:1=train,0=test",
+    )  # fmt: skip
+    assert found.label_names == ("1", "2")
+    assert {item.key: item.split for item in found.items} == {
+        name: "train" if i % 4 else "test" for i, name in enumerate(NAMES)
+    }
 
 
 # --- encodings ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import importlib.util
+import pickle
 import re
 import shlex
 import shutil
@@ -27,6 +28,7 @@ from tests.support.builders import (
     pixels,
     png,
     write,
+    write_folder,
     zip_bytes,
 )
 from tests.support.command import run
@@ -64,6 +66,28 @@ def test_sources_md(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     labels = result.manifest.labels.names[:3]
     shown = f"{result.manifest.splits['train'].num_records} {labels}"
     assert f"This prints `{shown}`." in page("sources")
+
+
+def test_kaggle_md_converts_the_pickles_of_cifar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (6, 2, 3, 32, 32), np.uint8)
+    names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+    batches: dict[str, dict[bytes, Any]] = {
+        name: {b"data": own.reshape(2, 3072), b"labels": [1, 0]}
+        for name, own in zip(names, pixels, strict=True)
+    }
+    batches["batches.meta"] = {b"label_names": [b"airplane", b"automobile"]}
+    files = {name: pickle.dumps(one, 2) for name, one in batches.items()}
+    write_folder(tmp_path / "cifar-10-batches-py", files)
+    monkeypatch.chdir(tmp_path)
+    path = executed(examples("kaggle"))["cifar"].path
+    test = Dataset(path, "test")
+    images, labels = zip(test[0], test[1], strict=True)
+    assert np.array_equal(np.stack(images), pixels[5].transpose(0, 2, 3, 1))
+    assert [test.class_names[one] for one in labels] == ["automobile", "airplane"]
+    assert len(Dataset(path, "train")) == 10
 
 
 @pytest.mark.thorough

@@ -267,7 +267,7 @@ def table_text() -> str:
     outside = [[str(one.row), one.name, one.special, one.instead] for one in OUTSIDE]
     return (
         markdown_table(("row", "data set", "what is special", "flags", "result"), working)
-        + "\nNot with flags alone:\n\n"
+        + "\nFiles without pictures:\n\n"
         + markdown_table(("row", "data set", "what is special", "what to do"), outside)
     )
 

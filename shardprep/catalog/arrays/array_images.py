@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import operator
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +23,11 @@ from shardprep.catalog.arrays.opened_files import ArrayFiles, ChosenColumn, Open
 from shardprep.catalog.objects.mask_files import MaskFiles
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.table import Rows, Table
-from shardprep.errors import OptionName, SourceError, some_of
+from shardprep.errors import Choice, OptionName, QuestionError, SourceError, some_of
 from shardprep.image.spec import DepthRange
 from shardprep.machine import limited_memory
 from shardprep.recipe.recipe import Recipe
+from shardprep.recipe.rules import TABLE_SUFFIXES
 from shardprep.source.byte_range import RefusedExtent
 from shardprep.source.listing import Listing, in_order
 from shardprep.source.members import PLACE, PLAIN, Member, Members, MembersBuilder, StackExtent
@@ -35,6 +37,9 @@ from shardprep.source.unpack import UnpackedFile
 
 _UINT16: DepthRange = (0.0, 65535.0)
 """Black and white of target images of uint16: `--depth-range` does not apply to them."""
+_DIGITS = re.compile(r"\d+")
+_TURNED = re.compile("emnist", re.IGNORECASE)
+"""Matches files whose images are stored column by column. Nothing in the files says so."""
 _MANY = 4  # fewer .npy files may be splits
 WORK_BYTES = 1 << 30
 """Memory for blocks, keys and cells, in addition to one member."""
@@ -70,7 +75,7 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
             files.open_volumes(listing.images)
         if rules or not listing.images:
             files.open(listing.others, listing.skipped)
-        taken = [*files.named()] if rules else [*files.clear(files.all())]
+        taken = [*files.named()] if rules else _of_one_set(files)
         if not (taken or files.refused):
             return ImageListing(*parts, notes=files.looked_into() or _unread(listing.others))
         images, columns = read_columns(files, taken)
@@ -81,6 +86,33 @@ def with_arrays(listing: Listing, recipe: Recipe, *, proposes: bool = False) -> 
     notes = tuple(dict.fromkeys(files.notes))
     parts = in_order(images), others, listing.skipped, listing.unpacker
     return ImageListing(*parts, columns, files.proposals, notes)
+
+
+def _of_one_set(files: ArrayFiles) -> Sequence[ChosenColumn]:
+    """Return the clear columns; QuestionError if CSVs are of several sets, or images are turned.
+
+    Files of one set have equal names, except for splits and numbers, and images of one shape.
+    """
+    columns, sets = [*files.clear(files.all())], defaultdict[Any, list[str]](list)
+    for one in columns:
+        key, is_table = one.opened.key, one.opened.key.lower().endswith(TABLE_SUFFIXES)
+        if _TURNED.search(key) or (is_table and one.opened.arrays.cells):
+            (split, rest), name = split_word(key), key.rpartition("/")[2]
+            glob = re.sub(split, "*", name, flags=re.IGNORECASE) if split else name
+            sets[_DIGITS.sub("", rest), one.column.shape[1:]].append(glob)
+    globs, flags = [tuple(dict.fromkeys(own)) for own in sets.values()], dict[Any, str]()
+    if any(map(_TURNED.search, itertools.chain(*globs))):
+        flags |= {tuple(f"{x}::NWH" for x in one): "turned, upright" for one in globs}
+        flags[tuple(f"{x}::NHW" for x in globs[0])] = "as stored, on their side"
+    elif len(globs) > 1:
+        flags = dict.fromkeys(globs, "alone") | {("*.csv",): "all files together"}
+    if flags and not files.proposes:
+        words = {one: " ".join(map(str, (OptionName("images", x) for x in one))) for one in flags}
+        choices = [Choice({"images": one}, words[one], why) for one, why in flags.items()]
+        raise QuestionError.of(OptionName("images"), choices)
+    if flags:
+        files.proposals["images"] = tuple(one[0] for one in flags)
+    return columns
 
 
 def read_columns(files: ArrayFiles, taken: Sequence[ChosenColumn]) -> tuple[Members, Table | None]:

@@ -29,7 +29,7 @@ from shardprep.catalog.arrays.array_file import (
     reading,
     rows_at_once,
 )
-from shardprep.catalog.arrays.layout import MIN_FLAT, Layout
+from shardprep.catalog.arrays.layout import MIN_FLAT, Layout, possible_layouts
 from shardprep.catalog.tables.object_lists import value_at
 from shardprep.catalog.tables.table import DELIMITERS
 from shardprep.errors import SourceError
@@ -43,6 +43,9 @@ _FILES_AT_ONCE = 32
 _MOST_ROWS = 1024
 _CSV_HEAD = 1 << 20
 _READ_BYTES = 1 << 20
+_NUMBER = re.compile(r"-?\d+\.?\d*", re.ASCII)
+_PLACE = re.compile(r"\d{1,4}x\d{1,4}", re.ASCII)
+"""Title of a pixel: its row and column."""
 _NUMBERED = re.compile(r"(?P<name>.*?)_?(?P<number>\d{1,6})", re.DOTALL)
 _PIXELS = re.compile(
     rf"[\s\[]*-?\d[\d.]*([\s,;]+-?\d[\d.]*){{{MIN_FLAT - 1}}}[-\d.\s,;\]]*", re.ASCII
@@ -80,7 +83,10 @@ def open_parquet(place: PlainExtent, name: str) -> ArrayFile:
 
 
 def open_pixel_csv(place: PlainExtent, name: str) -> ArrayFile | None:
-    """Return the columns of a CSV; None unless it has columns, or one column, of pixels."""
+    """Return the columns of a CSV; None unless it has columns, or one column, of pixels.
+
+    If the first line has numbers alone, columns of pixels and of labels are found by their places.
+    """
     head = place.read_range(0, _CSV_HEAD)
     encoding = encoding_of(head)
     text = head.decode(encoding, errors="replace").splitlines()
@@ -88,6 +94,12 @@ def open_pixel_csv(place: PlainExtent, name: str) -> ArrayFile | None:
     lines = csv.reader(text, delimiter=delimiter)
     try:
         titles, first = [title.strip() for title in next(lines)], next(lines, [])
+        has_header = len({*titles}) == len(titles)
+        places = [one for one in titles if _PLACE.fullmatch(one)]
+        if places == sorted(places, key=lambda one: [*map(int, one.split("x"))]):
+            titles = [f"pixel{places.index(x)}" if x in places else x for x in titles]
+        if len(titles) >= MIN_FLAT and all(map(_NUMBER.fullmatch, titles)):
+            titles = _titles_by_place([*([] if has_header else [titles]), first, *lines])
     except (StopIteration, csv.Error):
         return None
     pixels = _pixel_titles(titles)
@@ -101,8 +113,8 @@ def open_pixel_csv(place: PlainExtent, name: str) -> ArrayFile | None:
             column_types=kinds, include_columns=list(some), strings_can_be_null=False
         )
         read = arrow_csv.ReadOptions(
-            use_threads=False, block_size=BLOCK_BYTES, column_names=titles, skip_rows=1,
-            encoding=encoding.replace("-sig", ""),
+            use_threads=False, block_size=BLOCK_BYTES, column_names=titles,
+            skip_rows=int(has_header), encoding=encoding.replace("-sig", ""),
         )  # fmt: skip
         parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         with reading(name), buffered(place) as stream:
@@ -123,6 +135,24 @@ def _pixel_titles(titles: Sequence[str]) -> list[str]:
         if len(group) >= MIN_FLAT and first in (0, 1) and max(group) - first + 1 == len(group):
             return [group[number] for number in sorted(group)]
     return []
+
+
+def _titles_by_place(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return titles for columns of numbers alone; [] if it is not clear which one has the label.
+
+    If there is one column too many for an image, the first or the last has the label: the one
+    that varies (the corners of digits are black), or whose numbers are those of classes.
+    """
+    pixels = [f"pixel{place}" for place in range(len(rows[0]))]
+    if possible_layouts((1, len(pixels)), has_rows=True):
+        return pixels
+    ends = [{row[at] for row in rows if len(row) == len(pixels)} for at in (0, -1)]
+    likely = [at for at in (0, -1) if len(ends[at]) > 1]
+    if len(likely) > 1:
+        likely = [at for at in likely if ends[at] <= {*map(str, range(len(ends[at]) + 1))}]
+    if len(likely) != 1 or not possible_layouts((1, len(pixels) - 1), has_rows=True):
+        return []
+    return ["label", *pixels[:-1]] if likely == [0] else [*pixels[:-1], "label"]
 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:
@@ -249,7 +279,8 @@ class _Rows:
     def _read_cells(self, titles: Sequence[str]) -> list[Texts]:
         parts: list[list[Texts]] = [[] for _ in titles]
         known = {one.name: _plain_type(one.type) for one in self.schema}
-        names = [next(n for n in known if f"{one}.".startswith(f"{n}.")) for one in titles]
+        longest = sorted(known, key=len, reverse=True)  # pandas calls a column 0.1 next to 0
+        names = [next(n for n in longest if f"{one}.".startswith(f"{n}.")) for one in titles]
         pairs = [*zip(titles, names, strict=True)]
         stored = [name if _is_list(known[name]) else title for title, name in pairs]
         has_boxes = any(title == name and _is_nested(known[name]) for title, name in pairs)

@@ -25,6 +25,8 @@ class Layout(NamedTuple):
     """
     size: tuple[int, int] = (0, 0)
     """Height and width of flat images; the channels are interleaved."""
+    is_by_columns: bool = False
+    """Whether flat images are stored column by column."""
 
     @property
     def rows(self) -> int:
@@ -97,9 +99,9 @@ def given_layout(text: str, shape: Sequence[int], *, has_rows: bool) -> Layout |
         return Layout("N", (height, width)) if not rest and channels in CHANNELS else None
     if has_rows and text[:1] != "N":
         return None
-    if text == "N":
+    if text in ("N", "NHW", "NWH") and len(shape) == 2:
         sizes = _flat(shape[-1])
-        return Layout("N", sizes[0]) if len(shape) == 2 and sizes else None
+        return Layout("N", sizes[0], is_by_columns=text == "NWH") if sizes else None
     if (
         len(text) != len(shape)
         or 0 in shape

@@ -63,6 +63,7 @@ def pictures(rows: Array, layout: Layout, levels: DepthRange, depth: int = 8) ->
     """
     if layout.size != (0, 0):
         rows = rows.reshape(len(rows), *layout.size, -1)
+        rows = rows.swapaxes(1, 2) if layout.is_by_columns else rows
     else:
         rows = rows.transpose(0, *(axis + 1 for axis in layout.order))
         rows = rows if "C" in layout.axes else rows[..., np.newaxis]

@@ -153,6 +153,7 @@ def _kind(member: Member) -> str | None:
     return kind and (f"{packed}:{kind}" if packed else kind)
 
 
+PICKLE = "is a Python pickle, which is never read"
 OWN_DATASET = "a dataset of shardprep, which shardprep repack reads"
 
 
@@ -205,7 +206,9 @@ class ArrayFiles:
         for member in wanted:
             kind = "zarr" if member.key in self._zarrs else _kind(member)
             is_named = any(self.rules(member.key))
-            if kind and (not rules or is_named or kind.rpartition(":")[2] in _PARTNERS):
+            if kind == "pickle":  # it can run any code
+                self.notes.append(f"{member.key} {PICKLE}")
+            elif kind and (not rules or is_named or kind.rpartition(":")[2] in _PARTNERS):
                 self._add(member, kind, is_named=is_named)
 
     def _add(self, member: Member, kind: str, *, is_named: bool) -> None:

@@ -108,7 +108,7 @@ def found_columns(
     usual = [one for name in names for one in titles if one.lower() == name]
     for title in titles:
         counts = {name: n for name, n in cells[title].coded().counts().items() if name}
-        if len(counts) < 2 or title in together:
+        if len(counts) < 2 or title in together or _are_row_numbers(title, counts):
             continue
         kinds, is_likely = _kinds(match, title, counts, shown.get(title, set()))
         words = {*words_of(title)}
@@ -117,7 +117,8 @@ def found_columns(
             strength = STRONG
         if words & _LABELS or (words & _TEXTS and "target" in kinds[0] and not is_about(title)):
             strength = STRONG
-        if table.name.endswith(".txt") and kinds == [{}] and None in map(as_number, counts):
+        is_open = kinds == [{}] and None in map(as_number, counts) and title not in usual
+        if table.name.endswith(".txt") and is_open:
             are_words = _WORD.search(index.keys[0]) is not None
             kinds = [*([] if are_words else kinds), {"target": "text"}]  # or as often as classes
         if kinds == [{}] and _has_others_in_test(table, cells[title]):
@@ -132,6 +133,13 @@ def found_columns(
     return _named(match, [one for one in found if one.options])
 
 
+def as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
+    """Return the columns; one without a title is not certain next to others that have titles."""
+    most = STRONG if any(one.strength == STRONG for one in found) else SHARED
+    bare = ((one, most if one.titles == ("2",) else SHARED) for one in found)
+    return [replace(one, strength=min(one.strength, most)) for one, most in bare]
+
+
 def _are_files(index: KeyIndex, cells: Texts) -> bool:
     """Return whether most cells name images or addresses.
 
@@ -142,6 +150,14 @@ def _are_files(index: KeyIndex, cells: Texts) -> bool:
     known = cells.coded().values
     are_different = 2 * len(known) > len(cells) or any("." in one for one in known)
     return are_different and 2 * index.num_found(cells) > len(cells)
+
+
+def _are_row_numbers(title: str, counts: Mapping[str, int]) -> bool:
+    """Return whether a column without a title has the numbers from 0 or 1, each once."""
+    first = int("0" not in counts)
+    own = {*map(str, range(first, first + len(counts)))}
+    is_once = sum(counts.values()) == len(counts) > _FEW
+    return title.isdecimal() and is_once and counts.keys() == own
 
 
 def _are_alike(cells: Texts, others: Texts) -> bool:

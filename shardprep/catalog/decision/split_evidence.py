@@ -11,29 +11,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.decision.view import Reading, View
+from shardprep.catalog.decision.view import Options, Reading, View
 from shardprep.catalog.labels import ENOUGH
 from shardprep.catalog.names import (
     document_split,
     given_split,
     natural_order,
     split_folders,
+    stem,
     words_of_split,
 )
 from shardprep.catalog.splits import REST
 from shardprep.catalog.tables.key_index import KeyIndex, origin_of
-from shardprep.catalog.tables.row_matching import is_of_splits, match_ids, stated_splits
+from shardprep.catalog.tables.row_matching import (
+    is_of_splits,
+    joined_title,
+    match_ids,
+    stated_splits,
+)
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import SourceError, counted, printable, some_of
 from shardprep.recipe.rules import TABLE_SUFFIXES
 from shardprep.source.string_column import Coded, Texts
 
 _NEARLY_ALL = 0.9
-_MOST_GROUPS, _MOST_BYTES, _MOST_NAMES = 8, 1 << 26, 1_000
+_MOST_GROUPS, _MOST_BYTES, _MOST_NAMES, _MOST_TABLES = 8, 1 << 26, 1_000, 16
+PARTITION = re.compile("partition|split", re.IGNORECASE)
+"""A word in the name of a text that has the split of each image."""
 _A_PAIR = 2
 _NUMBER = re.compile(r"\d+")
 _LISTS = (".txt", ".lst")
 _ORDER = ("train", "validation", "test")
+_PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
 _MOST_OTHERS = 2
 """Maximum number of different cells that are not splits in a column of splits."""
 _PLAIN = re.compile(r"[^,:=]+")
@@ -241,7 +250,56 @@ def splits_by_tables(view: View) -> Sequence[Reading]:
                 return [Reading({"join": (table.name,), "split": f"column:{title}"}, why)]
             if readings := [*_partly_stated(view, table)]:
                 return readings
-    return []
+    numbered = next(numbered_splits(view), None) if is_open and view.is_open("labels") else None
+    own = {"labels": view.automatic.rule}
+    rest = Reading(own, "all images are in train")
+    return [Reading(own | {**numbered[0]}, numbered[1]), rest] if numbered else []
+
+
+def text_tables(view: View, *, of_splits: bool = False) -> Iterator[Table]:
+    """Yield the first texts that are tables, with a word of splits in their names or without."""
+    texts = [one for one in view.documents.members(".txt") if one.extent.num_bytes <= _MOST_BYTES]
+    fit = [x for x in texts if bool(PARTITION.search(x.key.rpartition("/")[2])) is of_splits]
+    for one in fit[:_MOST_TABLES]:
+        with contextlib.suppress(SourceError):
+            yield view.documents.table([one.key])
+
+
+def partition(view: View, table: Table, ids: str) -> Options:
+    """Return the options of a column of 0, 1 and 2 for images of a table; {} without one.
+
+    It is called partition, or is the only one of a text with that name: `list_eval_partition.txt`.
+    """
+    for other in (*view.documents.tables, *text_tables(view, of_splits=True)):
+        is_bare = other.header == ("1", "2") and "partition" in stem(other.name).lower()
+        for title in [one for one in other.header if one.lower() == "partition" or is_bare][-1:]:
+            cells = set(other.cells(other.column(title)).coded().values)
+            if cells <= _PARTITIONS.keys() and "0" in cells and ids in other.header:
+                is_there = title in table.header and not is_bare
+                join = {} if is_there else {"join": (f"{other.name}:{ids}",)}
+                pairs = ",".join(f"{cell}={_PARTITIONS[cell]}" for cell in sorted(cells))
+                column = title if is_there else joined_title(table, other, title)
+                return {**join, "split": f"column:{column}:{pairs}"}
+    return {}
+
+
+def numbered_splits(view: View, own: Sequence[Table] = ()) -> Iterator[tuple[Options, str]]:
+    """Yield options for a text with 1 for training and 0 for test, by the number of each image.
+
+    One of `own`, or of all texts, has number and name of each image. The options are asked for:
+    only the name of the text says what 1 means, as `train_test_split.txt`.
+    """
+    for other in text_tables(view, of_splits=True):
+        words, cells = words_of_split(stem(other.name))[0], other.cells(len(other.header) - 1)
+        if other.header != ("1", "2") or words != {"train", "test"} or {*cells} != {"0", "1"}:
+            continue
+        for table in own or text_tables(view):
+            with contextlib.suppress(SourceError):
+                match = match_ids(view.index, table)
+                if table.header[0] == "1" and (match.row_of >= 0).mean() >= ENOUGH:
+                    split = f"column:{joined_title(table, other, '2')}:1=train,0=test"
+                    why = f"{other.name} has the number of each image of {table.name}"
+                    yield {"join": (table.name, f"{other.name}:1"), "split": split}, why
 
 
 def _partly_stated(view: View, table: Table) -> Iterator[Reading]:

@@ -17,10 +17,12 @@ from shardprep.catalog.decision.column_evidence import (
     SHARED,
     STRONG,
     LabelColumns,
+    as_rivals,
     found_columns,
     may_be_target,
 )
 from shardprep.catalog.decision.name_evidence import are_wide, texts_or_none
+from shardprep.catalog.decision.split_evidence import PARTITION, numbered_splits, partition
 from shardprep.catalog.decision.view import Options, Reading, View, head_of
 from shardprep.catalog.label_rules import auto_labels, label_keys
 from shardprep.catalog.labels import ENOUGH, Labelling, are_classes
@@ -74,13 +76,11 @@ _SHARE = 0.2
 _NAMED = 0.5
 """Share of the images outside test splits that a table must name to label them."""
 _SOLUTION = re.compile("solution|answers?", re.IGNORECASE)
-_PARTITION = re.compile("partition|split", re.IGNORECASE)
 _NO_CLASS = re.compile(rf"{SPLIT}|{PART}|{PICTURE}|{KIND}|v?\d+", re.IGNORECASE)
 """A word in the names of folders that are splits or kinds of files, and not classes."""
 _TEXT_LIST = re.compile(r'"(\w+)"\s*:\s*\[\s*"[^"\s]+(?: [^"\s]+){3,}"')
 """A list of texts in JSON, such as the captions of an image."""
 CUTS = re.compile(r"[\W_]+")
-_PARTITIONS = {"0": "train", "1": "validation", "2": "test"}
 
 
 def by_tables(view: View) -> Sequence[Reading]:
@@ -103,6 +103,7 @@ def by_tables(view: View) -> Sequence[Reading]:
         some = KeyIndex(view.index.keys[:: len(view.index.keys) // _MOST_SOUGHT + 1])
         tables = [one for one in tables if _has_ids(some, one)]
     found = [*_of_tables(view, united(view.index, tables))]
+    found += _of_joined(view, tables) if rule == "none" and not found else []
     found = [one for one in found if rule == "none" or one.options.keys() - {"header"}]
     is_labelled = any("labels" in one.options for one in found) and rule != "none"
     rest = [Reading({"labels": rule}, view.automatic.how)] if is_labelled else []
@@ -160,8 +161,12 @@ def _of_joined(view: View, tables: Sequence[Table]) -> Iterator[Reading]:
             more = match_table(view.index, joined(own, other, ""), match.id_column)
             new = [one for one in other.header if one not in own.header]
             for one in found_columns(more, view.index, every, new):
-                if one.strength >= LIKELY and len(one.titles) == 1:
-                    yield Reading({**one.options[0], "join": (other.name,)}, one.why)
+                is_whole = 2 * _num_empty(one) <= len(view.index.keys)
+                if one.strength >= LIKELY and len(one.titles) == 1 and is_whole:
+                    split, why = next(numbered_splits(view, [own]), ({}, one.why))
+                    join = {"join": (other.name, *split.get("join", ())[1:])}
+                    options = {**one.options[0], **split, **join}
+                    yield Reading(options, why, is_certain=not split)
 
 
 def unlabelled_tests(view: View) -> Sequence[Reading]:
@@ -194,7 +199,7 @@ def _other_tables(view: View) -> list[Table]:
     members = view.documents.members(".txt", ".json", ".jsonl")
     for member in members if len(members) <= _MOST_DOCUMENTS else ():
         name = member.key.rpartition("/")[2]
-        if member.extent.num_bytes <= _MOST_BYTES and not _PARTITION.search(name):
+        if member.extent.num_bytes <= _MOST_BYTES and not PARTITION.search(name):
             with contextlib.suppress(SourceError):
                 table = view.documents.table([member.key])
                 texts = dict.fromkeys(_TEXT_LIST.findall(head_of(member)))
@@ -237,6 +242,7 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
     if any(sign.option.partition(":")[0] not in ("csv", "rle") for sign in signs):
         return []
     found = [one for one in found if not any(one.match.table.files in s.option for s in signs)]
+    found = as_rivals(found)
     best = max((one.strength for one in found), default=0)
     readings = _compared(view, found, automatic) if best >= (STRONG if signs else LIKELY) else []
     if readings and all(sign.key == "points" for sign in signs):
@@ -413,15 +419,7 @@ def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
     splits = {document_split(name) or "train" for name in [*files, *others]}
     if len(splits) > 1 and "," not in "".join(files):
         return {**options, key: rule, "split": "tables"}
-    for other in view.documents.tables:
-        for title in [one for one in other.header if one.lower() == "partition"]:
-            cells = set(other.cells(other.column(title)).coded().values)
-            if cells <= _PARTITIONS.keys() and "0" in cells:
-                join = {} if title in table.header else {"join": (f"{other.name}:{ids}",)}
-                if ids in other.header:
-                    pairs = ",".join(f"{cell}={_PARTITIONS[cell]}" for cell in sorted(cells))
-                    return {**options, **join, "split": f"column:{title}:{pairs}"}
-    return options
+    return {**options, **partition(view, table, ids)}
 
 
 def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[Reading]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from shardprep.catalog.candidates import path_candidates, table_candidates
 from shardprep.catalog.decision.column_evidence import is_about
+from shardprep.catalog.decision.split_evidence import PARTITION
 from shardprep.catalog.decision.view import HEAD, Reading, View, head_of
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.names import folder_splits, stem, words_of_split
@@ -44,9 +45,10 @@ _ABOUT = re.compile(
 _NAME = re.compile(r"[^\s\"',;:#<>|=\[\](){}]+")
 _FIRST = re.compile(r"^[\"']?0*(\d{1,18})[\"']?(?=[,;\s])", re.MULTILINE)
 _LAST = re.compile(r"0*(\d{1,18})(?!\d)")
-_PARTITION = re.compile("split|partition")
 _FIELDS = re.compile(r"[\s,;]+")
 _BOX = re.compile(r"(-?\d[\d.]*[\s,]+){3,30}-?\d[\d.]*")
+_BELOW_COUNTS = re.compile(r"^\S+\.\w+\s*\n\d+\s*\n(-?\d+ ){4}", re.MULTILINE)
+"""The name of an image, a count, and a box: the lists of WIDER FACE."""
 _ENOUGH, _MOSTLY, _MOST_IMAGES, _MOST_SHOWN, _SHORT = 0.5, 0.9, 64, 40, 4
 _MOST_DOCUMENTS, _MOST_KEYS, _MOST_LINES, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_000, 1_000, 5, 4
 
@@ -116,6 +118,8 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
     why = f"images alone; {_unread(document)}"
     if _has_boxes(document):
         why += f"; {OptionName('boxes')} csv:FILE:ID:x,y,w,h:CLASS takes them from a table of yours"
+        if _BELOW_COUNTS.search(head_of(document)):
+            why += ", and docs/items.md makes one for WIDER FACE"
     alone = Reading({"labels": "none"}, why, is_certain=False)
     others = [Reading({"labels": rule}, automatic.how)] if rule != "none" else []
     if rule != "folder":
@@ -253,7 +257,7 @@ def _of_splits(view: View, documents: Sequence[Member]) -> Iterator[Member]:
     if not view.is_open("split") or {*folder_splits(view.members.keys).counts()} - {"train"}:
         return
     named = [(one, *words_of_split(stem(one.key))) for one in documents]
-    likely = [one for one, splits, rest in named if len(splits) > 1 or _PARTITION.search(rest)]
+    likely = [one for one, splits, rest in named if len(splits) > 1 or PARTITION.search(rest)]
     for one in likely[:_MOST_DOCUMENTS]:
         lines = [*filter(None, map(str.strip, head_of(one).splitlines()))]
         number = len(lines) * max(1, one.extent.num_bytes / HEAD)

@@ -44,8 +44,10 @@ _OF_EXPORT = frozenset((
     "points", "unlisted", "exclude", "images", "crowds",
 ))  # fmt: skip
 """Options that the facts of an export may set; a stranger may have written them."""
-_NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")
-"""Line of a list in the style of ImageNet: a path, then labels as numbers."""
+_NUMBERED = re.compile(
+    r"^(\S*(?:/\S+|\.[A-Za-z]{3,4})(?=\s)|\S+(?=(?:\s+[0-9]+){2}))(?:\s+[0-9]+)+$"
+)
+"""Line of a list: a path and labels as numbers, or a name and several numbers (Oxford Pets)."""
 
 
 class Documents:

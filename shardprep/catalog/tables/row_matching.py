@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.catalog.names import given_split, words_of, words_of_split
+from shardprep.catalog.names import given_split, stem, words_of, words_of_split
 from shardprep.catalog.tables.key_index import (
     SUBMISSION,
     AmbiguousIdError,
@@ -127,9 +127,14 @@ def stated_splits(table: Table) -> tuple[str, Coded[str | None]]:
 def joined(table: Table, other: Table, key: str) -> Table:
     """Return `table` with the additional columns of `other`, joined by the column `key`.
 
-    `key` "" means the only column that both have. All rows of `table` are kept. If `other` has
-    several rows for a key, the first of the same split is used, or of an unknown split.
+    `key` "" means the only column that both have, or the first if `other` has no header. All rows
+    of `table` are kept. If `other` has several rows for a key, the first of the same split is used,
+    or of an unknown split.
     """
+    if _has_numbers(other):
+        key = key or ("1" if "1" in table.header else "")
+        titles = {one: joined_title(table, other, one) for one in other.header if one != key}
+        other = replace(other, header=tuple(titles.get(one, one) for one in other.header))
     if not key:
         shared = [title for title in table.header if title in other.header]
         if len(shared) != 1:
@@ -148,6 +153,17 @@ def joined(table: Table, other: Table, key: str) -> Table:
         found = np.where(own >= 0, own, np.where(is_other, unknown, found))
     new = [i for i, title in enumerate(other.header) if title not in table.header]
     return table.with_columns(other, new, np.where(found < 0, len(theirs), found))
+
+
+def _has_numbers(table: Table) -> bool:
+    """Return whether columns are called by their numbers, because the table has no header."""
+    return all(map(str.isdecimal, table.header))
+
+
+def joined_title(table: Table, other: Table, title: str) -> str:
+    """Return the title of a column of `other` after a join: `classes.2` if `table` has a 2, too."""
+    is_taken = _has_numbers(other) and title in table.header
+    return f"{stem(other.name)}.{title}" if is_taken else title
 
 
 def _of_split(cells: Texts, splits: Coded[str | None]) -> Texts:
@@ -192,6 +208,7 @@ def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
     *others, last = tables
     first = others[0]
     is_odd = any("," in one.name or SUBMISSION.search(one.name) for one in tables)
+    is_odd |= len({*last.header}) < len(last.header)  # a row, and no header
     if is_odd or last.header != first.header:
         return False
     splits = [origin_of(one.name).split for one in tables]
@@ -202,6 +219,8 @@ def _are_parts(index: KeyIndex, tables: Sequence[Table]) -> bool:
     except SourceError:
         return False
     ids, own = Texts.joined([one.cells(place) for one in others]), last.cells(place)
+    if _has_numbers(last) and not index.num_found(own):  # numbers for titles are no evidence
+        return False
     return bool((positions(paths_of(own), paths_of(ids))[0] < 0).all())
 
 

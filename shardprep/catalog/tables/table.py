@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any, cast, overload
+from typing import Any, TextIO, cast, overload
 
 import numpy as np
 import pyarrow.compute as pc
@@ -21,8 +21,10 @@ from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 
 DELIMITERS = ",;\t|"
 _AT_ONCE = 1 << 14
-_OF_BLANKS = re.compile(r"[^\s,;|]+\.\w{3,4}( [\w.-]+)+\s*")
-"""A line without delimiters that starts with the name of an image: `jpg/image_1.jpg 76`."""
+_LOOKED_AT = 64
+"""Number of lines that show if runs of blanks separate columns."""
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+_FILE = re.compile(r"\S+\.[A-Za-z]\w{1,3}")
 
 
 class Rows(Sequence[list[str]]):
@@ -187,25 +189,29 @@ def parse_table(
 ) -> Table:
     """Return the table in the bytes of a CSV file; SourceError if it is empty or not a CSV.
 
-    The delimiter is the most frequent of comma, semicolon, tab and bar in the first line, or a
-    blank if the line is like `NAME.jpg WORD`. Short rows are filled with "", long rows are cut.
-    Without a header, columns are called 1, 2, 3 …; cells in `null` become "". Open quotes only
-    become `faults`, because files that are not label tables may have them. With `is_strict`, a long
-    row is an error.
+    The delimiter is the most frequent of comma, semicolon, tab and bar in the first line, or runs
+    of blanks if these make columns, which then show if there is a header. Short rows are filled
+    with "", long rows are cut. Without a header, columns are called 1, 2, 3 …; cells in `null`
+    become "". Open quotes only become `faults`, because files that are not label tables may have
+    them. With `is_strict`, and among blanks, a long row is an error.
     """
     stream = text_lines(data)
-    line = stream.readline()
-    delimiter = " " if _OF_BLANKS.fullmatch(line) else max(DELIMITERS, key=line.count)
+    num_above, words = _columns_of_blanks(stream)
     stream.seek(0)
-    lines = CsvRows(stream, delimiter)
+    line = stream.readline()
+    stream.seek(0)
+    in_blanks = (f"{line.strip()}\n" for line in islice(stream, num_above, None))
+    lines = CsvRows(in_blanks, " ") if words else CsvRows(stream, max(DELIMITERS, key=line.count))
+    stated = _titles(words)
     rows: Iterator[list[str]] = ([cell.strip() for cell in line] for line in lines if any(line))
     try:
         first = next(rows, None)
         if first is None:
             raise SourceError(name, "is empty: a header line is needed")
-        header = tuple(first) if has_header else tuple(str(i + 1) for i in range(len(first)))
-        rows = rows if has_header else chain([first], rows)
-        rows = _checked(rows, len(header), name) if is_strict else rows
+        header = stated or tuple(first)
+        if not (stated or (has_header and not words)):
+            header, rows = tuple(str(i + 1) for i in range(len(first))), chain([first], rows)
+        rows = _checked(rows, len(header), name) if is_strict or words else rows
         fit = _fitted(rows, len(header), frozenset(null))
         read = Rows.of(fit, len(header))
         titles = {WHOLE: "", **dict(enumerate(header))}
@@ -213,6 +219,45 @@ def parse_table(
         return Table(name, header, read, faults=faults)
     except csv.Error as error:
         raise SourceError(name, f"is not a CSV that can be read ({error})") from error
+
+
+def _columns_of_blanks(stream: TextIO) -> tuple[int, list[list[str]]]:
+    """Return the number of lines above a table of blanks, and the words of its first lines.
+
+    Comments are above, and a line with the number of rows. All lines must have as many words, and
+    a column of numbers, or file names in the first one; otherwise the result is 0 and []. The
+    first line may lack the title of the column of ids.
+    """
+    lines = [*islice(stream, _LOOKED_AT)]
+    above = next((i for i, one in enumerate(lines) if one.strip() and one[:1] != "#"), 0)
+    start = lines[above : above + 2]
+    if len(start) > 1 and start[0].strip().isdecimal() and len(start[1].split()) > 1:
+        number = sum(bool(one.strip()) for one in chain(lines[above + 1 :], stream))
+        above += int(lines[above]) in (number, number - 1)
+    words = [one.split() for one in lines[above:] if one.strip()]
+    width = len(words[-1]) if words else 0
+    is_even = width > 1 and all(len(row) == width for row in words[1:])
+    if not is_even or len(words[0]) not in (width, max(2, width - 1)):
+        return 0, []
+    marks = _marks(words)
+    is_table = _NUMBER in marks.values() or marks.get(0) is _FILE
+    has_sign = any(sign in lines[above] for sign in DELIMITERS)
+    return (above, words) if is_table and not has_sign else (0, [])
+
+
+def _marks(words: Sequence[Sequence[str]]) -> dict[int, re.Pattern[str]]:
+    """Return place of a column → the form of all of its cells below the first line."""
+    columns = enumerate(zip(*words[1:], strict=True))
+    forms = ((i, form, column) for i, column in columns for form in (_NUMBER, _FILE))
+    return {i: form for i, form, column in forms if all(map(form.fullmatch, column))}
+
+
+def _titles(words: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the titles in the first line of a table of blanks, () if it is a row."""
+    if words and len(words[0]) < len(words[-1]):
+        return ("1", *words[0])
+    is_row = any(form.fullmatch(words[0][at]) for at, form in _marks(words).items())
+    return () if is_row or not words else tuple(words[0])
 
 
 def _checked(rows: Iterable[list[str]], width: int, name: str) -> Iterator[list[str]]:
