@@ -147,3 +147,14 @@ def test_a_folder_alone_where_no_class_is_may_be_no_class(tmp_path: Path, odd: s
     found = flags(tmp_path, pictures(*keys, *(f"{odd}/x{i}.jpg" for i in range(3))))
     assert found[0] == f"--exclude '{odd}/*' --labels folder"
     assert "--labels folder" in found
+
+
+def test_a_folder_of_one_name_in_folders_of_images_is_another_kind_of_picture(
+    tmp_path: Path,
+) -> None:
+    keys = [f"{name}/{name}/{i}.jpg" for name in ("flat", "round") for i in range(3)]
+    keys += [f"{name}/{name}/CROPPED/{i}.jpg" for name in ("flat", "round") for i in range(3, 9)]
+    assert flags(tmp_path, pictures(*keys)) == [
+        "--include 'CROPPED/*' --labels folder:2", "--exclude 'CROPPED/*' --labels folder",
+        "--labels folder", "--labels none",
+    ]  # fmt: skip

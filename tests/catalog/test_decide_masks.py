@@ -406,3 +406,13 @@ def test_masks_in_folders_with_braces_are_asked_for(tmp_path: Path) -> None:
     photos, masks = ([f"set{{1}}/{one}/{i}.png" for i in range(6)] for one in ("x", "gt{1}"))
     found = flags(tmp_path, files("scene", *photos) | files("mask", *masks))
     assert ("gt{1}/*",) in [one.get("exclude") for one in found]
+
+
+def test_two_pictures_of_one_name_above_the_folders_of_masks_do_not_hide_these(
+    tmp_path: Path,
+) -> None:
+    members = files("scene", *numbered("car/input/in{:03}.jpg"))
+    members |= files("mask", *numbered("car/groundtruth/gt{:03}.png"), "car/ROI.bmp", "car/ROI.jpg")
+    made = catalog(tmp_path, members)
+    pairs = {f"car/input/in{i:03}.jpg": [f"car/groundtruth/gt{i:03}.png"] for i in range(6)}
+    assert masks_of(made) == pairs

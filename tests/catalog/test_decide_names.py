@@ -145,6 +145,9 @@ def test_fields_are_not_asked_for_if_a_table_names_the_images(tmp_path: Path) ->
     [
         [f"IMG_2024010{day}_{i:06}.jpg" for day in (1, 2) for i in range(5)],
         [f"{i:08x}.jpg" for i in range(3_000_000, 3_000_012)],
+        [f"{i:06}.jpg" for i in range(1, 25)],
+        [f"{i:06}.jpg" for i in range(0, 60, 5)],
+        [f"{i:06}.jpg" for i in (3, 17, 21, 44, 46, 58, 90, 101)],
     ],
 )
 def test_dates_counters_and_hashes_are_not_asked_for(tmp_path: Path, keys: list[str]) -> None:
@@ -255,6 +258,8 @@ def test_pictures_of_classes_in_a_folder_named_like_masks_may_be_their_targets(
           for i in range(3)], "folder:2"),
         ([f"{top}/cam{i}/person{n:03}/{top}{i}{n}.jpg" for top in ("x", "y") for i in (1, 2)
           for n in range(4)], "folder"),
+        ([f"campus/{who:04}{i:03}.png" for who in (1, 2, 11, 105, 384) for i in (1, 2, 3, 4)],
+         r"regex:(^|/)(?P<label>\d{4})\d{3}\.[^./]+$"),
     ],
 )  # fmt: skip
 def test_codes_in_names_are_proposed(tmp_path: Path, keys: list[str], rule: str) -> None:

@@ -292,6 +292,29 @@ def test_documents_of_the_same_images_are_read_in_groups(tmp_path: Path) -> None
     assert "another document has too" not in found.error
 
 
+def test_a_document_that_joins_others_is_left_out_with_a_note(tmp_path: Path) -> None:
+    names = [f"{i}.jpg" for i in range(8)]
+    members = images(*(f"data/{name}" for name in names))
+    members |= {"lists/train.json": coco(*names[:6]), "lists/test.json": coco(*names[6:])}
+    whole = members | {"lists/train_test.json": coco(*names)}
+    found = outcome(write_folder(tmp_path / "whole", whole), {})
+    assert "lists/train_test.json is not read: it joins other documents" in found.notes
+    assert found.facts == outcome(write_folder(tmp_path / "parts", members), {}).facts
+    assert {one["split"] for one in found.facts.values()} == {"train", "test"}
+
+
+def test_a_document_with_the_images_of_others_and_more_boxes_is_not_left_out(
+    tmp_path: Path,
+) -> None:
+    names = [f"{i}.jpg" for i in range(8)]
+    members = images(*(f"data/{name}" for name in names))
+    members |= {"lists/train.json": coco(*names[:6]), "lists/test.json": coco(*names[6:])}
+    more = coco(*names).replace(b'"annotations": [', b'"annotations": [{"id": 99, "image_id": 0, '
+                                b'"category_id": 1, "bbox": [1, 1, 5, 5]}, ')  # fmt: skip
+    found = outcome(write_folder(tmp_path / "source", members | {"lists/all.json": more}), {})
+    assert "another document has too" in found.error or "choose one" in found.error
+
+
 def test_boxes_and_class_folders_may_be_wanted_together(tmp_path: Path) -> None:
     keys = [f"{name}/{name}{i}" for name in ("broken", "whole") for i in range(4)]
     members = images(*(f"{key}.jpg" for key in keys))

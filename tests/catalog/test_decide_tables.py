@@ -132,6 +132,14 @@ def test_two_columns_like_classes_are_asked(tmp_path: Path) -> None:
     assert "csv:train.csv:id:age" not in error
 
 
+def test_a_price_is_proposed_before_other_numbers(tmp_path: Path) -> None:
+    numbers = [" ".join(f"{i * i * n + 7.5}" for i in range(8)) for n in (3, 11, 29)]
+    tables = {"homes.csv": ["id,bath,sqft,price,mood", *_rows(*numbers, "p p q q")]}
+    error = _outcome(tmp_path, _NAMES, tables).error
+    price = error.index("csv:homes.csv:id:price --target regression")
+    assert price < error.index("csv:homes.csv:id:bath --target regression")
+
+
 @pytest.mark.parametrize("column", ["md5", "class", "width"])
 def test_class_folders_beside_a_table_of_the_same_or_of_sizes_are_no_question(
     tmp_path: Path, column: str

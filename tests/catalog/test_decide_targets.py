@@ -179,3 +179,20 @@ def test_a_folder_beside_each_of_several_others_has_their_targets(tmp_path: Path
     kinds = {"a/phone/#.png": "noisy", "a/camera/#.png": "scene"}
     kinds |= {"b/tablet/#.png": "noisy", "b/camera/#.png": "scene"}
     assert catalog(tmp_path, pictures(kinds)).recipe.target_image == "camera/{name}"
+
+
+def test_pairs_beside_other_pictures_with_their_numbers_are_proposed(tmp_path: Path) -> None:
+    members = dict[str, bytes]()
+    for i in range(10):
+        place = "train" if i < 8 else "test"  # where SAR has numbers of its own
+        keys = {f"dataset/{place}/input/{i}-in.png": "hazy",
+                f"dataset/{place}/target/{i}-out.png": "scene",
+                f"SAR/{place}/{i % 8}.png": "grey"}  # fmt: skip
+        members |= {
+            key: picture(kind, key, f"{kind == 'grey'} {i}", (48, 36)) for key, kind in keys.items()
+        }
+    with pytest.raises(QuestionError) as error:
+        catalog(tmp_path, members)
+    first = error.value.choices[0].options
+    assert first["target_image"] == "target/{stem[:-3]}-out.png"
+    assert first["exclude"] == ("SAR/*",)

@@ -48,6 +48,8 @@ _TEXTS = frozenset((
     "caption", "captions", "text", "prompt", "description", "sentence", "sentences", "comment",
     "transcription", "transcript", "report",
 ))  # fmt: skip
+_VALUES = frozenset(("price", "prices", "cost"))
+"""Words of numbers that are often wanted, among others such as lengths."""
 _OF_OBJECTS = re.compile(r"image/object/|objects?\.")
 """Start of the columns of objects in TFRecords and Parquet."""
 _BOXES = re.compile(r"(\S*[^\d\s.]\S*( -?[\d.]+){4,5} ?){1,9999}")
@@ -112,6 +114,7 @@ def found_columns(
             continue
         kinds, is_likely = _kinds(match, title, counts, shown.get(title, set()))
         words = {*words_of(title)}
+        is_likely |= not _VALUES.isdisjoint(words) and "target" in kinds[0]
         strength = LIKELY if is_likely and not is_about(title) else WEAK
         if has_flags and _has_classes(match, title):
             strength = STRONG

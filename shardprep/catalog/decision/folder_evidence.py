@@ -138,7 +138,8 @@ def _of_paths(paths: Collection[str]) -> Iterator[Reading]:
     """Yield the path as the label if some classes have a longer path: `a/abbey`, `b/bow/indoor`.
 
     Most last names of longer paths (`indoor`) occur in several folders, so they are only a part of
-    the class. A level of letters that begin the names below is an index.
+    the class. A level of letters that begin the names below is an index. One name in folders that
+    have images as well is a kind of picture: `cats/1.jpg`, `cats/cropped/1.jpg`.
     """
     parts = [path.split("/") for path in paths if path]
     if len({*map(len, parts)}) < 2 or split_folders(paths):
@@ -152,6 +153,11 @@ def _of_paths(paths: Collection[str]) -> Iterator[Reading]:
             above[one[-1]].add("/".join(one[:-1]))
     num_shared = sum(len(several) for several in above.values() if len(several) > 1)
     if not least or 2 * num_shared < sum(map(len, above.values())):
+        return
+    if len(above) == 1 and above[min(above)] <= {"/".join(one) for one in rests}:
+        inner, why = (f"{glob.escape(min(above))}/*",), f"{min(above)} is in folders of images"
+        yield Reading({"include": inner, "labels": "folder:2"}, f"{why}; it alone")
+        yield Reading({"exclude": inner, "labels": "folder"}, f"{why}; without it")
         return
     is_index = least > 1 and all(len(one[0]) == 1 and one[1][:1] == one[0] for one in rests)
     before = "/".join([*map(re.escape, start), *(["[^/]+"] if is_index else []), ""])

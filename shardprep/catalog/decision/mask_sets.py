@@ -262,6 +262,7 @@ def mask_sets(
     in_use = {part for kind in pictures for part in kind.folder.split("/")}
     mixed = {kind.folder for kind in pictures}
     photos = {name for kind in pictures for name in kind.rows}
+    suffixes = {Path(key).suffix for kind in pictures for key in _keys(kind, members)}
     drawn = [one for one in pictures if _DRAWN.search(" ".join(words_of(one.folder)))]
     drawn = drawn if len(drawn) < len(pictures) else []  # `rgb/` has the images
     found: dict[_Key, MaskSet] = {}
@@ -273,8 +274,8 @@ def mask_sets(
         else:
             own = [part for part in own if part not in in_use and kind.folder not in mixed]
         part, text = _place(own, in_use)
-        if not (part or kind.ending or kind.suffix):
-            continue
+        if not (part or kind.ending or kind.suffix not in ("", *suffixes)):
+            continue  # nothing tells all of them from pictures
         num_equal = sum(name in photos for name in kind.rows)
         ending = "" if 2 * num_equal > len(kind.rows) else kind.ending
         suffix = "" if part or ending else kind.suffix

@@ -18,6 +18,7 @@ _OBJECT = re.compile(r"(obj(ect)?|person|class|p?id)\d+", re.IGNORECASE)
 _MOST_AFTER = 6
 """Number of parts of a pattern after the label: three fields and the signs before them."""
 _MOST_FIELDS = 5
+_MOSTLY = 0.9
 
 
 class NameField(NamedTuple):
@@ -42,7 +43,8 @@ class NameField(NamedTuple):
 def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameField]:
     """Return the first fields that may be labels; `has_weak` adds fields with repeated values.
 
-    If most names have no common form, only a code at the start or the end may be a label.
+    If most names have no common form, only a code at the start or the end may be a label; if all
+    are numbers, the first digits may be.
     """
     forms = defaultdict[tuple[str, ...], list[list[str]]](list)
     for stem in stems:
@@ -50,7 +52,7 @@ def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameFie
         forms[tuple(map(form_of, parts))].append(parts)
     form, same = max(forms.items(), key=lambda pair: len(pair[1]), default=((), []))
     if len(form) < 3 or 2 * len(same) < len(stems):
-        return [*_ends(stems)]
+        return [*_ends(stems)] or [*_first_digits(stems)]
     sign = "-?" if any(stem.startswith("-") for stem in stems) else ""
     columns = [Counter(column) for column in zip(*same, strict=True)]
     found = [*_fields(sign, form, columns, len(same))]
@@ -69,6 +71,28 @@ def _ends(stems: Sequence[str]) -> Iterator[NameField]:
             label = pattern.format(_pattern(forms.pop(), {*counts}))
             why = f"{len(counts):,} values such as {min(counts)} in {counted(len(stems), 'name')}"
             yield NameField(label, why, is_class=True)
+
+
+def _first_digits(stems: Sequence[str]) -> Iterator[NameField]:
+    """Yield the first digits of names such as 0007001 if the others count a few from 0 or 1."""
+    lengths = {*map(len, stems)}
+    if len(lengths) != 1 or not all(one.isascii() and one.isdecimal() for one in stems):
+        return
+    (length,) = lengths
+    for cut in range(length - 1, 0, -1):
+        rests = defaultdict[str, set[int]](set)
+        for stem in stems:
+            rests[stem[:cut]].add(int(stem[cut:]))
+        ((rest, num_alike),) = Counter(map(frozenset, rests.values())).most_common(1)
+        are_counted = {*rest} in ({*range(len(rest))}, {*range(1, len(rest) + 1)})
+        is_part = 1 < len(rest) < min(len(rests), 10 ** (length - cut) - 1)
+        if are_counted and is_part and num_alike >= max(2, _MOSTLY * len(rests)):
+            columns = enumerate(zip(*rests, strict=True))
+            number = 1 + max(at for at, digits in columns if len({*digits}) > 1)
+            label = rf"(^|/)(?P<label>\d{{{number}}})\d{{{length - number}}}\.[^./]+$"
+            why = f"{len(rests):,} numbers such as {min(rests)[:number]}, {len(rest)} names each"
+            yield NameField(label, why, is_class=True)
+            return
 
 
 def _fields(

@@ -296,10 +296,20 @@ def _unpaired(view: View, target: _Kind, kind: _Kind, *, is_clear: bool) -> list
     """
     pair = None if is_clear else _pair(view, kind, target)
     reading = _reading(view, kind, [pair], []) if pair and pair.is_picture else None
-    alone = {"exclude": (f"{target.glob}/*",), "labels": "none"}
-    why = f"{target.glob} has the scenes and names of the others; no pattern pairs them"
-    classes = Reading({"labels": "folder"}, "the folders are classes")
-    return [reading or Reading(alone, why), classes]
+    out, why = (f"{target.glob}/*",), f"{target.glob} has the scenes and names of the others"
+    readings = [reading] if reading else [*_among_others(view, Reading({"exclude": out}, why))]
+    if not readings:
+        alone = {"exclude": out, "labels": "none"}
+        readings = [Reading(alone, f"{why}; no pattern pairs them")]
+    return [*readings, Reading({"labels": "folder"}, "the folders are classes")]
+
+
+def _among_others(view: View, apart: Reading) -> Iterator[Reading]:
+    """Yield the readings with target images of what is left without some pictures."""
+    for one in target_images(view.read_as(apart)):
+        if "target_image" in one.options:
+            out = (*apart.options["exclude"], *one.options.get("exclude", ()))
+            yield Reading({**one.options, "exclude": out}, f"{apart.why}; {one.why}")
 
 
 def _are_grey(kind: _Kind) -> bool:

@@ -44,6 +44,7 @@ _NO_CLASSES = ("__ignore__", "_background_")
 _WHOLE_BODY = ("foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts")
 """Further keypoints of objects in COCO-WholeBody."""
 _STRAY = -2
+_A_PAIR = 2
 _MOST_GROUPS = 6
 _MANY_CROWDS = 0.15
 """Share of crowds above which they are probably a habit of the tool; COCO has 1%."""
@@ -65,7 +66,13 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all documents, with classes in the order of their ids."""
     reader = _Reader(source, may_repeat=bool(rule.files))
     files = shared_documents(source, rule, is_coco, ".json")
-    for file in files if rule.files else chosen(files, keypoints=source.keypoints):
+    if not rule.files:
+        files = chosen(files, keypoints=source.keypoints)
+        texts = map(source.documents.find, files if len(files) > _A_PAIR else ())
+        unions = _unions({key: (stated_names(data), _num_boxes(data)) for key, data in texts})
+        files = [file for file in files if file not in unions]
+        reader.leave_out(unions)
+    for file in files:
         reader.read(*source.documents.find(file))
     return reader.found()
 
@@ -73,13 +80,16 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the `Sign` of the documents with boxes if they name images, otherwise []."""
     names: dict[str, list[str]] = {}
+    num_boxes: dict[str, int] = {}
     with_points, has_outlines = set(), False
     for key, data, _ in shared_texts(source, ".json"):
         if is_coco(data):
-            names[key] = stated_names(data)
+            names[key], num_boxes[key] = stated_names(data), _num_boxes(data)
             with_points.update([key] if _KEYPOINTS.search(data) else [])
             has_outlines |= _OUTLINE.search(data) is not None
     found, every = list[Sign](), chosen(list(names))
+    unions = _unions({key: (names[key], num_boxes[key]) for key in every})
+    every = [key for key in every if key not in unions]
     for keys in _alternatives(source.index, {key: names[key] for key in every}):
         is_whole = len(keys) == len(every)
         named = coverage(source.index, [name for key in keys for name in names[key]])
@@ -88,6 +98,20 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
         option = "coco" if is_whole else f"coco:{','.join(keys)}"
         sign = Sign("boxes", option, how, has_points=has_points, has_outlines=has_outlines)
         found += named.signs(sign)
+    return found
+
+
+def _unions(contents: Mapping[str, tuple[Sequence[str], int]]) -> list[str]:
+    """Return the documents that join others: with all of their images, and as many boxes."""
+    parts, found = list[tuple[set[str], int]](), list[str]()
+    for key, (several, number) in sorted(contents.items(), key=lambda pair: len(pair[1][0])):
+        names = {*several}
+        own = [one for one in parts if one[0] and one[0] <= names]
+        every = sorted(name for one, _ in own for name in one)
+        if len(own) > 1 and every == sorted(names) and number == sum(x for _, x in own):
+            found.append(key)
+        else:
+            parts.append((names, number))
     return found
 
 
@@ -154,6 +178,10 @@ def chosen(keys: Sequence[str], *, keypoints: bool = False) -> list[str]:
     begin = "person_keypoints" if keypoints else "instances"
     named = [key for key in keys if stem(key).startswith(begin)]
     return named or list(keys)
+
+
+def _num_boxes(data: bytes) -> int:
+    return sum(1 for _ in _BOX.finditer(data))
 
 
 def _image_of(entry: dict[str, Any]) -> tuple[str, Size]:
@@ -253,6 +281,9 @@ class _Reader:
         self._unread: Counter[str] = Counter()
         """Number of objects with keypoints that are not read, by the key of the keypoints."""
         self._findings: list[str] = []
+
+    def leave_out(self, keys: Sequence[str]) -> None:
+        self._findings += [f"{key} is not read: it joins other documents" for key in keys]
 
     def read(self, key: str, data: bytes) -> None:
         document, start = _Document(key), len(self._table)
