@@ -154,7 +154,7 @@ def test_pairs_whose_inputs_a_table_labels_are_asked_for(tmp_path: Path) -> None
     with pytest.raises(QuestionError) as error:
         catalog(tmp_path, members)
     flags = [one.flags for one in error.value.choices]
-    assert flags[0] == "--target-image 'original/{name}'"
+    assert flags[0] == "--labels none --target-image 'original/{name}'"
     assert {*flags[1:]} == {"--exclude 'original/*'", "--exclude 'compressed/*'"}
     assert set(catalog(tmp_path / "2", members, exclude="original/*").label_names) == {"cat", "dog"}
 

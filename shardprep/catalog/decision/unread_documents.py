@@ -90,7 +90,9 @@ def _of_documents(view: View) -> Sequence[Reading]:
     ]
     if is_target:
         documents = [one for one in _of_images(view, documents) if not _are_pairs(view, one)]
-        return [Reading({}, _unread(one), is_certain=False) for one in documents[:1]]
+        return [
+            Reading({"labels": "none"}, _unread(one), is_certain=False) for one in documents[:1]
+        ]
     automatic = view.automatic
     lists = next(_of_splits(view, documents), None)
     if lists is not None and automatic.rule != "none":
