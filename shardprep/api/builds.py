@@ -67,6 +67,8 @@ _OF_STORED = {
     "size": "Size of stored images in pixels: WIDTHxHEIGHT, or N for a square.",
     "fit": "How images are fitted to that size: crop, pad, stretch or within (only shrinks).",
     "format": "Encoding of stored images: jpeg, png or raw (uint8).",
+    "group": "Keep images of one group in one split. The group is a column, folder:N, or the first "
+    "group of regex:PATTERN.",
 }
 """Help of options that have fewer values for a finished dataset."""
 OPTIONS: dict[str, dict[str, Option]] = {

@@ -32,6 +32,8 @@ _FIRST = {
 }
 """Options that most builds need; the short help of `build` shows only these."""
 _EXAMPLES = re.compile(r"\n\n(Examples?:)\n")
+_BREAK = re.compile(r"(?<!\n)\n(?!\n)")
+"""End of a line within a paragraph; the width of the terminal decides where lines end."""
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 """Opening brackets that rich would parse as the start of a tag."""
 
@@ -130,7 +132,7 @@ def help_of(function: Callable[..., None]) -> tuple[str, str]:
     """Return the help of a command and the examples below it, from the function's docstring."""
     text, *examples = _EXAMPLES.split(inspect.getdoc(function) or "")  # no text with python -OO
     lines = [line.strip() for part in examples for line in part.splitlines()]
-    return text, "\n\n".join(lines)
+    return _BREAK.sub(" ", text), "\n\n".join(lines)
 
 
 _WORDS = {

@@ -1,5 +1,6 @@
 """The options of the commands: their page, their help, and completion by the shell."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -110,6 +111,14 @@ def test_help_has_an_example_of_80_columns_and_no_type_of_python(
     assert shown.stdout == run("--quiet", command, "--help", cwd=tmp_path).stdout
     wrong = error_of(run(command, "--nonsense", cwd=tmp_path), 2)
     assert wrong == error_of(run("--quiet", command, "--nonsense", cwd=tmp_path), 2)
+
+
+def test_paragraphs_of_help_fill_the_width_of_the_terminal(tmp_path: Path) -> None:
+    shown = run("export", "--help", cwd=tmp_path)
+    lines = [line.strip() for line in shown.stdout.partition("╭")[0].splitlines()]
+    pairs = [(one, two) for one, two in itertools.pairwise(lines) if one and two]
+    assert len(pairs) > 4
+    assert all(len(f"{one} {two.split()[0]}") > 78 for one, two in pairs)
 
 
 def test_the_help_of_build_has_only_what_most_builds_need_first(tmp_path: Path) -> None:
