@@ -1,7 +1,7 @@
 """Match a table of items to the images of a source.
 
-Its columns then act as the columns of an array file (`Table.is_own`): labels, splits, groups, boxes
-and features of both are read in one way.
+The result is like the table of an array file (`Table.is_own`): labels, splits, groups, boxes and
+features are read from both by the same code.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Ints = NDArray[np.int64]
 
 NOT_LISTED = "not in the table of items"
 _ODD = r"^/|^[A-Za-z]:/|\\|(^|/)\.\.?/"
-"""A path that is absolute, that has steps, or that has the separators of Windows."""
+"""An absolute path, or one with `.`, `..` or backslashes."""
 _DRIVE = re.compile("[A-Za-z]:/")
 _ARCHIVE = "/archive:"
-"""Stands for the folder of an archive: paths of this machine are not below it."""
+"""Root of paths if the source is an archive: no path of this machine is below it."""
 _Files = dict[int, list[int]]
 """Row → positions of files."""
 _OF_ROWS = ("image", "order")
@@ -52,9 +52,9 @@ _OF_ROWS = ("image", "order")
 def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageListing]:
     """Return the recipe, and the images of a source that the table of `--items` lists.
 
-    A column whose name has a meaning, such as `label` or `boxes`, is the value of its option if the
-    recipe leaves that open. Images without a row are skipped; rows without an image are counted as
-    for every table. SourceError names the rows that are wrong.
+    A column with a role, such as `label` or `boxes`, sets its option if the recipe has the default.
+    Images without a row are skipped; rows without an image are counted as for every table.
+    SourceError names the first rows with a fault.
     """
     items = read_items(recipe)
     recipe = recipe.with_rules(**options_stated(items, recipe))
@@ -93,7 +93,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
 
 
 def _are_in(number: int, places: list[Ints]) -> NDArray[np.bool_]:
-    """Return for each of `number` places whether it is given, bool[number]."""
+    """Return bool[number], True at all positions in `places`."""
     are_in = np.zeros(number, np.bool_)
     are_in[np.concatenate(places)] = True
     return are_in
@@ -103,9 +103,9 @@ class _Matched(NamedTuple):
     """The images of a table, and its rows."""
 
     keys: Texts
-    """Key of each row; of a row without an image, what the row says."""
+    """Key of the image of each row; without such an image, the text of the cell."""
     rows: Ints
-    """The rows, or the first row of each sample."""
+    """Row numbers: of all rows, or of the first row of each sample."""
     images: Members
     files: dict[str, list[int]]
     """Key of an image → positions of its masks, or of its target image."""
@@ -134,7 +134,7 @@ def _stacks(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _
 
 
 def _check_zeros(items: GivenItems, found: Ints, keys: Texts) -> None:
-    """Record the rows that would name an image if their numbers had their zeros in front."""
+    """Record a fault for rows whose number lacks the leading zeros of an image: 7, 007.jpg."""
     cells = items.columns["image"]
     lost = [row for row in np.flatnonzero(found < 0).tolist() if cells[row].isdecimal()]
     if not lost:
@@ -161,29 +161,29 @@ def _column_of_files(recipe: Recipe) -> str:
 
 
 def _samples(items: GivenItems, found: Ints) -> dict[str, list[int]]:
-    """Return sample → its rows, in order; a sample whose files are not all there is a fault."""
+    """Return sample → its rows, in order; a row whose file the source lacks is a fault."""
     columns, rows_of = items.columns, defaultdict[str, list[int]](list)
     for row, sample in enumerate(columns["sample"]):
         rows_of[sample].append(row)
         if found[row] < 0:
-            items.refuse(row, "image", "is no image of the source, but a part of a sample")
+            items.refuse(row, "image", "is not an image of the source, but a part of a sample")
     by = "order" if "order" in columns else "image"
     places = _places(columns[by]) if by == "order" else [*map(natural_order, columns[by])]
     shared = [one for one in columns if one not in _OF_ROWS and one not in OF_FILES]
     for rows in rows_of.values():
         rows.sort(key=places.__getitem__)
         if again := next((b for a, b in itertools.pairwise(rows) if places[a] == places[b]), 0):
-            items.refuse(again, by, "is twice in its sample")
+            items.refuse(again, by, "occurs twice in its sample")
         for title in shared:
             cells = columns[title].take(np.array(rows))
             odd = next((i for i, cell in enumerate(cells) if cell != cells[0]), 0)
             if odd:
-                items.refuse(rows[odd], title, f"is not that of row {rows[0] + 1:,}, of its sample")
+                items.refuse(rows[odd], title, f"differs from row {rows[0] + 1:,} of its sample")
     return dict(rows_of)
 
 
 def _places(order: Texts) -> list[Any]:
-    """Return what to sort by: numbers, or texts in natural order."""
+    """Return a sort key for each cell: its number, or natural order if a cell is not a number."""
     try:
         return [*map(float, order)]
     except ValueError:
@@ -193,8 +193,8 @@ def _places(order: Texts) -> list[Any]:
 class _Finder:
     """Finds the files that the cells of a table mean.
 
-    A cell is a key of the source, or an end of one as in every table; or a path of a file below the
-    source, absolute or from the folder of the table.
+    A cell is a key of the source, or the end of a key as in every table, or the path of a file
+    below the source: absolute, or relative to the folder of the table.
     """
 
     def __init__(self, recipe: Recipe, keys: Texts, items: GivenItems) -> None:
@@ -208,7 +208,7 @@ class _Finder:
         self._folder = os.path.abspath(own) if is_folder else _ARCHIVE  # noqa: PTH100
 
     def images(self) -> Ints:
-        """Return the position of the image of each row, or −1; two rows of one are a fault."""
+        """Return the position of each row's image, or −1; an image in two rows is a fault."""
         cells, items = self._items.columns["image"], self._items
         for row in np.flatnonzero(booleans(pc.equal(cells.array, ""))).tolist():
             items.refuse(row, "image", "names no image")
@@ -222,9 +222,9 @@ class _Finder:
         return found
 
     def files(self, title: str, images: Ints) -> _Files:
-        """Return the files that each cell names: a path, or a list of paths.
+        """Return row → positions of the files in its cell, which is a path or a list of paths.
 
-        A file in `images`, the images of all rows, is a fault.
+        A file that is in `images`, the images of all rows, is a fault.
         """
         items, rows, paths = self._items, list[int](), list[str]()
         if title not in items.columns:
@@ -240,7 +240,7 @@ class _Finder:
         for row, path, at in zip(rows, paths, found.tolist(), strict=True):
             of_row[row].append(at)
             if at < 0 or at in known:
-                what = "is no image of the source" if at < 0 else "is the image of a row"
+                what = "is not an image of the source" if at < 0 else "is the image of a row"
                 items.refuse(row, title, what, path)
         return dict(of_row)
 
@@ -292,7 +292,7 @@ class _Finder:
         return cells.replaced(odd, Texts.of(keys)) if len(odd) else cells
 
     def _below(self, path: str) -> str | None:
-        """Return the path from the source to an absolute path; None if it is not below it."""
+        """Return an absolute path relative to the source; None if it is not below the source."""
         roots = self._roots or [_ARCHIVE]
         root = next((one for one in roots if f"{path}/".startswith(f"{one}/")), None)
         return None if root is None else path[len(root) + 1 :]

@@ -1,7 +1,7 @@
-"""The columns of a table of items, with our names and their meaning.
+"""Find the roles of the columns of a table of items, such as `label` or `boxes`.
 
-A column whose name has a meaning, such as `label` or `boxes`, is the value of an option of the
-recipe that is still open (`options_stated`). No other rule reads the table.
+A column with a role sets an option that the recipe leaves at its default (`options_stated`). Other
+columns are stored as features.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _IMAGE = (
     "image_path", "filepath", "file_path", "path", "image/filename", "filename", "file_name",
     "image_name", "image_id", "img", "file", "key", "id",
 )  # fmt: skip
-"""Other names of the column `image`, the clearest first."""
+"""Other titles of the column `image`, the clearest first."""
 _TARGET = "target/"
 _TARGETS: dict[str, dict[str, str]] = {
     "label": {}, "labels": {"target": "multilabel"}, "text": {"target": "text"},
     "texts": {"target": "texts"},
 }  # fmt: skip
-"""Column of a target → the options that it needs besides its name."""
+"""Column of a target → options that it sets in addition to `labels`."""
 OF_FILES = {"mask": "masks", "target_image": "target_image"}
 """Column of paths of other files of an image → its option."""
 _OF_OBJECTS = {"segmentation": "masks", "keypoints": "points"}
-"""Column beside `boxes` → its option, which takes the value of `--boxes`."""
+"""Further column of objects → its option, which gets the value of `--boxes`."""
 _BESIDE = ("box_labels", *_OF_OBJECTS, "iscrowd")
 _CORNERS = "[xmin, ymin, xmax, ymax]"
 _POINTS = "points"
@@ -61,14 +61,14 @@ _HALF, _MOST_OTHERS = 0.5, 8
 
 
 def source_of(file: str) -> str:
-    """Return the common folder of the images in a table, or the table's if it has all of them."""
+    """Return the folder of a table if its relative paths stay in it, else their common folder."""
     recipe = make_recipe({"source": ".", "items": file}, "")
     items = _named(read_file(recipe), recipe)
     table = Path(file).parent if items.name == file else Path()
     folders = [one for one in items.columns["image"].folders.counts() if one]
     are_absolute = {*map(os.path.isabs, folders)}
     if len(are_absolute) > 1:
-        what = f"{items.name} has absolute and other paths"
+        what = f"{items.name} mixes absolute and relative paths"
         raise RecipeError(OptionName("items"), what, "name the folder of all images: SOURCE")
     own = os.path.abspath(table)  # noqa: PTH100 - links stay
     common = os.path.commonpath([os.path.normpath(os.path.join(own, x)) for x in folders] or [own])  # noqa: PTH118
@@ -81,7 +81,7 @@ def source_of(file: str) -> str:
 def read_items(recipe: Recipe) -> GivenItems:
     """Return the table of `--items`, with columns of x and y for its points.
 
-    `faults` has the rows with a cell that is not what its column means.
+    `faults` names the rows with a cell that its column does not allow.
     """
     items = _with_lists(_named(read_file(recipe), recipe), recipe)
     _check_single(items, recipe)
@@ -91,14 +91,14 @@ def read_items(recipe: Recipe) -> GivenItems:
 
 
 def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
-    """Return the items with JSON lists of texts in columns of lists; a text is a list of one."""
+    """Return the items with a JSON list in each cell of `_TEXTS`; a text becomes a list of one."""
     columns = dict(items.columns)
     for title in filter(columns.__contains__, () if recipe.separator else _TEXTS):
         cells = list[str]()
         for row, cell in enumerate(columns[title]):
             found = cell_list(cell) if cell.startswith("[") else [cell] if cell else None
             if found is not None and not all(isinstance(one, str | int | float) for one in found):
-                items.refuse(row, title, "is no list of texts")
+                items.refuse(row, title, "is not a list of texts")
             cells.append("" if found is None else json.dumps([str(one).strip() for one in found]))
         columns[title] = Texts.of(cells)
     return replace(items, columns=columns)
@@ -110,7 +110,7 @@ def _check_single(items: GivenItems, recipe: Recipe) -> None:
         for row in np.flatnonzero(booleans(are_several)).tolist():
             is_list = items.columns[title][row].startswith("[")
             hint = ": call the column labels" if title == "label" and is_list else ""
-            items.refuse(row, title, f"is no single value{hint}")
+            items.refuse(row, title, f"is not a single value{hint}")
     if "sample" in items.columns:
         for row in np.flatnonzero(items.columns["sample"].coded().fit("".__eq__)).tolist():
             items.refuse(row, "sample", "is empty")
@@ -132,15 +132,15 @@ def _check_boxes(items: GivenItems) -> None:
         except (TypeError, ValueError):
             corners = np.empty(0)
         if boxes and (corners.shape != (len(boxes), 4) or not np.isfinite(corners).all()):
-            items.refuse(row, "boxes", f"is no list of {_CORNERS}")
+            items.refuse(row, "boxes", f"is not a list of {_CORNERS}")
             continue
         for title, values in zip(beside, others, strict=True):
             if len(values) != len(boxes):
-                items.refuse(row, title, f"is no list for {counted(len(boxes), 'box')}")
+                items.refuse(row, title, f"is not a list as long as boxes ({len(boxes):,})")
 
 
 def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
-    """Return the items with our names for the columns that have a meaning."""
+    """Return the items; a column with a role gets the name of its role, such as `label`."""
     roles = _roles(items, recipe)
     new = {title: role for role, title in roles.items()}
     names = [new.get(title, title).removeprefix(_TARGET) for title in items.columns]
@@ -166,7 +166,7 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
 def _others(
     columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
 ) -> tuple[list[str], list[str]]:
-    """Return the columns to store because no option uses them, and those that cannot be stored."""
+    """Return the columns that no option uses: first those to store, then those that cannot be."""
     if recipe.columns:
         return [], []
     used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
@@ -181,7 +181,7 @@ def _others(
 
 
 def _are_plain(cells: Texts) -> bool:
-    """Return whether a column has numbers or texts, but no lists."""
+    """Return whether a column has texts or single numbers, not lists, vectors or no values."""
     are_lists = pc.match_substring_regex(cells.array, r"^[\[{]")
     if pc.any(are_lists).as_py() or not pc.any(pc.not_equal(cells.array, "")).as_py():
         return False
@@ -189,7 +189,7 @@ def _are_plain(cells: Texts) -> bool:
 
 
 def _stored(others: Sequence[str], left_out: Sequence[str]) -> list[str]:
-    """Return notes on the columns without a meaning."""
+    """Return notes on the columns without a role."""
     notes = []
     if others:
         flag = OptionName("columns", others[0])
@@ -199,14 +199,14 @@ def _stored(others: Sequence[str], left_out: Sequence[str]) -> list[str]:
         )
     if left_out:
         what = "lists, empty cells or the name of a feature"
-        notes.append(f"not stored are {some_of(left_out)}: they have {what}")
+        notes.append(f"not stored: {some_of(left_out)} ({what})")
     return notes
 
 
 def _without_meaning(
     columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
 ) -> list[str]:
-    """Return a note if nothing says what an image is: a title may have a typing error."""
+    """Return a note if no column states a target, boxes or files: a title may be misspelt."""
     known = {*_TARGETS, *OF_FILES, "boxes", _POINTS}
     if targets or known & columns.keys() or not recipe.may_be_annotated:
         return []
@@ -217,13 +217,13 @@ def _without_meaning(
 
 
 def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
-    """Return our name of each column with a meaning, and its title in the table."""
+    """Return role → title in the table, for each column with a role."""
     titles = {title.lower(): title for title in reversed(items.columns)}
     roles = {role: titles[role] for role in _ROLES if role in titles}
     if "image" not in roles:
         if not (known := [one for one in _IMAGE if one in titles]):
             what = f"has no column of images: its columns are {some_of([*items.columns], 8)}"
-            raise SourceError(items.name, what, "call the column of their paths image")
+            raise SourceError(items.name, what, "give the column of image paths the title image")
         roles["image"] = titles[known[0]]
     has_target = any(one in _TARGETS or one.startswith(_TARGET) for one in titles)
     if not has_target and recipe.labels == BUILD_DEFAULTS["labels"]:
@@ -243,7 +243,7 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
 
 
 def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
-    """Return how a column of folds makes splits, if the table has one and no splits."""
+    """Return a note on the flag that makes splits of a column of folds, if no splits are stated."""
     title = next((one for one in columns if one.lower() in _FOLDS), "")
     if not title or "split" in columns or recipe.split:
         return []
@@ -268,7 +268,7 @@ def _with_points(items: GivenItems) -> GivenItems:
                 raise ValueError
         except (ValueError, TypeError):
             rows[row:] = [[]]
-            items.refuse(row, _POINTS, "is no list of [x, y]")
+            items.refuse(row, _POINTS, "is not a list of [x, y]")
     number = max(map(len, rows), default=0)
     columns = {title: cells for title, cells in items.columns.items() if title != _POINTS}
     for i, axis in itertools.product(range(number), (0, 1)):
@@ -279,7 +279,7 @@ def _with_points(items: GivenItems) -> GivenItems:
 
 
 def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
-    """Return the options that the columns state, and that the recipe leaves open."""
+    """Return the options that the columns state and that have their default in the recipe."""
     columns, stated = items.columns, dict[str, Any]()
     targets = [one for one in _TARGETS if one in columns]
     targets += [",".join(items.targets)] if items.targets else []
@@ -311,7 +311,7 @@ def options_stated(items: GivenItems, recipe: Recipe) -> dict[str, Any]:
 
 
 def _share(pattern: str, cells: Texts) -> float:
-    """Return the share of the cells that fit a regular expression, of those that are not empty."""
+    """Return the share, 0 to 1, of the cells with text that fit a regular expression."""
     number = len(cells) - int(np.count_nonzero(booleans(pc.equal(cells.array, ""))))
     fit = booleans(pc.match_substring_regex(cells.array, rf"^({pattern})$"))
     return int(np.count_nonzero(fit)) / max(1, number)

@@ -1,6 +1,6 @@
-"""A table of items as it is given: a file or a value of Python → its columns as texts.
+"""Read a table of items, a file or a value of Python, as columns of texts.
 
-`item_columns` gives the columns a meaning.
+`item_columns` finds the roles of the columns.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from shardprep.storage.cache import cache_root, make_cache
 from shardprep.storage.text_file import decoded
 
 _CACHE = "items"
-"""Folder of the cache for tables that are values of Python."""
+"""Folder in the cache for tables that were given as values of Python."""
 LISTS = (
     "labels", "texts", "box_labels", "mask", "target_image", "segmentation", "keypoints", "points",
     "boxes", "iscrowd",
 )  # fmt: skip
-"""Columns whose lists are JSON; other lists of numbers are vectors."""
+"""Columns that keep lists as JSON; in other columns, a list of numbers is a vector."""
 SINGLE = ("image", "label", "text", "split", "group", "sample", "order", "box_format")
 """Columns with one value in a row."""
 _JSON = (".json", ".jsonl", ".ndjson")
@@ -45,18 +45,18 @@ _FEW = 5
 
 @dataclass(frozen=True)
 class GivenItems:
-    """The rows of a table of items, and what is wrong with them."""
+    """A table of items, and the faults of its rows."""
 
     name: str
     columns: dict[str, Texts]
     targets: Sequence[str] = ()
     others: Sequence[str] = ()
-    """Columns without a meaning that `--columns` stores if the recipe names none."""
+    """Columns without a role to store as features; () if the recipe has `--columns`."""
     points: Sequence[str] = ()
-    """Columns of x and y of each point in turn."""
+    """Columns of coordinates: x and y of the first point, of the second, …"""
     notes: Sequence[str] = ()
     faults: dict[int, str] = field(default_factory=dict)
-    """Row → its first fault."""
+    """Row number from 0 → its first fault."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -77,7 +77,7 @@ def kept(table: Any, option: str) -> str:
     """Return the path of a table; a data frame or a list of dicts is written into the cache.
 
     The name of the file is the hash of its rows, so the same rows continue an interrupted build.
-    Options other than `items` read text: CSV or JSON lines. RecipeError if it is not a table.
+    Options other than `items` read text: CSV or JSON lines. RecipeError for other values.
     """
     if isinstance(table, str | os.PathLike):
         return os.fspath(table)
@@ -120,7 +120,7 @@ def _plain(value: Any) -> Any:
 
 
 def cell_list(cell: str) -> Any:
-    """Return the JSON list in a cell, [] if it is empty, or (None,) if it has no list."""
+    """Return the JSON list in a cell; [] for an empty cell, (None,) for any other cell."""
     try:
         found = json.loads(cell or "[]")
     except (ValueError, RecursionError):
@@ -129,12 +129,12 @@ def cell_list(cell: str) -> Any:
 
 
 def read_file(recipe: Recipe) -> GivenItems:
-    """Return the table of `--items`, with its own names of columns."""
+    """Return the table of `--items` with the column titles of the file."""
     file = Path(recipe.items)
     name = "items" if file.is_relative_to(cache_root() / _CACHE) else recipe.items
     suffix = file.suffix.lower()
     if not file.is_file():
-        what = "is no file on this machine"
+        what = "is not a file on this machine"
         raise SourceError(OptionName("items", recipe.items), what, "name a CSV, Parquet or JSON")
     if suffix == ".parquet":
         with reading(name):
@@ -169,7 +169,7 @@ def _json_objects(data: bytes, name: str) -> list[Mapping[str, Any]]:
         raise SourceError(name, what, "write an object for each image") from None
     rows = rows[0] if rows and isinstance(rows[0], list) else rows
     if wrong := next((i for i, row in enumerate(rows, 1) if not isinstance(row, dict)), 0):
-        raise SourceError(name, f"row {wrong:,} is no object", "write an object for each image")
+        raise SourceError(name, f"row {wrong:,} is not an object", "write a JSON object per image")
     return rows
 
 
@@ -204,7 +204,7 @@ def _of_arrow(table: Any) -> dict[str, Texts]:
 
 
 def _text(value: Any, title: str) -> str:
-    """Return a value as a table has it: lists of numbers as numbers, other lists as JSON."""
+    """Return a value as text: vectors as numbers with spaces, other lists and dicts as JSON."""
     if value is None or value != value:  # noqa: PLR0124 - NaN
         return ""
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
 """The opened dataset: manifest, schema, item table, indexes and records of one version.
 
 A command opens a dataset once and passes it on. All reads are from the dataset that was opened, in
-a folder or in object storage. If another dataset has replaced it, they raise `ChangedError`.
+a folder or in object storage. They raise `ChangedError` if another dataset has replaced it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class OpenDataset:
     def documents(self, *names: str) -> AbstractContextManager[Path]:
         """Return a context manager that yields a folder with these documents.
 
-        Errors inside it name the dataset.
+        Errors that are raised in the `with` block name the dataset.
         """
         return self.files.documents(self.manifest, names)
 

@@ -94,7 +94,7 @@ hidden) or 2 (visible)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """The objects of one image, in the order of the source."""
+    """The objects of one image in the order of the source, its areas and keypoints."""
 
     boxes: Floats = field(default_factory=lambda: np.empty((0, 4)))
     """float64[n, 4]: left, top, right, bottom; NaN for an object that has only an outline."""
@@ -123,7 +123,7 @@ class Annotation:
     fault: str = ""
     """Why the annotations of this image cannot be read; "" if they can."""
     are_distinct: bool = False
-    """Whether equal objects are different ones: parts of objects in a tile may be equal."""
+    """Whether equal objects are all stored: different objects may look equal in a tile."""
 
     @property
     def crowds(self) -> tuple[bool, ...]:
@@ -133,7 +133,7 @@ class Annotation:
     def of(self, are_kept: Sequence[bool], reason: str) -> Annotation:
         """Return the annotation with the objects whose flag in `are_kept` is True.
 
-        The others are counted as dropped for `reason`.
+        The other objects are counted as dropped for `reason`.
         """
         number, kept = len(self.labels) - sum(are_kept), np.array(are_kept, np.bool_)
         return replace(

@@ -143,9 +143,7 @@ class Scene:
             return Rejection("bad_annotation", f"the annotation was made for an image {found}")
         has_layers = bool(mask_files) and not spec.is_panoptic
         if spec.masks == "instances" and has_layers and len(annotation.boxes):
-            reason = (
-                f"{len(mask_files)} masks beside {len(annotation.boxes)} boxes of unknown order"
-            )
+            reason = f"it is unknown which of its {len(mask_files)} masks belongs to which box"
             return Rejection("bad_annotation", reason)
         labels = () if len(annotation.boxes) else annotation.labels
         return cls(
@@ -240,7 +238,7 @@ class Scene:
         return numbered(map(_identity, self.annotation.outlines))
 
     def unlisted(self) -> dict[str, int]:
-        """Return how many objects are in the mask of numbers but not in the annotation."""
+        """Return reason → number of objects in the mask file that no annotation lists; {} if 0."""
         ids, _ = self.ids or self.files.ids()
         number = sum(one not in NO_NUMBERS for one in np.unique(ids).tolist())
         listed = len(self.annotation.labels) + sum(self.annotation.dropped.values())

@@ -1,7 +1,7 @@
 """Convert boxes and keypoints of the annotated image to the stored one; decide what is dropped.
 
 A keypoint that the stored image does not show becomes 0, 0 with visibility 0, as COCO writes a
-keypoint that is not labelled. Skeletons are united here, and their pairs of sides found by name.
+keypoint that is not labelled. Skeletons are also united here, and left and right paired by name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MIN_SIDE = 1.0
 """Minimum side, in stored pixels, of a box that a crop has cut."""
 _Y_FIRST = np.array((1, 0, 3, 2))
 _FEW = 1000
-"""Up to this number of boxes, a set shows faster than a sort that no box repeats."""
+"""Maximum number of boxes to compare by a set first, which is faster than a sort for few."""
 _CUT = 1 - 1e-6
 """A box counts as cut if less than this share of its area is left."""
 
@@ -124,7 +124,7 @@ class Boxes:
         self.corners = placement.boxes(clipped, size, frame)
 
     def drop_repeated(self, shapes: Sequence[int] = ()) -> None:
-        """Drop objects with the box, class and number in `shapes` (if given) of an earlier one."""
+        """Drop objects with the same box, class and number in `shapes` as an earlier object."""
         if len(self.corners) <= _FEW and len(set(map(tuple, self.corners.tolist()))) == len(
             self.corners
         ):
@@ -236,9 +236,9 @@ def _are_within(
 
 
 def united(skeletons: Iterable[Skeleton]) -> Skeleton:
-    """Return a skeleton with all keypoints, matched by name; pairs of sides are found by name.
+    """Return a skeleton with the keypoints and edges of all skeletons, matched by name.
 
-    A `mirrored` that one of the skeletons states wins over the names.
+    `mirrored` is found by names for left and right unless one of the skeletons states it.
     """
     several = list(skeletons)
     names = tuple(dict.fromkeys(name for one in several for name in one.names))
@@ -253,7 +253,7 @@ def united(skeletons: Iterable[Skeleton]) -> Skeleton:
 
 
 def mirrored_by_name(names: Sequence[str]) -> tuple[int, ...]:
-    """Return `Skeleton.mirrored` of keypoints that are named left_… and right_…, L_… and R_…."""
+    """Return `Skeleton.mirrored` by names: left_… and right_…, L_… and R_…; () without pairs."""
     place = {name.lower(): i for i, name in enumerate(names)}
     mirrored = []
     for i, name in enumerate(names):

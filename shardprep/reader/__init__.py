@@ -241,9 +241,9 @@ def mix(shares: Shares, *, stop: Literal["first"] | None = None) -> Mix:
     Args:
         shares: path or address of each dataset → its share. The shares are divided by their sum and
             rounded to thousandths.
-        stop: None for epochs with as many records as all datasets together; small datasets are
-            repeated within them, and an epoch continues where the last one stopped. "first" for
-            epochs that end when a dataset has no record left; each begins all datasets anew.
+        stop: None for epochs with as many records as all datasets together; an epoch repeats small
+            datasets, and the next epoch continues where it stopped. "first" for epochs that end
+            when a dataset has no record left; each epoch starts all datasets from the beginning.
 
     Raises:
         DatasetError: a share is not above 0, or is rounded to 0. The reader raises it if a dataset
@@ -275,8 +275,8 @@ def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
 
     The stage is restart, read, decode, augment, transfer or model. Training runs unchanged, then
     the model alone on one batch, then the pipeline alone. If the pipeline is slow and has no cache,
-    it also runs without augmentation, and without decoding. Changes that may help are tried in runs
-    of their own. `print` the result for a sentence with the figures.
+    it also runs without augmentation, and without decoding. Changes that may help are tried in
+    separate runs. `print` the result for a sentence with the figures.
 
     Args:
         dataset: result of `load`, with a `batch_size`.

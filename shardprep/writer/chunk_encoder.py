@@ -1,9 +1,9 @@
 """Encode the items of a build as framed records, with one outcome per item.
 
-A stack is read file by file, and its images are stored in order as those of one sample. Only one
-original is in memory at a time. A file that cannot be stored rejects the whole sample, and the
-reason begins with the name of the file. Black and white are the same values in all files: if the
-files differ in them, the files are only measured, and then read again.
+A stack is read file by file, and its images are stored in order in one record. Only one original
+is in memory at a time. A file that cannot be stored rejects the whole stack, and the reason begins
+with the file's name. All files of a stack get the same values for black and white: if the files
+state different ones, the first pass only finds the range of all, and a second pass reads again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StackImages(NamedTuple):
     height: int
     width: int
     files: tuple[tuple[int, Placement], ...]
-    """For each image, the number of its file and its place in it; () for copied images."""
+    """For each image, the number of its file from 0, and its placement; () for copied images."""
     outcome: Outcome
     """The outcome without the length of the record. Size and format are of the first file; the
     SHA-256 is of all files, joined in the order of `StackExtent`."""
@@ -103,7 +103,7 @@ def _with_one_range(spec: ImageSpec, found: Collection[Levels]) -> ImageSpec:
 def order_fault(item: Item) -> str:
     """Return why the masks of an item do not belong to the images of its stack, or "" if they do.
 
-    There must be as many, and numbers in their names may only differ by a constant.
+    There must be a mask for each image; the last numbers of their names differ by a constant.
     """
     files = item.extent.members if isinstance(item.extent, StackExtent) else ()
     if len(item.companions) != len(files):
@@ -130,7 +130,7 @@ class _StackReader:
 
     @property
     def only_measures(self) -> bool:
-        """Whether the files differ in their levels, so that no image is kept."""
+        """Whether the levels of the files differ, so that this pass only collects levels."""
         return len(self.levels) > 1 and not self._has_one_range
 
     def add(self, data: bytes) -> Rejection | None:
@@ -173,7 +173,7 @@ class _StackReader:
             and len(self._has_levels) > 1
             and self._spec.depth_range in ("full", "auto")
         ):
-            what = "has other bits than images before it, such as 8 and 16, and so another white"
+            what = "has another bit depth than the images before it, so white has another value"
             return f"{what}; give --depth-range MIN,MAX"
         return ""
 
@@ -320,7 +320,7 @@ def encode_stack(
 def _stack_masks(
     item: Item, stack: StackImages, encoder: ChunkEncoder, before_item: Callable[[], None]
 ) -> list[PlacedObjects] | Rejection:
-    """Return the mask of each image of a stack, or one of all images. Files are read in turn."""
+    """Return a mask for each image of a stack, or one mask for all images, as the schema says."""
     spec = encoder.annotations or AnnotationSpec()
     is_each = encoder.schema.features[names.MASK].repeated
     placed: list[PlacedObjects] = []

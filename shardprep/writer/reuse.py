@@ -75,7 +75,7 @@ _COLUMNS = (
 _SHAPE_NO_IMAGE = frozenset(
     {"pyarrow", "pycocotools", "tifffile", "imagecodecs", REPACKED, SPLIT_RATIOS}
 )
-"""Versions that affect only tables, annotations, order and originals (tiles), never copied."""
+"""Versions that do not affect copied images, only tables, annotations, order and tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class OldDataset:
     channels: tuple[str, ...]
     """Names of the images of a stack; () if the dataset has none."""
     have_own_levels: bool
-    """Whether all of its stacks have black and white of their own, or else none has."""
+    """True if each stack has its own values for black and white, False if no stack has."""
     rows: pa.Table
     recorded: Fingerprint
     """The inputs, options and versions of the build that made it."""
@@ -110,7 +110,7 @@ class OldDataset:
     def applied(
         self, encoder: ChunkEncoder, shards: Sequence[ShardPlan]
     ) -> tuple[Encode, Sequence[ShardPlan], str]:
-        """Return an encoder that copies images if possible, shards for it, and a remark."""
+        """Return the encoder to use, the shards with rows to copy, and a remark for the user."""
         places = self.places(shards)
         remark = self.prospect(encoder.spec, places, encoder.schema, shards)
         if self.changes(encoder.spec):
@@ -212,7 +212,7 @@ def _found(wanted: Any, among: Any) -> Rows:
 
 
 _TABLED = {IMAGE, FILENAME, HEIGHT, WIDTH, *TARGET_FEATURES.values()} - {TARGETS, TEXTS}
-"""Features whose values are known from the image and its item row. The length of lists is not."""
+"""Features with values that follow from the stored image and its item row, except lists."""
 _FACTS: dict[str, str | int] = {
     "reason": "", "length": 0, "original_height": 0, "original_width": 0, "original_format": "",
     "original_bytes": 0, "original_sha256": "",

@@ -246,7 +246,7 @@ def test_rows_of_a_sample_are_a_stack_in_their_order() -> None:
         "s1": ["b/5.jpg", "a/4.jpg", "b/3.jpg"],
     }
     assert labels_of(found) == {"s0": "0", "s1": "1"}
-    with pytest.raises(SourceError, match="row 2: label '7' is not that of row 3"):
+    with pytest.raises(SourceError, match="row 2: label '7' differs from row 3"):
         planned([one | {"label": "7"} if i == 1 else one for i, one in enumerate(rows)])
 
 
@@ -295,34 +295,34 @@ WRONG: list[tuple[Rows, str]] = [
     ([{"image": "C:\\0.jpg"}], "row 1: image .* leads out"),
     ([{"image": ""}, {"image": "0.jpg"}], "row 1: image '' names no image"),
     ([{"image": "0.jpg"}, {"image": "a/0.jpg"}], "row 2: image 'a/0.jpg' is in row 1 too"),
-    ([{"image": "0.jpg", "mask": "no.png"}], "row 1: mask 'no.png' is no image of the source"),
-    ([{"image": "0.jpg", "points": "here"}], "row 1: points 'here' is no list"),
+    ([{"image": "0.jpg", "mask": "no.png"}], "row 1: mask 'no.png' is not an image of the source"),
+    ([{"image": "0.jpg", "points": "here"}], "row 1: points 'here' is not a list"),
     ([{"image": "0.jpg", "boxes": [[1, 2, 3, 4]], "box_format": "abcd"}], "formats abcd"),
-    ([{"image": "0.jpg", "boxes": [[1, 2, 3]]}], r"row 1: boxes '\[\[1, 2, 3\]\]' is no list of"),
-    ([{"image": "0.jpg", "boxes": [1, 2, 3, 4]}], "row 1: boxes .* is no list of"),
-    ([{"image": "0.jpg", "boxes": [[[1, 2, 3, 4]]]}], "row 1: boxes .* is no list of"),
-    ([{"image": "0.jpg", "boxes": [[1, 2, float("nan"), 4]]}], "row 1: boxes .* is no list of"),
-    ([{"image": "0.jpg", "boxes": "left"}], "row 1: boxes 'left' is no list of"),
+    ([{"image": "0.jpg", "boxes": [[1, 2, 3]]}], r"1: boxes '\[\[1, 2, 3\]\]' is not a list of"),
+    ([{"image": "0.jpg", "boxes": [1, 2, 3, 4]}], "row 1: boxes .* is not a list of"),
+    ([{"image": "0.jpg", "boxes": [[[1, 2, 3, 4]]]}], "row 1: boxes .* is not a list of"),
+    ([{"image": "0.jpg", "boxes": [[1, 2, float("nan"), 4]]}], "row 1: boxes .* is not a list of"),
+    ([{"image": "0.jpg", "boxes": "left"}], "row 1: boxes 'left' is not a list of"),
     (
         [{"image": "0.jpg", "boxes": [[1, 2, 3, 4]], "box_labels": ["a", "b"]}],
-        r"row 1: box_labels '\[\"a\", \"b\"\]' is no list for 1 box",
+        r"row 1: box_labels '\[\"a\", \"b\"\]' is not a list as long as boxes \(1\)",
     ),
-    ([{"image": "0.jpg", "label": [1, 2]}], "row 1: label .* is no single value: call"),
-    ([{"image": "0.jpg", "label": {"a": 1}}], "row 1: label .* is no single value"),
+    ([{"image": "0.jpg", "label": [1, 2]}], "row 1: label .* is not a single value: call"),
+    ([{"image": "0.jpg", "label": {"a": 1}}], "row 1: label .* is not a single value"),
     ([{"image": "0.jpg", "label": None}], "finds no label for any .* fill the column"),
     ([{"image": "0.jpg", "split": "held"}], "row 1: split 'held' is not train, validation or"),
     ([{"image": "0.jpg", "sample": None}], "row 1: sample '' is empty"),
-    ([{"image": "0.jpg", "mask": "[broken"}], "row 1: mask '' is no image of the source"),
-    ([{"image": "0.jpg", "mask": [7]}], "row 1: mask '7' is no image of the source"),
+    ([{"image": "0.jpg", "mask": "[broken"}], "row 1: mask '' is not an image of the source"),
+    ([{"image": "0.jpg", "mask": [7]}], "row 1: mask '7' is not an image of the source"),
     ([{"image": "0.jpg", "label": 1, "text": "b"}], "several targets: label and text"),
     ([{"image": "0.jpg", "class": 1, "breed": "b"}], "may both be the label"),
     ([{"photo": "0.jpg"}], "has no column of images: its columns are photo"),
     ([{"image": "9.jpg"}], "no row names an image of the source, such as '9.jpg'"),
     ([{"image": "0.jpg", "age": 1, "target/age": 1}], "two columns for 'age'"),
     ([], "no column of images"),
-    ([{"image": "0.jpg", "labels": ["a", None]}], "row 1: labels .* is no list of texts"),
-    ([{"image": "0.jpg", "labels": [{"a": 1}]}], "row 1: labels .* is no list of texts"),
-    ([{"image": "0.jpg", "labels": "['a', 'b']"}], "row 1: labels .* is no list of texts"),
+    ([{"image": "0.jpg", "labels": ["a", None]}], "row 1: labels .* is not a list of texts"),
+    ([{"image": "0.jpg", "labels": [{"a": 1}]}], "row 1: labels .* is not a list of texts"),
+    ([{"image": "0.jpg", "labels": "['a', 'b']"}], "row 1: labels .* is not a list of texts"),
     ([{"image": "0.jpg", "label": "a", "split": ""}], "row 1: split '' is not train, validation"),
     (
         [{"image": f"{i}.jpg", "target/age": "unknown" if i else 3} for i in range(2)]
@@ -394,7 +394,7 @@ def test_a_value_that_is_no_table_is_refused() -> None:
         planned(7)
     with pytest.raises(ShardprepError, match="labels: a value of the type int is not a table"):
         planned(ROWS, labels=7)
-    with pytest.raises(ShardprepError, match="no file on this machine"):
+    with pytest.raises(ShardprepError, match="not a file on this machine"):
         planned("nothing.csv")
 
 
@@ -479,7 +479,7 @@ def test_paths_from_the_folder_of_the_table_find_their_source() -> None:
     found = shardprep.build(items="tables/items.csv", dry_run=True)
     assert labels_of(found) == {"a/0.jpg": "x", "b/1.jpg": "y"}
     mixed = [{"image": "a/0.jpg"}, {"image": str(Path("set/b/1.jpg").resolve())}]
-    with pytest.raises(ShardprepError, match="has absolute and other paths"):
+    with pytest.raises(ShardprepError, match="mixes absolute and relative paths"):
         shardprep.build(items=mixed, dry_run=True)
 
 
@@ -492,7 +492,7 @@ def test_columns_without_a_meaning_are_stored_and_said() -> None:
     assert found.plan.columns == ("fold", "Note")
     notes = " ".join(found.plan.findings)
     assert "2 columns are stored: fold, Note; --columns fold stores 'fold' alone" in notes
-    assert "not stored are vector, empty, target_image/x: they have lists, empty" in notes
+    assert "not stored: vector, empty, target_image/x (lists, empty" in notes
     assert planned(rows, columns="fold").plan.columns == ("fold",)
     assert planned(rows, labels="column:Note").plan.columns == ("fold",)
     write(Path("pandas.csv"), b",Unnamed: 0,image,label,age\n0,0,0.jpg,x,0.5\n1,1,1.jpg,y,\n")

@@ -1,7 +1,7 @@
-"""Find out whether annotations were made on images turned by EXIF, or on the pixels as stored.
+"""Find out whether annotations were made on images turned upright by EXIF, or on stored pixels.
 
-The size that an annotation or mask file states proves it for an image that EXIF turns by a quarter.
-Other images, turned by a half or mirrored, then have the same frame.
+A turn by 90° swaps height and width, so the size that an annotation or mask file states shows it.
+Images that are turned by 180° or mirrored are assumed to be annotated in the same frame.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shardprep.source.members import Member
 from shardprep.storage.url import is_url
 
 _MOST, _MOST_BY_URL = 512, 64
-"""Maximum number of images to read, evenly spaced."""
+"""Maximum number of images to read, local and remote; they are evenly spaced."""
 _ORIENTATIONS = range(2, 9)
 
 
@@ -27,7 +27,7 @@ def annotated_frames(
     annotations: Sequence[Annotation | None],
     masks: Sequence[Sequence[Member]],
 ) -> tuple[tuple[Frame, ...], list[str]]:
-    """Return the possible frames, the usual one first, and a finding if it is not proven."""
+    """Return the possible frames, the likeliest first, and a finding if no size proves it."""
     annotated = images.recipe.annotated
     if annotated != "auto":
         return (annotated,), []

@@ -1,4 +1,4 @@
-"""Read what the options select: objects, their masks, and keypoints, from all formats."""
+"""Read the objects, masks and keypoints that the options select, from all formats."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _INSTANCES = OptionName("instances")
 
 
 class StatedAnnotations(NamedTuple):
-    """The annotations of all documents and files, before they are joined."""
+    """Objects, mask files and keypoints as documents state them; `combine` joins them."""
 
     boxes: Found | None
     shapes: Found | None
-    """Objects with masks that are drawn or numbered; same as `boxes` if one document has both."""
+    """Objects with outlines or segments; the value of `boxes` if one document states both."""
     files: FileMasks
     is_numbered: bool
     points: FoundPoints | None = None
@@ -59,7 +59,7 @@ class StatedAnnotations(NamedTuple):
 
 
 def read_annotations(recipe: Recipe, images: SourceImages, naming: Naming) -> StatedAnnotations:
-    """Return the annotations that the options select; errors if options contradict."""
+    """Return the annotations that the options select; RecipeError if options contradict."""
     has_numbers = holds_numbers(recipe, images.beside)
     _check_options(recipe, has_numbers=has_numbers)
     numbered = numbered_objects(recipe, images) if has_numbers else None
@@ -129,7 +129,7 @@ def _shapes(recipe: Recipe, images: SourceImages, boxes: Found | None) -> Found 
 
 
 def _as_exported(found: Found, facts: Mapping[str, Any]) -> Found:
-    """Return the objects with the classes, in their order, and keypoints of `export.json`."""
+    """Return the objects with the order of classes and the skeleton of `export.json`."""
     stated = facts.get("object_labels")
     names = tuple(stated) if isinstance(stated, list) else ()
     if all(isinstance(one, str) for one in names) and {*found.names} <= {*names}:

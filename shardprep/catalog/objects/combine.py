@@ -1,4 +1,4 @@
-"""Join objects, masks and keypoints to annotations of images, with the wanted classes."""
+"""Join the objects, masks and keypoints of each image into its annotation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationFacts:
-    """Facts about all boxes and masks of a source."""
+    """Classes, counts and storage form of the annotations of a source."""
 
     spec: AnnotationSpec
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ class AnnotationFacts:
     unmatched: Unmatched | None = None
     documents: frozenset[str] = frozenset()
     num_objects: dict[str, int] = field(default_factory=dict)
-    """Number of objects by class, in class order, as far as known without decoding masks."""
+    """Class name → number of objects, in class order, as far as known without decoding masks."""
     num_background: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class Annotated:
     is_background: bool
     """Whether unlisted images count as images without objects, in splits with listed images."""
     has_rows: bool
-    """As in `Found`."""
+    """Whether a table has a row for each image, with boxes or without (`Found.has_rows`)."""
     strata: list[tuple[int, ...]]
     """Class indices in each image, as far as known without decoding masks."""
     splits: list[str | None] | None = None
@@ -89,7 +89,7 @@ class Annotated:
 
 
 def annotate(images: SourceImages, naming: Naming) -> Annotated:
-    """Return the annotations that `--boxes` and `--masks` select."""
+    """Return the annotations of all images that `--boxes`, `--masks` and `--points` select."""
     recipe = images.recipe
     read = read_annotations(recipe, images, naming)
     annotations, names = _classed(recipe, read, naming)
@@ -148,7 +148,7 @@ def annotate(images: SourceImages, naming: Naming) -> Annotated:
 def _with_points(
     annotations: Sequence[Annotation | None], found: FoundPoints
 ) -> list[Annotation | None]:
-    """Return the annotations with keypoints of images; a listed image is annotated."""
+    """Return the annotations with the keypoints of images added; None becomes an annotation."""
     with_points = list(annotations)
     for image in found.points.keys() | found.lost.keys():
         one = with_points[image] or Annotation()
@@ -216,7 +216,7 @@ def _spec(
     has_own = read.files.is_read and (mode == "classes" or bool(recipe.mask_values))
     background = values.background if has_own else NONE if is_panoptic else 0
     if recipe.unlisted == "background" and mode == "classes" and background == NONE:
-        what = "needs a class of the masks with that name"
+        what = "the masks have no class called background"
         hint = f"name it with {_MASK_VALUES} or {_CLASSES}"
         raise RecipeError(OptionName("unlisted", "background"), what, hint)
     spec = AnnotationSpec(
@@ -262,11 +262,11 @@ def _lacks(
 
 
 def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) -> Annotated:
-    """Return the annotations with unlisted images resolved, now that their splits are known.
+    """Return the annotations with a decision on each unlisted image, made by its split.
 
-    Images in no split have none. Images of a split without any annotation are unlabelled. In other
-    splits, unlisted images become background, or keep their reason in `lacks`. SourceError if
-    "auto" would make too many images background.
+    An image in no split, or in a split without any annotation, gets no annotation. In other splits,
+    an unlisted image becomes background, or keeps its reason in `lacks`. SourceError if "auto"
+    would make too many images background.
     """
     listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if s and not lack}
     nothing = Annotation()
@@ -291,7 +291,7 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
         unlisted = OptionName("unlisted")
         hint = f"{unlisted} background stores them without objects, skip leaves them out"
         raise SourceError(
-            replace(unlisted, value="auto"), f"{what}, more than {recipe.max_dropped:.3g}", hint
+            replace(unlisted, value="auto"), f"{what}, a share above {recipe.max_dropped:.3g}", hint
         )
     known = annotated.facts.unmatched
     unmatched = unmatched_of(known.objects if known else {}, num_unlisted)
@@ -328,7 +328,7 @@ def _outlined(one: Annotation) -> Annotation:
 
 
 def _unmatched(without_image: Mapping[str, int], left_out: Collection[str]) -> Counter[str]:
-    """Return the number of objects without an image by reason; `left_out` are excluded keys."""
+    """Return reason → number of objects without an image; `left_out` are skipped keys."""
     found: Counter[str] = Counter()
     names = {key.rpartition("/")[2] for key in left_out if without_image}
     names.update({stem(name) for name in names})
@@ -347,11 +347,11 @@ def _check_dropped(
     total = num_objects + num_bad
     if num_bad > most * total:
         counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))
-        what = f"{num_bad:,} of {total:,} objects are bad ({counts}), more than {most:.3g}"
+        what = f"{num_bad:,} of {total:,} objects are bad ({counts}), a share above {most:.3g}"
         if bad.get(NO_IMAGE):
             missing = [shown(name) for name, count in without_image.items() if count]
             what += f"; there is no image for {some_of(missing)}"
-        hint = "a larger share accepts them"
+        hint = "correct them, or give a larger share"
         if bad.get(NO_OUTLINE, 0) == num_objects + num_bad:
             hint = f"leave {_MASKS} out: the source has only boxes"
         raise SourceError(OptionName("max_dropped"), what, hint)

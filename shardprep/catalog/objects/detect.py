@@ -1,4 +1,4 @@
-"""Detection of boxes and masks, from file names and the content of a sample of files."""
+"""Detect boxes, masks and keypoints by file names and the content of a sample of files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SENTENCE = re.compile(rb"[^\n,\d]{3}[^\n]*$")
 
 
 def document_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) -> list[Sign]:
-    """Return a `Sign` for each kind of boxes and outlines that documents and tables state."""
+    """Return a `Sign` for each format of boxes, masks or keypoints in documents and tables."""
     tables, members = united(index, documents.tables), Members.of(images)
 
     def size_of(image: int) -> tuple[int, int] | None:
@@ -85,7 +85,7 @@ def recognised(
 
 
 def mask_findings(keys: Sequence[str]) -> list[str]:
-    """Return a remark if folders of the images are named like folders of masks."""
+    """Return a remark on images in folders that are named like folders of masks, or []."""
     if not (masks := find_masks(keys).num_masks):
         return []
     globs = " ".join(str(OptionName("exclude", f"{name}/*")) for name in masks)
@@ -95,7 +95,7 @@ def mask_findings(keys: Sequence[str]) -> list[str]:
 
 
 def text_files(keys: Sequence[str], documents: Documents) -> str:
-    """Return the pattern of text files, one for each image, or ""."""
+    """Return the pattern of captions, a text file for each image, or "" without captions."""
     members = {stem(member.key): member for member in documents.members(".txt")}
     images = set(map(stem, keys)) if members else set()
     both = sorted(members.keys() & images)
@@ -108,7 +108,7 @@ def text_files(keys: Sequence[str], documents: Documents) -> str:
 
 
 def text_pattern(keys: Sequence[str], text: str) -> str:
-    """Return the pattern of the documents of single images, from the key of one, `text`."""
+    """Return the pattern of files of single images, such as texts/{stem}.txt; `text` is a key."""
     folder, _, name = text.rpartition("/")
     is_beside = any(key.rpartition("/")[0] == folder for key in keys)
     file = f"{{stem}}{name[name.rfind('.') :]}"

@@ -46,7 +46,7 @@ class FoundPoints:
 
 
 class PointList:
-    """The keypoints of a source in reading order."""
+    """The keypoints of a source, in the order of its documents."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         """`names` are the first keypoints, in order; others follow in natural order."""
@@ -77,7 +77,7 @@ class PointList:
         return is_share and bool((places % 1 != 0).any())
 
     def found(self, how: str, documents: Iterable[str], where: str, **more: object) -> FoundPoints:
-        """Return the keypoints of all listed images; SourceError if one has too many."""
+        """Return the keypoints of all listed images; SourceError at `where` for too many."""
         names = [*self._names]
         first = names[: self._num_fixed]
         order = {

@@ -57,7 +57,7 @@ def read_image_points(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return a `Sign` for each format, in this order, or of lists in JSON, or of keypoints."""
+    """Return the signs of all formats; if none is clear, also of JSON lists or else keypoints."""
     signs = [sign for one in FORMATS.values() for sign in one.recognise(source)]
     if not all(one.is_unclear for one in signs):
         return signs

@@ -31,7 +31,7 @@ from shardprep.source.names import composed
 
 _MOST_SHOWN = 160
 _BEGINS = re.compile(r"\{(stem|name|id)\}(?P<sign>[-_. ])\*")
-"""A name of an image, then a sign that may also be in the rest of the name of its mask."""
+"""The image name, a separator, and a wildcard that may match further separators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class MaskFiles:
     class_of: dict[str, str] = field(default_factory=dict)
     """Key of a mask → name of its class, if the pattern has `{class}`."""
     noun: str = "mask"
-    """Name of the files in reasons."""
+    """Word for the files in reasons: mask, target image."""
 
     @property
     def keys(self) -> set[str]:
@@ -70,7 +70,7 @@ class MasksBeside(NamedTuple):
         return {} if self.files is None else self.files.class_of
 
     def unused(self, images: Collection[str], masks: Collection[str]) -> list[Skipped]:
-        """Return as skipped the masks of images not in `images`, and segments not in `masks`."""
+        """Return skipped files: masks of images not in `images`, panoptic masks not in `masks`."""
         segments = {m.key: m for several in self.segments.values() for m in several.members}
         idle = [skipped(m, "a mask that is not stored") for m in segments.values()]
         idle = [one for one in idle if one.key not in masks]
@@ -95,8 +95,8 @@ def masks_beside(
     """Return the images among the members, and the masks or target images that the recipe names.
 
     Without a pattern, files in folders that look like masks are images, or are left out if the
-    recipe stores boxes or masks. `--exclude` applies to masks, too. `paired` are the files of the
-    pattern if these are known, with all other members as images. Files that items name are known.
+    recipe stores boxes or masks. `--exclude` applies to masks, too. `paired` has the files of the
+    pattern if a table of items names them or they were paired before.
     """
     rule, target = recipe.rules.masks, recipe.rules.target_image
     segments = segment_masks(recipe, members, documents)
@@ -156,10 +156,10 @@ def pair_masks(
     folder that holds only this image. `{folder}` is the name of the image's folder, `{dir}` its
     path, `{class}` a class name. `*` fits anything within a name, `?` one letter, `**` also
     folders. `{stem[:-4]}` is the stem without its last four letters,
-    `{stem:(.+)_rgb}` the group of a regular expression in the stem. Of several images with the
-    name, `Pairing` finds the nearest, or the one that shares the most leading folders is meant:
-    SeveralImagesError if several do. `no_images` are keys of other masks. Several images may have
-    one target image, and an image has one.
+    `{stem:(.+)_rgb}` the group of a regular expression in the stem. If several images fit a mask,
+    `Pairing` finds the nearest, else the image with the most leading folders in common is used:
+    SeveralImagesError if several have as many. `no_images` are keys of files that are not images.
+    An image has at most one target image; several images may share it.
     """
     masks = matching(keys, pattern)
     if not masks:
@@ -195,9 +195,9 @@ class SeveralImagesError(AmbiguousIdError):
 def _advised(
     error: SeveralImagesError, keys: Sequence[str], pattern: MaskPattern, no_images: Collection[str]
 ) -> SourceError:
-    """Return the error with a pattern that tells images apart by their folders, if one exists.
+    """Return the error, with a hint to a pattern that tells images apart by folder if one exists.
 
-    It is the given pattern with `{folder}` for a wildcard, for the name of a folder, or before it.
+    That is the given pattern with `{folder}` instead of a wildcard or a folder name, or in front.
     """
     masks = matching(keys, pattern).keys()
     folders = {f"/{image}".split("/")[-2] for image in error.images} - {""}
@@ -217,10 +217,10 @@ def _advised(
 
 
 def _nearest_masks(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the masks of each image from pairs of a mask and an image, without distant ones.
+    """Return image → its masks, from pairs (mask, image) without distant pairs.
 
-    A near pair shares the most leading folders. If an image has masks both near and far, the far
-    ones belong to missing images. The same holds for far images of the masks in a folder.
+    A pair is distant if its image, or a mask in the folder of its mask, has a pair that shares more
+    leading folders. A mask that is only in distant pairs belongs to a missing image.
     """
     near = [_num_shared(mask, image) for mask, image in pairs]
     most: defaultdict[str, int] = defaultdict(int)
@@ -287,7 +287,7 @@ class _Search:
         self._pairing = Pairing(KeyIndex(keys))
 
     def of(self, mask: str, values: Mapping[str, str]) -> Sequence[int]:
-        """Return positions: of the image of a mask (SourceError if several), or all of a target."""
+        """Return the positions of the images of a file. SourceError if a mask has several."""
         name = "|".join(values[group] for group in self._named)
         folder = values.get("dir")
         if not name:
@@ -301,7 +301,7 @@ class _Search:
             if len(found) > 1 and not self._are_shared:
                 of, hint = f"{name!r} fits", error.hint
                 if self._parts:
-                    of, hint = "its name fits", "say more of the name"
+                    of, hint = "its name fits", "give a pattern that keeps more of the name"
                 raise self._several(mask, of, found, hint) from None
             return found
         folders = composed(mask).split("/")[:-1]
@@ -311,7 +311,7 @@ class _Search:
         return () if place is None else (self._numbers[place],)
 
     def _place(self, name: str, mask: str) -> int | None:
-        """Return the image that has the longest start of a name which the wildcard leaves."""
+        """Return the image with the longest name that `name` starts with, or None."""
         place = self._pairing.find(name, mask)
         while place is None and self._sign and self._sign in name.rpartition("/")[2]:
             name = name.rpartition(self._sign)[0]

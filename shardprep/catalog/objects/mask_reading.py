@@ -54,7 +54,7 @@ _MASKS, _CLASSES = OptionName("masks"), OptionName("classes")
 
 
 class FileMasks(NamedTuple):
-    """The mask files of all images."""
+    """The mask files of each image, with the classes that their names and values state."""
 
     masks: list[tuple[Member, ...]]
     annotations: list[Annotation | None]
@@ -112,9 +112,9 @@ def read_mask_files(recipe: Recipe, images: SourceImages, naming: Naming) -> Fil
 
 
 def _planes(members: Sequence[Member], image: Member, times: int) -> list[Member]:
-    """Return the masks of an image or stack in its files, each of them several `times`.
+    """Return the masks of an image, or of the images of a stack in order, each repeated `times`.
 
-    Masks are refused if their axes have other directions than the axes of the stack.
+    Masks get a `RefusedExtent` if their axes have other directions than the axes of the stack.
     """
     directions: tuple[str, ...] = ()
     if isinstance(image.extent, StackExtent):
@@ -125,7 +125,7 @@ def _planes(members: Sequence[Member], image: Member, times: int) -> list[Member
     turns = {of.directions for _, of in extents if isinstance(of, StackExtent)} - {(), directions}
     if turns and directions:
         ways = ["".join(one) for one in (min(turns), directions)]
-        what = f"its header says {ways[0]}, but the header of its image {ways[1]}"
+        what = f"its axes point to {ways[0]}, but the axes of its image to {ways[1]}"
         refused = RefusedExtent(0, what, "bad_mask")
         planes = [[Member(one.key, refused) for one in some] for some in planes]
     return [plane for several in planes for plane in several for _ in range(times)]
@@ -140,7 +140,7 @@ def _values(
 
 
 _MOST_SPARSE = 8
-"""Largest number for each value of masks that are taken as class numbers without a remark."""
+"""Maximum ratio of the highest class number to the number of classes without a remark."""
 
 
 def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
@@ -174,7 +174,7 @@ def _by_file(
         called = list(naming.classes)
     ordered = naming.ordered(called, "masks")
     if lost := set(called) - set(ordered):
-        what = f"masks are of class {some_of(sorted(lost))} as well"
+        what = f"masks also have the class {some_of(sorted(lost))}"
         raise SourceError(
             _CLASSES, what, f"name all classes, or {OptionName('exclude')} the others"
         )

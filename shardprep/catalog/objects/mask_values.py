@@ -144,14 +144,14 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
 
 NUMBERED = "values are 1 to n in each and n differs: numbers of objects"
 UNSURE = 2
-"""A number of different n that does not prove that these are objects."""
+"""Maximum number of different n with which the values may still be classes."""
 _MOST_ODD = 0.1
 _MOST_CLASSES_IN_TURN = 2
 """Values 1 to n in masks are classes if n is at most this (1 an organ, 2 its tumour)."""
 
 
 def are_numbers(masks: Iterable[Collection[int]]) -> int:
-    """Return the number of different n if masks seem to have object numbers 1 to n, else 0."""
+    """Return how many different n there are if the values of all masks are 1 to n, else 0."""
     highest: set[int] = set()
     for mask in masks:
         number = _highest_number(mask)
@@ -173,9 +173,9 @@ def _highest_number(mask: Collection[int]) -> int | None:
 
 
 def hold_numbers(masks: Iterable[Seen | None], documents: Documents) -> int:
-    """Return how many n differ if a sample of masks has object numbers that no document names.
+    """Return `are_numbers` of a sample; 0 for colours, JPEG, or values that a document names.
 
-    It is at most `UNSURE` if one in ten masks lacks a number: an object may be covered by others.
+    A tenth of the masks may lack a number (a covered object); the result is then at most `UNSURE`.
     """
     seen, num_odd = [], 0
     for one in masks:
@@ -204,7 +204,7 @@ def colour_files(colours: Collection[Colour], documents: Documents) -> list[str]
 
 
 def _named_values(documents: Documents) -> Iterator[tuple[str, set[Any]]]:
-    """Yield the documents that name values or colours of masks, and these."""
+    """Yield the key of each document that names values or colours of masks, and these values."""
     members = documents.members(".yaml", ".yml", ".csv", ".txt")
     likely = [one for one in members if _NAME_FILE.search(one.key)]
     small = [one.key for one in likely if one.extent.num_bytes <= _MOST_NAME_BYTES]
@@ -280,8 +280,8 @@ def detected_values(
 ) -> MaskValues:
     """Return the meaning of values, detected from the masks; SourceError if it is unclear.
 
-    If a sample of up to 64 masks is black and white, masks are binary. Otherwise, with `instances`,
-    values are object numbers; without, class indices, and all masks are read to find the highest.
+    If a sample of up to 64 masks is black and white, masks are binary. Otherwise, values are object
+    numbers with `instances`, else class indices; then all masks are read to find the highest.
     """
     step = max(1, -(-len(masks) // _SAMPLE))
     sample = {m.key: seen for m in masks[::step] if (seen := look(m, max_pixels)) is not None}
@@ -347,7 +347,7 @@ def look(mask: Member, max_pixels: int) -> Seen | None:
 
 
 def _codes(colours: Any) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """Return the different colours in [n, 3], each as a number."""
+    """Return the different colours of uint8[n, 3], each as red << 16 | green << 8 | blue."""
     codes = colours.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
     # Without counts, NumPy imports its masked arrays, which takes longer than a picture.
     return np.unique(codes, return_counts=True)[0]

@@ -38,7 +38,7 @@ UNKNOWN_CLASS = "unknown class"
 MALFORMED = "malformed"
 NOT_ASKED_FOR = "not among --classes"
 WRONG_NUMBER = "wrong number of keypoints"
-"""Reasons to drop an object. The last one is not a fault of the object."""
+"""Reasons to drop an object."""
 NO_FAULTS = (NOT_ASKED_FOR, LEFT_OUT, ELSEWHERE)
 """Reasons that do not count against `--max-dropped`."""
 MOST_SIDE = 1 << 31
@@ -71,7 +71,7 @@ class Found:
     is_complete: bool = False
     """Whether an image that no annotation lists has no objects, as in YOLO."""
     has_rows: bool = False
-    """Whether each image has a row, so that one without boxes is not forgotten."""
+    """Whether a table has a row for each image, so that an image may have no boxes on purpose."""
     segments: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Position of an image → key of its panoptic document, and name of its mask file."""
     findings: list[str] = field(default_factory=list)
@@ -123,9 +123,9 @@ class ObjectTable:
         outline: Outline = None,
         keypoints: Sequence[float] = (),
     ) -> None:
-        """Add an object; TypeError, ValueError or OverflowError unless `box` is four numbers.
+        """Add an object. `box` is left, top, right, bottom; `number` is the number of its class.
 
-        `keypoints` are x, y and visibility of each, () without keypoints.
+        `keypoints` has x, y, visibility of each. TypeError, ValueError, OverflowError if malformed.
         """
         first, second, third, fourth = box
         if len(keypoints) % 3 or not {0, 1, 2}.issuperset(keypoints[2::3]):
@@ -232,7 +232,7 @@ class ObjectTable:
         `classes` is a pair: all class names, and a map from class names as read to labels. None
         means all classes in natural order. An object whose class has no label is dropped and
         counted. An object with the label `NO_OBJECT` is left out, or becomes an area if its class
-        has a label in `areas_of`. `skeletons` are the keypoints of classes; the keypoints of other
+        has a label in `areas_of`. `skeletons` maps class names to skeletons; the keypoints of other
         classes are numbered. None means that keypoints are not read.
         """
         names, labels_of = self._natural_names() if classes is None else classes
@@ -265,7 +265,7 @@ class ObjectTable:
         return tuple(place), {raw: place[name] for raw, name in whole.items()}
 
     def _skeleton_of(self, name: str, skeletons: Mapping[str, Skeleton]) -> Skeleton:
-        """Return the stated keypoints of a class, or as many as most of its objects have."""
+        """Return the stated skeleton of a class, or numbers for as many keypoints as are usual."""
         known = skeletons.get(name)
         if known is not None and known.names:
             return known
@@ -282,7 +282,7 @@ class ObjectTable:
     def _keypoints(
         self, labels: Ints, skeletons: Mapping[str, Skeleton], skeleton: Skeleton
     ) -> Points:
-        """Return the keypoints of all objects; drop objects with another number of them."""
+        """Return float32[objects, K, 3]; drop objects with a wrong number of keypoints."""
         places = {name: i for i, name in enumerate(skeleton.names)}
         of_class = [
             [places[name] for name in skeletons.get(one, Skeleton()).names] for one in self.classes

@@ -33,7 +33,7 @@ _FORM = "a condition is such as: fold != 3 and (sex == 'f' or `two words` is Non
 
 
 class Condition(NamedTuple):
-    """A condition on items."""
+    """A parsed condition on the rows of the item table."""
 
     expression: pc.Expression
     columns: list[str]
@@ -59,7 +59,7 @@ class Condition(NamedTuple):
 
 
 def refused(text: str, what: str, hint: str) -> DatasetError:
-    """Return the error of a condition."""
+    """Return the error for the condition `text`: the problem and a hint."""
     return DatasetError(WHERE, f"where={shown(text, MAX_SHOWN)}: {what}", hint)
 
 
@@ -81,7 +81,7 @@ def _there(types: Mapping[str, pa.DataType]) -> str:
 
 
 class _Text:
-    """Parses a text into an expression; `used` has the columns in it."""
+    """Parses a text into an expression; `used` has its columns in the order of the text."""
 
     def __init__(self, text: str, types: Mapping[str, pa.DataType]) -> None:
         self._text, self._types = text, types
@@ -114,12 +114,11 @@ class _Text:
         name, other = self._column(left), self._column(right)
         column = name or other
         if column is None:
-            raise self._refused(left, "is compared, but is no column", _there(self._types))
+            raise self._refused(left, "is compared, but is not a column", _there(self._types))
         if isinstance(op, ast.In | ast.NotIn):
             if name is None or not isinstance(right, ast.Tuple | ast.List | ast.Set):
-                raise self._refused(
-                    right, "is no list of values", f"give several: {column} in (1, 2)"
-                )
+                hint = f"give several: {column} in (1, 2)"
+                raise self._refused(right, "is not a list of values", hint)
             values = [self._value(one, column) for one in right.elts]
             kind = self._types[column] if {*values} <= {None} else None  # else of the values
             found = pc.field(name).isin(pa.array(values, kind))
@@ -133,7 +132,8 @@ class _Text:
             is_null = pc.field(column).is_null()
             return is_null if isinstance(op, ast.Is | ast.Eq) else ~is_null
         if is_none or type(op) not in _COMPARE:
-            raise self._refused(right, "is not compared so", f"use == or !=, or {column} is None")
+            hint = f"use == or !=, or {column} is None"
+            raise self._refused(right, "cannot be compared this way", hint)
         return _COMPARE[type(op)](*sides)
 
     def _column(self, node: ast.expr) -> str | None:
@@ -159,7 +159,7 @@ class _Text:
             value = ast.literal_eval(node)
             pa.scalar(value)
         except (ValueError, TypeError, OverflowError, pa.ArrowException):
-            raise self._refused(node, "is no value") from None
+            raise self._refused(node, "is not a value") from None
         is_text = pa.types.is_string(self._types[column])
         fits = isinstance(value, str if is_text else int | float)
         if value is None or (fits and not isinstance(value, bool)):
@@ -167,7 +167,7 @@ class _Text:
         if column == "label":
             hint = "label= of reader.select takes names of classes"
             raise self._refused(node, "is not the number of a class", hint)
-        what = f"is no {'text' if is_text else 'number'}, as column {column} has"
+        what = f"is not a {'text' if is_text else 'number'} like the values of column {column}"
         hint = f"write it as a text: {str(value)!r}" if is_text else "write it without quotes"
         raise self._refused(node, what, hint)
 

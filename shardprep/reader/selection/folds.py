@@ -2,7 +2,7 @@
 
 `distribute` and `distribute_pairs` are greedy. First they place groups, from the largest on, each
 in the fold that has the fewest records of its classes. Then single records even out the folds.
-Random numbers of a key decide ties, so the result is the same on any machine.
+Ties are decided by random numbers from the seed, so the result is the same on any machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Rows of the item table for records: `reader.select`, weights, and rows for folds.
+"""Queries of the item table: `reader.select`, `reader.table`, and weights of classes and records.
 
-Weights are of classes (`reader.class_weights`) or records (the option `weights` of readers).
+`reader.class_weights` gives the weights of classes, the option `weights` of readers of records.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ def _numbers_of_keys(dataset: OpenDataset, keys: Path | Sequence[str]) -> Any:
     if unknown:
         first = shown(unknown[0], MAX_SHOWN)
         what = f"{len(unknown):,} of {len(wanted):,} keys match no image: {first}"
-        hint = f"a key is {shown(known[0].as_py(), MAX_SHOWN)}" if len(known) else "it has none"
+        hint = f"a key is {shown(known[0].as_py(), MAX_SHOWN)}" if len(known) else "it has no keys"
         raise DatasetError(str(keys) if isinstance(keys, Path) else str(dataset), what, hint)
     return np.array(numbers, np.int64)
 
@@ -436,7 +436,7 @@ def _balanced(dataset: OpenDataset, numbers: Ints) -> Floats:
     times = np.bincount(numbers, minlength=len(table))
     counts = np.bincount(labels, times[rows])
     if column is None or not counts.any():
-        hint = "give an array of a weight for each record"
+        hint = "give an array with one weight for each record"
         raise DatasetError(str(dataset), "its images and objects have no classes", hint)
     share = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
     weights: Floats = np.bincount(rows, share[labels], minlength=len(table)).astype(np.float64)
@@ -454,5 +454,5 @@ def _checked(where: str, values: Sequence[float], num_records: int) -> Floats:
         raise DatasetError(where, what, "give one weight for each record of the split")
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         what = "weights are below 0, infinite, NaN or all 0"
-        raise DatasetError(where, what, "use numbers from 0 on")
+        raise DatasetError(where, what, "use finite numbers from 0, at least one of them above 0")
     return weights

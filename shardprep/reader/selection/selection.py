@@ -95,7 +95,7 @@ class Selection:
         return self.at(~self._is_in(other), f"{self.name} - {other.name}")
 
     def at(self, positions: Any, name: str) -> Selection:
-        """Return the records at increasing positions, or where an array of bools is true."""
+        """Return the records at increasing positions, or where bool[records] is true, as `name`."""
         numbers = self.numbers[positions]
         classes = self.classes[np.isin(self.classes[:, 0], numbers)]
         return Selection(name, self.fingerprint, numbers, self.labels[positions], classes)
@@ -210,6 +210,6 @@ class Selection:
 
 
 def sorted_unique(numbers: Ints) -> Ints:
-    """Return numbers sorted, each once. `numpy.unique` takes a second for a million."""
+    """Return the distinct numbers in ascending order, faster than `numpy.unique`."""
     ordered = np.sort(numbers)
     return ordered[np.diff(ordered, prepend=ordered[:1] - 1) > 0]

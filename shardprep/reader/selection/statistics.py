@@ -1,4 +1,4 @@
-"""A pass over all records of a split: `reader.mean_std`."""
+"""`reader.mean_std`: mean and standard deviation of the pixels of a split, by channel."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def _sendable(error: Exception, where: str) -> Exception:
 
 def _fault(where: str) -> InternalError:
     what = f"a worker failed: {traceback.format_exc(limit=-3)}"
-    return InternalError(where, what, "please report this bug in shardprep")
+    return InternalError(where, what, "this is a bug in shardprep: please report it")
 
 
 def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:

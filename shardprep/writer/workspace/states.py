@@ -77,7 +77,7 @@ def find_workspace(where: str) -> Workspace:
     if len(meant) == 1:
         return meant[0]
     if not meant:
-        hint = f"give the folder or address that {OptionName('out')} was"
+        hint = f"give the folder or address that was the value of {OptionName('out')}"
         raise DatasetError(where, "holds no dataset, finished or not", hint)
     what = "several unfinished builds" if unfinished else "no unfinished build, only"
     names = some_of([one.location for one in meant])

@@ -137,7 +137,7 @@ def test_boxes_in_the_form_of_another_format_are_an_error_that_names_the_form(
     documents = written(form, numbers, size=size)
     with pytest.raises(SourceError) as caught:
         made(tmp_path, documents, boxes=form)
-    assert f"they fit as {fits}, which is not how the format has them" in str(caught.value)
+    assert f"they fit as {fits}, which the format does not use" in str(caught.value)
     assert str(caught.value).count(".png") == 3
     made(tmp_path, documents, boxes=form, max_clipped=1, max_dropped=1)
 

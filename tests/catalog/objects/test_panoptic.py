@@ -149,7 +149,7 @@ def test_two_masks_of_one_name(tmp_path: Path) -> None:
 
 
 def test_background_must_be_a_class(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="needs a class of the masks with that name"):
+    with pytest.raises(RecipeError, match="the masks have no class called background"):
         catalog(tmp_path, members(), masks=f"coco:{DOCUMENT}", unlisted="background")
 
 

@@ -129,7 +129,7 @@ def test_files_of_equal_names_in_folders_of_equal_names(tmp_path: Path) -> None:
 
 def test_two_files_for_one_image_are_an_error(tmp_path: Path) -> None:
     made = source(tmp_path, {"a/1.xml": xml(), "b/1.xml": xml()}, "1.png")
-    with pytest.raises(SourceError, match=r"b/1.xml: and a/1.xml both belong to 1.png; leave one"):
+    with pytest.raises(SourceError, match=r"1.xml: it and a/1.xml both belong to 1.png; leave one"):
         made.read("voc")
 
 

@@ -227,12 +227,12 @@ MERGES = "a0: &a0 {0: cat}\n" + "".join(
     ("text", "message"),
     [
         *data_rows("objects", "yolo_name_errors"),
-        ("names: {" + "1" * 900 + ": a}", "has no list of 'names' but '1111"),
+        ("names: {" + "1" * 900 + ": a}", "has an invalid entry '1111"),
         ("names: " + "[" * 5000, "is damaged YAML"),
         ("names: " + "[\n" * 100_000 + "]" * 100_000, "nested more than 64 deep"),
         ("names: " + "{a: " * 100_000, "nested more than 64 deep"),
         (MERGES, "names no classes"),
-        (f"{MERGES}names: {{<<: *a11}}", "has no list of 'names' but '<<' in it"),
+        (f"{MERGES}names: {{<<: *a11}}", "has an invalid entry '<<' in 'names'"),
         ("#" + " " * (1 << 20), "is larger than 1 MiB"),
     ],
 )
@@ -296,7 +296,7 @@ def test_two_files_for_one_image_are_an_error_with_a_way_out(tmp_path: Path) -> 
     }
     made = source(tmp_path, texts, "images/1.png")
     with pytest.raises(
-        SourceError, match=r"b/labels/1.txt: and a/labels/1.txt both belong to images/1"
+        SourceError, match=r"b/labels/1.txt: it and a/labels/1.txt both belong to images/1"
     ):
         made.read("yolo")
     assert made.rows(made.read("yolo:b/data.yaml"))["images/1.png"] == [("dog", (0, 0, 1, 1))]

@@ -37,7 +37,7 @@ _MOST_SHARED = 64
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """Boxes or masks that were detected in a source."""
+    """Boxes, masks or keypoints that were detected in a source."""
 
     key: str
     """Name of the option that selects them: "boxes", "masks" or "points"."""
@@ -50,7 +50,7 @@ class Sign:
     num_unlisted: int = 0
     """Number of images outside test splits that no document or row names."""
     is_unclear: bool = False
-    """Whether these are most images, or each row of a table is another image: the user chooses."""
+    """Whether the user must choose: few images are named, or no image has two rows of a table."""
     has_points: bool = False
     """Whether the objects have keypoints, which `--points` with the same value stores."""
     has_outlines: bool = False
@@ -63,7 +63,7 @@ class Sign:
 
     @property
     def options(self) -> dict[str, str | bool]:
-        """The options that store all of it."""
+        """Options that store everything that was detected, with their values."""
         options: dict[str, str | bool] = {self.key: self.option}
         options |= {"unlisted": "background"} if self.has_unlisted else {}
         options |= {"points": self.option} if self.has_points else {}
@@ -95,7 +95,7 @@ class AnnotatedSource:
     keypoints: bool = False
     """Keep the keypoints of objects."""
     keeps_crowds: bool = True
-    """Keep crowds apart from other objects."""
+    """Mark crowds by the attribute `IS_CROWD`; otherwise they are ordinary objects."""
 
     def size_of(self, image: int) -> tuple[int, int] | None:
         return image_size(self.images[image].extent) if self.images else None
@@ -170,7 +170,7 @@ def named_as_images(source: AnnotatedSource, suffix: str) -> list[Member]:
 
 
 def of_own_documents(source: AnnotatedSource, members: Sequence[Member]) -> str:
-    """Return FILE:ID of a rule for the JSON documents of single images, which are `members`."""
+    """Return FILE:ID for a rule that reads the JSON documents `members`, one for each image."""
     is_clear = len({stem(one.key) for one in members}) == len(source.documents.members(".json"))
     return "{id}.json:id" if is_clear else "{folder}/{id}.json:{folder}/{id}"
 
@@ -189,7 +189,7 @@ class Coverage(NamedTuple):
         return f"{self.num_named:,} of {self.num_images:,} images"
 
     def signs(self, sign: Sign) -> list[Sign]:
-        """Return `sign` with the number of images that are not named, or [] if none is."""
+        """Return `sign` with the number of images that are not named; [] if no image is named."""
         number = self.num_images - self.num_named
         is_unclear = sign.is_unclear or not self.is_enough
         found = replace(sign, num_unlisted=number, is_unclear=is_unclear)

@@ -128,7 +128,7 @@ class ImageHead(NamedTuple):
 
 
 def image_head(extent: Extent) -> ImageHead | None:
-    """Return what the start of an image file states; None if it has no size."""
+    """Return size and orientation from the start of an image file; None without a size."""
     from PIL import Image  # noqa: PLC0415 - most sources never need it
 
     try:
@@ -267,7 +267,7 @@ def _hint(found: Found, better: _Reading) -> str:
     hint = f"they fit as {better}"
     if found.is_table:
         return f"{hint}: write {better.form}({columns}) instead of {columns}"
-    return f"{hint}, which is not how the format has them: convert them"
+    return f"{hint}, which the format does not use: convert them"
 
 
 def rectangle(x1: float, y1: float, x2: float, y2: float) -> Floats:
@@ -282,9 +282,10 @@ def pasted_runs(
     place: tuple[int, int, int],
     size: tuple[int, int],
 ) -> tuple[tuple[float, ...], Runs]:
-    """Return the box and the runs, in the whole image, of runs along the rows of a rectangle.
+    """Return the box and the runs in the whole image of a mask inside a rectangle.
 
-    `place` is left, top and width of the rectangle; `size` is the height and width of the image.
+    `starts` and `stops` number the rectangle's pixels by rows, from 0. `place` is its left, top and
+    width; `size` is the height and width of the image. ValueError without a pixel.
     """
     left, top, width = place
     rows = starts // width

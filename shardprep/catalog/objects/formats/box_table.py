@@ -83,7 +83,7 @@ _FURTHER: dict[str, Callable[[AnnotatedSource], bool]] = {
     "segmentation": attrgetter("outlines"),
     "keypoints": attrgetter("keypoints"),
 }
-"""End of the name of a list beside the boxes → whether it is read. The values are COCO's."""
+"""End of the title of another column with lists in COCO's form → whether to read it."""
 _FORMS: dict[str, BoxForm] = {"parquet": "xywh", "webdataset": "yxyx"}
 """Layout of an export → form of its boxes."""
 _MOST_ODD = 0.01
@@ -162,7 +162,7 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def _blank_keys(table: Table, columns: BoxColumns) -> set[str]:
-    """Return the keys of the rows of items whose boxes are not even an empty list."""
+    """Return the keys of the rows with empty cells for boxes; `[]` is not an empty cell."""
     places = [table.column(name) for name in columns.names]
     are_blank = [booleans(pc.equal(table.cells(place).array, "")) for place in places]
     return {*table.cells(0).take(np.flatnonzero(np.all(are_blank, axis=0)))}
@@ -305,7 +305,7 @@ def _find_label(table: Table, columns: BoxColumns, id_column: str, lists: Sequen
 
 
 def recognise(source: AnnotatedSource) -> list[Sign]:
-    """Return the `Sign` of the first table with boxes, preferably of a clear one, or []."""
+    """Return the `Sign` of the first table with clear boxes, else of the first with any, or []."""
     unclear: list[Sign] = []
     for table in united(source.index, source.documents.tables):
         option, id_column, is_once = _rule_of(table, source)
@@ -355,10 +355,10 @@ def recognise_documents(source: AnnotatedSource) -> list[Sign]:
 
 
 def _rule_of(table: Table, source: AnnotatedSource, documents: str = "") -> tuple[str, str, bool]:
-    """Return the `--boxes` value of a table ("" for none), its id column, and if it is unclear.
+    """Return the `--boxes` value of a table or "", its id column, and whether it is unclear.
 
     A table has boxes if it has usual column names, a column of numbers in brackets, or lists of
-    objects, as a table of `documents` must have. It is unclear without repeated ids.
+    objects, as a table of `documents` must have. Four columns are unclear if no id is repeated.
     """
     try:
         columns = _find_columns(table)

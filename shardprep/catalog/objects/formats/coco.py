@@ -42,7 +42,7 @@ from shardprep.recipe.object_rules import BoxColumns, FormatRule
 
 _NO_CLASSES = ("__ignore__", "_background_")
 _WHOLE_BODY = ("foot_kpts", "face_kpts", "lefthand_kpts", "righthand_kpts")
-"""Further keypoints of objects in COCO-WholeBody."""
+"""Fields of COCO-WholeBody with further keypoints, which are not read."""
 _STRAY = -2
 _A_PAIR = 2
 _MOST_GROUPS = 6
@@ -116,10 +116,10 @@ def _unions(contents: Mapping[str, tuple[Sequence[str], int]]) -> list[str]:
 
 
 def _alternatives(index: KeyIndex, names: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """Return the documents in groups if two of them describe the same images: one group is meant.
+    """Return the documents in one group, or in several that describe the same images.
 
-    A group has the documents of a folder whose names differ in words of splits. If only some are
-    in a folder above images, the others are of images that are left out.
+    A group has the documents of a folder whose names differ only in words for splits. Groups in
+    folders without images below are left out, unless all groups are.
     """
     of_name = defaultdict[tuple[str, str], list[str]](list)
     for key in names:
@@ -138,7 +138,7 @@ def _alternatives(index: KeyIndex, names: Mapping[str, Sequence[str]]) -> list[l
 
 
 def _are_same(index: KeyIndex, pairs: Sequence[tuple[str, str, str]]) -> bool:
-    """Return whether a name in two documents, whose keys follow it, may be the same image."""
+    """Return whether a file name in two documents means one image; `pairs` are (name, key, key)."""
     pairing = Pairing(index)
     with contextlib.suppress(SourceError):  # the name fits several images
         found = [
@@ -219,9 +219,9 @@ def outline_of(shape: Any) -> Outline:
 
 
 def skeleton_of(entry: dict[str, Any]) -> tuple[Skeleton, int]:
-    """Return the keypoints of a category, and how many of its edges are not two keypoints.
+    """Return the skeleton of a category, and the number of its invalid edges.
 
-    Edges are pairs of numbers from 1, or from 0 if one is 0.
+    Edges are pairs of keypoint numbers from 1, or from 0 if any number is 0.
     """
     names = tuple(map(str, entry["keypoints"]))
     if len(names) > MOST_POINTS or len({*names}) < len(names):
@@ -427,9 +427,9 @@ class _Reader:
         areas_of = {name: i for i, name in enumerate(names) if name in left_out}
         if self._keys and not self._table.listed:
             missing = next(iter(self._table.missing), "")
-            such = f", such as {shown(missing)}" if missing else ": it lists none"
+            such = f", such as {shown(missing)}," if missing else ""
             hint = f"a key looks like {shown(self._source.index.keys[0])}"
-            raise SourceError(self._keys[0], f"names no image of the source{such}", hint)
+            raise SourceError(self._keys[0], f"none of its images{such} is in the source", hint)
         if self._idle:
             findings.append(f"no image of {some_of(self._idle)} is in the source")
         for key, count in (+self._unread).items():

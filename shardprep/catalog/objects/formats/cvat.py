@@ -136,9 +136,9 @@ def _stated_names(data: bytes) -> list[str]:
 def read(rule: FormatRule, source: AnnotatedSource) -> Found:
     """Return the objects of all documents, with classes in the order of the declared labels.
 
-    Boxes, polygons, ellipses and masks are objects. Other shapes are dropped by name, tags are
-    counted. An image in several documents has the objects of all of them. The subset of an image
-    is its split.
+    Boxes, polygons, ellipses and masks are objects. Other shapes are dropped and counted by name.
+    Tags are only counted. An image in several documents has the objects of all of them. The subset
+    of an image is its split.
     """
     index = source.index
     pairing, table = Pairing(index), ObjectTable(len(index.keys), outlines=source.outlines)
@@ -165,9 +165,9 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
         labels.update(dict.fromkeys(reader.labels))
         num_tags += reader.num_tags
     if not table.listed:
-        such = f", such as {next(iter(table.missing))!r}" if table.missing else ""
+        such = f", such as {next(iter(table.missing))!r}," if table.missing else ""
         hint = f"a key looks like {index.keys[0]}"
-        raise SourceError(some_of(keys), f"names no image of the source{such}", hint)
+        raise SourceError(some_of(keys), f"none of its images{such} is in the source", hint)
     others = sorted(table.classes.keys() - {""}, key=natural_order)
     names = tuple(dict.fromkeys((*labels, *others)))
     return table.found(
@@ -181,9 +181,9 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
 
 
 def _image(facts: Mapping[str, str], pairing: Pairing, document: str) -> tuple[str, int | None]:
-    """Return the name of an image, below its subset, and its position.
+    """Return the name of an image with its subset in front, and its position or None.
 
-    The images of a project have the same names in several subsets.
+    Images in different subsets of a project may have the same name.
     """
     name, subset = facts.get("name", ""), facts.get("subset", "")
     if not name:

@@ -22,11 +22,11 @@ _HINT = "download or export it again"
 
 
 def elements(data: bytes, where: str) -> Iterator[tuple[str, list[Any]]]:
-    """Yield each key of a JSON object with a list of elements, in order.
+    """Yield the keys of a JSON object in order, each with a list of elements of its value.
 
-    An array is yielded in several lists; another value is a list of one element. NaN and infinities
-    are allowed, as in Python's parser. SourceError if the document is damaged, nested too deeply or
-    not a JSON object, or has too large an element.
+    A long array is yielded in parts, with its key repeated; a value that is not an array is a list
+    of one element. NaN and infinities are allowed. SourceError if the document is damaged, nested
+    too deeply or not a JSON object, or has too large an element.
     """
     reader = _Reader(data)
     try:
@@ -102,7 +102,7 @@ class _Reader:
         yield chunk
 
     def _run(self) -> Iterator[Any]:
-        """Yield the next elements after which the decoded text has a comma and goes on."""
+        """Yield the next elements of an array that end before the end of the decoded text."""
         text, decode = self._text, _scan
         with contextlib.suppress(json.JSONDecodeError, StopIteration):  # parsed again later
             while True:

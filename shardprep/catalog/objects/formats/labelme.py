@@ -164,7 +164,7 @@ def _points_of(document: dict[str, Any]) -> list[_Point]:
 
 
 class _Poses:
-    """The keypoints of objects, whose number is known after the last file."""
+    """The keypoints of objects, collected until all files have shown which names there are."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
@@ -294,7 +294,7 @@ def _area(kind: str, points: Floats) -> _Part:
 
 
 def _mask(shape: dict[str, Any], points: Floats, size: tuple[int, int] | None) -> _Part:
-    """Return the box and runs of a mask; its points are the first and last pixel of its place."""
+    """Return box and runs of a mask; `points` are x, y of its top left and bottom right pixel."""
     left, top, right, bottom = map(int, (*points.min(0), *points.max(0)))
     pixels = decode_mask(base64.b64decode(shape["mask"])).pixels
     if pixels.shape[:2] != (bottom - top + 1, right - left + 1) or min(left, top) < 0:

@@ -46,7 +46,7 @@ class Pairing:
         """Documents that state another image of the source than the one of their own name."""
 
     def of_document(self, key: str, stated: str) -> int | None:
-        """Return the image of the name of a document, or else the image that it states."""
+        """Return the position of the image named like a document, else of the one it states."""
         try:
             found = self.find(stem(key), key)
         except AmbiguousIdError:
@@ -92,11 +92,11 @@ class Pairing:
         self, image: int, document: str, hint: str = "leave one of them out of the source"
     ) -> None:
         if (other := self.documents.setdefault(image, document)) != document:
-            what = f"and {other} both belong to {self._index.keys[image]}"
+            what = f"it and {other} both belong to {self._index.keys[image]}"
             raise SourceError(document, what, hint)
 
     def find_listed(self, name: str, document: str, split: str) -> int | None:
-        """Return the image that a list of a split means; the split decides between several."""
+        """Return the image of a name on the list of a split; `split` decides between several."""
         try:
             return self.find(name, document)
         except AmbiguousIdError:

@@ -88,7 +88,7 @@ def masks_of_segments(
         positions = of_document.names.find(name) if of_document is not None else ()
         if of_document is not None and len(positions) > 1:
             one, two = (of_document.members[i].key for i in positions[:2])
-            raise SourceError(document, f"{shown(name)!r} fits {one} and {two}")
+            raise SourceError(document, f"mask {shown(name)!r} fits {one} and {two}")
         if of_document is not None and positions:
             of_image[image] = (of_document.members[positions[0]],)
     if found.segments and not any(of_image):

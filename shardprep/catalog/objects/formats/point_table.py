@@ -86,7 +86,7 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
         place = table.column(ids)
         named = coverage(source.index, {row[place] for row in table.rows})
         if named.is_enough and not any(ids in pair for pair in pairs.values()):
-            how = f"{table.name}: {len(pairs):,} x and y of {named}"
+            how = f"{table.name}: {2 * len(pairs):,} columns of x and y for {named}"
             option = "column" if table.is_own else f"csv:{table.name}:{ids}"
             return [Sign("points", option, how)]
     return []

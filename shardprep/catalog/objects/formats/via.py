@@ -92,8 +92,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             what = f"is not JSON of {title} ({error!r})"
             raise SourceError(key, what, "export it again") from error
     if not table.listed:
-        such = f", such as {next(iter(table.missing))}" if table.missing else ""
-        raise SourceError(", ".join(keys), f"names no image of the source{such}")
+        such = f", such as {next(iter(table.missing))}," if table.missing else ""
+        raise SourceError(", ".join(keys), f"none of its images{such} is in the source")
     return table.found(f"{title}, {', '.join(keys)}", keys, findings=findings)
 
 
@@ -135,9 +135,9 @@ def _regions(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _class_attributes(entries: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the attribute that holds the class, of a usual name or the most frequent, and others.
+    """Return the name of the attribute that holds the class, then of others that may hold it.
 
-    The others are as frequent. Without attributes, the name is "".
+    A usual name is returned alone; otherwise the most frequent ones; [""] without attributes.
     """
     counts: Counter[str] = Counter()
     for entry in entries:

@@ -40,8 +40,8 @@ _MOST_DEPTH = 64
 _ID = re.compile(r"\d{1,9}", re.ASCII)
 _MOST_SHOWN = 60
 _MOST_LIKE_POSES = 0.5
-"""Maximum share of polygons that may be poses, because all further points are in a box that the
-first four numbers make."""
+"""Maximum share of polygons that may be poses, because the first four numbers would be a box that
+contains all further points."""
 _EDGE = 1e-6
 _NO_SHAPE = (None, "", "~", "null")
 """Values of `kpt_shape` in YAML that mean that it is not set."""
@@ -200,7 +200,7 @@ class NameFile:
         self.pose_fault: SourceError | None = None
         """Why keypoints cannot be read; boxes can."""
         if len(data) > _MOST_NAME_BYTES:
-            raise SourceError(key, "is larger than 1 MiB: it names no classes")
+            raise SourceError(key, "is larger than 1 MiB, too large for class names")
         if key.lower().endswith((".yaml", ".yml")):
             self.names = self._of_yaml(decoded(data), fields)
         else:
@@ -227,7 +227,7 @@ class NameFile:
         found: dict[int, str] = {}
         for number, name in names.items() if isinstance(names, dict) else pairs:
             if not _ID.fullmatch(str(number)) or not isinstance(name, str) or not name.strip():
-                what = f"has no list of 'names' but {shown(str(number), _MOST_SHOWN)!r} in it"
+                what = f"has an invalid entry {shown(str(number), _MOST_SHOWN)!r} in 'names'"
                 raise SourceError(self.key, what, "write names: [cat, dog]")
             if found.setdefault(int(number), name.strip()) != name.strip():
                 raise SourceError(self.key, f"has two names for class {int(number)}")
@@ -275,7 +275,7 @@ class NameFile:
 
 
 class _Pose(NamedTuple):
-    """The keypoints of a line."""
+    """How the keypoints of a line are written."""
 
     number: int = 0
     """Number of keypoints; 0 if unknown."""
@@ -298,7 +298,7 @@ class _Pose(NamedTuple):
         return has_flags and _have_flags(numbers)
 
     def keypoints(self, numbers: Sequence[float]) -> list[float]:
-        """Return x, y and flag of each keypoint; one with negative numbers is not labelled."""
+        """Return x, y, flag of each keypoint; a missing flag is 2, or 0 if x or y is negative."""
         size = self.size
         if not self.number and not {0.0, 1.0, 2.0}.issuperset(numbers[2::3]):
             size = 2
