@@ -15,6 +15,7 @@ import hashlib
 import io
 import os
 import stat
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -194,8 +195,9 @@ class OpenFiles:
         for name in [*self._names]:
             self.drop(name)
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_ending():  # otherwise the globals of this module may already be gone
+            self.close()
 
 
 _files: OrderedDict[tuple[int, str], Descriptor] = OrderedDict()

@@ -375,13 +375,17 @@ def check_rejections(
     num_items = totals.num_written + totals.num_rejected
     if totals.num_rejected > limit * num_items:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in totals.rejected.items())
+        draft = workspace.documents(folders.output)
+        rows = item_table.read_items(draft / ITEMS_FILE, ("key", "status"))
+        keys = item_table.with_status(rows, item_table.REJECTED)["key"].to_pylist()
         raise TooManyRejectedError(
             str(folders.state),
             f"{totals.num_rejected:,} of {num_items:,} images are rejected "
-            f"({totals.num_rejected / num_items:.1%}), the limit is {limit:.1%}: {kinds}",
+            f"({totals.num_rejected / num_items:.1%}), the limit is {limit:.1%}: {kinds}; they are "
+            f"{some_of(keys, 2)}",
             f"the work is kept: run again with a higher {OptionName('max_rejected')} to accept it",
             manifest=manifest,
-            draft=workspace.documents(folders.output),
+            draft=draft,
         )
 
 

@@ -158,3 +158,15 @@ def test_more_shards_than_a_process_may_open_can_be_read(
     cache = str(tmp_path / "cache")
     done = Program(HEAD + USES[use], *arguments, framework=framework, SHARDPREP_CACHE=cache).wait()
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_reader_that_goes_at_the_end_of_the_program_needs_no_module(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python has set the globals of modules to None by then."""
+    files = reader_of(folder)
+    files.get("0")
+    monkeypatch.setattr(regular_file, "_lock", None)
+    files.__del__(lambda: True)
+    with pytest.raises(TypeError, match="context manager"):
+        files.__del__(lambda: False)

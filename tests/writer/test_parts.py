@@ -600,9 +600,7 @@ def test_finalize_without_an_unfinished_build_is_an_error(pets: Pets, tmp_path: 
 
 def test_an_unfinished_dataset_is_an_error_that_names_finalize(pets: Pets) -> None:
     pets.part("1/2")
-    with pytest.raises(
-        DatasetError, match=r"not finished; .*`shardprep finalize .*plete` when"
-    ):
+    with pytest.raises(DatasetError, match=r"not finished; .*`shardprep finalize .*plete` when"):
         locate(pets.out)
     shutil.rmtree(pets.out)
     with pytest.raises(StoppedError):
