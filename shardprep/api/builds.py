@@ -457,8 +457,6 @@ def repack(
     if form:
         start_server(PRELOADED)  # it imports its modules while this process imports and plans
     from shardprep.recipe.recipe import make_recipe
-    from shardprep.writer.engine.job import Workers
-    from shardprep.writer.engine.pool import write_shards
     from shardprep.writer.parents import open_parent
     from shardprep.writer.repack import encoding_of, recorded_options, repack_dataset
 
@@ -493,6 +491,9 @@ def repack(
             if "format" not in given and made.format != known.get("format", "jpeg"):
                 what = f"the images are stored as {known['format']}, which other options contradict"
                 raise RecipeError(OptionName("format"), what, "give it, or leave the others out")
+            from shardprep.writer.engine.job import Workers
+            from shardprep.writer.engine.pool import write_shards
+
             found = Workers(write_shards, num_workers(workers))
             encoding = encoding_of(parents, made, found)
         return repack_dataset(parents, made, watch, overwrite=overwrite, encoding=encoding)

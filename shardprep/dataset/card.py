@@ -85,7 +85,7 @@ def _line(value: object) -> str:
         pairs = [f"{_text(key)} {_text(number)}" for key, number in islice(value.items(), 6)]
         return ", ".join(pairs) + _more(value, 6)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(_text(one) for one in value[:3]) + _more(value, 3)
+        return ", ".join(_text(one) for one in value[:8]) + _more(value, 8)
     return _text(value)
 
 

@@ -55,6 +55,7 @@ from shardprep.recipe.values import read_number, read_texts, texts_in, value_sho
 from shardprep.source.kaggle.ref import is_ref
 from shardprep.source.limits import SourceLimits
 from shardprep.source.names import without_archive_suffix
+from shardprep.storage.cache import without_cache
 from shardprep.storage.url import is_url, parse_place, shown_url
 
 _Part = TypeVar("_Part", ImageSpec, SourceLimits)
@@ -284,7 +285,7 @@ class Recipe(BuildOptions):
         """Return the options that can change the shards, as JSON values."""
         values = {key: getattr(self, key) for key in BUILD_OPTIONS}
         return {
-            key: list(value) if isinstance(value, tuple) else value
+            key: list(value) if isinstance(value, tuple) else without_cache(value)
             for key, value in values.items()
             if BUILD_OPTIONS[key].shapes_bytes
             and not (BUILD_OPTIONS[key].is_newer and value == BUILD_DEFAULTS[key])

@@ -22,6 +22,14 @@ def cache_root() -> Path:
     return Path(root).expanduser()
 
 
+def without_cache(value: Any) -> Any:
+    """Return a text in which files of the cache are named without its folder, as all machines do.
+
+    Other values are returned as they are.
+    """
+    return value.replace(f"{cache_root()}/", "") if isinstance(value, str) else value
+
+
 def make_cache(folder: Path) -> Path:
     """Create a folder of the cache if it is missing, and return it; StorageError on failure."""
     try:

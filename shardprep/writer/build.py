@@ -170,6 +170,6 @@ class RecipeImages:
                 return
         raise BuildError(
             self.recipe.source,
-            "has changed or gone while it was read",
+            "was changed or removed while it was read",
             "the build is discarded: run it again when the source no longer changes",
         )

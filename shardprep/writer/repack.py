@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -49,7 +49,6 @@ from shardprep.source.byte_range import RefusedExtent
 from shardprep.source.listing import Skipped
 from shardprep.source.members import ODD, PLACE, Member, Members
 from shardprep.source.string_column import Coded, Texts, integers, release
-from shardprep.writer.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import OnProgress, ShardJob, Workers
 from shardprep.writer.finalize import BuildResult
 from shardprep.writer.parents import (
@@ -62,19 +61,14 @@ from shardprep.writer.parents import (
 )
 from shardprep.writer.plan.build_plan import BuildPlan, Outline, make_outline
 from shardprep.writer.plan.changed_items import CHANGES, ChangedItems, changed_items
-from shardprep.writer.plan.fingerprint import fit_version, named_files, versions
 from shardprep.writer.plan.shard_plan import ShardPlan, plan_shards
-from shardprep.writer.plan.source_plan import RECORD_OVERHEAD_BYTES
 from shardprep.writer.record_copier import RecordCopier, own_rows
-from shardprep.writer.record_encoder import (
-    RecordEncoder,
-    annotation_spec,
-    further_features,
-)
-from shardprep.writer.reuse import targets_of
 from shardprep.writer.run import make_dataset
 from shardprep.writer.workspace.files import Folders, replace_hint
 from shardprep.writer.workspace.states import workspace_of
+
+if TYPE_CHECKING:
+    from shardprep.writer.record_encoder import RecordEncoder
 
 _NOT_SEARCHED = (
     "not searched for copies in different splits; shardprep verify --leaks searches them"
@@ -125,7 +119,7 @@ class Encoding(NamedTuple):
 
 def encoding_of(parents: Sequence[Parent], recipe: Recipe, workers: Workers) -> Encoding | None:
     """Return how to encode the images by a recipe, or None if they are already stored so."""
-    is_annotated = annotation_spec(parents[0].schema, recipe.min_visible) is not None
+    is_annotated = bool(parents[0].schema.annotations)
     wanted = recipe.settled(annotated=is_annotated).image_spec
     for parent in parents:
         known = parent.spec
@@ -190,12 +184,17 @@ class ParentImages:
         used = [parent.manifest.fingerprint.versions for parent in self.parents]
         given = self.recipe.fingerprint_options()
         if self.encoding is not None:
+            from shardprep.writer.plan.fingerprint import fit_version, versions
+
             options |= {name: given[name] for name in ("format", "quality", "min_visible")}
             spec = self.encoding.spec
             options |= {"size": spec.size and list(spec.size), "fit": spec.fit}
             used = [versions() | fit_version(spec.fit)]
         options |= {name: given[name] for name in ("shards", "seed", *self._changes)}
-        inputs |= named_files(self.recipe)
+        if self._changes:
+            from shardprep.writer.plan.fingerprint import named_files
+
+            inputs |= named_files(self.recipe)
         return Fingerprint(inputs=inputs, options=options, versions=_versions(used))
 
     def plan(self, scratch: Path, watcher: Watch) -> BuildPlan:
@@ -232,6 +231,8 @@ class ParentImages:
         estimate = int(made.items.members.num_bytes.sum())
         notes = list(made.notes)
         if self.encoding is not None:
+            from shardprep.writer.plan.source_plan import RECORD_OVERHEAD_BYTES
+
             spec = self.encoding.spec
             form: Form = "any" if spec.format == "keep" else spec.format
             schema = schema.with_images(spec.fixed_size, form)
@@ -311,6 +312,13 @@ class ParentImages:
             raise
 
     def _encoder(self, plan: BuildPlan) -> RecordEncoder:
+        from shardprep.writer.chunk_encoder import ChunkEncoder
+        from shardprep.writer.record_encoder import (
+            RecordEncoder,
+            annotation_spec,
+            further_features,
+        )
+
         target, image = None, plan.schema.features.get(TARGET_IMAGE)
         if image is not None:
             target = replace(plan.spec, format="png", depth=16 if image.is_deep else 8)
@@ -358,6 +366,8 @@ def _items(rows: pa.Table, keys: Texts) -> Items:
 
 def _with_facts(items: Items, rows: pa.Table, schema: Schema) -> Items:
     """Return the items with all that their rows say of them; rejected ones cannot be read."""
+    from shardprep.writer.reuse import targets_of
+
     texts = (rows[name].cast("string").to_pylist() for name in ("kind", "reason"))
     facts = enumerate(zip(*texts, rows["original_bytes"].to_pylist(), strict=True))
     refused = {

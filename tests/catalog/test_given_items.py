@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +16,8 @@ from PIL import Image
 import shardprep
 from shardprep.api.builds import Plan
 from shardprep.errors import ShardprepError, SourceError
-from tests.support.builders import encoded, jpeg, write, write_folder, zip_bytes
+from shardprep.storage.cache import cache_root
+from tests.support.builders import animals, encoded, jpeg, write, write_folder, zip_bytes
 from tests.writer.records import records
 
 PHOTOS = {f"{'ab'[i % 2]}/{i}.jpg": jpeg(seed=i) for i in range(6)}
@@ -521,3 +523,15 @@ def test_init_writes_a_recipe_for_a_table_that_builds_the_same() -> None:
     write(Path("boxes.jsonl"), boxes.encode())
     assert shardprep.init(items="boxes.jsonl").source == "."
     assert 'fit = "pad"' in Path("shardprep.toml").read_text()
+
+
+def test_a_dataset_names_no_folder_of_the_user_for_tables_that_are_values(tmp_path: Path) -> None:
+    source = write(tmp_path / "s.zip", zip_bytes(animals(4)))
+    labels = pd.DataFrame({"id": sorted(animals(4)), "label": ["a", "b", "a", "b"]})
+    keys: dict[str, Any] = {"out": tmp_path / "out", "size": (16, 16), "workers": 1}
+    made = shardprep.build(source, labels=labels, **keys)
+    again = shardprep.repack(made.path, relabel=labels.iloc[:1], version="2.0.0", out=keys["out"])
+    for result in (made, again):
+        text = (result.path / "manifest.json").read_text()
+        assert str(cache_root()) not in f"{text} {result!r}"
+    assert "items/" in made.manifest.labels.found_by

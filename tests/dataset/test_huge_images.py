@@ -137,4 +137,4 @@ def test_no_build_stores_an_image_that_no_reader_decodes() -> None:
     refused = process_image(huge_png(20_000, 10_000), spec)
     assert isinstance(refused, Rejection)
     assert refused.kind == "too_many_pixels"
-    assert "a record may have 178,956,970 pixels" in refused.reason
+    assert "a stored image may have 178,956,970 pixels" in refused.reason

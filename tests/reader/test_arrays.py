@@ -176,7 +176,7 @@ def test_numbers_and_slices_work_as_in_a_list(
         assert dataset[at]["image/filename"] == expected[at]
         assert dataset[at:][0]["image/filename"] == expected[at]
     else:
-        with pytest.raises(IndexError, match=f"{at} of {len(expected)}"):
+        with pytest.raises(IndexError, match=f"item {at} is out of range"):
             dataset[at]
 
 

@@ -30,6 +30,7 @@ from shardprep.recipe.rules import TABLE_SUFFIXES, TEXT, WHOLE_NAME, JoinRule, p
 from shardprep.source.byte_range import MemberError
 from shardprep.source.members import Member
 from shardprep.source.names import composed
+from shardprep.storage.cache import without_cache
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import as_utf8, decoded
 
@@ -208,7 +209,7 @@ class Documents:
             what = f"no such {form}, neither in the source nor on disk"
             hint = f"the source has {some_of(there, 5) or ('no JSON' if is_json else 'no CSV')}"
             raise SourceError(file, what, hint) from error
-        return file, as_utf8(data) if is_json else data
+        return without_cache(file), as_utf8(data) if is_json else data
 
     def members(self, *suffixes: str) -> list[Member]:
         """Return the members that are not images and whose key, in lower case, ends in a suffix."""

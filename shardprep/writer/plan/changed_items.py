@@ -29,7 +29,6 @@ from shardprep.errors import OptionName, RecipeError, SchemaError, SourceError, 
 from shardprep.recipe.recipe import Recipe
 from shardprep.source.listing import Skipped
 from shardprep.source.string_column import Coded
-from shardprep.writer.plan.source_plan import NO_LABEL, cut_items
 
 CHANGES = ("exclude_list", "relabel", "classes", "split", "group", "join", "columns")
 """Options that change items; the images stay as they are."""
@@ -151,6 +150,8 @@ def _with_labels(given: ChangedItems, recipe: Recipe, documents: Documents) -> C
 
 
 def _with_splits(given: ChangedItems, recipe: Recipe, stated: GivenSplits) -> ChangedItems:
+    from shardprep.writer.plan.source_plan import NO_LABEL, cut_items
+
     made, rule = given, recipe.rules.split
     if rule.kind != "ratio":
         splits = stated.splits

@@ -24,6 +24,7 @@ from shardprep.source import range_reads
 from shardprep.source.byte_range import MemberError, PlainExtent
 from shardprep.source.file_listing import Scope, find_files
 from shardprep.source.zip_directory import read_end
+from shardprep.storage.cache import without_cache
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.url import is_url
 from shardprep.writer.engine import PRELOADED
@@ -70,7 +71,9 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
 def named_files(recipe: Recipe) -> dict[str, str]:
     """Return the hash of each file on this machine that an option names."""
     files = filter(lambda file: Path(file).is_file(), recipe.named_files)
-    return {file: _sha256(read_table(file, recipe.max_member_size)) for file in files}
+    return {
+        without_cache(file): _sha256(read_table(file, recipe.max_member_size)) for file in files
+    }
 
 
 def source_signature(recipe: Recipe) -> str:
