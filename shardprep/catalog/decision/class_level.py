@@ -26,7 +26,7 @@ from shardprep.catalog.stacks import id_column
 
 _LEAST_LETTERS = 3
 _MOST_DIGITS = 10
-_MOST_LEVELS, _MOST_TABLES = 3, 8
+_MOST_LEVELS, _MOST_TABLES, _MOST_KINDS = 3, 8, 4
 _WORDNET = re.compile(r"n\d{8}")
 _KIND = re.compile(
     f"{KIND}|{PART}|{PICTURE}"
@@ -63,7 +63,7 @@ def unproved(view: View) -> Iterator[Reading]:
     for split, names in levels.values():
         of_splits[split].update(names[-1:])
     doubt = _doubt(lasts, [one for one in of_splits.values() if len(one) > 1])
-    doubt = "" if doubt and _are_listed(view, lasts) else doubt
+    doubt = "" if doubt and _are_listed(view, lasts) else doubt or _doubt_of_pictures(view, lasts)
     if not doubt and _are_one_level(rests, inner):
         return
     yield Reading({"labels": "folder"}, doubt or _shown(lasts))
@@ -134,6 +134,18 @@ def _doubt(names: Collection[str], of_splits: Sequence[Collection[str]]) -> str:
     own, *others = sorted(map(set, of_splits), key=len)[:2] or [set[str]()]
     are_shared = bool(others) and len(own & others[0]) >= ENOUGH * len(own)
     return "" if are_shared else f"{_shown(names)}, which may be samples"
+
+
+def _doubt_of_pictures(view: View, names: Collection[str]) -> str:
+    """Return why a few folders may show the same things: equal names of files, and a kind."""
+    kinds = [name for name in names if any(re.fullmatch(KIND, word) for word in words_of(name))]
+    if not 0 < len(kinds) < len(names) <= _MOST_KINDS:
+        return ""
+    keys = view.members.keys
+    lasts = keys.folders.map(lambda path: path.rpartition("/")[2])
+    stems = [keys.where(lasts.fit(name.__eq__)).stems(0).array.sort() for name in names]
+    *_, few, many = sorted(stems, key=len)
+    return f"{_shown(names)}; {min(kinds)} may be a kind of picture" if few.equals(many) else ""
 
 
 def _shown(names: Collection[str]) -> str:

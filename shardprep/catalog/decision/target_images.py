@@ -83,7 +83,9 @@ class _Pair(NamedTuple):
 
     @property
     def is_picture(self) -> bool:
-        return not (self.likeness.has_masks or self.likeness.is_deep)
+        words, seen = self.kind.words, self.likeness
+        is_raw = seen.has_hues and _side(words) < 0 and not any(map(_DEPTHS.fullmatch, words))
+        return not (seen.has_masks or (seen.is_deep and not is_raw))
 
 
 def target_images(view: View) -> Sequence[Reading]:
@@ -266,7 +268,8 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
             if one.is_picture
             and (one.likeness.is_same or (one.likeness.num_pairs and not needs_likeness))
         ]
-        out = [one.kind for one in pairs if one not in inputs and one.kind.folders]
+        used = {id(target), *(id(one.kind) for one in inputs)}
+        out = [kind for kind in kinds if any(kind.folders) and id(kind) not in used]
         reading = _reading(view, target, inputs, out) if inputs else None
         if inputs and not (reading or found) and target.folders and len(kinds) == _A_PAIR:
             return _unpaired(view, target, inputs[0].kind, is_clear=side > 0)
