@@ -186,7 +186,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
         used = {one.key for several in items.companions.firsts().values() for one in several}
         others += beside.unused(set(index.keys), used)
     findings = _findings(Found(wanted, match, targets, annotated), items, unlabelled)
-    lost, more = _without_left_out((*labelling.rows_without_image, *rows.without_image), wanted)
+    lost, more = _without_left_out((*_unmatched_rows(wanted), *rows.without_image), wanted)
     findings += [*rows.findings, *wanted.notes, *notes, *more]
     return Catalog(
         recipe,
@@ -202,6 +202,14 @@ def _catalog(wanted: SourceImages) -> Catalog:
         targets.features,
         wanted.unused if recipe.tile else (),
     )
+
+
+def _unmatched_rows(wanted: SourceImages) -> tuple[str, ...]:
+    """Return the ids of rows without an image, in the tables of labels and of items."""
+    lost, match, own = wanted.labelling.rows_without_image, wanted.labelling.match, wanted.listing
+    if not wanted.recipe.items or own.columns is None or (match and match.table.is_own):
+        return lost
+    return (*lost, *match_table(wanted.index, own.columns).rows_without_image)
 
 
 def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[str], list[str]]:

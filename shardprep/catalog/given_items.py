@@ -11,6 +11,7 @@ import os
 import posixpath
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,23 +22,23 @@ from numpy.typing import NDArray
 
 from shardprep.catalog.arrays.array_images import ImageListing
 from shardprep.catalog.item_columns import OF_FILES, options_stated, read_items
-from shardprep.catalog.items_file import GivenItems, cell_list
+from shardprep.catalog.items_file import GivenItems, cell_paths
 from shardprep.catalog.names import natural_order, stem
 from shardprep.catalog.objects.mask_files import MaskFiles, skipped
-from shardprep.catalog.selection import MOST_SHOWN
+from shardprep.catalog.selection import MOST_SHOWN, NOT_LISTED
 from shardprep.catalog.stacks import stack_of
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex, Origin
 from shardprep.catalog.tables.table import Rows, Table
 from shardprep.errors import SourceError, shown, some_of
 from shardprep.recipe.recipe import Recipe
-from shardprep.source.listing import in_order
+from shardprep.source.listing import Skipped, in_order
 from shardprep.source.members import Member, Members
 from shardprep.source.string_column import Coded, Lookup, Texts, booleans, release
 from shardprep.storage.url import is_url
 
 Ints = NDArray[np.int64]
 
-NOT_LISTED = "not in the table of items"
+_LACKS = "an image of the sample is missing"
 _ODD = r"^/|^[A-Za-z]:/|\\|(^|/)\.\.?/"
 """An absolute path, or one with `.`, `..` or backslashes."""
 _DRIVE = re.compile("[A-Za-z]:/")
@@ -68,8 +69,11 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     items.check("correct these rows, or leave them out")
     if not (found >= 0).any():
         raise _no_image(items, every.keys[0])
+    if not len(matched.images):
+        what = f"no sample has all of its images ({matched.lost[0].detail} is missing)"
+        raise SourceError(items.name, what, "correct the paths")
     others = {one: cells for one, cells in items.columns.items() if one not in _OF_ROWS}
-    is_whole = len(matched.rows) == len(items)  # taking all would copy them
+    is_whole = np.array_equal(matched.rows, np.arange(len(items)))  # taking all would copy them
     columns = [one if is_whole else one.take(matched.rows) for one in others.values()]
     rows = Rows([matched.keys, *columns], len(matched.rows))
     files = np.unique([at for several in matched.files.values() for at in several]).astype(int)
@@ -84,6 +88,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
         images=images,
         skipped=[
             *listing.skipped,
+            *matched.lost,
             *(skipped(one, NOT_LISTED) for one in every.take(np.flatnonzero(~is_used))),
         ],
         columns=Table(items.name, ("image", *others), rows, is_own=True),
@@ -105,10 +110,12 @@ class _Matched(NamedTuple):
     keys: Texts
     """Key of the image of each row; without such an image, the text of the cell."""
     rows: Ints
-    """Row numbers: of all rows, or of the first row of each sample."""
+    """Row numbers: of all rows, or of the first row of each sample and of missing images."""
     images: Members
     files: dict[str, list[int]]
     """Key of an image → positions of its masks, or of its target image."""
+    lost: Sequence[Skipped] = ()
+    """Samples without all of their images."""
 
 
 def _single(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _Matched:
@@ -123,14 +130,21 @@ def _single(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _
 
 
 def _stacks(items: GivenItems, every: Members, found: Ints, beside: _Files) -> _Matched:
-    samples, is_ordered = _samples(items, found), "order" in items.columns
-    made, files = list[Member](), dict[str, list[int]]()
-    for sample, rows in samples.items():
-        stack = stack_of(every, found[rows].tolist(), is_ordered=is_ordered)
-        made.append(Member(sample, stack))
-        files[sample] = [*dict.fromkeys(at for row in rows for at in beside.get(row, ()))]
-    firsts = np.array([rows[0] for rows in samples.values()])
-    return _Matched(Texts.of(samples), firsts, in_order(Members.of(made)), files)
+    is_ordered, cells = "order" in items.columns, items.columns["image"]
+    made, files, lost = list[Member](), dict[str, list[int]](), list[Skipped]()
+    row_of = dict[str, int]()
+    for sample, rows in _samples(items).items():
+        there = [at for at in found[rows].tolist() if at >= 0]
+        stack = stack_of(every, there, is_ordered=is_ordered) if there else None
+        missing = {f"{sample}: {cells[row]}": row for row in rows if found[row] < 0}
+        row_of |= missing or {sample: rows[0]}
+        if not missing and stack:
+            made.append(Member(sample, stack))
+            files[sample] = [*dict.fromkeys(at for row in rows for at in beside.get(row, ()))]
+        elif stack:
+            lost.append(skipped(Member(sample, stack), _LACKS, ", ".join(missing)))
+    places = np.array([*row_of.values()], np.int64)
+    return _Matched(Texts.of(row_of), places, in_order(Members.of(made)), files, lost)
 
 
 def _check_zeros(items: GivenItems, found: Ints, keys: Texts) -> None:
@@ -160,13 +174,11 @@ def _column_of_files(recipe: Recipe) -> str:
     return rules.target_image.column if rules.target_image else rules.masks.pattern.column
 
 
-def _samples(items: GivenItems, found: Ints) -> dict[str, list[int]]:
-    """Return sample → its rows, in order; a row whose file the source lacks is a fault."""
+def _samples(items: GivenItems) -> dict[str, list[int]]:
+    """Return sample → its rows, in order."""
     columns, rows_of = items.columns, defaultdict[str, list[int]](list)
     for row, sample in enumerate(columns["sample"]):
         rows_of[sample].append(row)
-        if found[row] < 0:
-            items.refuse(row, "image", "is not an image of the source, but a part of a sample")
     by = "order" if "order" in columns else "image"
     places = _places(columns[by]) if by == "order" else [*map(natural_order, columns[by])]
     shared = [one for one in columns if one not in _OF_ROWS and one not in OF_FILES]
@@ -231,8 +243,7 @@ class _Finder:
             what = f"has no column {title!r}: its columns are {some_of([*items.columns], 8)}"
             raise SourceError(items.name, what)
         for row, cell in enumerate(items.columns[title]):
-            several = cell_list(cell) if cell.startswith("[") else [cell] if cell else []
-            several = ["" if one is None else str(one) for one in several]
+            several = cell_paths(cell)
             paths += several
             rows += [row] * len(several)
         found = self._find(Texts.of(paths), np.array(rows, np.int64), title)
@@ -264,7 +275,7 @@ class _Finder:
             several = [(row, self._index.find(path)) for row, path in zip(left, paths, strict=True)]
             for row, at in several:
                 if len(at) > 1:
-                    fits = f"fits {self._keys[at[0]]} and {self._keys[at[1]]}"
+                    fits = f"fits {self._keys[at[0]]} and {self._keys[at[1]]}: write a longer path"
                     self._items.refuse(int(rows[row]), title, fits, cells[int(row)])
             if not self._items.faults:
                 raise

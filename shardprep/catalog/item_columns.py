@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.catalog.items_file import LISTS, SINGLE, GivenItems, cell_list, read_file
+from shardprep.catalog.items_file import LISTS, SINGLE, GivenItems, cell_list, cell_paths, read_file
 from shardprep.catalog.labels import LABEL_COLUMNS
 from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.tables.columns import RESERVED
 from shardprep.catalog.tables.row_matching import is_of_splits
 from shardprep.errors import OptionName, RecipeError, SourceError, counted, some_of
+from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.recipe.object_rules import PATHS
 from shardprep.recipe.options import BUILD_DEFAULTS
 from shardprep.recipe.recipe import Recipe, make_recipe
@@ -57,6 +58,7 @@ _FOLDS = ("fold", "folds", "kfold")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
+_FILE = f"(?i:.*({'|'.join(map(re.escape, sorted(IMAGE_SUFFIXES)))}))"
 _HALF, _MOST_OTHERS = 0.5, 8
 
 
@@ -74,8 +76,20 @@ def source_of(file: str) -> str:
     common = os.path.commonpath([os.path.normpath(os.path.join(own, x)) for x in folders] or [own])  # noqa: PTH118
     if common == "/":
         what = "the images have no common folder"
-        raise RecipeError(OptionName("items"), what, "name the folder of all: SOURCE")
+        hint = "copy them below one folder, write their paths there, and name it: SOURCE"
+        raise RecipeError(OptionName("items"), what, hint)
     return str(table) if True not in are_absolute and f"{common}/".startswith(f"{own}/") else common
+
+
+def are_files(recipe: Recipe) -> bool:
+    """Return whether all paths of `--items` are files below the source, and so in no archive."""
+    items = _named(read_file(recipe), recipe)
+    own = os.path.dirname(recipe.items) if items.name == recipe.items else ""  # noqa: PTH120
+    source, folder = (os.path.abspath(one) for one in (recipe.source, own))  # noqa: PTH100
+    columns = [items.columns[one] for one in ("image", *OF_FILES) if one in items.columns]
+    paths = (path for column in columns for cell in column for path in cell_paths(cell))
+    both = ([os.path.normpath(os.path.join(x, path)) for x in (source, folder)] for path in paths)  # noqa: PTH118
+    return all(any(x.startswith(f"{source}/") and os.path.isfile(x) for x in two) for two in both)  # noqa: PTH113
 
 
 def read_items(recipe: Recipe) -> GivenItems:
@@ -98,7 +112,7 @@ def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
         for row, cell in enumerate(columns[title]):
             found = cell_list(cell) if cell.startswith("[") else [cell] if cell else None
             if found is not None and not all(isinstance(one, str | int | float) for one in found):
-                items.refuse(row, title, "is not a list of texts")
+                items.refuse(row, title, 'is not a list of texts, such as ["a", "b"]')
             cells.append("" if found is None else json.dumps([str(one).strip() for one in found]))
         columns[title] = Texts.of(cells)
     return replace(items, columns=columns)
@@ -216,15 +230,27 @@ def _without_meaning(
     return [f"{what}; its other columns are {some_of(others)}: {flag} uses one" if others else what]
 
 
+def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
+    """Return the clearest title of `_IMAGE`, or that of paths in a first column without title."""
+    if known := [titles[one] for one in _IMAGE if one in titles]:
+        return known[0]
+    are_numbers = all(map(str.isdecimal, titles))
+    if not are_numbers and "1" in titles and _share(_FILE, items.columns["1"]) > _HALF:
+        return "1"
+    what = f"has no column of images: its columns are {some_of([*items.columns], 8)}"
+    hint = "give the column of image paths the title image"
+    if titles and are_numbers:
+        flag = OptionName("labels", f"csv:{items.name}:1:2")
+        hint = f"add a line of titles, such as image,label, or give {flag} instead"
+    raise SourceError(items.name, what, hint)
+
+
 def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
     """Return role → title in the table, for each column with a role."""
     titles = {title.lower(): title for title in reversed(items.columns)}
     roles = {role: titles[role] for role in _ROLES if role in titles}
     if "image" not in roles:
-        if not (known := [one for one in _IMAGE if one in titles]):
-            what = f"has no column of images: its columns are {some_of([*items.columns], 8)}"
-            raise SourceError(items.name, what, "give the column of image paths the title image")
-        roles["image"] = titles[known[0]]
+        roles["image"] = _title_of_images(items, titles)
     has_target = any(one in _TARGETS or one.startswith(_TARGET) for one in titles)
     if not has_target and recipe.labels == BUILD_DEFAULTS["labels"]:
         usual = [titles[one] for one in LABEL_COLUMNS if one in titles]

@@ -128,6 +128,12 @@ def cell_list(cell: str) -> Any:
     return found if isinstance(found, list) else (None,)
 
 
+def cell_paths(cell: str) -> list[str]:
+    """Return the paths in a cell, which is a path or a JSON list of paths."""
+    several = cell_list(cell) if cell.startswith("[") else [cell] if cell else []
+    return ["" if one is None else str(one) for one in several]
+
+
 def read_file(recipe: Recipe) -> GivenItems:
     """Return the table of `--items` with the column titles of the file."""
     file = Path(recipe.items)

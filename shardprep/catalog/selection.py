@@ -26,6 +26,7 @@ _KEPT_FIRST = ("test", "validation", "train")
 MOST_SHOWN = 160
 EXCLUDED, COPY = "on the exclude list", "a copy of another"
 NOT_INCLUDED, NOT_EXCLUDED = "not matched by --include", "matched by --exclude"
+NOT_LISTED = "not in the table of items"
 
 
 class Selected(NamedTuple):

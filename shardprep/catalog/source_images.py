@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,14 @@ from shardprep.catalog.arrays.opened_files import OWN_DATASET, PICKLE, is_named_
 from shardprep.catalog.decision.decide import decide
 from shardprep.catalog.decision.mask_evidence import asked_masks
 from shardprep.catalog.decision.view import View
+from shardprep.catalog.item_columns import are_files
 from shardprep.catalog.label_rules import label_keys, unused_tables
 from shardprep.catalog.labels import Labelling
 from shardprep.catalog.objects.detect import recognised
 from shardprep.catalog.objects.formats.panoptic import with_panoptic
 from shardprep.catalog.objects.mask_files import MasksBeside, skipped
 from shardprep.catalog.patterns import matched
-from shardprep.catalog.selection import COPY, MOST_SHOWN, NOT_EXCLUDED, NOT_INCLUDED
+from shardprep.catalog.selection import COPY, MOST_SHOWN, NOT_EXCLUDED, NOT_INCLUDED, NOT_LISTED
 from shardprep.catalog.splits import given_splits
 from shardprep.catalog.stacks import check_stacks, stack_masks, stacked
 from shardprep.catalog.tables.key_index import KeyIndex
@@ -115,7 +117,10 @@ def _scope(recipe: Recipe) -> Scope:
     texts += [recipe.labels, recipe.relabel, recipe.rows, recipe.split, recipe.group]
     texts += [recipe.boxes, recipe.masks, recipe.points, *recipe.join, *recipe.images]
     options = " ".join(map(str, texts)).lower()
-    needs_all = recipe.is_annotated or bool(recipe.target_image or recipe.items)
+    names_files = recipe.is_annotated or bool(recipe.target_image)
+    needs_all = names_files or bool(recipe.items)
+    is_by_items = recipe.items and not (names_files or re.search(r"\.[a-z]|tables", options))
+    is_closed = cache(lambda: is_by_items and are_files(recipe))
 
     def is_in_options(key: str) -> bool:
         name = without_archive_suffix(key.rpartition("/")[2]).lower()
@@ -137,11 +142,14 @@ def _scope(recipe: Recipe) -> Scope:
         is_out = is_by_folder and not any(matched(names, recipe.include, "include"))
         return NOT_INCLUDED if is_out else ""
 
+    def unopened(key: str) -> str:
+        return NOT_LISTED if is_closed() and not is_in_options(key) else ""
+
     def is_sample(key: str) -> bool:
         layouts = [one.layout for one in recipe.rules.images if is_named_by(one.file, key)]
         return bool(layouts) and all(one.isalpha() and "N" not in one for one in layouts)
 
-    scope = Scope(outputs(recipe), recipe.root, is_named, unwanted, is_sample)
+    scope = Scope(outputs(recipe), recipe.root, is_named, unwanted, unopened, is_sample)
     return scope
 
 

@@ -154,6 +154,10 @@ def survey_source(
         choices = tuple(error.choices)
     except SourceError as error:
         unclear.append(str(error))
+    if items and listing.columns is not None:
+        lost = match_table(view.index, listing.columns).rows_without_image
+        rows = f"{counted(len(lost), 'row')} without an image of the source"
+        unclear += [f"{rows}, such as {lost[0]}"] if lost else []
     labelling = labelling or Labelling(Coded.constant(None, len(view.index.keys)), "")
     recipe, listing = view.recipe, view.listing
     names = [one.name for one in fields(recipe) if one.compare]

@@ -47,6 +47,8 @@ class Scope:
     """Tells whether a file that is not below `root` is needed, for example as a table."""
     unwanted: Callable[[str], str] = lambda _: ""
     """Returns why no image is wanted from an archive that cannot be opened; "" if some may be."""
+    unopened: Callable[[str], str] = lambda _: ""
+    """Returns why an archive is not opened; "" to open it."""
     is_sample: Callable[[str], bool] = lambda _: False
     """Tells whether an archive is one sample, which becomes a rejected item if it is damaged."""
 

@@ -71,6 +71,7 @@ _SHOWN_ERROR = 100
 _ZIP_SUFFIXES = (".zip", ".exe")
 _ZARR = re.compile(r"\.zarr(\.zip)?/", re.IGNORECASE)
 _VOLUME = re.compile(r"(?P<whole>.*[^/])\.(?P<number>\d{3})", re.DOTALL)
+_NUMBER = re.compile(r"\.\d{3}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +225,8 @@ class _Walk:
             self.other(key, extent, is_array=False)
         elif self.scope.is_outside(key) and not self.scope.is_named(key):
             self.closed(key, extent)
+        elif is_archive_name(_NUMBER.sub("", name)) and (reason := self.scope.unopened(key)):
+            self.skip(key, reason, extent.num_bytes)
         elif not self.volume(key, extent, depth):
             self.unnamed(key, extent, depth)
 

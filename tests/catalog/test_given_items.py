@@ -324,7 +324,10 @@ WRONG: list[tuple[Rows, str]] = [
     ([], "no column of images"),
     ([{"image": "0.jpg", "labels": ["a", None]}], "row 1: labels .* is not a list of texts"),
     ([{"image": "0.jpg", "labels": [{"a": 1}]}], "row 1: labels .* is not a list of texts"),
-    ([{"image": "0.jpg", "labels": "['a', 'b']"}], "row 1: labels .* is not a list of texts"),
+    (
+        [{"image": "0.jpg", "labels": "['a', 'b']"}],
+        r'1: labels .* is not a list of texts, such as \["a"',
+    ),
     ([{"image": "0.jpg", "label": "a", "split": ""}], "row 1: split '' is not train, validation"),
     (
         [{"image": f"{i}.jpg", "target/age": "unknown" if i else 3} for i in range(2)]
@@ -369,7 +372,9 @@ def test_five_wrong_rows_are_named_and_the_others_counted() -> None:
 
 def test_a_name_that_several_images_have_is_an_error() -> None:
     members = {"a/1.jpg": jpeg(), "b/1.jpg": jpeg(seed=1)}
-    with pytest.raises(SourceError, match=r"row 1: image '1.jpg' fits a/1.jpg and b/1.jpg"):
+    with pytest.raises(
+        SourceError, match=r"row 1: image '1.jpg' fits a/1.jpg and b/1.jpg: write a"
+    ):
         planned([{"image": "1.jpg"}], members)
 
 
@@ -378,8 +383,97 @@ def test_numbers_that_lost_their_zeros_are_said() -> None:
         planned([{"image": 1}], {"001.jpg": jpeg(), "002.jpg": jpeg(seed=1)})
 
 
-def test_rows_without_an_image_are_counted() -> None:
-    assert planned([*ROWS, {**ROWS[0], "image": "99.jpg"}]).num_rows_without_image == 1
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {}, {"label": "x"}, {"labels": ["x"]}, {"text": "a b"}, {"boxes": [[1, 2, 30, 40]]},
+        {"boxes": [[1, 2, 30, 40]], "label": "x"}, {"points": [[1, 2]]}, {"target/age": 3},
+        {"mask": "m/x.png"}, {"target_image": "a/2.jpg"},
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_rows_without_an_image_are_counted_once_and_named(cells: dict[str, Any]) -> None:
+    write_folder(Path("set"), PHOTOS | {"m/x.png": _mask()})
+    rows = [{"image": f"{name}.jpg", **cells} for name in ("0", "98", "99", "99")]
+    found = planned(rows)
+    assert list(found.plan.rows_without_image) == ["98.jpg", "99.jpg", "99.jpg"]
+    assert found.num_rows_without_image == 3
+    if "boxes" in cells:
+        built = shardprep.build("set", "built", items=rows, size=16, workers=1).manifest.labels
+        assert built.rows_without_image == ("98.jpg", "99.jpg", "99.jpg")
+        assert built.num_rows_without_image == 3
+        write(Path("items.jsonl"), "\n".join(map(json.dumps, rows)).encode())
+        (note,) = shardprep.init("set", items="items.jsonl").findings
+        assert note == "3 rows without an image of the source, such as 98.jpg"
+
+
+def test_a_row_of_an_excluded_image_is_not_without_an_image() -> None:
+    rows = [{"image": f"{i}.jpg", "boxes": [[1, 2, 30, 40]]} for i in (0, 1, 99)]
+    found = planned(rows, exclude="b/*")
+    assert found.plan.rows_without_image == ("99.jpg",)
+    assert "1 row is of images that are left out: b/1.jpg" in found.plan.findings
+
+
+def test_a_sample_without_one_of_its_images_is_left_out() -> None:
+    names = [("0", "a"), ("97", "b"), ("1", "c"), ("98", "b"), ("3", "d"), ("2", "d"), ("99", "d")]
+    rows = [
+        {"image": f"{i}.jpg", "sample": one, "order": -int(i), "label": one} for i, one in names
+    ]
+    found = planned(rows)
+    assert labels_of(found) == {"a": "a", "c": "c"}
+    assert found.labels == ["a", "b", "c", "d"]  # as in the table
+    assert found.skipped == {
+        "an image of the sample is missing": 1,  # of d; the source has nothing of b
+        "not in the table of items": 2,
+    }
+    assert [*found.plan.rows_without_image] == ["b: 98.jpg", "b: 97.jpg", "d: 99.jpg"]
+    with pytest.raises(
+        SourceError, match=r"no sample has all of its images \(d: 99.jpg is missing"
+    ):
+        planned([row for row in rows if row["sample"] in ("b", "d")])
+
+
+def test_archives_are_not_opened_if_all_paths_are_files() -> None:
+    write_folder(
+        Path("set"),
+        {**PHOTOS, "x/bad.zip": b"PK\3\4" * 99, "x/part.zip.002": b"PK", "8.001": jpeg()},
+    )
+    write(Path("set/good.zip"), zip_bytes({"7.jpg": jpeg()}))
+    write(Path("set/tables/items.csv"), b"image,label\n../a/0.jpg,x\n../8.001,y\n")
+    rows = [
+        {"image": str(Path("set").resolve() / key), "label": one}
+        for key, one in {**WANTED, "8.001": "x"}.items()
+    ]
+    for items, number in ((rows, 5), ("set/tables/items.csv", 2)):
+        found = shardprep.build(items=items, dry_run=True)
+        assert (found.images, found.skipped) == (
+            {"train": number},
+            {"not in the table of items": 7 - number + 3, "not an image": 1},
+        )
+    with pytest.raises(SourceError, match="is truncated"):
+        planned([{"image": "0.jpg"}, {"image": "7.jpg"}])
+    Path("set/x/bad.zip").unlink()
+    Path("set/x/part.zip.002").unlink()
+    assert planned([{"image": "a/0.jpg"}, {"image": "7.jpg"}]).images == {"train": 2}
+
+
+def test_a_first_column_without_a_title_has_the_images_if_it_names_some() -> None:
+    rows = b"0.jpg 1 -1\n1.jpg 1 1\n2.jpg -1 -1\n"
+    write(Path("faces.txt"), b"3\nBald Smiling\n" + rows)
+    found = planned("faces.txt", labels="column:Bald")
+    assert labels_of(found) == {"a/0.jpg": "1", "b/1.jpg": "1", "a/2.jpg": "-1"}
+    assert found.plan.columns == ("Smiling",)
+    assert "column '1' of faces.txt is the image" in found.plan.findings
+    write(Path("bare.txt"), rows)
+    with pytest.raises(SourceError, match="no column of images: its columns are 1, 2"):
+        planned("bare.txt")
+    assert shardprep.build("set", labels="csv:bare.txt:1:2", dry_run=True).labels == ["-1", "1"]
+
+
+def test_images_without_a_common_folder_are_an_error() -> None:
+    rows = [{"image": "/here/0.jpg"}, {"image": "/there/1.jpg"}]
+    with pytest.raises(ShardprepError, match="no common folder; copy them below one folder"):
+        shardprep.build(items=rows, dry_run=True)
 
 
 def test_a_frame_that_parquet_cannot_hold_is_read_by_its_values() -> None:

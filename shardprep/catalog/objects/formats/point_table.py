@@ -52,8 +52,8 @@ def read(rule: PointRule, source: AnnotatedSource) -> FoundPoints:
             for name, (x, y) in places.items()
         }
         if image < 0:
-            number = 0 if table.is_own else sum(any(pair) for pair in cells.values())
-            points.missing[next(texts)] += number  # a row of arrays may be of a mask
+            if not table.is_own:  # such a row of arrays may be of a mask; the catalog counts items
+                points.missing[next(texts)] += sum(any(pair) for pair in cells.values())
         elif is_whole and not words and image in points.listed:
             points.lose(image, REPEATED, sum(any(pair) for pair in cells.values()))
         else:
