@@ -23,6 +23,7 @@ from shardprep.catalog.labels import LABEL_COLUMNS
 from shardprep.catalog.names import given_split, natural_order
 from shardprep.catalog.tables.columns import RESERVED
 from shardprep.catalog.tables.row_matching import is_of_splits
+from shardprep.dataset.item_table import OWN
 from shardprep.errors import OptionName, RecipeError, SourceError, counted, some_of
 from shardprep.image.signatures import IMAGE_SUFFIXES
 from shardprep.recipe.object_rules import PATHS
@@ -179,41 +180,40 @@ def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
 
 def _others(
     columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
-) -> tuple[list[str], list[str]]:
-    """Return the columns that no option uses: first those to store, then those that cannot be."""
+) -> tuple[list[str], dict[str, str]]:
+    """Return the columns that no option uses: those to store; column → reason, for the others."""
     if recipe.columns:
-        return [], []
+        return [], {}
     used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
     used |= {*_SIZE} if "boxes" in columns else set()
     others = [one for one in columns if one not in used and not _INDEX.fullmatch(one)]
-    fit = {
-        title
-        for title in others
-        if title.split("/")[0] not in RESERVED and _are_plain(columns[title])
-    }
-    return [one for one in others if one in fit], [one for one in others if one not in fit]
+    why = {title: _unfit(title, columns[title]) for title in others}
+    left_out = {title: reason for title, reason in why.items() if reason}
+    return [one for one in others if one not in left_out], left_out
 
 
-def _are_plain(cells: Texts) -> bool:
-    """Return whether a column has texts or single numbers, not lists, vectors or no values."""
-    are_lists = pc.match_substring_regex(cells.array, r"^[\[{]")
-    if pc.any(are_lists).as_py() or not pc.any(pc.not_equal(cells.array, "")).as_py():
-        return False
-    return _share(_NUMBERS, cells) <= _HALF
+def _unfit(title: str, cells: Texts) -> str:
+    """Return why a column is not stored, or "" if it has texts or single numbers."""
+    if title.partition("/")[0] in RESERVED:
+        return "the name of a feature"
+    if not pc.any(pc.not_equal(cells.array, "")).as_py():
+        return "all cells are empty"
+    are_lists = pc.any(pc.match_substring_regex(cells.array, r"^[\[{]")).as_py()
+    return "lists" if are_lists or _share(_NUMBERS, cells) > _HALF else ""
 
 
-def _stored(others: Sequence[str], left_out: Sequence[str]) -> list[str]:
+def _stored(others: Sequence[str], left_out: Mapping[str, str]) -> list[str]:
     """Return notes on the columns without a role."""
     notes = []
     if others:
         flag = OptionName("columns", others[0])
         stored = counted(len(others), "column", "is stored", "are stored")
-        notes.append(
-            f"{stored}: {some_of(others, _MOST_OTHERS)}; {flag} stores {others[0]!r} alone"
-        )
+        names = some_of([f"column/{x}" if x in OWN else x for x in others], _MOST_OTHERS)
+        alone = f"; {flag} stores {others[0]!r} alone" if len(others) > 1 else ""
+        notes.append(f"{stored}: {names}{alone}")
     if left_out:
-        what = "lists, empty cells or the name of a feature"
-        notes.append(f"not stored: {some_of(left_out)} ({what})")
+        why = [f"{title} ({reason})" for title, reason in left_out.items()]
+        notes.append(f"not stored: {some_of(why)}")
     return notes
 
 

@@ -104,6 +104,8 @@ _TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
 """dtype of a feature → type of its column."""
 LABEL_NAME, LABEL_NAMES = "label_name", "label_names"
 """Columns with the names of classes, which `reader.table` adds."""
+OWN = frozenset((*_FIXED.names, LABEL_NAME, LABEL_NAMES))
+"""Names that no column of the user has; it is `column/NAME`."""
 
 _MAX_ROWS_A_BYTE = 4
 """Maximum number of rows per byte of the file; a table of a million numbered names has 1.4."""
@@ -143,7 +145,7 @@ def given_columns(schema: Schema) -> dict[str, pa.Field]:
 
     The column has the name of the feature, after `column/` if another column has that name.
     """
-    found, taken = dict[str, pa.Field](), {*_FIXED.names, LABEL_NAME, LABEL_NAMES}
+    found, taken = dict[str, pa.Field](), {*OWN}
     for name, dtype in schema.columns.items():
         title = name
         while title in taken:

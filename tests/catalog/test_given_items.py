@@ -588,7 +588,10 @@ def test_columns_without_a_meaning_are_stored_and_said() -> None:
     assert found.plan.columns == ("fold", "Note")
     notes = " ".join(found.plan.findings)
     assert "2 columns are stored: fold, Note; --columns fold stores 'fold' alone" in notes
-    assert "not stored: vector, empty, target_image/x (lists, empty" in notes
+    what = "vector (lists), empty (all cells are empty), target_image/x (the name of a feature)"
+    assert f"not stored: {what}" in notes
+    one = planned([{**row, "length": i} for i, row in enumerate(ROWS)]).plan.findings
+    assert "1 column is stored: column/length" in one
     assert planned(rows, columns="fold").plan.columns == ("fold",)
     assert planned(rows, labels="column:Note").plan.columns == ("fold",)
     write(Path("pandas.csv"), b",Unnamed: 0,image,label,age\n0,0,0.jpg,x,0.5\n1,1,1.jpg,y,\n")

@@ -175,7 +175,9 @@ def test_unknown_names_and_positions_are_errors_that_list_the_known_ones(
     wrong: dict[str, dict[str, Any]] = {
         "no class 'bird'; it has cat, dog": {"label": "bird"},
         "no class 2; it has cat, dog": {"label": 2},
-        "no column 'colour'; it has key, status": {"where": {"colour": 3}},
+        "no column colour; a text needs quotes; its items have key, status": {
+            "where": {"colour": 3}
+        },
         "its items have key, status": {"where": pc.field("label") > "x"},
         "where=(colour > 3): ": {"where": pc.field("colour") > 3},
         "where=label='cat'": {"where": {"label": "cat"}},

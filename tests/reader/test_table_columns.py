@@ -27,6 +27,8 @@ ROWS: list[dict[str, Any]] = [
         "Roi.X1": i,
         "eye/side": "lr"[i % 2],
         "two words": i // 5,
+        "is_bad": i % 3 == 1,
+        "checked": (True, None, False)[i % 3],
     }
     for i in range(20)
 ]
@@ -41,7 +43,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     made = shardprep.build(source, folder / "out", items=FRAME, size=8, shards=2, workers=1)
     said = " ".join(made.notes)
-    assert "8 columns are stored: fold, sex, age, count, kind, Roi.X1, eye/side" in said
+    assert "10 columns are stored: fold, sex, age, count, column/kind, Roi.X1, eye/side" in said
     return made.path
 
 
@@ -77,6 +79,7 @@ def test_a_condition_in_words_selects_what_pandas_selects(folder: Path, text: st
         ("sex != None", lambda row: row["sex"] is not None),
         ("sex != 'f'", lambda row: row["sex"] == "m"),
         ("sex not in ('f',)", lambda row: row["sex"] == "m"),
+        ("not sex in ('f',)", lambda row: row["sex"] == "m"),
         ("not sex == 'f'", lambda row: row["sex"] == "m"),
         ("sex in (None,)", lambda row: row["sex"] is None),
         ("sex in () or fold == 2", lambda row: row["fold"] == 2),
@@ -87,9 +90,24 @@ def test_a_condition_in_words_selects_what_pandas_selects(folder: Path, text: st
         ("count < 0", lambda row: (row["count"] or 0) < 0),
         ("Roi.X1 < 3 or eye/side == 'l'", lambda row: row["Roi.X1"] < 3 or row["eye/side"] == "l"),
         ("`column/kind` == 'it\\'s 2'", lambda row: row["kind"] == "it's 2"),
+        ("is_bad == True", lambda row: row["is_bad"]),
+        ("is_bad != True", lambda row: not row["is_bad"]),
+        ("is_bad and fold == 1", lambda row: row["is_bad"] and row["fold"] == 1),
+        ("not is_bad", lambda row: not row["is_bad"]),
+        ("is_bad == 'true'", lambda row: row["is_bad"]),
+        ({"is_bad": True}, lambda row: row["is_bad"]),
+        ({"is_bad": FRAME["is_bad"][0]}, lambda row: not row["is_bad"]),
+        ("not checked", lambda row: row["checked"] is False),
+        ("checked != True", lambda row: row["checked"] is False),
+        ("checked in (True, False)", lambda row: row["checked"] is not None),
+        ({"checked": [True, None]}, lambda row: row["checked"] is not False),
+        ("label_name == 'dog'", lambda row: row["label"] == "dog"),
+        ("label_name in ('cat', 'dog') and is_bad", lambda row: row["is_bad"]),
+        ({"label_name": "cat", "fold": 2}, lambda row: row["label"] == "cat" and row["fold"] == 2),
+        ("sex == 'x' or fold == 2", lambda row: row["fold"] == 2),
     ],
 )
-def test_an_empty_cell_fulfils_only_is_none(folder: Path, text: str, fits: Any) -> None:
+def test_an_empty_cell_fulfils_only_is_none(folder: Path, text: Any, fits: Any) -> None:
     found = reader.select(folder, "train+test", where=text)
     assert sorted(keys_of(folder, found)) == [row["image"] for row in ROWS if fits(row)]
 
@@ -99,10 +117,30 @@ def test_an_empty_cell_fulfils_only_is_none(folder: Path, text: str, fits: Any) 
     [
         ("fld == 3", "items have no column fld; is fold meant? its items have key, status, kind"),
         ("sex == m", "items have no column m; a text needs quotes; its items have key"),
-        ("sex = 'm'", "is not a condition; a condition is such as: fold != 3"),
+        ("sex = 'm'", "where=sex = 'm': has =; write ==: a condition"),
+        ("fold ==", "is not a condition; a condition is such as: fold != 3"),
         ("", "is not a condition"),
         ("fold", "fold is not a comparison; a condition is such as"),
-        ("(fold == 3) & (label == 1)", "is not a comparison"),
+        ("(fold == 3) & (label == 1)", "has &; write and: "),
+        ("fold!=3 & age>30", "has &; write and: "),
+        ("fold == 3 | ~(label == 1)", "has |; write or: "),
+        ("is_bad == 'True'", "no cell of is_bad is 'True'; its cells are true, false"),
+        ("is_bad != 'True'", "no cell of is_bad is 'True'; its cells are true, false"),
+        ("is_bad in ('1', '0')", "no cell of is_bad is '1'; its cells are false, true"),
+        ("is_bad < True", "cannot be compared this way; use == or !="),
+        ({"is_bad": "True"}, "no cell of is_bad is 'True'; its cells are true, false"),
+        ("sex == True", "no cell of sex is True; its cells are f, m"),
+        ("not sex", "no cell of sex is True; its cells are f, m"),
+        ({"original_format": True}, "no cell of original_format is True; its cells are jpeg"),
+        ("label_name == 'Dog'", "has no class 'Dog'; it has cat, dog"),
+        ("label_name < 'dog'", "cannot be compared this way; use == or !="),
+        ("label_names == 'dog'", "no column label_names; is label_name meant?"),
+        ({"label": "dog"}, "'dog' is not the number of a class; label= of reader.select"),
+        ({"fold": 10**30}, "is not a value"),
+        ({"fold": [[1]]}, "[1] is not a number"),
+        ({"fold": "3"}, "'3' is not a number like the values of column fold"),
+        ("kind == 'x'", "kind is in your table and in items.parquet; write column/kind for yours"),
+        ({"kind": "x"}, "kind is in your table and in items.parquet; write column/kind for yours"),
         ("__import__('os').getcwd() == 'x'", "is compared, but is not a column"),
         ("fold == fold.__class__", "items have no column fold.__class__"),
         ("fold == '3'", "not a number like the values of column fold; write it without quotes"),
@@ -122,7 +160,7 @@ def test_an_empty_cell_fulfils_only_is_none(folder: Path, text: str, fits: Any) 
         ("(" * 500 + "fold == 1" + ")" * 500, "is not a condition"),
     ],
 )
-def test_a_wrong_condition_says_what_to_write(folder: Path, text: str, said: str) -> None:
+def test_a_wrong_condition_says_what_to_write(folder: Path, text: Any, said: str) -> None:
     if not said:
         assert len(reader.select(folder, "train", where=text))
         return
@@ -133,12 +171,30 @@ def test_a_wrong_condition_says_what_to_write(folder: Path, text: str, said: str
     assert "\n" not in str(caught.value)
 
 
+def test_booleans_of_a_csv_are_selected_as_they_are_stored(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "set", {f"{i}.jpg": jpeg(seed=i) for i in range(3)})
+    (tmp_path / "items.csv").write_text("image,ok,length\n0.jpg,True,1\n1.jpg,False,2\n2.jpg,,3\n")
+    made = shardprep.build(
+        source, tmp_path / "out", items=tmp_path / "items.csv", size=8, workers=1
+    )
+    for where, wanted in {"ok": ["0.jpg"], "not ok": ["1.jpg"], "ok == 'True'": ["0.jpg"]}.items():
+        assert keys_of(made.path, reader.select(made.path, "train", where=where)) == wanted
+    long = reader.select(made.path, "train", where="column/length > 2")
+    assert keys_of(made.path, long) == ["2.jpg"]
+    with pytest.raises(DatasetError, match="write column/length for yours"):
+        reader.select(made.path, "train", where="length > 2")
+    assert "2 columns are stored: ok, column/length" in " ".join(made.notes)
+
+
 def test_the_table_of_a_dataset_has_the_cells_of_the_frame(folder: Path) -> None:
     found = reader.table(folder)
     assert found.column_names[:4] == ["key", "split", "label", "label_name"]
     back = found.to_pandas().set_index("key").sort_index()
     wanted = FRAME.rename(columns={"image": "key"}).set_index("key")
     assert [*back["label_name"]] == [*wanted["label"]]
+    for name in ("is_bad", "checked"):  # stored as texts
+        cells = wanted[name].map({True: "true", False: "false"})
+        wanted[name] = cells.astype(object).where(cells.notna(), None)
     for name in (*wanted.columns[1:],):
         title = "column/kind" if name == "kind" else name
         left, right = (

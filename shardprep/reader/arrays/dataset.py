@@ -98,7 +98,8 @@ class Dataset:
             split: "train", "train[:90%]", "train[100:200]", "train+validation", a part returned by
                 `even_splits`, or a `Selection`. Records are in the order of the shards; the parts
                 of "a+b" follow each other.
-            as_supervised: False makes each item a dict of all features.
+            as_supervised: False makes each item a dict of all features. `batches`, `loader` and
+                `keras` have an argument of their own.
             decode: False returns images and masks as the bytes that are stored.
             transform: function of the image of each item, like `transform` of torchvision's
                 datasets; its result replaces the image. If the dataset has boxes or masks, it is a

@@ -12,13 +12,14 @@ import difflib
 import functools
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.errors import DatasetError, shown
+from shardprep.dataset.item_table import LABEL_NAME, OWN
+from shardprep.errors import DatasetError, shown, some_of
 
 WHERE = "reader.select"
 MAX_SHOWN = 80
@@ -29,6 +30,10 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|`([^`]+)`""")
 """A text in quotes, or the name of a column in backticks."""
+_SIGN = re.compile(r"(?<![=!<>])=(?!=)|[&|~]")
+_MEANT = {"=": "==", "&": "and", "|": "or", "~": "not"}
+"""A sign that no condition has → what to write instead."""
+_EQUAL = ast.Eq | ast.NotEq
 _FORM = "a condition is such as: fold != 3 and (sex == 'f' or `two words` is None)"
 
 
@@ -39,23 +44,43 @@ class Condition(NamedTuple):
     columns: list[str]
     """Columns of the item table that it uses."""
     text: str
+    texts: Mapping[str, list[str | bool]]
+    """Column of texts → the values that it is compared with."""
 
     @classmethod
-    def of(cls, where: Any, columns: pa.Schema) -> Self:
-        """Return the condition of an argument `where`. DatasetError if it is not valid."""
+    def of(cls, where: Any, columns: pa.Schema, classes: Sequence[str]) -> Self:
+        """Return the condition of an argument `where`, with `label_name` if there are classes."""
         types = {
             one.name: one.type.value_type if pa.types.is_dictionary(one.type) else one.type
             for one in columns
         }
+        text = str(where)
         if isinstance(where, dict):
             text = ", ".join(f"{name}={value!r}" for name, value in where.items())
-            return cls(_of_dict(where, types, text), [*where], text)
-        text = str(where)
-        if isinstance(where, str):
-            parsed = _Text(text, types)
-            return cls(parsed.expression, [*parsed.used], text)
-        # An expression may use the columns whose names its text contains.
-        return cls(where, [name for name in types if name in text], text)
+        elif not isinstance(where, str):
+            # An expression may use the columns whose names its text contains.
+            return cls(where, [name for name in types if name in text], text, {})
+        types |= {LABEL_NAME: pa.string()} if classes else {}
+        parser = _Parser(text, types, classes)
+        return cls(parser.parse(where), [*({*parser.used} - {LABEL_NAME})], text, parser.texts)
+
+    def check(self, cells: pa.Table, stored: Callable[[str], pa.ChunkedArray]) -> None:
+        """Raise DatasetError for True in a column without booleans, and for values in another case.
+
+        `stored` returns a column of all records, for values that `cells` do not have.
+        """
+        for name, values in self.texts.items():
+            found = {*cells[name].unique().to_pylist()}
+            missing = [one for one in values if one not in found]
+            known = dict.fromkeys(stored(name).drop_null().to_pylist() if missing else ())
+            lower = {one.lower() for one in known}
+            are_booleans = lower <= {"true", "false"}
+            for value in (one for one in missing if known and one not in known):
+                is_text, word = isinstance(value, str), str(value).lower()
+                if (word in lower and is_text) or is_text == are_booleans:
+                    near = some_of(sorted(known, key=lambda one: one.lower() != word))
+                    what = f"no cell of {name} is {value!r}"
+                    raise refused(self.text, what, f"its cells are {near}")
 
 
 def refused(text: str, what: str, hint: str) -> DatasetError:
@@ -63,35 +88,40 @@ def refused(text: str, what: str, hint: str) -> DatasetError:
     return DatasetError(WHERE, f"where={shown(text, MAX_SHOWN)}: {what}", hint)
 
 
-def _of_dict(where: Mapping[str, Any], types: Mapping[str, pa.DataType], text: str) -> Any:
-    # pyarrow raises an error if a value has another type than its column.
-    parts = []
-    for name, value in where.items():
-        is_one = isinstance(value, (str, bytes)) or not hasattr(value, "__iter__")
-        try:
-            values = pa.array([value] if is_one else list(value), types.get(name))
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            raise refused(text, str(error).splitlines()[0], _there(types)) from None
-        parts.append(pc.field(name).isin(values))
-    return functools.reduce(operator.and_, parts)
-
-
 def _there(types: Mapping[str, pa.DataType]) -> str:
     return f"its items have {', '.join(types)}"
 
 
-class _Text:
-    """Parses a text into an expression; `used` has its columns in the order of the text."""
+class _Parser:
+    """Makes an expression of a dict or a text; `used` has its columns in order."""
 
-    def __init__(self, text: str, types: Mapping[str, pa.DataType]) -> None:
-        self._text, self._types = text, types
+    def __init__(self, text: str, types: Mapping[str, pa.DataType], classes: Sequence[str]) -> None:
+        self._text, self._types, self._classes = text, types, classes
         self._quoted: dict[str, str] = {}
         self.used: dict[str, None] = {}
-        plain = _QUOTED.sub(self._plain, " ".join(text.split("\n"))).strip()
+        self.texts: dict[str, list[str | bool]] = {}
+
+    def parse(self, where: Any) -> Any:
         try:
-            self.expression = self._condition(ast.parse(plain, mode="eval").body)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise refused(text, "is not a condition", _FORM) from None
+            return self._of_dict(where) if isinstance(where, dict) else self._of_text()
+        except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+            raise refused(self._text, "is not a condition", _FORM) from None
+
+    def _of_dict(self, where: Mapping[str, Any]) -> Any:
+        parts = []
+        for name, value in where.items():
+            is_one = isinstance(value, (str, bytes)) or not hasattr(value, "__iter__")
+            values = [value] if is_one else list(value)
+            plain = [one.item() if hasattr(one, "item") else one for one in values]
+            cells: list[ast.expr] = [ast.Constant(one) for one in plain]
+            parts.append(self._comparison(ast.In(), ast.Name(name), ast.List(cells)))
+        return functools.reduce(operator.and_, parts)
+
+    def _of_text(self) -> Any:
+        plain = _QUOTED.sub(self._plain, " ".join(self._text.split("\n"))).strip()
+        if sign := _SIGN.search(_QUOTED.sub("", plain)):
+            raise refused(self._text, f"has {sign[0]}", f"write {_MEANT[sign[0]]}: {_FORM}")
+        return self._condition(ast.parse(plain, mode="eval").body)
 
     def _plain(self, match: re.Match[str]) -> str:
         if match[2]:
@@ -104,6 +134,9 @@ class _Text:
             return functools.reduce(join, map(self._condition, node.values))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return ~self._condition(node.operand)
+        name = self._column(node)
+        if name is not None and pa.types.is_string(self._types[name]):
+            return self._is_in(name, [True])
         if not isinstance(node, ast.Compare):
             raise self._refused(node, "is not a comparison")
         left = [node.left, *node.comparators[:-1]]
@@ -119,19 +152,19 @@ class _Text:
             if name is None or not isinstance(right, ast.Tuple | ast.List | ast.Set):
                 hint = f"give several: {column} in (1, 2)"
                 raise self._refused(right, "is not a list of values", hint)
-            values = [self._value(one, column) for one in right.elts]
-            kind = self._types[column] if {*values} <= {None} else None  # else of the values
-            found = pc.field(name).isin(pa.array(values, kind))
-            return found if isinstance(op, ast.In) else ~found & ~pc.field(name).is_null()
+            found = self._is_in(name, [self._value(one, column) for one in right.elts])
+            return found if isinstance(op, ast.In) else ~found
         sides = [
             pc.field(own) if own else self._value(node, column)
             for own, node in ((name, left), (other, right))
         ]
-        is_none = any(side is None for side in sides)
-        if is_none and isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
-            is_null = pc.field(column).is_null()
-            return is_null if isinstance(op, ast.Is | ast.Eq) else ~is_null
-        if is_none or type(op) not in _COMPARE:
+        given = [one for one in sides if not isinstance(one, pc.Expression)]
+        is_none = given == [None]
+        if given and isinstance(op, _EQUAL | ast.Is | ast.IsNot if is_none else _EQUAL):
+            found = self._is_in(column, given)
+            return found if isinstance(op, ast.Is | ast.Eq) else ~found
+        is_other = is_none or column == LABEL_NAME or {*map(type, given)} == {bool}
+        if is_other or type(op) not in _COMPARE:
             hint = f"use == or !=, or {column} is None"
             raise self._refused(right, "cannot be compared this way", hint)
         return _COMPARE[type(op)](*sides)
@@ -145,14 +178,34 @@ class _Text:
         if name not in self._types:
             near = difflib.get_close_matches(name, self._types, 1)
             meant = f"is {near[0]} meant? " if near else "a text needs quotes; "
-            raise refused(
-                self._text, f"items have no column {name}", f"{meant}{_there(self._types)}"
-            )
+            hint = f"{meant}{_there(self._types)}"
+            raise refused(self._text, f"items have no column {name}", hint)
         if pa.types.is_nested(self._types[name]):
             hint = "select by label= or an expression of pyarrow"
             raise refused(self._text, f"column {name} has lists", hint)
+        if name in OWN and f"column/{name}" in self._types:
+            hint = f"write column/{name} for yours; pc.field({name!r}) of pyarrow is the other"
+            raise refused(self._text, f"{name} is in your table and in items.parquet", hint)
         self.used[name] = None
         return name
+
+    def _is_in(self, name: str, values: Sequence[Any]) -> Any:
+        if name == LABEL_NAME:
+            if unknown := [one for one in values if one not in (None, *self._classes)]:
+                hint = f"it has {some_of(self._classes)}"
+                raise refused(self._text, f"has no class {unknown[0]!r}", hint)
+            name = "label"
+            values = [one if one is None else self._classes.index(one) for one in values]
+        field = pc.field(name)
+        if pa.types.is_string(self._types[name]):
+            self.texts.setdefault(name, []).extend(one for one in values if one is not None)
+            if any(isinstance(one, bool) for one in values):  # stored as "true" or "True"
+                field = pc.utf8_lower(field)
+                values = [None if one is None else str(one).lower() for one in values]
+        kind = self._types[name] if {*values} <= {None} else None  # else of the values
+        found = field.isin(pa.array(values, kind))
+        nothing = pc.scalar(pa.scalar(None, pa.bool_()))  # stays null in `not`
+        return found if None in values else pc.if_else(field.is_null(), nothing, found)
 
     def _value(self, node: ast.expr, column: str) -> Any:
         try:
@@ -161,11 +214,11 @@ class _Text:
         except (ValueError, TypeError, OverflowError, pa.ArrowException):
             raise self._refused(node, "is not a value") from None
         is_text = pa.types.is_string(self._types[column])
-        fits = isinstance(value, str if is_text else int | float)
-        if value is None or (fits and not isinstance(value, bool)):
+        fits = isinstance(value, str | bool if is_text else int | float)
+        if value is None or (fits and (is_text or not isinstance(value, bool))):
             return value
         if column == "label":
-            hint = "label= of reader.select takes names of classes"
+            hint = f"label= of reader.select and {LABEL_NAME} take names of classes"
             raise self._refused(node, "is not the number of a class", hint)
         what = f"is not a {'text' if is_text else 'number'} like the values of column {column}"
         hint = f"write it as a text: {str(value)!r}" if is_text else "write it without quotes"

@@ -199,7 +199,8 @@ def select(
         _warn_of_other_splits(dataset.manifest)
     column = ClassColumn.of(dataset.schema)
     classes = [] if label is None else _class_numbers(str(dataset), column, label)
-    condition = None if where is None else Condition.of(where, dataset.item_columns)
+    names = () if column is None or column.is_list else column.labels
+    condition = None if where is None else Condition.of(where, dataset.item_columns, names)
     rows = rows_of(dataset, split, condition.columns if condition else [])
     every = rows.selection()
     matches = np.ones(len(every), bool)
@@ -282,6 +283,7 @@ def _class_numbers(where: str, column: ClassColumn | None, label: Sequence[str |
 
 def _matches(rows: ItemRows, condition: Condition) -> Any:
     """Return bool[rows]: whether a condition is true for each row. Null counts as false."""
+    condition.check(rows.table, lambda name: rows.dataset.record_rows((name,))[name])
     numbers = pa.array(np.arange(len(rows.numbers)))
     columns = {name: rows.table[name] for name in rows.table.column_names}
     table = pa.table({**columns, _ROW: numbers})
