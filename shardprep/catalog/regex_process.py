@@ -28,7 +28,7 @@ class _OutOfTimeError(Exception):
 
 
 def main() -> None:
-    """Write the group in each name to stdout, or the index of the name that ran out of time."""
+    """Search the names from stdin; write the groups, or the index of a name that takes too long."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = marshal.loads(sys.stdin.buffer.read())  # noqa: S302 - of our own process
     pattern, group, is_whole, limit_s, names = order

@@ -49,6 +49,7 @@ _NUM_BINS = 10
 _MANY_VALUES = 20
 _MOST_NAMES = 10
 _CLASSES, _CLASS_MAP = OptionName("classes"), OptionName("class_map")
+_MAP_HINT = 'write {"0": "cat", "1": "dog"}, or a line OLD,NEW for each name'
 _TARGET = OptionName("target")
 _SINGLE = "needs one label for each image, or one list with a number for each class"
 
@@ -180,7 +181,7 @@ def _several_targets(
     columns: Mapping[str, Coded[str | None]],
 ) -> Targets:
     if spec.class_map and spec.kind not in ("auto", "classes"):
-        raise SourceError(_CLASS_MAP, "needs images with a single label", "leave it out")
+        raise SourceError(_CLASS_MAP, f"{_TARGET} {spec.kind} has no classes", "leave one out")
     unmapped = dict(spec.class_map)
 
     def names(raw: Collection[str]) -> dict[str, str]:
@@ -270,17 +271,18 @@ def _parsed_map(data: bytes, name: str) -> dict[str, str]:
         if what := lines.fault(0, 1):
             raise SourceError(name, what, "close the quote") from None
         if not rows:
-            raise SourceError(name, "is neither JSON nor a CSV of two columns") from None
+            what = "is neither JSON nor a CSV of two columns"
+            raise SourceError(name, what, _MAP_HINT) from None
         return {row[0].strip(): row[1].strip() for row in rows}
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits
-        raise SourceError(name, f"is JSON that cannot be read ({error})") from error
+        raise SourceError(name, f"is JSON that cannot be read ({error})", _MAP_HINT) from error
     if isinstance(document, list):
         return {str(i): str(value) for i, value in enumerate(document)}
     if isinstance(document, dict) and not any(
         isinstance(v, dict | list) for v in document.values()
     ):
         return {str(key): str(value) for key, value in document.items()}
-    raise SourceError(name, "is not a JSON object of names", 'write {"0": "cat", "1": "dog"}')
+    raise SourceError(name, "is not a JSON object of names", _MAP_HINT)
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -346,7 +348,7 @@ def _listed(cell: Cell | None) -> Cell | None:
 def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[str, ...]:
     if isinstance(cell, tuple):
         if kind == "class" and len(cell) != 1:
-            what = f"has {len(cell)} classes set ({', '.join(cell) or 'none'}), not one"
+            what = f"has {len(cell)} classes ({', '.join(cell) or 'none'}), not one"
             raise SourceError(key, what, f"use {_TARGET} multilabel")
         return cell
     if kind == "class":

@@ -235,7 +235,7 @@ class Manifest(SparseDocument):
     splits: dict[Name, Split] = Field(min_length=1)
     """Splits in the order train, validation, test, then others by name."""
     annotations: dict[Name, AnnotationCounts] = Field(default_factory=dict)
-    """Counts of boxes and masks by split; left out of a dataset without boxes and masks."""
+    """Counts of boxes, masks and keypoints by split; left out of a dataset without annotations."""
     unmatched: Unmatched | None = None
     """In a dataset with boxes or masks: annotations without an image, and images without an
     annotation; left out if all counts are 0."""

@@ -163,7 +163,7 @@ def create(url: ObjectUrl, content: bytes) -> bool:
 
 
 def replace(url: ObjectUrl, old: bytes, new: bytes) -> bool:
-    """Replace the object if it has the content `old`. Return False if it has other content."""
+    """Replace `old` by `new`. Return whether the object has `new` now; False if it is missing."""
     return _exchange(url, old, new)
 
 

@@ -84,9 +84,9 @@ class ObjectUrl(NamedTuple):
         if not is_url(text) or not url.bucket or "?" in text or "#" in text or "@" in url.bucket:
             raise RecipeError(
                 shown_url(text),
-                "is not an address in object storage",
+                "is not an address in object storage, or has ?, # or @ in it",
                 "give s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY; "
-                "keys and endpoints come from the environment",
+                "credentials and endpoints come from the environment",
             )
         return url
 

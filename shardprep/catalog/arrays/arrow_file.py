@@ -436,7 +436,7 @@ def _values(column: Any) -> NDArray[Any]:
 
 
 def _stacked(column: Any) -> NDArray[Any]:
-    """Return lists of numbers, or texts of numbers, as one array; ValueError if shapes differ."""
+    """Return numbers, or lists or texts of them, as [rows, …]; ValueError if a row has none."""
     if column.null_count:
         raise ValueError("a row has no value")
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):

@@ -231,9 +231,9 @@ class ArrayFiles:
             self.files.append(OpenedFile(member, place, arrays, self._root))
 
     def open_volumes(self, images: Members) -> None:
-        """Open the TIFF and DICOM files that rules name; without rules, all if most are volumes.
+        """Open the TIFF and DICOM files that `--images` names; SourceError if one cannot be opened.
 
-        The other images of a source of volumes are refused.
+        Without it, all are opened if most have several images, and the others are refused.
         """
         is_named, last = bool(self.recipe.rules.images), len(images) - 1
         opened, refused = list[OpenedFile](), dict[str, SourceError]()

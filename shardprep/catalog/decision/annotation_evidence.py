@@ -164,7 +164,7 @@ def _of_several(view: View, signs: Sequence[Sign]) -> list[Reading]:
 
 
 def _has_documents(view: View) -> bool:
-    """Return whether objects or labels are open, and documents of many images may decide them."""
+    """Return whether no option of labels and objects is given, and the source has documents."""
     is_open = view.is_open("labels", *_OBJECTS)
     are_masks = not view.is_open("masks")
     if not is_open or (are_masks and "masks" not in view.decided):
@@ -201,7 +201,7 @@ def readings_of(sign: Sign) -> list[Reading]:
 
 
 def _different(view: View, signs: Sequence[Sign]) -> list[Sign]:
-    """Return the signs, except those with the same number of boxes in sampled images as another."""
+    """Return the signs, one for each number of boxes in sampled images; COCO documents all stay."""
     if len(signs) < 2:
         return [*signs]
     every = np.linspace(0, len(view.members) - 1, _NUM_SAMPLES).astype(int)

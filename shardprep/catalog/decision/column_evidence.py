@@ -181,7 +181,7 @@ def _has_others_in_test(table: Table, cells: Texts) -> bool:
 
 
 def numbered_boxes(table: Table) -> list[str]:
-    """Return the `--boxes` rules that fit a table without header: four corners and a class."""
+    """Return the `--boxes` rules of two corners and a class that fit a table without header."""
     if table.header[:6] != ("1", "2", "3", "4", "5", "6"):
         return []
     rules = list[str]()

@@ -148,7 +148,7 @@ def _sets_of_kinds(members: Members, places: Mapping[int, str]) -> Iterator[list
 def _beside_others(
     members: Members, paths: Sequence[str], codes: NDArray[np.integer[Any]]
 ) -> Iterator[list[_Kind]]:
-    """Yield two kinds: a folder name with different siblings, and the siblings: `a/hr`, `a/x`."""
+    """Yield [hr, x and y] of `a/hr`, `a/x`, `b/hr`, `b/y`: one name is in all folders."""
     below = defaultdict[str, dict[str, int]](dict)
     for path, code in zip(paths, codes.tolist(), strict=True):
         above, _, name = path.rpartition("/")

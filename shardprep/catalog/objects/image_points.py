@@ -77,7 +77,7 @@ class PointList:
         return is_share and bool((places % 1 != 0).any())
 
     def found(self, how: str, documents: Iterable[str], where: str, **more: object) -> FoundPoints:
-        """Return the keypoints of all listed images; SourceError at `where` for too many."""
+        """Return the keypoints of all images; SourceError if they have over `MOST_POINTS` names."""
         names = [*self._names]
         first = names[: self._num_fixed]
         order = {
@@ -97,7 +97,7 @@ class PointList:
         used = {(order[name], number) for _, name, number, _ in places}
         slots = sorted(used | {(i, 0) for i in order.values()})
         if len(slots) > MOST_POINTS:
-            what = f"has {len(slots):,} keypoints in an image, more than {MOST_POINTS:,}"
+            what = f"has {len(slots):,} keypoints of all images together, more than {MOST_POINTS:,}"
             raise SourceError(where, what, "give the boxes of objects instead, with --boxes")
         named = {i: name for name, i in order.items()}
         titles = [f"{named[i]} {number + 1}" if number else named[i] for i, number in slots]

@@ -16,7 +16,7 @@ from shardprep.catalog.objects.formats.panoptic import SegmentMasks, segment_mas
 from shardprep.catalog.patterns import Pattern, matched
 from shardprep.catalog.tables.key_index import AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.metadata_files import Documents
-from shardprep.errors import OptionError, OptionName, SourceError, shown, some_of
+from shardprep.errors import OptionError, OptionName, SourceError, counted, shown, some_of
 from shardprep.recipe.object_rules import (
     NAME_FIELDS,
     PATTERN_HINT,
@@ -175,8 +175,10 @@ def pair_masks(
     without = [key for key in masks if key not in used]
     if not of_image:
         mask, image = shown(without[0], _MOST_SHOWN), shown(images[0], _MOST_SHOWN)
-        what = f"no image belongs to {mask} or another of the {len(without):,} files {pattern.text}"
-        raise SourceError(pattern.option, what, f"change the pattern to fit images such as {image}")
+        number = counted(len(without), "file")
+        what = f"no image belongs to {mask} ({number} of {pattern.text})"
+        hint = f"change {{stem}} or {{name}} in it so that it gives the name of {image}"
+        raise SourceError(pattern.option, what, hint)
     for image, several in of_image.items() if pattern.is_target else ():
         if len(several) > 1:
             what = f"{image} has several target images: {some_of(several)}"

@@ -128,7 +128,7 @@ def _spec(feature: Feature) -> Any:
 
 
 def _dense(texts: Any, length: int) -> Any:
-    """Return sparse texts, [texts] or [batch, texts], padded with "" to a fixed length."""
+    """Return a sparse tensor of texts as a dense one, [(batch,) length], padded with ""."""
     shape = tf.concat([tf.shape(texts, tf.int64)[:-1], [length]], 0)
     dense = tf.sparse.to_dense(tf.sparse.reset_shape(texts, shape), "")
     return tf.ensure_shape(dense, (*texts.shape[:-1], length))

@@ -24,8 +24,9 @@ NUM_BINS = 40
 _COLOURED = 0.03
 """Median distance between channels (0..1) from which a dataset counts as coloured."""
 _ORDINARY = 1.5
-"""A threshold applies if the lower quartile of the values is at least this multiple of it.
-Photographs reach 2 to 3 times each threshold. Microscopy of glowing cells on black does not."""
+"""A threshold applies if the lower quartile of the values is at least this multiple of it; for an
+upper limit, the distances to 1 are compared. Photographs reach 2 to 3 times each threshold.
+Microscopy of glowing cells on black does not."""
 _ELSEWHERE = 1 / 8
 """Factor for a threshold that does not apply: only black, white or blank images are found then."""
 _ODD_ASPECT = 3

@@ -59,7 +59,7 @@ class Filter:
         return cls(**{one.name: query.get(one.name, "") for one in fields(cls)})
 
     def fits(self, schema: Schema) -> bool:
-        """Return whether a dataset of this schema has the classes that the filter names."""
+        """Return False if the filter names a class of images or objects that have no classes."""
         return not (self.label and not schema.labels) and not (
             self.object and not schema.annotation_labels
         )

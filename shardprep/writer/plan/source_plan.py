@@ -146,7 +146,7 @@ def _records_bytes(items: Items, spec: ImageSpec) -> int:
 
 
 def cut_items(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
-    """Return the items with splits by `ratios`; unchanged if there are none."""
+    """Return the items, divided by `ratios` unless these are empty; RecipeError if a split is."""
     if not ratios:
         return Cut(items, items.take(np.empty(0, np.int64)))
     num_cut = len(rows_to_cut(items, ratios))

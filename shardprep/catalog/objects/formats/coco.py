@@ -416,8 +416,9 @@ class _Reader:
         has[images[images >= 0]] = True
         if not self._may_repeat and (both := np.flatnonzero(has & self._has_objects)).size:
             name = self._source.index.keys[int(both[0])]
-            what = f"has objects of {name}, which another document has too ({self._keys[0]})"
-            raise SourceError(key, what, f"say which to read: {OptionName('boxes', f'coco:{key}')}")
+            what = f"has objects of {name}, and so has another document"
+            hint = f"name the one to read: {OptionName('boxes', f'coco:{key}')}"
+            raise SourceError(key, what, hint)
         self._has_objects |= has
 
     def found(self) -> Found:

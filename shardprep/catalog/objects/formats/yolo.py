@@ -81,7 +81,8 @@ def read(rule: FormatRule, source: AnnotatedSource) -> Found:
             table.fault(image, f"{key} {reason}")
     keys = pairing.documents.values()
     if not keys:
-        raise SourceError(_YOLO, "no text file of the source is named like an image")
+        what = "no text file of the source is named like an image"
+        raise SourceError(_YOLO, what, "call the boxes of a.jpg a.txt, or name another format")
     folders = {key.rpartition("/")[0] for key in keys}
     strays = [
         one
