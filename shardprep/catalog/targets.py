@@ -181,7 +181,7 @@ def _several_targets(
     columns: Mapping[str, Coded[str | None]],
 ) -> Targets:
     if spec.class_map and spec.kind not in ("auto", "classes"):
-        raise SourceError(_CLASS_MAP, f"{_TARGET} {spec.kind} has no classes", "leave one out")
+        raise SourceError(_CLASS_MAP, f"has no effect on {spec.kind} targets", "leave it out")
     unmapped = dict(spec.class_map)
 
     def names(raw: Collection[str]) -> dict[str, str]:

@@ -648,7 +648,7 @@ ROWS = [
         dict.fromkeys(ABC, CORNERS),
     ),
     Row(
-        "say which to read: --boxes …",
+        "name the one to read: --boxes …",
         pics(*ABC) | {"coco.json": coco(CATS, *EVERY), "other.json": coco(CATS, *EVERY)},
         {"boxes": "coco"},
         {"boxes": SAID},
