@@ -191,9 +191,7 @@ def test_several_documents_are_joined_if_they_are_named(tmp_path: Path) -> None:
     found = made.read("coco:a.json,b.json")
     assert sorted(found.names) == ["ant", "cat"]
     assert made.rows(found)["1.png"] == [("cat", (0, 0, 1, 1)), ("ant", (2, 0, 3, 1))]
-    with pytest.raises(
-        SourceError, match=r"b.json: has objects of 1.png, which another .* \(a.json"
-    ):
+    with pytest.raises(SourceError, match=r"b.json: has objects of 1.png, and so has another"):
         made.read("coco")
 
 
