@@ -26,6 +26,7 @@ from shardprep.dataset.item_table import ShardRows
 from shardprep.dataset.manifest import Manifest, Shard
 from shardprep.dataset.open_dataset import OpenDataset
 from shardprep.dataset.schema import (
+    ATTRIBUTES,
     BOX,
     BOX_LABEL,
     CROWD,
@@ -38,7 +39,6 @@ from shardprep.dataset.schema import (
     MASK,
     OBJECT_MASK,
     OBJECTS,
-    OF_OBJECTS,
     POINTS,
     POINTS_VISIBLE,
     PRESENT,
@@ -189,10 +189,7 @@ class Layout:
 
 def further_objects(schema: Schema) -> dict[str, Feature]:
     """Return the features of objects whose stored values are written unchanged."""
-    known = {BOX, BOX_LABEL, OBJECT_MASK, KEYPOINTS, KEYPOINTS_VISIBLE}
-    return {
-        name: schema.features[name] for name in OF_OBJECTS if name in schema.features.keys() - known
-    }
+    return {name: schema.features[name] for name in ATTRIBUTES if name in schema.features}
 
 
 def table_columns(schema: Schema) -> dict[str, str]:
