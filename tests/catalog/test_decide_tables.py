@@ -504,3 +504,19 @@ def test_attributes_with_titles_and_identities_without_are_both_proposed(tmp_pat
     split = "--join eval_partition.txt:1 --split column:{}:0=train,1=validation,2=test ("
     assert f"csv:list_attr.txt:1:Male,Smiling {split.format('2')}" in found.error
     assert f"csv:identity.txt:1:2 {split.format('eval_partition.2')}" in found.error
+
+
+def test_names_composed_of_cells_have_their_row(tmp_path: Path) -> None:
+    places = [(patient, x) for patient in (7, 12) for x in (31, 64, 96)]
+    names = [f"p_{patient}_x_{x}.png" for patient, x in places]
+    rows = [f"{patient},{x},{'tumor' if x > 60 else 'normal'}" for patient, x in places]
+    found = _outcome(tmp_path, names, {"patches.csv": ["patient,x_coord,tissue", *rows]})
+    assert found.facts["p_12_x_31.png"] == {"split": "train", "label": "normal"}
+    assert found.facts["p_12_x_64.png"] == {"split": "train", "label": "tumor"}
+
+
+def test_a_question_about_columns_shows_facts_about_persons_last(tmp_path: Path) -> None:
+    tables = {"t.csv": ["id,gender,hand,skin", *_rows("m f", "left right", "fair dark dark")]}
+    error = _outcome(tmp_path, _NAMES, tables).error
+    places = [error.index(f"--labels csv:t.csv:id:{one}") for one in ("hand", "skin", "gender")]
+    assert places == sorted(places)

@@ -31,8 +31,8 @@ _WORDNET = re.compile(r"n\d{8}")
 _KIND = re.compile(
     f"{KIND}|{PART}|{PICTURE}"
     "|align(ed)?|aug(mented)?|back|blur(red|ry)?|cam(era)?s?|clean|colou?rs?|compressed"
-    "|crop(ped|s)?|disp(arity)?|enhanced|expert|extras?|flow|front|gr[ae]y(scale)?|infrared|ir"
-    "|left|lrd|manual|nir|noisy|noise|originals?|output|patches|preprocessed|processed|rear"
+    "|crop(ped|s)?|disp(arity)?|enhanced|expert|extras?|flow|front(al)?|gr[ae]y(scale)?|infrared|ir"
+    "|left|lrd|manual|nir|noisy|noise|originals?|output|patches|preprocessed|processed|profile|rear"
     "|ref(erence)?|resized|right|samples?|scenes?|sharp|side|synthetic|thermal|thumbnails?|tiles?"
     "|top|videos?|views?|visible",
     re.IGNORECASE,

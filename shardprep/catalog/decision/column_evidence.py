@@ -116,7 +116,7 @@ def found_columns(
         words = {*words_of(title)}
         is_likely |= not _VALUES.isdisjoint(words) and "target" in kinds[0]
         strength = LIKELY if is_likely and not is_about(title) else WEAK
-        if has_flags and _has_classes(match, title):
+        if has_flags and not is_about(title) and has_words(match, title, 3):
             strength = STRONG
         if words & _LABELS or (words & _TEXTS and "target" in kinds[0] and not is_about(title)):
             strength = STRONG
@@ -234,16 +234,11 @@ def _groups(
         yield _columns(match, columns, strength, [kind])
 
 
-def _has_classes(match: TableMatch, title: str) -> bool:
-    """Return whether a column has a few words, each in several rows."""
+def has_words(match: TableMatch, title: str, least: int = 2) -> bool:
+    """Return whether a column has at least `least` words, each in several rows, and no number."""
     counts = match.table.cells(match.table.column(title)).coded().counts()
-    words = [one for one in counts if one and as_number(one) is None]
-    return (
-        len(words) > 2
-        and len(words) == len(counts)
-        and not is_about(title)
-        and (are_classes(len(words), sum(counts.values())))
-    )
+    are_words = all(one and as_number(one) is None for one in counts)
+    return are_words and len(counts) >= least and are_classes(len(counts), sum(counts.values()))
 
 
 def _flag_kinds(match: TableMatch, flags: Sequence[str], tables: Sequence[Table]) -> list[Options]:

@@ -175,10 +175,18 @@ def variants(view: View) -> Sequence[Reading]:
             roots = sorted([folder.path, *others], key=natural_order)
             why = printable(f"{', '.join(roots)} show the same scenes: one of them")
             every = Reading({"labels": "folder"}, "all of them")
-            return [*(Reading({"root": one}, why) for one in roots), every]
+            return [*(Reading(_alone(view, roots, one), why) for one in roots), every]
     roots = _partitions(view)
     why = f"{', '.join(roots)} have the same files in other splits or classes: one of them"
     return [Reading({"root": one}, printable(why)) for one in roots]
+
+
+def _alone(view: View, roots: Sequence[str], top: str) -> Mapping[str, Any]:
+    """Return the options that keep one of `roots`, and all images that are in none of them."""
+    below = tuple(f"{one}/" for one in roots)
+    if all(f"{path}/".startswith(below) for path in view.folders):
+        return {"root": top}
+    return _without(view, [one for one in roots if one != top], top)
 
 
 def parts(view: View) -> list[Reading]:

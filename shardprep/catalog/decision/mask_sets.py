@@ -36,8 +36,8 @@ from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.members import Members
 
 _MOST_NAMES, _MOST_FOLDERS = 4_096, 512
-_AT_EACH_END = 4
-"""Number of kinds to decode from the start, and from the end, of their list."""
+_AT_EACH_END = 6
+"""Number of groups of kinds to decode from the start, and from the end, of their list."""
 NUM_PROBES = 8
 _MOST_ENDINGS = 6
 _HALF = 0.5
@@ -48,7 +48,9 @@ _KIND = re.compile(
     r"[-_. ](inst(ance)?s?|sem(antic)?|panoptic|binary|colou?rs?|train)$", re.IGNORECASE
 )
 """A word before the ending of a mask: `_inst_label` is not `_label`."""
-_ENDING = re.compile(r"([-_. ](rgb|gt|images?|imgs?|masks?))?[-_. ](?=\d*[^\W\d_])[^\W_]+$")
+_ENDING = re.compile(
+    r"([-_. ](rgb|gt|images?|imgs?|masks?))?[-_. ](?=\d*[^\W\d_])[^\W_]+$|(?<=\d)[a-z]$"
+)
 _WORD = re.compile(r"[-_. ][^\W\d_]+$")
 _MOST_WORDS, _FEW, _A_PAIR = 3, 3, 2
 _TWO_WORDS = re.compile(r"[-_. ][^\W_]+[-_. ]")
@@ -247,18 +249,7 @@ def mask_sets(
     kinds: Sequence[Kind], members: Members, pictures_of: Pictures
 ) -> tuple[list[MaskSet], list[Kind]]:
     """Return the sets of masks among kinds, and the kinds of pictures; a sample is decoded."""
-    named = [one for one in kinds if _may_be_masks(one)]
-    others = [one for one in kinds if not _may_be_masks(one)]
-    pictures: list[Kind] = []
-    masks: list[tuple[Kind, set[Colour]]] = []
-    for several in (named, others):
-        middle = max(_AT_EACH_END, len(several) - _AT_EACH_END)
-        for kind in several[:_AT_EACH_END] + several[middle:]:
-            colours = _colours(kind, members, pictures_of)
-            if colours is None:
-                pictures.append(kind)
-            else:
-                masks.append((kind, colours))
+    masks, pictures = _looked_into(kinds, members, pictures_of)
     in_use = {part for kind in pictures for part in kind.folder.split("/")}
     mixed = {kind.folder for kind in pictures}
     photos = {name for kind in pictures for name in kind.rows}
@@ -299,6 +290,30 @@ def mask_sets(
             one.folder += "/*"
     of_drawn = {id(kind) for one in sets if one.is_drawn for kind in one.kinds}
     return sets, [one for one in pictures if id(one) not in of_drawn]
+
+
+def _looked_into(
+    kinds: Sequence[Kind], members: Members, pictures_of: Pictures
+) -> tuple[list[tuple[Kind, set[Colour]]], list[Kind]]:
+    """Return the kinds of masks, each with its colours, and the kinds of other pictures.
+
+    One kind is decoded for those that differ in splits and numbers only.
+    """
+    masks, pictures = list[tuple[Kind, set[Colour]]](), list[Kind]()
+    for is_named in (True, False):
+        groups = defaultdict[tuple[str, ...], list[Kind]](list)
+        for kind in (one for one in kinds if _may_be_masks(one) is is_named):
+            names = (SPLIT_WORD.sub("", name) for name in kind.folder.split("/"))
+            groups["/".join(names), _NUMBER.sub("0", kind.ending), kind.suffix].append(kind)
+        alike = [*groups.values()]
+        middle = max(_AT_EACH_END, len(alike) - _AT_EACH_END)
+        for group in alike[:_AT_EACH_END] + alike[middle:]:
+            colours = _colours(group[0], members, pictures_of)
+            if colours is None:
+                pictures += group
+            else:
+                masks += [(kind, colours) for kind in group]
+    return masks, pictures
 
 
 def _place(own: Sequence[str], in_use: Collection[str]) -> tuple[str, str]:

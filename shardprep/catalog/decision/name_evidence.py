@@ -160,13 +160,15 @@ def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Rea
                 {"labels": r"regex:(?P<label>[^/]+/[^/]+)/[^/]+$"}, "both names of the path"
             )
             yield _of_level(2, above)
-    elif not all(path.rpartition("/")[2].isdecimal() for path in paths):  # 40X, 100X
-        for depth in range(2, _MOST_DEPTH):
+    else:
+        are_numbers = all(path.rpartition("/")[2].isdecimal() for path in paths)  # not 40X, 100X
+        begin_anew = 2 * number <= len(paths)
+        for depth in range(2, _MOST_DEPTH) if begin_anew or not are_numbers else ():
             level = {path.split("/")[-depth] for path in paths if path.count("/") >= depth - 1}
-            if len(level) > 1 and not (are_parts(level) or any(re.search(r"\d", x) for x in level)):
+            level = {name for name in level if not given_split([name])}
+            has_codes = not are_numbers and any(re.search(r"\d", name) for name in level)
+            if len(level) > 1 and not are_parts(level) and not has_codes:
                 yield _of_level(depth, level)
-    elif 2 * number <= len(paths):  # the numbers begin anew in each folder above
-        yield _of_level(2, above)
 
 
 def _of_level(depth: int, names: Collection[str]) -> Reading:

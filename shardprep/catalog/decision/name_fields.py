@@ -17,7 +17,7 @@ _CAMERA = re.compile(r"c(am)?\d+(s\d+)?")
 _OBJECT = re.compile(r"(obj(ect)?|person|class|p?id)\d+", re.IGNORECASE)
 _MOST_AFTER = 6
 """Number of parts of a pattern after the label: three fields and the signs before them."""
-_MOST_FIELDS = 5
+_MOST_FIELDS, _A_FEW = 5, 3
 _MOSTLY = 0.9
 
 
@@ -43,8 +43,8 @@ class NameField(NamedTuple):
 def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameField]:
     """Return the first fields that may be labels; `has_weak` adds fields with repeated values.
 
-    If most names have no common form, only a code at the start or the end may be a label; if all
-    are numbers, the first digits may be.
+    If most names have no common form, only a code at the start or the end may be a label, or a part
+    between equally many signs; if all are numbers, the first digits may be.
     """
     forms = defaultdict[tuple[str, ...], list[list[str]]](list)
     for stem in stems:
@@ -52,7 +52,7 @@ def name_fields(stems: Sequence[str], *, has_weak: bool = False) -> list[NameFie
         forms[tuple(map(form_of, parts))].append(parts)
     form, same = max(forms.items(), key=lambda pair: len(pair[1]), default=((), []))
     if len(form) < 3 or 2 * len(same) < len(stems):
-        return [*_ends(stems)] or [*_first_digits(stems)]
+        return [*_ends(stems)] or [*_first_digits(stems)] or [*_between_signs(stems)]
     sign = "-?" if any(stem.startswith("-") for stem in stems) else ""
     columns = [Counter(column) for column in zip(*same, strict=True)]
     found = [*_fields(sign, form, columns, len(same))]
@@ -71,6 +71,21 @@ def _ends(stems: Sequence[str]) -> Iterator[NameField]:
             label = pattern.format(_pattern(forms.pop(), {*counts}))
             why = f"{len(counts):,} values such as {min(counts)} in {counted(len(stems), 'name')}"
             yield NameField(label, why, is_class=True)
+
+
+def _between_signs(stems: Sequence[str]) -> Iterator[NameField]:
+    """Yield parts of names that have one sign equally often, and any text in between."""
+    for sign in "_-":
+        names = [stem.split(sign) for stem in stems]
+        if {*map(len, names)} == {len(names[0])} and len(names[0]) > _A_FEW:
+            columns = [Counter(column) for column in zip(*names, strict=True)]
+            for at, values in enumerate(columns[:_MOST_FIELDS]):
+                has_words = any(map(str.isalpha, "".join(values)))
+                if has_words and 1 < len(values) <= len(stems) / 2:
+                    before = rf"([^{sign}/]+{sign}){{{at}}}" if at else ""
+                    why = f"{len(values):,} values such as {min(values)}"
+                    label = rf"(^|/){before}(?P<label>[^{sign}/]+){sign}"
+                    yield NameField(label, f"{why} in {counted(len(stems), 'name')}", is_class=True)
 
 
 def _first_digits(stems: Sequence[str]) -> Iterator[NameField]:
@@ -125,10 +140,13 @@ def _fields(
         )
         if one.is_class or one.is_weak or one.is_text or one.is_number:
             yield one
-        words = {value.rstrip("0123456789") for value in values} if form[i] == "a0" else ()
-        if 1 < len(words) <= number / 2 and 2 * len(words) <= len(values):  # AN in AN1, AN2
-            rule = one.regex.replace(f"(?P<label>{pieces[i]})", r"(?P<label>[A-Za-z]+)\d+")
-            yield NameField(rule, f"{len(words):,} letters such as {min(words)}", is_class=True)
+        if form[i] in ("a0", "0a"):  # AN in AN1, AN2, or Full in 15Full, 16Full
+            words = {value.strip("0123456789") for value in values}
+            letters = "(?P<label>[A-Za-z]+)"
+            own = rf"{letters}\d+" if form[i] == "a0" else rf"\d+{letters}"
+            if 1 < len(words) <= number / 2 and 2 * len(words) <= len(values):
+                rule = one.regex.replace(f"(?P<label>{pieces[i]})", own)
+                yield NameField(rule, f"{len(words):,} letters such as {min(words)}", is_class=True)
 
 
 def _is_no_label(value: str) -> bool:

@@ -19,6 +19,7 @@ from shardprep.catalog.decision.column_evidence import (
     LabelColumns,
     as_rivals,
     found_columns,
+    has_words,
     may_be_target,
 )
 from shardprep.catalog.decision.name_evidence import are_wide, texts_or_none
@@ -70,7 +71,7 @@ _FIRST_FEW = 100
 _MOST_COPIES = 4
 _MOST_KEYS = 20_000
 _CHANNELS = re.compile(r"\{id\}_\{([^{}]+)\}(\.\w+)")
-_MOST_DOCUMENTS, _MOST_BYTES, _MOST_JOINED, _MOST_SOUGHT = 8, 256 << 20, 4, 64
+_MOST_DOCUMENTS, _MOST_BYTES, _MOST_JOINED, _MOST_SOUGHT = 12, 256 << 20, 4, 64
 _SHARE = 0.2
 """Share of the images below a folder that may be the source alone."""
 _NAMED = 0.5
@@ -268,19 +269,20 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     best = max(one.strength for one in found)
     rule = automatic.rule
     folders = label_keys(view.index, LabelRule("folder"), ())
-    if best < SHARED and folders.names.are_there.all():
-        for one in found:
-            if one.strength == best and _number_folders(one, folders):
-                return [Reading({"labels": "folder"}, f"{one.why} has the numbers of the folders")]
+    strongest = [one for one in found if one.strength == best]
+    is_proved = best < SHARED and folders.names.are_there.all()
+    if is_proved and all(_number_folders(one, folders) for one in strongest):
+        return [Reading({"labels": "folder"}, f"{strongest[0].why} has the numbers of the folders")]
     is_folder = class_folders(folders) and auto_labels(view.index, ()).rule == "folder"
-    for one in found if is_folder else ():
-        if one.strength == best and (unlike := _unlike(one, folders)):
+    for one in strongest if is_folder else ():
+        if unlike := _unlike(one, folders):
             why = f"the folders, which {unlike}"
             return [Reading(one.options[0], one.why), Reading({"labels": "folder"}, why)]
     is_by_path = rule in ("folder", "prefix", "auto")
     if is_by_path and best < SHARED and any(_are_same(one, automatic) for one in found):
         return []
     rivals = [one for one in found if best == LIKELY and may_be_target(one)]
+    others = [one for one in found if one.strength < LIKELY and _has_words(one)]
     found = [one for one in found if one.strength >= LIKELY or one in rivals]
     first = [one for one in found if one.strength == best]
     first = [one for one in first if not _is_of_split(one)] or first
@@ -298,6 +300,8 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
     if rule == "folder" and best < SHARED:
         several = counted(len(automatic.names.counts()), "class", "classes")
         readings = [*readings[: _MOST_SHOWN - 1], Reading({"labels": rule}, several)]
+    if is_open and len(readings) > 1:
+        readings += [Reading(_with_splits(view, x, x.options[0]), x.why) for x in others]
     number = _num_empty(first[0])
     is_text = bool(readings) and str(readings[0].options.get("target")).startswith(
         "text"
@@ -321,6 +325,10 @@ def class_folders(folders: Labelling) -> dict[str, int]:
 def is_no_class(name: str) -> bool:
     """Return whether all words of a folder's name mean a split or a kind of files."""
     return all(_NO_CLASS.fullmatch(word) for word in CUTS.split(name) if word)
+
+
+def _has_words(one: LabelColumns) -> bool:
+    return len(one.titles) == 1 and has_words(one.match, one.titles[0])
 
 
 def _is_word(view: View, one: LabelColumns) -> bool:

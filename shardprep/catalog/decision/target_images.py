@@ -52,7 +52,7 @@ _NOT = ("no", "non", "without", "free")
 _MOST_FOLDERS = 4096
 _MOST_DEPTH = 6
 _MOST_NAMES = 64
-_MOST_KINDS = 6
+_MOST_KINDS = 9
 _FEWEST = 3
 _A_PAIR = 2
 """Two folders of images may be kinds of pictures, whatever their names are."""
@@ -452,6 +452,9 @@ def _proof(
     used, of_image = files.keys, files.of_image
     rest = [key for key in keys if key not in used]
     splits = folder_splits(rest)
+    test = [key for key, split in zip(rest, splits, strict=True) if split == "test"]
+    if out and test and of_image.keys().isdisjoint(test):
+        return None  # their targets may be among the pictures that are left out
     train = [key for key, split in zip(rest, splits, strict=True) if split != "test"] or rest
     paired = used.difference(files.without_image)
     seen = [pair for one in inputs for pair in one.relation.pairs]

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from shardprep.catalog.candidates import path_candidates, table_candidates
+from shardprep.catalog.decision.class_level import unproved
 from shardprep.catalog.decision.column_evidence import is_about
 from shardprep.catalog.decision.split_evidence import PARTITION
 from shardprep.catalog.decision.view import HEAD, Reading, View, head_of
@@ -123,6 +124,9 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
         if _BELOW_COUNTS.search(head_of(document)):
             why += ", and docs/items.md makes one for WIDER FACE"
     alone = Reading({"labels": "none"}, why, is_certain=False)
+    levels = [one for one in unproved(view) if one.options["labels"] != "none"]
+    if rule == "folder" and levels:
+        return [alone, *levels]
     others = [Reading({"labels": rule}, automatic.how)] if rule != "none" else []
     if rule != "folder":
         others += _proposals(view, document)

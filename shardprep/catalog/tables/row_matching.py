@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from shardprep.catalog.tables.key_index import (
 from shardprep.catalog.tables.table import Rows, Table, stacked
 from shardprep.errors import OptionName, SourceError
 from shardprep.recipe.rules import SLICE, letters_of
-from shardprep.source.string_column import Coded, Texts, positions
+from shardprep.source.string_column import Coded, Texts, booleans, positions
 
 _FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
 _SPLIT_COLUMNS = frozenset(("split", "subset", "set", "partition", "usage", "dataset", "phase"))
@@ -31,6 +31,8 @@ _WORD_AT_END = re.compile("[-_][A-Za-z]+$")
 _OF_IDS = frozenset(("id", "image", "img", "file", "filename", "name", "path", "photo", "key"))
 _SAMPLE_ROWS = 500
 """Approximate number of rows to search in order to detect the column of ids."""
+_MOST_COMPOSED = 200_000
+"""Maximum number of images whose names are searched for cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +319,27 @@ def _paths(index: KeyIndex, table: Table) -> Iterator[str]:
             if first is not None:
                 parts = [fields.get(one, one) for one in folders[first:]]
                 yield "/".join([*parts, f"{{{title}}}"])
+    yield from _composed(index, {cell: title for cell, title in reversed(pairs) if cell})
+
+
+def _composed(index: KeyIndex, titles: Mapping[str, str]) -> Iterator[str]:
+    """Yield the template of the name that has most letters of a row: `p_{patient}_x_{x_coord}`.
+
+    `titles` has the column of each cell. The name has two or more of the cells as words.
+    """
+    titles = {cell: one for cell, one in titles.items() if _FIELD.fullmatch(f"{{{one}}}")}
+    letters = np.zeros(len(index.keys), np.int64)
+    for cell in titles if len(letters) <= _MOST_COMPOSED else ():
+        letters += len(cell) * booleans(pc.match_substring(index.keys.array, cell))
+    if not letters.any():
+        return
+    name = index.keys[int(letters.argmax())].rpartition("/")[2]
+    words = "|".join(map(re.escape, sorted(titles, key=len, reverse=True)))
+    word = re.compile(rf"(?<![^\W_])({words})(?![^\W_])")
+    found = word.findall(name)
+    if len({*found}) == len(found) > 1:
+        ids = word.sub(lambda match: f"{{{titles[match[1]]}}}", name)
+        yield ids.removesuffix(f".{name.rpartition('.')[2]}")
 
 
 def row_ids(table: Table, column: str) -> tuple[str, Texts]:
