@@ -17,13 +17,7 @@ from shardprep.catalog.labels import (
     are_classes,
     label_by_table,
 )
-from shardprep.catalog.names import (
-    UNTRAINED,
-    are_parts,
-    find_masks,
-    given_split,
-    split_folders,
-)
+from shardprep.catalog.names import UNTRAINED, are_parts, find_masks, given_split, split_folders
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.row_matching import match_table, united

@@ -11,10 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.names import (
-    folder_splits,
-    natural_order,
-)
+from shardprep.catalog.names import folder_splits, natural_order
 from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table
 from shardprep.catalog.tables.table import Table

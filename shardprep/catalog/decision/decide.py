@@ -18,11 +18,7 @@ from shardprep.catalog.decision.mask_evidence import mask_files, mask_pictures
 from shardprep.catalog.decision.name_evidence import labels_by_names
 from shardprep.catalog.decision.sample_folders import samples
 from shardprep.catalog.decision.split_evidence import splits, splits_by_tables
-from shardprep.catalog.decision.table_evidence import (
-    by_tables,
-    labels_of_few,
-    unlabelled_tests,
-)
+from shardprep.catalog.decision.table_evidence import by_tables, labels_of_few, unlabelled_tests
 from shardprep.catalog.decision.target_images import target_images
 from shardprep.catalog.decision.unread_documents import unread_documents
 from shardprep.catalog.decision.view import Options, Reading, Stage, View

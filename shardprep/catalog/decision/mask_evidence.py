@@ -46,14 +46,7 @@ from shardprep.catalog.objects.mask_values import (
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.row_matching import match_ids, united
-from shardprep.errors import (
-    Choice,
-    OptionError,
-    OptionName,
-    QuestionError,
-    SourceError,
-    counted,
-)
+from shardprep.errors import Choice, OptionError, OptionName, QuestionError, SourceError, counted
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts
 

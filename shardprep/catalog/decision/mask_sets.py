@@ -22,11 +22,7 @@ import numpy as np
 
 from shardprep.catalog.decision.pairs import Pictures, affixes
 from shardprep.catalog.labels import ENOUGH
-from shardprep.catalog.names import (
-    MASK_ENDING,
-    stem,
-    words_of,
-)
+from shardprep.catalog.names import MASK_ENDING, stem, words_of
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.mask_files import MaskFiles, SeveralImagesError, pair_masks
 from shardprep.catalog.objects.mask_values import Colour

@@ -23,12 +23,7 @@ from shardprep.catalog.decision.name_fields import form_of, name_fields
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.labels import ENOUGH, are_classes
-from shardprep.catalog.names import (
-    are_parts,
-    find_masks,
-    given_split,
-    stem,
-)
+from shardprep.catalog.names import are_parts, find_masks, given_split, stem
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.row_matching import find_ids

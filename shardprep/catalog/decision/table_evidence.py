@@ -39,12 +39,7 @@ from shardprep.catalog.names import (
 from shardprep.catalog.objects.detect import text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.stacks import sample_keys, stack_patterns
-from shardprep.catalog.tables.key_index import (
-    SUBMISSION,
-    AmbiguousIdError,
-    KeyIndex,
-    paths_of,
-)
+from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex, paths_of
 from shardprep.catalog.tables.row_matching import (
     TableMatch,
     joined,
