@@ -28,9 +28,9 @@ class Item(NamedTuple):
     extent: Extent
     split: str
     target: Target = None
-    """Class index, tuple of class indices, number or text; None if the source has no target."""
+    """Class index, tuple of class indices, number, text or several values; None if unlabelled."""
     strata: tuple[int, ...] = ()
-    """Classes of the image, or the bin of its number; ratios spread each evenly over splits."""
+    """Classes of the image, or the bin of its number; ratios spread them evenly over splits."""
     group: str = ""
     """Group of the image; ratios put all images of a group into one split. "" without a group."""
     columns: tuple[Value, ...] = ()

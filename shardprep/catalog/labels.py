@@ -81,7 +81,7 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
 def relabelled(
     labelling: Labelling, keys: Sequence[str], fixes_of: tuple[Table, CsvRule], naming: Naming
 ) -> Labelling:
-    """Return the labels after `--relabel`, which replaces labels but adds none."""
+    """Return the labels after `--relabel`; images without a label get none."""
     option, (table, rule) = OptionName("relabel"), fixes_of
     fixes = label_by_table(WholeKeyIndex(keys), table, rule)
     before = {new: old for old, new in naming.class_map.items()}  # the table has the new names
@@ -134,7 +134,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
         rule=table.label_rule(match.id_column, titles),
     )
     columns_of_rows: list[Column] = [
-        (title, match.key_of, table.cells(place).coded().map(_filled))
+        (title, match.key_of, table.cells(place).coded().map(lambda cell: cell or None))
         for title, place in zip(titles, places.values(), strict=True)
     ]
     is_one = len(titles) == 1 and not rule.pivot
@@ -176,14 +176,6 @@ def _named(keys: Sequence[str], match: TableMatch) -> str:
         names.append(f"{name} ({of or 'no image'})")
         start += number
     return " + ".join(names)
-
-
-def _same(cell: str | None) -> str | None:
-    return cell
-
-
-def _filled(cell: str) -> str | None:
-    return cell or None
 
 
 def _titles_of_rows(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | None]:
@@ -258,11 +250,11 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
     for name in known:
         rows = np.flatnonzero(names.fit(name.__eq__))
         # `map` leaves out values that only other targets have.
-        yield name, key_of[rows], values.take(rows).map(_same)
+        yield name, key_of[rows], values.take(rows).map(lambda cell: cell)
 
 
 def flag_columns(match: TableMatch) -> tuple[str, ...]:
-    """Return the columns that hold only 1 and 0 (or −1); () if fewer than two have a 1."""
+    """Return the columns of 1, 0 and −1, or true and false; () if fewer than two have a 1."""
     flags: list[str] = []
     num_set = 0
     for place, title in enumerate(match.table.header):
@@ -278,10 +270,9 @@ def flag_columns(match: TableMatch) -> tuple[str, ...]:
 
 
 def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) -> bool:
-    """Return whether several columns say which classes an image has, by 1, 0 and −1.
+    """Return whether each column says by 1, 0 or −1 if an image has a class.
 
-    Otherwise each column is a target. SourceError if that is unclear: most columns are flags, but
-    not all.
+    If not, each column is a target. SourceError if only a few columns have other values.
     """
     others: dict[str, str] = {}
     for title, cells in columns.items():
@@ -306,9 +297,10 @@ def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict
 
 
 def find_label_column(table: Table, id_title: str = "") -> str:
-    """Return the title of the only column of labels; SourceError if it is unclear.
+    """Return the title of the column of labels: the clearest usual title, or the only other column.
 
-    If one column has numbers and another a name for each number, the names are the labels.
+    If that column has numbers and another usual column a name for each number, the names are the
+    labels. SourceError if it is unclear.
     """
     lowered = {title.lower(): title for title in table.header if title != id_title}
     named = [lowered[name] for name in LABEL_COLUMNS if name in lowered]

@@ -175,10 +175,12 @@ def _natural(names: Iterable[str]) -> list[str]:
 
 
 def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -> Coded[str]:
-    """Return the group of each key, or "" if it has none; SourceError if no key has a group.
+    """Return the group of each key, or "" if it has none; SourceError if a rule gives no group.
 
     A regular expression is searched in the file name, then in the whole key.
     """
+    if rule.kind == "none":
+        return Coded.constant("", len(keys))
     option = OptionName("group", rule.text)
     if rule.kind == "regex":
         groups = Coded.of(_by_regex(keys, rule))
