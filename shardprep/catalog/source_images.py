@@ -1,7 +1,4 @@
-"""The images of a source that a recipe wants, without masks, and their labels.
-
-Images are selected by a root, globs and an exclude list. With `--dedup`, copies are left out.
-"""
+"""The images of a source that a recipe wants, without masks, and their labels."""
 
 from __future__ import annotations
 
@@ -83,7 +80,7 @@ def list_images(
     *,
     proposes: bool = False,
 ) -> ImageListing:
-    """Return the members of a recipe's source and the images in its files of arrays, stacked.
+    """Return the members of a recipe's source, with images of files of arrays, and in stacks.
 
     For arguments and errors see `list_source`, `with_arrays` and `stacked`.
     """
@@ -154,7 +151,7 @@ def _scope(recipe: Recipe) -> Scope:
 
 
 def _without_arrays(listing: Listing, recipe: Recipe) -> Listing:
-    """Return the listing without unwanted files of arrays, because opening one may be an error."""
+    """Return the listing without unwanted files of arrays: to open them may be an error."""
     arrays = [one for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
     if not (arrays and (recipe.exclude or recipe.include or recipe.root)):
         return listing
@@ -175,12 +172,15 @@ def _without_arrays(listing: Listing, recipe: Recipe) -> Listing:
 
 
 def files_by_key(listing: Listing) -> dict[str, FileExtent]:
-    """Return the extent of each image by key, without stacks: these have no file of their own."""
+    """Return key → extent of each image except stacks, which have no file of their own."""
     return {key: extent for key, extent in listing.images if not isinstance(extent, StackExtent)}
 
 
 def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
-    """Return the wanted images, their labels, and the recipe with all that is decided."""
+    """Return the wanted images, their labels, and the recipe with the decided options.
+
+    QuestionError if several readings fit, with examples of each.
+    """
     are_stacks = listing.images.are_stacks
     if recipe.rules.masks.kind == "auto" and are_stacks.any():
         masks = listing.images.take(np.flatnonzero(~are_stacks)).keys
@@ -199,7 +199,7 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
 
 
 def _shown(choice: Choice, view: View) -> Choice:
-    """Return a choice with three images and their labels as examples; unchanged if unknown."""
+    """Return a choice with three images as examples; unchanged if it cannot be read."""
     try:
         found = _labelled(view.of(view.recipe.with_rules(**choice.options)))
         rule, match = found.recipe.rules.split, found.labelling.match
@@ -221,7 +221,6 @@ def _shown(choice: Choice, view: View) -> Choice:
 
 
 def _last(key: str) -> str:
-    """Return the end of a key: a name and the folders that fit into half of a line."""
     parts = key.split("/")
     while len(parts) > 2 and len("/".join(parts)) > _HALF_LINE:
         parts = ["…", *parts[2 if parts[0] == "…" else 1 :]]
@@ -250,8 +249,8 @@ def _labelled(view: View) -> SourceImages:
     if "labels" in view.decided and (match := labelling.match) is not None:
         used = {match.table.name, *dict(match.table.parts)}
         others = [one for one in view.tables if used.isdisjoint((one.name, *dict(one.parts)))]
-        remarks = (*labelling.remarks, *unused_tables(index, labelling, others))
-        labelling = replace(labelling, remarks=remarks)
+        more = unused_tables(index, labelling, others)
+        labelling = replace(labelling, remarks=labelling.remarks + more)
     selected = view.selected
     labelling = _with_other_labels(labelling, recipe, tables, (view.members, selected.left_out))
     return SourceImages(
@@ -276,7 +275,7 @@ def _with_other_labels(
     tables: Sequence[Table],
     images: tuple[Members, Sequence[Skipped]],
 ) -> Labelling:
-    """Return the labels with a remark about copies that have another label than the kept image."""
+    """Return the labels with a remark on left-out copies that have another label."""
     kept = {one.key: one.detail for one in images[1] if one.reason == COPY}
     if not kept or labelling.rule == "none":
         return labelling
@@ -320,5 +319,5 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
 
 
 def num_links_outside(listing: Listing) -> int:
-    """Return the number of links that lead outside the source."""
+    """Return the number of skipped links that lead outside the source."""
     return sum(one.reason == LEADS_OUTSIDE for one in listing.skipped)

@@ -51,10 +51,10 @@ def given_splits(
     *,
     by_folders: bool = True,
 ) -> GivenSplits:
-    """Return the splits by the rule, otherwise by folders, or if not `by_folders` train for all.
+    """Return the splits by the rule and by folders; without `by_folders`, train instead of folders.
 
-    With a column or tables, an image without a row is left out, unless it is in a folder of
-    validation or test.
+    With a column or tables, images without a row are left out, except in folders of validation and
+    test.
     """
     if rule.kind == "roots":
         return GivenSplits(Coded.of(_root_splits(index.keys, rule)))
@@ -69,7 +69,7 @@ def given_splits(
 
 
 def _idle_column(match: TableMatch | None, by_folder: Coded[str | None]) -> list[str]:
-    """Return a remark on a column that states splits if all images are in one split."""
+    """Return remarks on columns that state splits, if all images are in one split."""
     if match is None or len(by_folder.counts()) > 1:
         return []
     notes = []
@@ -109,7 +109,7 @@ def _splits_by_table(
 def _filled(
     given: Iterable[str | None], match: TableMatch, by_folder: Iterable[str | None]
 ) -> Iterator[str | None]:
-    """Yield each given split, or else the folder's; None for images of train without a row."""
+    """Yield the given split or that of the folder; None for images of train without a row."""
     rows = match.row_of.tolist()
     for own, row, folder in zip(given, rows, by_folder, strict=True):
         yield own or (None if row < 0 and folder == "train" else folder)
@@ -122,10 +122,9 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
         left = [i for i, known in enumerate(splits) if known is None]
         text = f"{ANY_FOLDER}{fnmatch.translate(composed(glob).rstrip('/') + '/*')}"
         pattern = Pattern(text, OptionName("split"), glob, is_whole=True)
-        for i, fits in zip(
-            left, globs_match([composed(keys[i]) for i in left], pattern), strict=True
-        ):
-            splits[i] = split if fits else None
+        fits = globs_match([composed(keys[i]) for i in left], pattern)
+        for i, is_below in zip(left, fits, strict=True):
+            splits[i] = split if is_below else None
         if split not in splits:
             folders = _natural({folder for key in keys for folder in key.split("/")[:-1]})
             hint = f"folders are {some_of(folders, _MOST_SHOWN) or 'none'}; case matters"
