@@ -29,7 +29,7 @@ _LONG = 1.5
 def target_proposals(
     match: TableMatch, tables: Sequence[Table], titles: Collection[str]
 ) -> Iterator[CsvRule]:
-    """Yield rules with the columns among `titles`, pivot and kind of possible targets."""
+    """Yield rules with the columns among `titles`, the pivot and the kind of possible targets."""
     rows = np.flatnonzero(match.key_of >= 0)
     num_images = int((match.row_of >= 0).sum())
     if _LONG * num_images < len(rows):
@@ -90,13 +90,13 @@ def counts_rows(match: TableMatch, title: str) -> bool:
 
 
 def _numbers(cells: Collection[str]) -> set[float]:
-    """Return the different numbers of a column; empty if a cell is not a number."""
+    """Return the different numbers; empty if a cell is not a number."""
     numbers = {as_number(cell) for cell in cells}
     return set() if None in numbers else {one for one in numbers if one is not None}
 
 
 def _groups(numbers: dict[str, set[float]]) -> list[tuple[str, ...]]:
-    """Return columns of measured numbers that are named alike: first by their number, then by end.
+    """Return groups of columns of measured numbers that are named alike, and all others together.
 
     `X4_mean` and `X11_mean` are alike, and so are `Dry_Dead_g` and `Dry_Green_g`.
     """
@@ -120,7 +120,7 @@ def _groups(numbers: dict[str, set[float]]) -> list[tuple[str, ...]]:
 def _of_long_table(
     match: TableMatch, rows: NDArray[np.int64], titles: Collection[str]
 ) -> Iterator[CsvRule]:
-    """Yield rules for a table with several rows for an image: by a pivot.
+    """Yield rules with a pivot for a table with several rows for an image.
 
     A column with one cell for all rows of an image, such as its site, has no values of targets.
     """
