@@ -31,7 +31,7 @@ _TAKE = re.compile(
 
 
 def class_pictures(view: View) -> Sequence[Reading]:
-    """Return readings without folders of one picture per class, or with these as target images."""
+    """Return readings without folders of pictures named like classes, or with them as targets."""
     keys = view.members.keys
     counts = view.folders
     names = {path.rpartition("/")[2] for path in counts}
@@ -73,7 +73,7 @@ def loose_images(view: View) -> Sequence[Reading]:
 
 
 def other_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> list[Reading]:
-    """Return the readings of folders that are kinds of pictures, path parts, takes or samples."""
+    """Return the readings of folders that are not classes alone; [] if none is found."""
     found = [*_of_kinds(view, counts), *_of_strangers(counts)]
     return found or [*_of_paths(counts), *_of_takes(names), *_of_repeated(view, names)]
 

@@ -72,7 +72,7 @@ _NO_CLASS = re.compile(r"\b(images?|imgs?|inputs?|data|originals?|raw|rgb|photos
 
 
 def mask_files(view: View) -> Sequence[Reading]:
-    """Return the readings of a source with masks: the pattern of masks, and files to leave out."""
+    """Return the readings of masks by patterns, with globs of the pictures to leave out."""
     if not view.is_open("masks", "boxes", "points", "stack", "target_image"):
         return []
     members = view.candidates
@@ -80,9 +80,8 @@ def mask_files(view: View) -> Sequence[Reading]:
     kinds = named_alike(every)
     sets, pictures = mask_sets(kinds, members, view.pictures) if len(kinds) > 1 else ([], [])
     if not (sets and pictures) and find_masks(members.keys).num_masks:
-        sets, pictures = mask_sets(
-            every, members, view.pictures
-        )  # a folder for each image, with any names
+        # A folder for each image, with any names.
+        sets, pictures = mask_sets(every, members, view.pictures)
     usable = [one for one in sets if not one.is_drawn]
     if not usable or not pictures:
         return []
@@ -95,7 +94,7 @@ def mask_files(view: View) -> Sequence[Reading]:
 
 
 def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> Iterator[Reading]:
-    """Yield the readings with the pictures of a folder such as `rgb` as images, without others."""
+    """Yield the readings with only the pictures of a folder such as `rgb` as images."""
     drawn = [one for one in sets if _COLOURS.search(" ".join(words_of(one.folder)))]
     drawn = [one for one in drawn if one.is_drawn and not one.colours]
     used = {part for one in drawn for kind in one.kinds for part in kind.folder.split("/")}
@@ -109,7 +108,7 @@ def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> 
 
 
 def _apart(view: View, apart: Reading) -> Iterator[Reading]:
-    """Yield the readings of masks after `apart`, which excludes other pictures that they fit."""
+    """Yield the readings of masks after `apart`, which excludes pictures that they fit as well."""
     found = mask_files(view.read_as(apart)) or [Reading({}, "")]
     for more in ([one for one in found if "masks" in one.options] or found)[:_MOST_RIVALS]:
         left = (*apart.options["exclude"], *more.options.get("exclude", ()))
@@ -117,9 +116,10 @@ def _apart(view: View, apart: Reading) -> Iterator[Reading]:
 
 
 def mask_pictures(view: View) -> Sequence[Reading]:
-    """Return the readings if some kinds of pictures look like masks, and all others do not.
+    """Return the readings with some kinds of pictures as masks, left out or as images.
 
-    A kind is a folder or an ending of names. Folders that differ only in numbers are one kind.
+    A kind is a folder or an ending of names; folders that differ only in numbers are one kind. All
+    kinds must clearly look like masks or like images.
     """
     if not view.is_open("labels", "boxes", "masks", "target_image", "stack", "points"):
         return []
@@ -187,7 +187,7 @@ def _with_word(view: View, rows: Sequence[int], photos: set[str]) -> Iterator[Re
 
 
 def _ends(key: str) -> tuple[str, str]:
-    """Return the name of the folder of a file, with a slash, and its suffix."""
+    """Return the name of a file's folder, with a slash, and the suffix of the file."""
     folder = key.rpartition("/")[0].rpartition("/")[2]
     return f"{folder}/" if folder else "", PurePosixPath(key).suffix
 
@@ -214,7 +214,7 @@ def _are_panoptic(view: View) -> bool:
 
 
 def asked_masks(view: View) -> View:
-    """Return the view with the mask files that `--masks auto` finds; unchanged if it finds none.
+    """Return the view with the masks that `--masks auto` finds; unchanged if it finds none.
 
     QuestionError if several readings fit.
     """
@@ -281,7 +281,7 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
 
 
 def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
-    """Return the sets; binary sets of one folder with different endings become one with classes."""
+    """Return the sets; binary sets of one folder become one set with their endings as classes."""
     keys = list(view.candidates.keys)
     of_text: defaultdict[tuple[str, str], list[MaskSet]] = defaultdict(list)
     for one in sets:
@@ -301,7 +301,7 @@ def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
 
 
 def _of_classes(sets: Sequence[MaskSet], view: View) -> Iterator[MaskSet]:
-    """Yield binary masks of equal names in several folders as one set, with folders as classes."""
+    """Yield one set of binary masks of equal names in several folders, with folders as classes."""
     folders = [one.folder for one in sets]
     rests = {one.pattern.removeprefix(f"{one.folder}/") for one in sets}
     if len(sets) < 2 or len(rests) > 1 or "{stem" not in "".join(rests)[:5]:
@@ -391,7 +391,7 @@ def _has_classes(one: MaskSet, view: View) -> bool:
 
 
 def _are_equal(one: MaskSet, view: View) -> bool:
-    """Return whether the masks of all images are nearly equal, as masks of a field of view are."""
+    """Return whether masks are nearly equal, like masks of a field of view, in a sample."""
     pictures, rows = view.pictures, [row for kind in one.kinds for row in kind.rows.values()]
     some = [view.candidates[row] for row in rows[:: len(rows) // NUM_PROBES + 1]]
     seen = [found.grey for member in some if (found := pictures.of(member)) is not None]
@@ -399,10 +399,10 @@ def _are_equal(one: MaskSet, view: View) -> bool:
 
 
 def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]:
-    """Return the level of class folders above images (0 if none are), and whether it is clear.
+    """Return the level of class folders above images (1, 2 or 0 for none), and if it is clear.
 
-    Names of classes are words, perhaps after a number. Other names with numbers are samples or
-    tiles, unless fewer than half of the names have a number: `COVID-19`.
+    Names of classes are words, perhaps after a number, or `class1`, `class2`. Other names with
+    numbers are samples or tiles, unless fewer than half of the names have one: `COVID-19`.
     """
     paths = [one.split("/") for one in Texts.of(images).folders.counts()]
     no_classes = find_masks(keys).no_classes
@@ -428,13 +428,13 @@ def _are_frames(images: Sequence[str]) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Return the words of a folder that may name a class, without words of splits and kinds."""
+    """Return the words of a folder's name that may mean a class, or ""."""
     match = _CLASS.fullmatch(SPLIT_WORD.sub("", name))
     return _NO_CLASS.sub("", " ".join(words_of(match[1]))).strip() if match else ""
 
 
 def _labelling_tables(view: View, index: KeyIndex) -> list[LabelColumns]:
-    """Return the first columns of tables that give nine tenths of the images a class."""
+    """Return the first columns of classes in tables that name nine tenths of the images."""
     tables, found = view.documents.tables, list[LabelColumns]()
     for table in united(index, tables):
         with contextlib.suppress(SourceError):

@@ -1,7 +1,6 @@
 """Find documents that name the images, or pair with them, and that no option reads.
 
-Without labels, boxes or masks, the user probably wants such documents. Nothing is built before the
-user states that the images alone are wanted.
+Without labels, boxes or masks, the user must state that the images alone are wanted.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _MOST_DOCUMENTS, _MOST_KEYS, _MOST_LINES, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_0
 def unread_documents(view: View) -> Sequence[Reading]:
     """Return a note or a question about documents that no option reads.
 
-    Spreadsheets are never read. They are a question if nothing else labels the images.
+    Spreadsheets are never read; they are a question if nothing labels the images.
     """
     readings = [*_of_documents(view)]
     members = view.documents.members(*_SPREADSHEETS)
@@ -75,14 +74,13 @@ def unread_documents(view: View) -> Sequence[Reading]:
 def _of_documents(view: View) -> Sequence[Reading]:
     """Return the question whether the images alone are wanted, if unread documents name them.
 
-    With folders of classes, only documents that say more, and lists of splits, are a question;
-    others are a note.
+    With folders of classes, documents that say no more are only a note.
     """
     is_target = "target_image" in view.decided and view.is_open(*_BESIDE_TARGETS)
     if not (is_target or view.is_open(*_OPTIONS)) or view.members.are_stacks.any():
         return []
-    options = view.recipe
-    used = f"{options.split} {options.exclude_list} {options.class_map} {options.group}"
+    recipe = view.recipe
+    used = f"{recipe.split} {recipe.exclude_list} {recipe.class_map} {recipe.group}"
     documents = [
         one
         for one in view.documents.members(*_SUFFIXES)
@@ -130,7 +128,7 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
 
 
 def _has_more(index: KeyIndex, document: Member) -> bool:
-    """Return whether a document is about one image, or has boxes or classes that folders lack."""
+    """Return whether a document is nested, is of one image, or has boxes or other classes."""
     is_nested = document.key.lower().endswith(_NESTED)
     if is_nested or index.find(stem(document.key)) or _has_boxes(document):
         return True
@@ -148,7 +146,7 @@ def _has_boxes(document: Member) -> bool:
 
 
 def _are_others(folders: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether values are classes that are finer than the folders, or that join some."""
+    """Return whether values divide the folders into finer classes, or join some."""
     own = {value: {*several} for value, several in folders.items()}
     every = set[str]().union(*own.values())
     is_repeated = sum(map(len, folders.values())) >= 2 * len(folders)
@@ -159,7 +157,7 @@ def _are_others(folders: Mapping[str, Sequence[str]]) -> bool:
 
 
 def _are_above(folders: Mapping[str, Collection[str]]) -> bool:
-    """Return whether each value belongs to one upper folder, such as a split or a domain."""
+    """Return whether each value means one upper folder, such as a split or a domain."""
     pairs = [(value, path.split("/")[:-1]) for value, paths in folders.items() for path in paths]
     for level in range(min(len(parts) for _, parts in pairs)):
         named = {(value, parts[level]) for value, parts in pairs}
@@ -255,7 +253,7 @@ def _has_names(keys: Texts, document: Member) -> bool:
 
 
 def _of_splits(view: View, documents: Sequence[Member]) -> Iterator[Member]:
-    """Yield documents that by their names are lists of splits, with a line for each image."""
+    """Yield documents that are named like lists of splits, with a line for each image."""
     if not view.is_open("split") or {*folder_splits(view.members.keys).counts()} - {"train"}:
         return
     named = [(one, *words_of_split(stem(one.key))) for one in documents]
