@@ -31,9 +31,8 @@ def candidates(view: View) -> list[Reading]:
     found = stack_candidates(view.index.keys, tables)
     found += [one for table in view.tables for one in table_candidates(view.index, table, tables)]
     if pattern := text_files(view.index.keys, view.documents):
-        found.append(
-            Reading({"labels": f"text:{pattern}", "target": "text"}, "a text of each image")
-        )
+        options = {"labels": f"text:{pattern}", "target": "text"}
+        found.append(Reading(options, "a text of each image"))
     return found if view.automatic.rule != "none" else [*found, *path_candidates(view)]
 
 
@@ -80,8 +79,7 @@ def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> 
         with contextlib.suppress(SourceError):  # they share no column, or several
             if match.id_column not in other.header:
                 more = match_table(index, joined(own, other, ""), match.id_column)
-                new = more.table.header[len(own.header) :]
-                found = found_columns(more, index, tables, new)
+                found = found_columns(more, index, tables, more.table.header[len(own.header) :])
                 together = [one for one in found if len(one.titles) > 1]
                 readings += _readings(together, join=(other.name,))
     return [*readings, *_row_candidates(match)]

@@ -144,8 +144,7 @@ def _catalog(wanted: SourceImages) -> Catalog:
     lacks = _lacks(splits, targets.values)
     if annotated is not None:
         annotated = settled(annotated, splits, recipe)
-        pairs = zip(lacks, annotated.lacks, strict=True)
-        lacks = Coded.of(first or more for first, more in pairs)
+        lacks = Coded.of(first or more for first, more in zip(lacks, annotated.lacks, strict=True))
     files, lacks = _pairs(wanted, lacks)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
     rows = _rows(wanted)

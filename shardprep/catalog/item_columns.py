@@ -47,15 +47,11 @@ OF_FILES = {"mask": "masks", "target_image": "target_image"}
 _OF_OBJECTS = {"segmentation": "masks", "keypoints": "points"}
 """Further column of objects → its option, which gets the same value as `boxes`."""
 _BESIDE = ("box_labels", *_OF_OBJECTS, "iscrowd")
-_CORNERS = "[xmin, ymin, xmax, ymax]"
 _POINTS = "points"
 _ROLES = (*SINGLE, *LISTS)
 _TEXTS = ("labels", "texts", "box_labels")
-_SIZE = ("height", "width")
-"""Columns that state the size of an image with boxes."""
 _INDEX = re.compile(r"|Unnamed: \d+")
 """The title that pandas gives to an index in a CSV."""
-_FOLDS = ("fold", "folds", "kfold")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
@@ -147,7 +143,7 @@ def _check_boxes(items: GivenItems) -> None:
         except (TypeError, ValueError):
             corners = np.empty(0)
         if boxes and (corners.shape != (len(boxes), 4) or not np.isfinite(corners).all()):
-            items.refuse(row, "boxes", f"is not a list of {_CORNERS}")
+            items.refuse(row, "boxes", "is not a list of [xmin, ymin, xmax, ymax]")
             continue
         for title, values in zip(beside, others, strict=True):
             if len(values) != len(boxes):
@@ -181,7 +177,7 @@ def _others(
     if recipe.columns:
         return [], {}
     used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
-    used |= {*_SIZE} if "boxes" in columns else set()
+    used |= {"height", "width"} if "boxes" in columns else set()
     others = [one for one in columns if one not in used and not _INDEX.fullmatch(one)]
     why = {title: _unfit(title, columns[title]) for title in others}
     left_out = {title: reason for title, reason in why.items() if reason}
@@ -264,7 +260,7 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
 
 
 def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
-    title = next((one for one in columns if one.lower() in _FOLDS), "")
+    title = next((one for one in columns if one.lower() in ("fold", "folds", "kfold")), "")
     if not title or "split" in columns or recipe.split:
         return []
     folds = sorted(columns[title].coded().counts(), key=natural_order)

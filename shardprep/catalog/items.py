@@ -110,8 +110,7 @@ class Items(Sequence[Item]):
         some = self.take(rows)
         cells = zip(*some.columns, strict=True) if some.columns else iter([()] * len(rows))
         columns = some.split, some.target, some.strata, some.group, cells, some.annotation
-        members = some.members.listed()
-        made = zip(members, *columns, some.companions, strict=True)
+        made = zip(some.members.listed(), *columns, some.companions, strict=True)
         return tuple(Item(*member, *facts) for member, *facts in made)
 
     def take(self, rows: NDArray[Any]) -> Items:

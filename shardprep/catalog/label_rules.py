@@ -82,8 +82,7 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
     labelling, passed_over, unclear = _by_tables(index, tables, considered)
     if labelling is not None:
         return labelling
-    no_classes = find_masks(keys).no_classes
-    names = _folder_names(keys, 1, no_classes)
+    names = _folder_names(keys, 1, find_masks(keys).no_classes)
     how = "name of the folder that holds the image"
     rule, is_whole = "folder", True
     is_fit = _fits(names, considered) and not are_parts([*map(str, names.values)])
@@ -181,12 +180,8 @@ def _num_other(names: Coded[Cell | None], own: Coded[Cell | None]) -> int:
 
 
 def _nearly_fitting(index: KeyIndex, table: Table) -> list[SourceError]:
-    """Return an error if a table has labels, and ids that match image names except in writing.
-
-    They may differ in case, in zeros before numbers and in signs.
-    """
-    titles = {title.lower() for title in table.header}
-    if titles.isdisjoint(LABEL_COLUMNS):
+    """Return an error if ids of labels differ from image names only in case, zeros or signs."""
+    if {title.lower() for title in table.header}.isdisjoint(LABEL_COLUMNS):
         return []
     names = {_plain(key): key for key in index.keys}
     every = [(title, table.cells(i)[:_MOST_LOOKED_AT]) for i, title in enumerate(table.header)]

@@ -262,8 +262,7 @@ def flag_columns(match: TableMatch) -> tuple[str, ...]:
         if title == match.id_column or not _SET_OR_NOT.issuperset(map(str.lower, column[:_FEW])):
             continue  # the codes of a million ids would take 150 MB
         cells = {cell.lower() for cell in column.coded().values}
-        is_flag = any(cells) and cells <= _SET_OR_NOT
-        if is_flag and title.lower() not in NO_LABEL_COLUMNS:
+        if any(cells) and cells <= _SET_OR_NOT and title.lower() not in NO_LABEL_COLUMNS:
             flags.append(title)
             num_set += not _SET.isdisjoint(cells)
     return tuple(flags) if num_set > 1 else ()

@@ -204,8 +204,7 @@ def _named_split(name: str) -> _NamedSplit | None:
     splits, rest = words_of_split(name)
     if len(splits) != 1 or _MASKS.fullmatch(rest):  # masks have the split of their images
         return None
-    is_short = len(name) == 2
-    return _NamedSplit(splits.pop(), rest, is_short, is_whole=False)
+    return _NamedSplit(splits.pop(), rest, is_short=len(name) == 2, is_whole=False)
 
 
 def words_of(name: str) -> list[str]:

@@ -46,7 +46,6 @@ from shardprep.source.listing import Listing, Skipped, list_source
 from shardprep.source.members import FileExtent, Member, Members, StackExtent
 from shardprep.source.names import is_array_name, without_archive_suffix
 
-_UNWANTED = (NOT_BELOW, NOT_INCLUDED, NOT_EXCLUDED)
 _HALF_LINE = 32
 _KINDS = {"regression": "number", "text": "text", "texts": "texts"}
 """Value of `--target` → word for the label of an example."""
@@ -104,7 +103,7 @@ def list_images(
     unopened = [
         f"{one.key} is {one.reason} and not opened ({shown(one.detail, MOST_SHOWN)})"
         for one in listing.skipped
-        if one.detail and one.reason in _UNWANTED
+        if one.detail and one.reason in (NOT_BELOW, NOT_INCLUDED, NOT_EXCLUDED)
     ]
     return replace(found, notes=(*found.notes, *unopened))
 
@@ -186,15 +185,13 @@ def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
         masks = listing.images.take(np.flatnonzero(~are_stacks)).keys
         recipe = recipe.with_rules(masks=stack_masks(masks))
     documents = Documents(listing.others, recipe, listing.columns)
-    panoptic = with_panoptic(recipe, listing.images, documents)
-    view = View(panoptic, listing, paired=listing.files)
+    view = View(with_panoptic(recipe, listing.images, documents), listing, paired=listing.files)
     if view.recipe.rules.masks.kind == "auto":
         view = asked_masks(view)
     try:
         view = decide(view)
     except QuestionError as error:
-        choices = [_shown(one, view) for one in error.choices]
-        raise QuestionError.of(error.place, choices) from None
+        raise QuestionError.of(error.place, [_shown(one, view) for one in error.choices]) from None
     return _labelled(view)
 
 
@@ -238,8 +235,7 @@ def _labelled(view: View) -> SourceImages:
     if recipe.pivot and rule.kind != "csv":
         hint = f"use {OptionName('labels')} csv:FILE:ID:VALUE"
         raise SourceError(OptionName("pivot"), "needs a table of labels that is named", hint)
-    is_auto = rule.kind == "auto"
-    labelling = view.automatic if is_auto else label_keys(index, rule, tables)
+    labelling = view.automatic if rule.kind == "auto" else label_keys(index, rule, tables)
     if recipe.may_be_annotated and labelling.rule == "none" and not view.members.are_stacks.any():
         found = recognised(recipe, index, documents, view.candidates)
         if found is not recipe:

@@ -110,8 +110,7 @@ def _filled(
     given: Iterable[str | None], match: TableMatch, by_folder: Iterable[str | None]
 ) -> Iterator[str | None]:
     """Yield the given split or that of the folder; None for images of train without a row."""
-    rows = match.row_of.tolist()
-    for own, row, folder in zip(given, rows, by_folder, strict=True):
+    for own, row, folder in zip(given, match.row_of.tolist(), by_folder, strict=True):
         yield own or (None if row < 0 and folder == "train" else folder)
 
 

@@ -26,9 +26,6 @@ from shardprep.source.members import Member, Members, StackExtent
 from shardprep.source.string_column import Coded, Texts, positions
 
 _OPTION = OptionName("stack")
-_NOT_MATCHED = "not matched by --stack"
-_LACKS = "a channel is missing"
-_TWICE = "a channel has several files"
 _DIFFER = "channels differ in their number of planes"
 _TURNED = "volumes differ in the directions of their axes"
 _MOST_SHOWN = 160
@@ -71,7 +68,7 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     for row, sample in enumerate(found("key")):
         rows_of[sample].append(row)
     unmatched = np.array(rows_of.pop(None, []), np.int64)
-    lost = [skipped(member, _NOT_MATCHED) for member in images.take(unmatched)]
+    lost = [skipped(member, "not matched by --stack") for member in images.take(unmatched)]
     made: list[Member] = []
     for sample, rows in rows_of.items():
         rows.sort(key=lambda row: natural_order(names[row]))
@@ -84,9 +81,9 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
         elif there == order:
             made.append(member)
         elif lacking := [name for name in rule.channels if name.lower() not in there]:
-            lost.append(skipped(member, _LACKS, ", ".join(lacking)))
+            lost.append(skipped(member, "a channel is missing", ", ".join(lacking)))
         else:
-            lost.append(skipped(member, _TWICE))
+            lost.append(skipped(member, "a channel has several files"))
     if not made:
         what = f"{shown(rule.text)} finds no stack among {counted(len(names), 'image')}"
         if rows_of:
@@ -108,8 +105,7 @@ def stack_of(
     first = images[rows[0]].extent
     own = first if isinstance(first, StackExtent) else StackExtent(files)
     spacing = own.spacing if len(spacings(images[row] for row in rows)) < 2 else _UNKNOWN
-    is_fixed = bool(channels) or is_ordered
-    return replace(own, members=files, has_channels=is_fixed, spacing=spacing)
+    return replace(own, members=files, has_channels=bool(channels) or is_ordered, spacing=spacing)
 
 
 def _turns(images: Members, rows: Sequence[int]) -> set[tuple[str, ...]]:
@@ -274,7 +270,7 @@ def stack_findings(members: Members, patterns: Sequence[str]) -> list[str]:
 
 
 def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
-    """Return the common endings of names such as `a_red`, in order of occurrence."""
+    """Return the common endings of names such as `a_red`, with red, green and blue first."""
     parts = [path.stem.rpartition("_") for path in paths]
     counts = Counter(ending for stem, _, ending in parts if stem and not ending.isdigit())
     most = max(counts.values(), default=0)

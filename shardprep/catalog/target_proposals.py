@@ -81,9 +81,8 @@ def counts_rows(match: TableMatch, title: str) -> bool:
     known = np.array([np.nan if (one := as_number(x)) is None else one for x in cells.values])
     if len(known) > 2 * num_rows.max() or np.isnan(known).all():
         return False
-    numbers = known[cells.codes]
     # Different numbers from 0 have the least sum if none is left out.
-    sums = np.bincount(images, numbers - min(1, np.nanmin(known)))
+    sums = np.bincount(images, known[cells.codes] - min(1, np.nanmin(known)))
     are_different = bool(np.diff(np.sort(images * len(known) + cells.codes)).all())
     are_counted = (2 * sums == num_rows * (num_rows - 1))[num_rows > 0]
     return are_different and bool(are_counted.mean() >= ENOUGH)

@@ -157,8 +157,7 @@ def _shown(names: Collection[str]) -> str:
 
 
 def _is_code(name: str) -> bool:
-    has_digits = any(map(str.isdigit, name))
-    return has_digits and sum(map(str.isalpha, name)) < _LEAST_LETTERS
+    return any(map(str.isdigit, name)) and sum(map(str.isalpha, name)) < _LEAST_LETTERS
 
 
 def is_kind(name: str) -> bool:

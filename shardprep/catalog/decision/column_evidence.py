@@ -223,8 +223,7 @@ def _groups(
         columns = rule.label_columns
         if columns == flags or (len(columns) == 1 and not rule.pivot):
             continue
-        is_shown = {*columns} == {*shown}
-        strength = SHARED if is_shown else STRONG if rule.pivot else WEAK
+        strength = SHARED if {*columns} == {*shown} else STRONG if rule.pivot else WEAK
         own = {"pivot": rule.pivot, "target": rule.target.replace("auto", "")}
         kind = {key: value for key, value in own.items() if value}
         yield _columns(match, columns, strength, [kind])

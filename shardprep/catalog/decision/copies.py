@@ -126,7 +126,7 @@ def _placeholders(members: Members) -> list[str]:
 
 
 def _thumbnails(members: Members) -> dict[str, int]:
-    """Return folder of thumbnails → number of images; {} unless nine tenths have a larger image."""
+    """Return folder of thumbnails → number; {} unless nine tenths have an image of their name."""
     counts, keys = members.keys.folders.counts(), members.keys
     small = [path for path in counts if _THUMBNAIL.search(path.rpartition("/")[2])]
     if not 0 < len(small) < min(len(counts), _MOST_NAMES):
@@ -265,8 +265,7 @@ def _partitions(view: View) -> list[str]:
     if len(roots) != _A_PAIR or len(classes) > 1 or split_folders(roots):
         return []
     sizes = members.num_bytes
-    some = members.keys[:: len(members) // _MOST_READ + 1]
-    for key in some:
+    for key in members.keys[:: len(members) // _MOST_READ + 1]:
         found = index.find(key.rpartition("/")[2])
         own = [one for at in found for one in roots if index.keys[at].startswith(f"{one}/")]
         if sorted(own) != roots or len({int(sizes[at]) for at in found}) > 1:

@@ -101,8 +101,7 @@ def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> 
     parts = [[x for x in kind.folder.split("/") if x not in used] for kind in pictures]
     if len(drawn) == 1 and 0 < len(parts) <= _MOST_KINDS and all(parts):
         out = tuple(dict.fromkeys(f"{glob.escape(own[-1])}/*" for own in parts))
-        apart = Reading({"exclude": out}, f"the masks are of {drawn[0].folder}")
-        for one in _apart(view, apart):
+        for one in _apart(view, Reading({"exclude": out}, f"the masks are of {drawn[0].folder}")):
             bare = {key: x for key, x in one.options.items() if key not in ("labels", "unlisted")}
             yield from (Reading(bare, one.why), one)
 
@@ -377,7 +376,7 @@ def _of_set(
 
 
 def _are_objects(of_image: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether images have several masks each, all named by different codes."""
+    """Return whether there are more masks than images, all named by different codes."""
     names = [stem(mask) for masks in of_image.values() for mask in masks]
     are_several = len(of_image) > 1 and len({*names}) == len(names) > len(of_image)
     own = {stem(image) for image in of_image}

@@ -219,8 +219,7 @@ def _of_fields(view: View, *, has_weak: bool = False) -> list[Reading]:
         for target in (kind for kind, fits in kinds.items() if fits):
             more = {} if target == "auto" else {"target": target}
             found.append(Reading({"labels": f"regex:{one.regex}", **more}, one.why))
-    is_certain = any(one.is_certain for one in fields)
-    return [*found, _NONE] if found and not is_certain else found[:1]
+    return [*found, _NONE] if found and not any(one.is_certain for one in fields) else found[:1]
 
 
 def _of_listed_words(view: View) -> list[Reading]:
@@ -252,8 +251,7 @@ def _of_whole_names(view: View) -> Iterator[Reading]:
     if len(lengths) == 1 and len(forms) > 2 and 2 * num_codes > len(stems):
         options = {"labels": r"regex:(^|/)(?P<label>[^/]+)\.[^./]+$", "target": "text"}
         yield Reading(options, f"{lengths.pop()} letters and numbers in each name")
-        sizes = _sizes(view)
-        if len(sizes) > 1 or not are_wide(view):
+        if len(_sizes(view)) > 1 or not are_wide(view):
             yield _NONE
 
 

@@ -269,8 +269,7 @@ def _inputs(
     rows = np.flatnonzero(has_start & are_inputs)[:_MOST_FOUND]
     if id_[-1:].isdigit():  # most of them have a longer number
         ends = rf"(^|/){re.escape(start)}([^0-9/][^/]*)?$"
-        is_end = booleans(pc.match_substring_regex(keys.take(rows).array, ends))
-        rows = rows[is_end]
+        rows = rows[booleans(pc.match_substring_regex(keys.take(rows).array, ends))]
     boundary = r"\d" if id_[-1:].isdigit() else "(?!x[0-9])[^\\W\\d_]" if id_ else "(?!)"
     fits = re.compile(rf"{re.escape(start)}(?!{boundary})(.*){re.escape(kind.end)}").fullmatch
     found = {row: match[1] for row in rows.tolist() if (match := fits(stem(keys[row])))}

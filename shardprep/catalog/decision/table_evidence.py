@@ -160,8 +160,7 @@ def _of_joined(view: View, tables: Sequence[Table]) -> Iterator[Reading]:
                 if one.strength >= LIKELY and len(one.titles) == 1 and is_whole:
                     split, why = next(numbered_splits(view, [own]), ({}, one.why))
                     join = {"join": (other.name, *split.get("join", ())[1:])}
-                    options = {**one.options[0], **split, **join}
-                    yield Reading(options, why, is_certain=not split)
+                    yield Reading({**one.options[0], **split, **join}, why, is_certain=not split)
 
 
 def unlabelled_tests(view: View) -> Sequence[Reading]:
@@ -227,8 +226,7 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
             continue
         except SourceError:
             continue
-        named = int((match.row_of[considered] >= 0).sum())
-        if named > _NAMED * len(considered):
+        if (match.row_of[considered] >= 0).sum() > _NAMED * len(considered):
             found += found_columns(match, view.index, view.documents.tables)
     if not any(one.strength >= LIKELY for one in found):
         return []
@@ -249,8 +247,7 @@ def _signs(view: View, automatic: Labelling) -> list[Sign]:
     """Return the boxes that tables state; all annotations if nothing labels images."""
     if automatic.rule == "none":
         return usual(view.signs)
-    of_tables = ("csv:", "column:")
-    return [s for s in view.signs if s.key == "boxes" and s.option.startswith(of_tables)]
+    return [s for s in view.signs if s.key == "boxes" and s.option.startswith(("csv:", "column:"))]
 
 
 def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -> list[Reading]:

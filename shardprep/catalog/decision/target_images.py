@@ -93,8 +93,7 @@ def target_images(view: View) -> Sequence[Reading]:
     options = ("labels", "target_image", "masks", "boxes", "points", "stack", "images")
     if not view.is_open(*options):
         return []
-    folders = view.members.keys.folders.firsts()
-    for kinds in _sets_of_kinds(view.members, folders):
+    for kinds in _sets_of_kinds(view.members):
         if readings := _readings(view, kinds):
             return [*readings, *_labelled(view, kinds)]
     return _by_suffix(view.members)
@@ -115,9 +114,10 @@ def _labelled(view: View, kinds: Sequence[_Kind]) -> Iterator[Reading]:
             yield alone
 
 
-def _sets_of_kinds(members: Members, places: Mapping[int, str]) -> Iterator[list[_Kind]]:
+def _sets_of_kinds(members: Members) -> Iterator[list[_Kind]]:
     """Yield possible kinds of pictures: by folders at each depth, then by affixes of names."""
     folders = members.keys.folders
+    places = folders.firsts()
     paths = [*places.values()][:_MOST_FOLDERS]
     parts = [path.split("/") for path in paths]
     codes = folders.codes[[*places][:_MOST_FOLDERS]]
@@ -299,8 +299,7 @@ def _unpaired(view: View, target: _Kind, kind: _Kind, *, is_clear: bool) -> list
     out, why = (f"{target.glob}/*",), f"{target.glob} has the scenes and names of the others"
     readings = [reading] if reading else [*_among_others(view, Reading({"exclude": out}, why))]
     if not readings:
-        alone = {"exclude": out, "labels": "none"}
-        readings = [Reading(alone, f"{why}; no pattern pairs them")]
+        readings = [Reading({"exclude": out, "labels": "none"}, f"{why}; no pattern pairs them")]
     return [*readings, Reading({"labels": "folder"}, "the folders are classes")]
 
 

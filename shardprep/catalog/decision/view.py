@@ -169,8 +169,7 @@ class View:
         options = dict(reading.options)
         for key in ("exclude", "include"):
             if key in options:
-                several = (*getattr(self.recipe, key), *options[key])
-                options[key] = tuple(dict.fromkeys(several))
+                options[key] = tuple(dict.fromkeys((*getattr(self.recipe, key), *options[key])))
         decided = f"{reading.flags} is decided: {reading.why}" if options else reading.why
         notes = (*self.notes, decided)
         own = self.of(self.recipe.with_rules(**options))
