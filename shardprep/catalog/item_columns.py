@@ -60,7 +60,7 @@ _HALF, _MOST_OTHERS = 0.5, 8
 
 
 def source_of(file: str) -> str:
-    """Return the folder of a table if its paths are relative and stay in it, else their common one.
+    """Return the folder of a table if its paths are relative and below it, or their common folder.
 
     RecipeError if paths are absolute and relative, or have no common folder.
     """

@@ -362,7 +362,7 @@ def _named_as_images(
 
 
 def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:
-    """Return the keys of probable masks by the name of their mask folder."""
+    """Return name of a mask folder → keys of its probable masks."""
     found: dict[str, list[str]] = {name: [] for name in find_masks(keys).num_masks}
     for key in keys if found else ():
         name = next((part for part in key.split("/")[:-1] if part in found), None)

@@ -288,7 +288,8 @@ def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
 def id_column(table: Table, names: Collection[str]) -> str:
     """Return the column that has nine tenths of the names, half of them once; "" without one.
 
-    Names without digits are of classes: "". Cells may be paths, with or without extension.
+    Names without digits may be classes: the result is "". Cells may be paths, and may lack the
+    extension.
     """
     if sum(any(map(str.isdigit, name)) for name in names) < max(1, _MOST_OF_THEM * len(names)):
         return ""

@@ -71,7 +71,7 @@ def is_id(match: TableMatch, title: str) -> bool:
 
 
 def counts_rows(match: TableMatch, title: str) -> bool:
-    """Return whether a column numbers the rows of each image from 0 or 1, such as captions."""
+    """Return whether a column numbers the rows of each image, such as captions, from 0 or 1."""
     rows = np.flatnonzero(match.key_of >= 0)
     if not len(rows) or len(rows) < _LONG * (match.row_of >= 0).sum():
         return False

@@ -56,7 +56,7 @@ class _Folder(NamedTuple):
 
 
 def copies(view: View) -> Sequence[Reading]:
-    """Return the reading without copies: folders again, thumbnails, other formats, placeholders."""
+    """Return the reading without copied folders, thumbnails, other formats and placeholders."""
     members = view.candidates
     if not view.is_open("root", "dedup") or members.are_stacks.any():
         return []

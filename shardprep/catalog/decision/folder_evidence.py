@@ -73,7 +73,7 @@ def loose_images(view: View) -> Sequence[Reading]:
 
 
 def other_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> list[Reading]:
-    """Return the readings of folders that are not classes alone; [] if none is found."""
+    """Return the readings of folders that are kinds of pictures, path parts, takes or samples."""
     found = [*_of_kinds(view, counts), *_of_strangers(counts)]
     return found or [*_of_paths(counts), *_of_takes(names), *_of_repeated(view, names)]
 

@@ -384,7 +384,7 @@ def pair_set(
     source: tuple[Members, Sequence[str]],
     others: Sequence[MaskSet],
 ) -> None:
-    """Set `pattern` and `files` of a set if a pattern pairs its masks, or perhaps its `rivals`."""
+    """Set `pattern` and `files` if a pattern pairs the masks, `rivals` if they fit two folders."""
     members, keys = source
     ends = tuple(other.ending for other in others if other.ending not in ("", one.ending))
     shown = [key for kind in one.kinds for key in _keys(kind, members)]

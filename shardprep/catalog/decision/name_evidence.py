@@ -262,7 +262,7 @@ def _sizes(view: View) -> set[tuple[int, int] | None]:
 
 
 def are_wide(view: View) -> bool:
-    """Return whether some images are twice as wide as high, as pictures of words are."""
+    """Return whether images are at least twice as wide as high, as pictures of words are."""
     return all(size and size[1] >= _WIDE * size[0] for size in _sizes(view))
 
 

@@ -271,7 +271,7 @@ def text_tables(view: View, *, of_splits: bool = False) -> Iterator[Table]:
 def partition(view: View, table: Table, ids: str) -> Options:
     """Return the options for a column of splits as 0, 1 and 2 with the ids of a table; {} without.
 
-    Its title or the name of its text is "partition": `list_eval_partition.txt`.
+    Its title is "partition", or the name of its text has the word: `list_eval_partition.txt`.
     """
     for other in (*view.documents.tables, *text_tables(view, of_splits=True)):
         is_bare = other.header == ("1", "2") and "partition" in stem(other.name).lower()

@@ -75,7 +75,7 @@ class Reading:
 
 
 def head_of(document: Member, most: int = HEAD) -> str:
-    """Return at most `most` bytes of the start of a text, decoded; "" if it cannot be read."""
+    """Return the start of a text, at most `most` bytes; "" if it cannot be read."""
     with contextlib.suppress(MemberError, OSError):
         return decoded(document.extent.read_head(most))
     return ""
@@ -157,7 +157,7 @@ class View:
 
     @property
     def signs(self) -> list[Sign]:
-        """The objects that documents and tables state for at least half of the images."""
+        """The objects that documents and tables state clearly (see `Sign.is_unclear`)."""
         return [one for one in self.all_signs if not one.is_unclear]
 
     def is_open(self, *options: str) -> bool:
