@@ -214,7 +214,6 @@ def _text(value: Any, title: str) -> str:
         return str(value).lower()
     if not isinstance(value, list | dict):
         return str(_plain(value)).strip()
-    is_vector = title not in (*LISTS, *SINGLE) and all(
-        isinstance(one, int | float) for one in value
-    )
+    are_numbers = all(isinstance(one, int | float) for one in value)
+    is_vector = are_numbers and title not in (*LISTS, *SINGLE)
     return " ".join(map(str, value)) if is_vector and value else json.dumps(value, default=_plain)

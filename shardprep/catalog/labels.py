@@ -187,10 +187,8 @@ def _titles_of_rows(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | No
 def _sets_of_flags(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | None]:
     """Return for each image the titles of the columns that hold 1."""
     is_there = _titles_of_rows(columns).are_there
-    is_set = np.stack(
-        [cells.fit(lambda cell: str(cell).lower() in _SET) for cells in columns.values()]
-    )
-    flags, codes = np.unique(is_set, axis=1, return_inverse=True)
+    are_set = [cells.fit(lambda cell: str(cell).lower() in _SET) for cells in columns.values()]
+    flags, codes = np.unique(np.stack(are_set), axis=1, return_inverse=True)
     values = [tuple(itertools.compress(columns, one)) for one in flags.T.tolist()]
     return Coded(np.where(is_there, codes.reshape(-1), -1), values)
 

@@ -94,8 +94,7 @@ def _splits_by_table(
     if rule.kind == "tables":
         tables = match.table.parts_of_rows().map(lambda name: origin_of(name).split or "train")
         of_rows = Coded(np.append(tables.codes, -1)[match.row_of], tables.values)
-        yield from _filled(of_rows, match, by_folder)
-        return
+        return _filled(of_rows, match, by_folder)
     cells = match.single(rule.column)
     known = {*cells.firsts().values()}
     if unused := rule.places.keys() - known:
@@ -103,7 +102,7 @@ def _splits_by_table(
         what = f"no image has {', '.join(_natural(unused))} in column {rule.column!r}"
         raise SourceError(OptionName("split", "column"), what, f"its cells are {there}")
     given = cells.map(lambda cell: _column_split(cell, rule) if cell else None)
-    yield from _filled(given, match, by_folder)
+    return _filled(given, match, by_folder)
 
 
 def _filled(
@@ -184,9 +183,7 @@ def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -
         groups = Coded.of(_by_regex(keys, rule))
     elif rule.kind == "folder":
         above = rule.depth - 1
-        groups = Texts.of(keys).folders.map(
-            lambda folder: "/".join(folder.split("/")[: -above or None])
-        )
+        groups = Texts.of(keys).folders.map(lambda one: "/".join(one.split("/")[: -above or None]))
     elif match is None:
         what = "needs a label table with this column, but the source has no label table"
         hint = f"use {OptionName('labels')} csv:FILE, {OptionName('join')} FILE, or "

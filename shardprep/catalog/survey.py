@@ -160,8 +160,7 @@ def survey_source(
         unclear += [f"{rows}, such as {lost[0]}"] if lost else []
     labelling = labelling or Labelling(Coded.constant(None, len(view.index.keys)), "")
     recipe, listing = view.recipe, view.listing
-    names = [one.name for one in fields(recipe) if one.compare]
-    values = {name: getattr(recipe, name) for name in names}
+    values = {one.name: getattr(recipe, one.name) for one in fields(recipe) if one.compare}
     decided = {name: one for name, one in values.items() if one != getattr(own, name)}
     decided |= {"items": items} if items else {}
     signs = [] if items else view.all_signs

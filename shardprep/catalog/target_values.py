@@ -101,9 +101,7 @@ def text_targets(keys: Sequence[str], cells: Coded[str | tuple[str, ...] | None]
             what = f"has {number:,} texts, but an image may have {_MOST_TEXTS:,}"
             raise SourceError(keys[row], what, "name another column of ids")
         most = max(most, number)
-    texts = cells.map(
-        lambda cell: TargetValues(texts=(cell,) if isinstance(cell, str) else cell or ())
-    )
+    texts = cells.map(lambda one: TargetValues(texts=(one,) if isinstance(one, str) else one or ()))
     doc = "UTF-8; none if the image has no text."
     feature = Feature(kind="texts", dtype="bytes", shape=(max(most, 1),), doc=doc)
     return SeveralTargets("texts", texts, {TEXTS: feature})

@@ -147,9 +147,7 @@ def make_targets(
         separator = _separator(texts) or _commonest_separator(texts)
     split = {cell: _several(keys[row], cell, kind, separator) for row, cell in first_rows.items()}
     others = _with_lists([*all_cells], spec.kind)
-    extra = [
-        name for cell in others if cell is not None for name in _several("", cell, kind, separator)
-    ]
+    extra = [x for cell in others if cell is not None for x in _several("", cell, kind, separator)]
     raw = {name for several in split.values() for name in several}
     names, unmapped = _names(raw.union(extra), spec.class_map)
     if spec.classes:

@@ -65,9 +65,7 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     if not signs:
         return [] if are_masks else _without_header(view) or _labels_of_files(view)
     several = [] if are_masks else _of_several(view, signs)
-    readings = several or [
-        reading for sign in _different(view, signs) for reading in readings_of(sign)
-    ]
+    readings = several or [one for sign in _different(view, signs) for one in readings_of(sign)]
     if are_masks or several:
         return readings
     return _with_labels(view, signs, _without_others(view, signs[0], readings))

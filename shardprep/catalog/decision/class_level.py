@@ -164,6 +164,5 @@ def is_kind(name: str) -> bool:
     """Return whether a name means a kind of picture or a view, such as `masks` or `rgb_left`."""
     words = [word for word in words_of(name) if len(word) > 1 and word.isalpha()]
     words = [word for word in words if not given_split([word])]
-    return any(map(_PICTURES.fullmatch, words)) or (
-        words != [] and all(map(_KIND.fullmatch, words))
-    )
+    are_kinds = bool(words) and all(map(_KIND.fullmatch, words))
+    return are_kinds or any(map(_PICTURES.fullmatch, words))

@@ -340,8 +340,7 @@ def _of_set(
         options["mask_values"] = named[0] if named else _unnamed(one.colours)
         why += "" if named else "; their colours have no names"
     is_whole = "exclude" not in options and members is view.listing.images
-    files = one.files if is_whole else None
-    found = [Reading(options, why, files=files)]
+    found = [Reading(options, why, files=one.files if is_whole else None)]
     is_open = view.is_open("labels")
     splits = zip(images, folder_splits(images), strict=True)
     train = [key for key, split in splits if split in (None, "train")] or images

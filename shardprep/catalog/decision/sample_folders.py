@@ -209,9 +209,8 @@ def _names_each(view: View, files: Folders) -> bool:
 def _has_paths(view: View, table: Table) -> bool:
     with contextlib.suppress(SourceError):
         title = find_ids(view.index, table)
-        return "/" in "".join(table.cells(table.column(title))[:1]) and bool(
-            (match_table(view.index, table, title).row_of >= 0).mean() >= _MOST
-        )
+        is_path = "/" in "".join(table.cells(table.column(title))[:1])
+        return is_path and bool((match_table(view.index, table, title).row_of >= 0).mean() >= _MOST)
     return False
 
 
@@ -255,10 +254,10 @@ def _ids_in(names: Collection[str], tables: Sequence[Table]) -> str:
 
 def _pattern(files: Folders, depth: int) -> str:
     """Return the value of `--stack` for folders of images, or their parents; "" if none fits."""
-    inner = sorted(_names(files, 1)) if depth == 2 else []
-    folders = [PurePosixPath(folder) for folder in files]
-    folders = [folder.parent for folder in folders] if len(inner) == 1 else folders
-    return series_pattern(folders, "/".join([*inner[:1][: len(inner) == 1], f"*{_suffix(files)}"]))
+    folders, names = [PurePosixPath(folder) for folder in files], f"*{_suffix(files)}"
+    if depth == 2 and len(inner := _names(files, 1)) == 1:
+        folders, names = [folder.parent for folder in folders], f"{inner.pop()}/{names}"
+    return series_pattern(folders, names)
 
 
 def _readings(view: View, files: Folders, why: str, depth: int) -> list[Reading]:

@@ -179,9 +179,8 @@ def _lists(view: View) -> list[dict[str, str]]:
         group = groups.setdefault(place, {})
         if not {"train", "validation"} <= group.keys():  # otherwise it is the sum of two lists
             group["train"] = "" if {"train", "validation"} & group.keys() else key
-    several = [
-        {s: one[s] for s in _ORDER if s in one} for one in groups.values() if all(one.values())
-    ]
+    whole = [one for one in groups.values() if all(one.values())]
+    several = [{split: one[split] for split in _ORDER if split in one} for one in whole]
 
     def order(one: Mapping[str, str]) -> tuple[Any, ...]:
         names = " ".join(one.values())
@@ -233,9 +232,8 @@ def _in_several(rows: Iterable[NDArray[np.int64]]) -> list[int]:
 
 
 def _rule(lists: Mapping[str, str]) -> str:
-    return printable(
-        "list:" + ",".join(f"{split}={lists[split]}" for split in _ORDER if split in lists)
-    )
+    pairs = ",".join(f"{split}={lists[split]}" for split in _ORDER if split in lists)
+    return printable(f"list:{pairs}")
 
 
 def splits_by_tables(view: View) -> Sequence[Reading]:

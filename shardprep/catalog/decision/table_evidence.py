@@ -377,10 +377,8 @@ def _renamed(one: LabelColumns, folders: Labelling) -> str:
     """Return some folders and the classes of a column that only renames them, or ""."""
     if not _are_same(one, folders):
         return ""
-    pairs = {*zip(folders.names, one.match.cells(one.titles[0]), strict=True)}
-    return some_of(
-        [f"{name} is {cell}" for name, cell in sorted(filter(all, pairs)) if name != cell]
-    )
+    pairs = filter(all, {*zip(folders.names, one.match.cells(one.titles[0]), strict=True)})
+    return some_of([f"{name} is {cell}" for name, cell in sorted(pairs) if name != cell])
 
 
 def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:

@@ -88,9 +88,8 @@ def _of_documents(view: View) -> Sequence[Reading]:
     ]
     if is_target:
         documents = [one for one in _of_images(view, documents) if not _are_pairs(view, one)]
-        return [
-            Reading({"labels": "none"}, _unread(one), is_certain=False) for one in documents[:1]
-        ]
+        whys = map(_unread, documents[:1])
+        return [Reading({"labels": "none"}, why, is_certain=False) for why in whys]
     automatic = view.automatic
     lists = next(_of_splits(view, documents), None)
     if lists is not None and automatic.rule != "none":
@@ -239,9 +238,8 @@ def _has_names(keys: Texts, document: Member) -> bool:
     names = {one for one in names if len(one) > _SHORT or not one.isdigit()}
     if document.extent.num_bytes > HEAD:
         some = dict.fromkeys([*keys[:_MOST_KEYS], *keys[:: len(keys) // _MOST_KEYS + 1]])
-        known = (
-            key for key in map(str.casefold, some) if {key.rpartition("/")[2], stem(key)} & names
-        )
+        lowered = map(str.casefold, some)
+        known = (key for key in lowered if {key.rpartition("/")[2], stem(key)} & names)
         return len([*itertools.islice(known, _MOST_DOCUMENTS)]) == _MOST_DOCUMENTS
     near, folders = document.key, [f"{path}/" for path in keys.folders.values]
     while near and not any(path.startswith(near) for path in folders):
