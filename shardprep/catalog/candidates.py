@@ -16,13 +16,7 @@ from shardprep.catalog.names import find_masks
 from shardprep.catalog.objects.detect import text_files
 from shardprep.catalog.stacks import sample_keys, stack_patterns
 from shardprep.catalog.tables.key_index import SUBMISSION, KeyIndex
-from shardprep.catalog.tables.row_matching import (
-    TableMatch,
-    joined,
-    match_ids,
-    match_table,
-    united,
-)
+from shardprep.catalog.tables.row_matching import TableMatch, joined, match_ids, match_table, united
 from shardprep.catalog.tables.table import Table
 from shardprep.errors import SourceError, counted
 from shardprep.recipe.rules import LabelRule
@@ -32,14 +26,13 @@ _MOST_PARTS = 6
 
 
 def candidates(view: View) -> list[Reading]:
-    """Return the candidates for a source: stacks, tables, folders, and parts that have labels."""
+    """Return candidates by stacks, tables and texts; by paths only if `auto` finds no labels."""
     tables = view.documents.tables
     found = stack_candidates(view.index.keys, tables)
     found += [one for table in view.tables for one in table_candidates(view.index, table, tables)]
     if pattern := text_files(view.index.keys, view.documents):
-        found.append(
-            Reading({"labels": f"text:{pattern}", "target": "text"}, "a text of each image")
-        )
+        options = {"labels": f"text:{pattern}", "target": "text"}
+        found.append(Reading(options, "a text of each image"))
     return found if view.automatic.rule != "none" else [*found, *path_candidates(view)]
 
 
@@ -68,10 +61,10 @@ def _counts(labelling: Labelling) -> str:
 
 
 def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> list[Reading]:
-    """Return the candidates for columns of a table that names images, the likely ones first.
+    """Return the candidates for columns of a table, the likely ones first; [] if it names no image.
 
-    With strong columns, others are left out. Columns of another table have the option `join`. If
-    images have several rows that differ, `rows` stores all of them.
+    Columns of another table have the option `join`. If rows of an image differ, the last candidate
+    stores all of them by `rows`.
     """
     try:
         match = match_ids(index, table)
@@ -86,8 +79,7 @@ def table_candidates(index: KeyIndex, table: Table, tables: Sequence[Table]) -> 
         with contextlib.suppress(SourceError):  # they share no column, or several
             if match.id_column not in other.header:
                 more = match_table(index, joined(own, other, ""), match.id_column)
-                new = more.table.header[len(own.header) :]
-                found = found_columns(more, index, tables, new)
+                found = found_columns(more, index, tables, more.table.header[len(own.header) :])
                 together = [one for one in found if len(one.titles) > 1]
                 readings += _readings(together, join=(other.name,))
     return [*readings, *_row_candidates(match)]
@@ -101,14 +93,12 @@ def _readings(found: Sequence[LabelColumns], **join: tuple[str, ...]) -> list[Re
 
 
 def _is_usable(one: LabelColumns) -> bool:
-    """Return whether an image has one cell in each column; a single column must have classes."""
-    cells, options = [one.match.cells(title) for title in one.titles], one.options[0]
-    if "pivot" in options:
+    if "pivot" in one.options[0]:
         return True
-    if len(cells) == 1:
-        known = cells[0].counts()
-        return "target" in options or are_classes(len(known.keys() - {""}), len(cells[0]))
-    return not {*one.titles} & {*_titles_of_rows(one.match)}
+    if len(one.titles) != 1:
+        return {*one.titles}.isdisjoint(_titles_of_rows(one.match))
+    cells = one.match.cells(one.titles[0])
+    return "target" in one.options[0] or are_classes(len(cells.counts().keys() - {""}), len(cells))
 
 
 def _titles_of_rows(match: TableMatch) -> list[str]:
@@ -118,7 +108,6 @@ def _titles_of_rows(match: TableMatch) -> list[str]:
 
 
 def _row_candidates(match: TableMatch) -> list[Reading]:
-    """Return the candidate for all rows of an image, if they differ."""
     titles = [one for one in _titles_of_rows(match) if not one.lower().endswith("id")]
     rows = match.table.label_rule(match.id_column, titles)
     why = f"{(match.key_of >= 0).sum():,} rows of {(match.row_of >= 0).sum():,} images"
@@ -128,9 +117,9 @@ def _row_candidates(match: TableMatch) -> list[Reading]:
 def stack_candidates(
     keys: Sequence[str], tables: Sequence[Table], patterns: Sequence[str] | None = None
 ) -> list[Reading]:
-    """Return candidates for the samples of stacks, by tables that name most of them.
+    """Return candidates for the samples of stacks by tables that name more than half of them.
 
-    `patterns` are by default `stack_patterns`.
+    Without `patterns`, those of `stack_patterns` are tried.
     """
     return [
         Reading({"stack": pattern, **one.options}, one.why)

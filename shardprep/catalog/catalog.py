@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import cast
 
@@ -106,14 +107,12 @@ class Catalog:
 def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> Catalog:
     """Return the catalog of the recipe's source.
 
-    Archives are unpacked in `work_dir`, which must exist as long as the items are used. `notice` is
-    called with a line of text about each slow step.
+    Archives are unpacked in `work_dir`, which must exist as long as the items are used. `notice`
+    gets a line of text about each slow step.
     """
-
-    def check(others: Sequence[Member]) -> None:
-        Documents(others, recipe).check_columns()
-
-    listing = list_images(recipe, work_dir, notice, check)
+    listing = list_images(
+        recipe, work_dir, notice, lambda others: Documents(others, recipe).check_columns()
+    )
     if not listing.images:
         raise no_image(recipe.source, listing)
     if recipe.items:
@@ -136,24 +135,16 @@ def _catalog(wanted: SourceImages) -> Catalog:
         titles = () if targets.kind == "texts" else labelling.columns
         labelling.match.table.check_quotes(*titles)
     of_features = (name for one in targets.features.values() for name in one.labels)
-    check_names(
-        (
-            *targets.names,
-            *targets.features,
-            *of_features,
-            *(annotated.facts.names if annotated is not None else ()),
-        )
-    )
+    of_objects = annotated.facts.names if annotated is not None else ()
+    check_names((*targets.names, *targets.features, *of_features, *of_objects))
     splits, notes, unused = _splits(wanted, match, annotated)
     rule = recipe.rules.group
     match = with_headers(match, members, (*recipe.columns, rule.text))
-    no_groups = Coded.constant("", len(members))
-    groups = no_groups if rule.kind == "none" else group_keys(index.keys, rule, match)
+    groups = group_keys(index.keys, rule, match)
     lacks = _lacks(splits, targets.values)
     if annotated is not None:
         annotated = settled(annotated, splits, recipe)
-        pairs = zip(lacks, annotated.lacks, strict=True)
-        lacks = Coded.of(first or more for first, more in pairs)
+        lacks = Coded.of(first or more for first, more in zip(lacks, annotated.lacks, strict=True))
     files, lacks = _pairs(wanted, lacks)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))
     rows = _rows(wanted)
@@ -219,8 +210,7 @@ def _without_left_out(rows: Sequence[str], wanted: SourceImages) -> tuple[list[s
     out = KeyIndex([one.key for one in wanted.skipped]).are_found(Texts.of(rows))
     if not out.any():
         return [*rows], []
-    excluded = [row for row, is_out in zip(rows, out, strict=True) if is_out]
-    kept = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
+    excluded, kept = [*compress(rows, out)], [*compress(rows, ~out)]
     remark = f"{counted(len(excluded), 'row', 'is', 'are')} of images that are left out: "
     return kept, [remark + some_of(excluded, 3)]
 
@@ -251,10 +241,8 @@ def _splits(
     wanted: SourceImages, match: TableMatch | None, annotated: Annotated | None
 ) -> GivenSplits:
     rules = wanted.recipe.rules
-    rule, of_objects = (
-        rules.split,
-        rules.boxes.table if rules.boxes.table.files else rules.masks.runs,
-    )
+    rule = rules.split
+    of_objects = rules.boxes.table if rules.boxes.table.files else rules.masks.runs
     if match is None and rule.kind in ("column", "tables") and of_objects.files:
         table = wanted.documents.table(of_objects.files)
         match = match_table(wanted.index, table, of_objects.id_column)

@@ -51,16 +51,15 @@ _OF_ROWS = ("image", "order")
 
 
 def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageListing]:
-    """Return the recipe, and the images of a source that the table of `--items` lists.
+    """Return the recipe with options from columns, and the images that the table `--items` lists.
 
-    A column with a role, such as `label` or `boxes`, sets its option if the recipe has the default.
-    Images without a row are skipped; rows without an image are counted as for every table.
-    SourceError names the first rows with a fault.
+    Images without a row are skipped. SourceError names the first rows with a fault.
     """
     items = read_items(recipe)
     recipe = recipe.with_rules(**options_stated(items, recipe))
     every, finder = listing.images, _Finder(recipe, listing.images.keys, items)
-    found, column = finder.images(), _column_of_files(recipe)
+    found, rules = finder.images(), recipe.rules
+    column = rules.target_image.column if rules.target_image else rules.masks.pattern.column
     beside = finder.files(column, found) if column else {}
     matched = (_stacks if "sample" in items.columns else _single)(items, every, found, beside)
     _check_zeros(items, found, every.keys)
@@ -81,7 +80,7 @@ def with_items(recipe: Recipe, listing: ImageListing) -> tuple[Recipe, ImageList
     if len(files):
         images = in_order(Members.joined([images, every.take(files)]))
     is_used = _are_in(len(every), [found[found >= 0], files])
-    noun = "mask" if recipe.rules.masks.pattern.column else "target image"
+    noun = "mask" if rules.masks.pattern.column else "target image"
     names = {key: [every.keys[at] for at in several] for key, several in matched.files.items()}
     return recipe, replace(
         listing,
@@ -105,8 +104,6 @@ def _are_in(number: int, places: list[Ints]) -> NDArray[np.bool_]:
 
 
 class _Matched(NamedTuple):
-    """The images of a table, and its rows."""
-
     keys: Texts
     """Key of the image of each row; without such an image, the text of the cell."""
     rows: Ints
@@ -169,11 +166,6 @@ def _no_image(items: GivenItems, key: str) -> SourceError:
     return SourceError(items.name, f"no row names an image of the source{such}", hint)
 
 
-def _column_of_files(recipe: Recipe) -> str:
-    rules = recipe.rules
-    return rules.target_image.column if rules.target_image else rules.masks.pattern.column
-
-
 def _samples(items: GivenItems) -> dict[str, list[int]]:
     """Return sample → its rows, in order."""
     columns, rows_of = items.columns, defaultdict[str, list[int]](list)
@@ -203,10 +195,10 @@ def _places(order: Texts) -> list[Any]:
 
 
 class _Finder:
-    """Finds the files that the cells of a table mean.
+    """Finds files by cells of a table.
 
-    A cell is a key of the source, or the end of a key as in every table, or the path of a file
-    below the source: absolute, or relative to the folder of the table.
+    A cell is a key of the source or the end of a key, or the path of a file below the source:
+    absolute, or relative to the folder of the table.
     """
 
     def __init__(self, recipe: Recipe, keys: Texts, items: GivenItems) -> None:
@@ -234,10 +226,7 @@ class _Finder:
         return found
 
     def files(self, title: str, images: Ints) -> _Files:
-        """Return row → positions of the files in its cell, which is a path or a list of paths.
-
-        A file that is in `images`, the images of all rows, is a fault.
-        """
+        """Return row → positions of the files in its cell; the image of a row is a fault."""
         items, rows, paths = self._items, list[int](), list[str]()
         if title not in items.columns:
             what = f"has no column {title!r}: its columns are {some_of([*items.columns], 8)}"

@@ -20,7 +20,7 @@ _NO_DICOM = (*_SHALLOW, ".png", ".tif", ".tiff")
 
 
 class Found(NamedTuple):
-    """What the options select in a source."""
+    """The images, rows, targets and annotations on which options may have an effect."""
 
     wanted: SourceImages
     match: TableMatch | None

@@ -1,7 +1,7 @@
 """Find the roles of the columns of a table of items, such as `label` or `boxes`.
 
-A column with a role sets an option that the recipe leaves at its default (`options_stated`). Other
-columns are stored as features.
+A column with a role sets an option that the recipe leaves at its default. Other columns are stored
+as features.
 """
 
 from __future__ import annotations
@@ -45,17 +45,13 @@ _TARGETS: dict[str, dict[str, str]] = {
 OF_FILES = {"mask": "masks", "target_image": "target_image"}
 """Column of paths of other files of an image → its option."""
 _OF_OBJECTS = {"segmentation": "masks", "keypoints": "points"}
-"""Further column of objects → its option, which gets the value of `--boxes`."""
+"""Further column of objects → its option, which gets the same value as `boxes`."""
 _BESIDE = ("box_labels", *_OF_OBJECTS, "iscrowd")
-_CORNERS = "[xmin, ymin, xmax, ymax]"
 _POINTS = "points"
 _ROLES = (*SINGLE, *LISTS)
 _TEXTS = ("labels", "texts", "box_labels")
-_SIZE = ("height", "width")
-"""Columns that state the size of an image with boxes."""
 _INDEX = re.compile(r"|Unnamed: \d+")
 """The title that pandas gives to an index in a CSV."""
-_FOLDS = ("fold", "folds", "kfold")
 _FORMS = ("xyxy", "xywh", "center", "yxyx")
 _NUMBER = r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"
 _NUMBERS = rf"{_NUMBER}(\s{_NUMBER})+"
@@ -64,7 +60,10 @@ _HALF, _MOST_OTHERS = 0.5, 8
 
 
 def source_of(file: str) -> str:
-    """Return the folder of a table if its relative paths stay in it, else their common folder."""
+    """Return the folder of a table if its paths are relative and below it, or their common folder.
+
+    RecipeError if paths are absolute and relative, or have no common folder.
+    """
     recipe = make_recipe({"source": ".", "items": file}, "")
     items = _named(read_file(recipe), recipe)
     table = Path(file).parent if items.name == file else Path()
@@ -83,7 +82,7 @@ def source_of(file: str) -> str:
 
 
 def are_files(recipe: Recipe) -> bool:
-    """Return whether all paths of `--items` are files below the source, and so in no archive."""
+    """Return whether all paths of `--items` are files below the source, outside of archives."""
     items = _named(read_file(recipe), recipe)
     own = os.path.dirname(recipe.items) if items.name == recipe.items else ""  # noqa: PTH120
     source, folder = (os.path.abspath(one) for one in (recipe.source, own))  # noqa: PTH100
@@ -94,10 +93,7 @@ def are_files(recipe: Recipe) -> bool:
 
 
 def read_items(recipe: Recipe) -> GivenItems:
-    """Return the table of `--items`, with columns of x and y for its points.
-
-    `faults` names the rows with a cell that its column does not allow.
-    """
+    """Return the table of `--items` and the faults of its cells; points become columns x and y."""
     items = _with_lists(_named(read_file(recipe), recipe), recipe)
     _check_single(items, recipe)
     if "boxes" in items.columns:
@@ -106,7 +102,7 @@ def read_items(recipe: Recipe) -> GivenItems:
 
 
 def _with_lists(items: GivenItems, recipe: Recipe) -> GivenItems:
-    """Return the items with a JSON list in each cell of `_TEXTS`; a text becomes a list of one."""
+    """Return the items with JSON lists in the columns `_TEXTS`; a text becomes a list."""
     columns = dict(items.columns)
     for title in filter(columns.__contains__, () if recipe.separator else _TEXTS):
         cells = list[str]()
@@ -147,7 +143,7 @@ def _check_boxes(items: GivenItems) -> None:
         except (TypeError, ValueError):
             corners = np.empty(0)
         if boxes and (corners.shape != (len(boxes), 4) or not np.isfinite(corners).all()):
-            items.refuse(row, "boxes", f"is not a list of {_CORNERS}")
+            items.refuse(row, "boxes", "is not a list of [xmin, ymin, xmax, ymax]")
             continue
         for title, values in zip(beside, others, strict=True):
             if len(values) != len(boxes):
@@ -155,37 +151,33 @@ def _check_boxes(items: GivenItems) -> None:
 
 
 def _named(items: GivenItems, recipe: Recipe) -> GivenItems:
-    """Return the items; a column with a role gets the name of its role, such as `label`."""
+    """Return the items; columns with a role get its name, such as `label`."""
     roles = _roles(items, recipe)
     new = {title: role for role, title in roles.items()}
     names = [new.get(title, title).removeprefix(_TARGET) for title in items.columns]
     if twice := next((one for one in names if names.count(one) > 1), ""):
         raise SourceError(items.name, f"has two columns for {twice!r}", "rename or drop one")
-    said = [
-        f"column {title!r} of {items.name} is the {role}"
-        for role, title in roles.items()
-        if title.lower() != role
-    ]
     columns = dict(zip(names, items.columns.values(), strict=True))
     targets = [one.removeprefix(_TARGET) for one in items.columns if one.startswith(_TARGET)]
     others, left_out = _others(columns, targets, recipe)
     notes = [
-        *said,
-        *_folds(columns, recipe),
-        *_without_meaning(columns, targets, recipe),
-        *_stored(others, left_out),
+        f"column {title!r} of {items.name} is the {role}"
+        for role, title in roles.items()
+        if title.lower() != role
     ]
+    notes += _folds(columns, recipe) + _without_meaning(columns, targets, recipe)
+    notes += _stored(others, left_out)
     return replace(items, columns=columns, targets=targets, others=others, notes=notes)
 
 
 def _others(
     columns: Mapping[str, Texts], targets: Sequence[str], recipe: Recipe
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the columns that no option uses: those to store; column → reason, for the others."""
+    """Return the columns to store, and column → reason, for other columns that no option uses."""
     if recipe.columns:
         return [], {}
     used = {*_ROLES, *targets, *recipe.labels.removeprefix("column:").split(",")}
-    used |= {*_SIZE} if "boxes" in columns else set()
+    used |= {"height", "width"} if "boxes" in columns else set()
     others = [one for one in columns if one not in used and not _INDEX.fullmatch(one)]
     why = {title: _unfit(title, columns[title]) for title in others}
     left_out = {title: reason for title, reason in why.items() if reason}
@@ -203,7 +195,6 @@ def _unfit(title: str, cells: Texts) -> str:
 
 
 def _stored(others: Sequence[str], left_out: Mapping[str, str]) -> list[str]:
-    """Return notes on the columns without a role."""
     notes = []
     if others:
         flag = OptionName("columns", others[0])
@@ -231,7 +222,7 @@ def _without_meaning(
 
 
 def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
-    """Return the clearest title of `_IMAGE`, or that of paths in a first column without title."""
+    """Return the clearest title of `_IMAGE`, or "1" if this column without title has paths."""
     if known := [titles[one] for one in _IMAGE if one in titles]:
         return known[0]
     are_numbers = all(map(str.isdecimal, titles))
@@ -246,7 +237,7 @@ def _title_of_images(items: GivenItems, titles: Mapping[str, str]) -> str:
 
 
 def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
-    """Return role → title in the table, for each column with a role."""
+    """Return role → title of its column."""
     titles = {title.lower(): title for title in reversed(items.columns)}
     roles = {role: titles[role] for role in _ROLES if role in titles}
     if "image" not in roles:
@@ -269,8 +260,7 @@ def _roles(items: GivenItems, recipe: Recipe) -> dict[str, str]:
 
 
 def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
-    """Return a note on the flag that makes splits of a column of folds, if no splits are stated."""
-    title = next((one for one in columns if one.lower() in _FOLDS), "")
+    title = next((one for one in columns if one.lower() in ("fold", "folds", "kfold")), "")
     if not title or "split" in columns or recipe.split:
         return []
     folds = sorted(columns[title].coded().counts(), key=natural_order)
@@ -280,7 +270,6 @@ def _folds(columns: Mapping[str, Texts], recipe: Recipe) -> list[str]:
 
 
 def _with_points(items: GivenItems) -> GivenItems:
-    """Return the items with columns of x and y for each of the `points`, instead of lists."""
     if _POINTS not in items.columns:
         return items
     rows = list[list[Any]]()

@@ -28,9 +28,9 @@ class Item(NamedTuple):
     extent: Extent
     split: str
     target: Target = None
-    """Class index, tuple of class indices, number or text; None if the source has no target."""
+    """Class index, tuple of class indices, number, text or several values; None if unlabelled."""
     strata: tuple[int, ...] = ()
-    """Classes of the image, or the bin of its number; ratios spread each evenly over splits."""
+    """Classes of the image, or the bin of its number; ratios spread them evenly over splits."""
     group: str = ""
     """Group of the image; ratios put all images of a group into one split. "" without a group."""
     columns: tuple[Value, ...] = ()
@@ -110,8 +110,7 @@ class Items(Sequence[Item]):
         some = self.take(rows)
         cells = zip(*some.columns, strict=True) if some.columns else iter([()] * len(rows))
         columns = some.split, some.target, some.strata, some.group, cells, some.annotation
-        members = some.members.listed()
-        made = zip(members, *columns, some.companions, strict=True)
+        made = zip(some.members.listed(), *columns, some.companions, strict=True)
         return tuple(Item(*member, *facts) for member, *facts in made)
 
     def take(self, rows: NDArray[Any]) -> Items:

@@ -39,7 +39,6 @@ LISTS = (
 """Columns that keep lists as JSON; in other columns, a list of numbers is a vector."""
 SINGLE = ("image", "label", "text", "split", "group", "sample", "order", "box_format")
 """Columns with one value in a row."""
-_JSON = (".json", ".jsonl", ".ndjson")
 _FEW = 5
 
 
@@ -76,8 +75,8 @@ class GivenItems:
 def kept(table: Any, option: str) -> str:
     """Return the path of a table; a data frame or a list of dicts is written into the cache.
 
-    The name of the file is the hash of its rows, so the same rows continue an interrupted build.
-    Options other than `items` read text: CSV or JSON lines. RecipeError for other values.
+    The file is named by the hash of its bytes, so the same rows continue an interrupted build.
+    Only `items` may be Parquet; other options get CSV or JSON lines. RecipeError for other values.
     """
     if isinstance(table, str | os.PathLike):
         return os.fspath(table)
@@ -152,8 +151,11 @@ def read_file(recipe: Recipe) -> GivenItems:
         return items
     data = read_table(recipe.items, recipe.max_member_size)
     check_text(data, name)
-    if suffix in _JSON:
-        return GivenItems(name, _of_objects(_json_objects(data, name)))
+    if suffix in (".json", ".jsonl", ".ndjson"):
+        rows = _json_objects(data, name)
+        titles = dict.fromkeys(title for row in rows for title in row)
+        texts = {x: Texts.of(_text(row.get(x), x.lower()) for row in rows) for x in titles}
+        return GivenItems(name, texts)
     table = parse_table(data, name, has_header=recipe.header, null=recipe.null, is_strict=True)
     table.check_quotes(*table.header)
     _check_titles(table.header, name)
@@ -179,13 +181,8 @@ def _json_objects(data: bytes, name: str) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _of_objects(rows: Sequence[Mapping[str, Any]]) -> dict[str, Texts]:
-    titles = dict.fromkeys(title for row in rows for title in row)
-    return {one: Texts.of(_text(row.get(one), one.lower()) for row in rows) for one in titles}
-
-
 def _of_arrow(table: Any) -> dict[str, Texts]:
-    """Return the columns of a table as texts, except the unnamed index of pandas."""
+    """Return column → its cells as texts, without the unnamed index of pandas."""
     found = dict[str, Texts]()
     for title, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type
@@ -217,7 +214,6 @@ def _text(value: Any, title: str) -> str:
         return str(value).lower()
     if not isinstance(value, list | dict):
         return str(_plain(value)).strip()
-    is_vector = title not in (*LISTS, *SINGLE) and all(
-        isinstance(one, int | float) for one in value
-    )
+    are_numbers = all(isinstance(one, int | float) for one in value)
+    is_vector = are_numbers and title not in (*LISTS, *SINGLE)
     return " ".join(map(str, value)) if is_vector and value else json.dumps(value, default=_plain)

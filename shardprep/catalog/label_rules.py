@@ -17,13 +17,7 @@ from shardprep.catalog.labels import (
     are_classes,
     label_by_table,
 )
-from shardprep.catalog.names import (
-    UNTRAINED,
-    are_parts,
-    find_masks,
-    given_split,
-    split_folders,
-)
+from shardprep.catalog.names import UNTRAINED, are_parts, find_masks, given_split, split_folders
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex
 from shardprep.catalog.tables.row_matching import match_table, united
@@ -36,7 +30,7 @@ from shardprep.source.string_column import Coded, Texts
 
 Ints = NDArray[np.int64]
 _NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
-"""Number at the end of a name, searched in the reversed name: a forward search is quadratic."""
+"""Number at the end of a name; it is reversed, because a forward search is quadratic."""
 _NUMBERED_END = re.compile(r"\d$")
 _WORDS = re.compile(r"(?![A-Za-z]$)[^\W\d_][^\d]*$")
 _SAMPLES = re.compile(
@@ -79,8 +73,8 @@ def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Lab
 def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
     """Return the labels by the first rule that fits: table, folder or prefix; or no labels.
 
-    Rules that often fit by accident come last. A rule fits if it labels nine tenths of the images
-    outside test splits, and the labels look like classes (see `are_classes`).
+    A rule fits if it labels nine tenths of the images outside test splits, and if the labels look
+    like classes (see `are_classes`).
     """
     keys = index.keys
     is_test = index.splits.fit(UNTRAINED.__contains__)
@@ -88,8 +82,7 @@ def auto_labels(index: KeyIndex, tables: Sequence[Table]) -> Labelling:
     labelling, passed_over, unclear = _by_tables(index, tables, considered)
     if labelling is not None:
         return labelling
-    no_classes = find_masks(keys).no_classes
-    names = _folder_names(keys, 1, no_classes)
+    names = _folder_names(keys, 1, find_masks(keys).no_classes)
     how = "name of the folder that holds the image"
     rule, is_whole = "folder", True
     is_fit = _fits(names, considered) and not are_parts([*map(str, names.values)])
@@ -148,7 +141,7 @@ def _by_tables(
 def unused_tables(
     index: KeyIndex, labelling: Labelling, tables: Sequence[Table]
 ) -> tuple[str, ...]:
-    """Return a remark on each unused table that labels unlabelled images, or labels differently."""
+    """Return remarks on tables that label unlabelled images, or images differently."""
     remarks, own = [], labelling.names
     for table in tables:
         if SUBMISSION.search(table.name):
@@ -177,7 +170,7 @@ def unused_tables(
 
 
 def _num_other(names: Coded[Cell | None], own: Coded[Cell | None]) -> int:
-    """Return how many images get another class, if the two labellings have a class in common."""
+    """Return how many images get another class; 0 if the labellings have no class in common."""
     known = {name: code for code, name in enumerate(own.values)}
     codes = np.array([*(known.get(name, -2) for name in names.values), -1])
     if not len(names) or not (codes >= 0).any():
@@ -187,12 +180,8 @@ def _num_other(names: Coded[Cell | None], own: Coded[Cell | None]) -> int:
 
 
 def _nearly_fitting(index: KeyIndex, table: Table) -> list[SourceError]:
-    """Return an error if a table has a column of labels, and ids that nearly match image names.
-
-    Names are nearly equal if they differ in case, in zeros before numbers or in signs.
-    """
-    titles = {title.lower() for title in table.header}
-    if titles.isdisjoint(LABEL_COLUMNS):
+    """Return an error if ids of labels differ from image names only in case, zeros or signs."""
+    if {title.lower() for title in table.header}.isdisjoint(LABEL_COLUMNS):
         return []
     names = {_plain(key): key for key in index.keys}
     every = [(title, table.cells(i)[:_MOST_LOOKED_AT]) for i, title in enumerate(table.header)]
@@ -218,7 +207,7 @@ def may_be_class(prefix: str) -> bool:
 
 
 def ids_of_samples(names: Iterable[str], tables: Sequence[Table]) -> str:
-    """Return the column that has most names as ids of patients or the like; "" without one."""
+    """Return the column of ids of patients or the like that has nine tenths of the names, or ""."""
     known = {*names}
     for table in tables:
         for place, title in enumerate(table.header):
@@ -233,7 +222,7 @@ def ids_of_samples(names: Iterable[str], tables: Sequence[Table]) -> str:
 def _without_test_names(
     names: Coded[Cell | None], considered: Ints, rule: str
 ) -> tuple[Coded[Cell | None], tuple[str, ...]]:
-    """Return names and remarks; a test split whose classes differ from the rest gets no labels."""
+    """Return names and a remark; test images lose their labels if their classes are others."""
     known = names.take(considered).counts()
     is_other = np.ones(len(names), bool)
     is_other[considered] = False

@@ -11,10 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shardprep.catalog.names import (
-    folder_splits,
-    natural_order,
-)
+from shardprep.catalog.names import folder_splits, natural_order
 from shardprep.catalog.tables.key_index import KeyIndex, WholeKeyIndex
 from shardprep.catalog.tables.row_matching import TableMatch, find_ids, match_table
 from shardprep.catalog.tables.table import Table
@@ -84,7 +81,7 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
 def relabelled(
     labelling: Labelling, keys: Sequence[str], fixes_of: tuple[Table, CsvRule], naming: Naming
 ) -> Labelling:
-    """Return the labels after `--relabel`, which replaces labels but adds none."""
+    """Return the labels after `--relabel`; images without a label get none."""
     option, (table, rule) = OptionName("relabel"), fixes_of
     fixes = label_by_table(WholeKeyIndex(keys), table, rule)
     before = {new: old for old, new in naming.class_map.items()}  # the table has the new names
@@ -137,7 +134,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
         rule=table.label_rule(match.id_column, titles),
     )
     columns_of_rows: list[Column] = [
-        (title, match.key_of, table.cells(place).coded().map(_filled))
+        (title, match.key_of, table.cells(place).coded().map(lambda cell: cell or None))
         for title, place in zip(titles, places.values(), strict=True)
     ]
     is_one = len(titles) == 1 and not rule.pivot
@@ -181,14 +178,6 @@ def _named(keys: Sequence[str], match: TableMatch) -> str:
     return " + ".join(names)
 
 
-def _same(cell: str | None) -> str | None:
-    return cell
-
-
-def _filled(cell: str) -> str | None:
-    return cell or None
-
-
 def _titles_of_rows(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | None]:
     """Return for each image the titles of all columns, or None if all its cells are empty."""
     is_there = reduce(np.logical_or, (cells.are_there for cells in columns.values()))
@@ -198,10 +187,8 @@ def _titles_of_rows(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | No
 def _sets_of_flags(columns: Mapping[str, Coded[str | None]]) -> Coded[Cell | None]:
     """Return for each image the titles of the columns that hold 1."""
     is_there = _titles_of_rows(columns).are_there
-    is_set = np.stack(
-        [cells.fit(lambda cell: str(cell).lower() in _SET) for cells in columns.values()]
-    )
-    flags, codes = np.unique(is_set, axis=1, return_inverse=True)
+    are_set = [cells.fit(lambda cell: str(cell).lower() in _SET) for cells in columns.values()]
+    flags, codes = np.unique(np.stack(are_set), axis=1, return_inverse=True)
     values = [tuple(itertools.compress(columns, one)) for one in flags.T.tolist()]
     return Coded(np.where(is_there, codes.reshape(-1), -1), values)
 
@@ -261,11 +248,11 @@ def _pivoted(match: TableMatch, pivot: str, columns: Sequence[Column]) -> Iterat
     for name in known:
         rows = np.flatnonzero(names.fit(name.__eq__))
         # `map` leaves out values that only other targets have.
-        yield name, key_of[rows], values.take(rows).map(_same)
+        yield name, key_of[rows], values.take(rows).map(lambda cell: cell)
 
 
 def flag_columns(match: TableMatch) -> tuple[str, ...]:
-    """Return the columns that hold only 1 and 0 (or −1); () if fewer than two have a 1."""
+    """Return the columns of 1, 0 and −1, or true and false; () if fewer than two have a 1."""
     flags: list[str] = []
     num_set = 0
     for place, title in enumerate(match.table.header):
@@ -273,18 +260,16 @@ def flag_columns(match: TableMatch) -> tuple[str, ...]:
         if title == match.id_column or not _SET_OR_NOT.issuperset(map(str.lower, column[:_FEW])):
             continue  # the codes of a million ids would take 150 MB
         cells = {cell.lower() for cell in column.coded().values}
-        is_flag = any(cells) and cells <= _SET_OR_NOT
-        if is_flag and title.lower() not in NO_LABEL_COLUMNS:
+        if any(cells) and cells <= _SET_OR_NOT and title.lower() not in NO_LABEL_COLUMNS:
             flags.append(title)
             num_set += not _SET.isdisjoint(cells)
     return tuple(flags) if num_set > 1 else ()
 
 
 def _are_flags(table: str, columns: Mapping[str, Collection[str]], target: str) -> bool:
-    """Return whether several columns say which classes an image has, by 1, 0 and −1.
+    """Return whether each column says by 1, 0 or −1 if an image has a class.
 
-    Otherwise each column is a target. SourceError if that is unclear: most columns are flags, but
-    not all.
+    If not, each column is a target. SourceError if only a few columns have other values.
     """
     others: dict[str, str] = {}
     for title, cells in columns.items():
@@ -309,9 +294,10 @@ def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict
 
 
 def find_label_column(table: Table, id_title: str = "") -> str:
-    """Return the title of the only column of labels; SourceError if it is unclear.
+    """Return the title of the column of labels: the clearest usual title, or the only other column.
 
-    If one column has numbers and another a name for each number, the names are the labels.
+    If that column has numbers and another usual column a name for each number, the names are the
+    labels. SourceError if it is unclear.
     """
     lowered = {title.lower(): title for title in table.header if title != id_title}
     named = [lowered[name] for name in LABEL_COLUMNS if name in lowered]

@@ -25,7 +25,7 @@ _WORDS_OF_SPLITS = {
     "gallery": "gallery",
     "pred": "pred|prediction",
 }
-"""Words that name a split within a longer name, if the sibling folders agree."""
+"""Split → words that name it within a longer name, if the sibling folders agree."""
 SPLIT = "|".join(_WORDS_OF_SPLITS.values())
 PART = (
     "(sub|data)?sets?|data|parts?|batch|chunk|shard|folds?|folders?|dirs?|files?|lists?|names?"
@@ -36,7 +36,7 @@ KIND = (
     "inputs?|rgb|raw|masks?|labels?|annot(ated|ations?|s)?|gt|ground|(ground)?truth"
     "|seg(mentations?|mented)?|targets?|hr|lr|depth|visuali[sz]ations?|overlays?|preview"
 )
-"""Words that are no classes, by role: splits, parts of a set, pictures, kinds of pictures."""
+"""Words that are not classes: for splits, parts of a set, pictures, kinds of pictures."""
 _SET = "(set|data|images?|imgs?|list)?"
 _SPLIT_WORDS = {
     split: re.compile(rf"({words}){_SET}", re.IGNORECASE)
@@ -154,13 +154,14 @@ def _classes_named_as_splits(
 ) -> set[str]:
     """Return folder names that are classes, although the whole name means a split.
 
-    Their siblings are folders of other classes, and they are in a folder of a split: `train` in
-    `test/bus`, `test/train`. Without a split, only `train` among folders of images is a class:
-    `test` may have unlabelled images.
+    In a folder of a split, these are names among classes: `train` in `test/bus`, `test/train`.
+    Elsewhere, only `train` among folders of images is a class: `test` may be unlabelled.
     """
     others = [name for name in below if name not in own]
     if not others or any(IMAGE_FOLDER.fullmatch(one) or _MASKS.fullmatch(one) for one in others):
         return set()
+    if {*map(str.casefold, own)} == {"valid"}:
+        return {*own}  # `valid` next to `empty`, without a split for training
     is_train = {one.split for one in own.values()} == {"train"}
     is_alone = len(own) == 1 < len(others) and all("" in lasts for lasts in below.values())
     return {*own} if above or (is_train and is_alone) else set()
@@ -169,7 +170,7 @@ def _classes_named_as_splits(
 def _is_split(
     name: str, own: Mapping[str, _NamedSplit], below: Mapping[str, Collection[str]]
 ) -> bool:
-    """Return whether a folder is a split, judged by a word of its name and by its siblings."""
+    """Return whether a word of a folder's name means a split, judged by its siblings."""
     one, others = own[name], [other for other in below if other not in own]
     splits = {other.split for other in own.values()}
     if len(splits) > 1 and not others and (one.rest or not one.is_short):
@@ -198,15 +199,14 @@ class _NamedSplit(NamedTuple):
 
 
 def _named_split(name: str) -> _NamedSplit | None:
-    """Return the split that a word of a folder's name means; None without one, or with several."""
+    """Return the split that words of a folder's name mean; None for none, several or for masks."""
     if (split := given_split([name])) is not None:
         return _NamedSplit(split, "", is_short=False, is_whole=True)
     name = without_archive_suffix(name)
     splits, rest = words_of_split(name)
     if len(splits) != 1 or _MASKS.fullmatch(rest):  # masks have the split of their images
         return None
-    is_short = len(name) == 2
-    return _NamedSplit(splits.pop(), rest, is_short, is_whole=False)
+    return _NamedSplit(splits.pop(), rest, is_short=len(name) == 2, is_whole=False)
 
 
 def words_of(name: str) -> list[str]:
@@ -215,7 +215,7 @@ def words_of(name: str) -> list[str]:
 
 
 def words_of_split(name: str) -> tuple[set[str], str]:
-    """Return the splits that words of a name mean, and its other words in lower case."""
+    """Return the splits that words of a name mean, and its other words, without words of parts."""
     words = [(word, _split_of(word)) for word in _WORDS.findall(name)]
     rest = (word.casefold() for word, split in words if not (split or _PART.fullmatch(word)))
     return {split for _, split in words if split}, " ".join(rest)
@@ -233,7 +233,7 @@ def _paths_to(folder: str) -> Iterator[str]:
 def are_parts(names: Collection[str]) -> bool:
     """Return whether names differ only in words of splits, kinds or parts, or are dates.
 
-    `x_images_part_1` and `x_images_part_2` are parts of one set, `mask` and `no_mask` are classes.
+    `x_images_part_1` and `x_images_part_2` are parts of a set, `mask` and `no_mask` are classes.
     """
     names = [*itertools.islice(names, _MOST_NAMES)]
     several = [{*words_of(name)} for name in names]
@@ -304,7 +304,7 @@ def stem(key: str) -> str:
 
 
 class MaskFolders(NamedTuple):
-    """The folders of masks in a source, and the folders of their images."""
+    """The folders of masks in a source."""
 
     num_masks: dict[str, int]
     """Name of folders of masks → number of files in them."""
@@ -364,7 +364,7 @@ def _named_as_images(
 
 
 def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:
-    """Return the keys of probable masks by the name of their mask folder."""
+    """Return name of a mask folder → keys of its probable masks."""
     found: dict[str, list[str]] = {name: [] for name in find_masks(keys).num_masks}
     for key in keys if found else ():
         name = next((part for part in key.split("/")[:-1] if part in found), None)

@@ -45,8 +45,8 @@ def select(
     """Return the wanted images, and the left-out images with the reasons.
 
     A glob fits the whole key, or an end of it that starts at a folder, regardless of case: `*.png`,
-    `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list, `others` the keys of
-    all other members, which a glob may mean.
+    `part_1/*`, `**/masks/**`. `excluded` are the ids of the exclude list. `others` are keys that a
+    glob may fit without a remark that it fits nothing. SourceError if no image is left.
     """
     wanted, left_out = images, list[Skipped]()
     notes, unused = list[str](), list[str]()
@@ -98,9 +98,9 @@ def _without(
 
 
 def _copies(images: Members) -> dict[int, str]:
-    """Return the positions of exact copies, each with the key of the image that is kept.
+    """Return position of each exact copy → key of the image that is kept.
 
-    A test image is kept first, then a validation image, so that evaluation sets stay whole and are
+    Test images are kept first, then validation images, so that evaluation sets stay whole and are
     not trained on; then the first key. Only images of equal size and CRC-32 (if known) are read.
     """
     members = images.listed()

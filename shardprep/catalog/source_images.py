@@ -1,7 +1,4 @@
-"""The images of a source that a recipe wants, without masks, and their labels.
-
-Images are selected by a root, globs and an exclude list. With `--dedup`, copies are left out.
-"""
+"""The images of a source that a recipe wants, without masks, and their labels."""
 
 from __future__ import annotations
 
@@ -49,7 +46,6 @@ from shardprep.source.listing import Listing, Skipped, list_source
 from shardprep.source.members import FileExtent, Member, Members, StackExtent
 from shardprep.source.names import is_array_name, without_archive_suffix
 
-_UNWANTED = (NOT_BELOW, NOT_INCLUDED, NOT_EXCLUDED)
 _HALF_LINE = 32
 _KINDS = {"regression": "number", "text": "text", "texts": "texts"}
 """Value of `--target` → word for the label of an example."""
@@ -83,7 +79,7 @@ def list_images(
     *,
     proposes: bool = False,
 ) -> ImageListing:
-    """Return the members of a recipe's source and the images in its files of arrays, stacked.
+    """Return the members of a recipe's source, with images of files of arrays, and in stacks.
 
     For arguments and errors see `list_source`, `with_arrays` and `stacked`.
     """
@@ -107,7 +103,7 @@ def list_images(
     unopened = [
         f"{one.key} is {one.reason} and not opened ({shown(one.detail, MOST_SHOWN)})"
         for one in listing.skipped
-        if one.detail and one.reason in _UNWANTED
+        if one.detail and one.reason in (NOT_BELOW, NOT_INCLUDED, NOT_EXCLUDED)
     ]
     return replace(found, notes=(*found.notes, *unopened))
 
@@ -154,7 +150,7 @@ def _scope(recipe: Recipe) -> Scope:
 
 
 def _without_arrays(listing: Listing, recipe: Recipe) -> Listing:
-    """Return the listing without unwanted files of arrays, because opening one may be an error."""
+    """Return the listing without unwanted files of arrays: to open them may be an error."""
     arrays = [one for one in listing.others if is_array_name(one.key.rpartition("/")[2])]
     if not (arrays and (recipe.exclude or recipe.include or recipe.root)):
         return listing
@@ -175,31 +171,32 @@ def _without_arrays(listing: Listing, recipe: Recipe) -> Listing:
 
 
 def files_by_key(listing: Listing) -> dict[str, FileExtent]:
-    """Return the extent of each image by key, without stacks: these have no file of their own."""
+    """Return key → extent of each image except stacks, which have no file of their own."""
     return {key: extent for key, extent in listing.images if not isinstance(extent, StackExtent)}
 
 
 def source_images(recipe: Recipe, listing: ImageListing) -> SourceImages:
-    """Return the wanted images, their labels, and the recipe with all that is decided."""
+    """Return the wanted images, their labels, and the recipe with the decided options.
+
+    QuestionError if several readings fit, with examples of each.
+    """
     are_stacks = listing.images.are_stacks
     if recipe.rules.masks.kind == "auto" and are_stacks.any():
         masks = listing.images.take(np.flatnonzero(~are_stacks)).keys
         recipe = recipe.with_rules(masks=stack_masks(masks))
     documents = Documents(listing.others, recipe, listing.columns)
-    panoptic = with_panoptic(recipe, listing.images, documents)
-    view = View(panoptic, listing, paired=listing.files)
+    view = View(with_panoptic(recipe, listing.images, documents), listing, paired=listing.files)
     if view.recipe.rules.masks.kind == "auto":
         view = asked_masks(view)
     try:
         view = decide(view)
     except QuestionError as error:
-        choices = [_shown(one, view) for one in error.choices]
-        raise QuestionError.of(error.place, choices) from None
+        raise QuestionError.of(error.place, [_shown(one, view) for one in error.choices]) from None
     return _labelled(view)
 
 
 def _shown(choice: Choice, view: View) -> Choice:
-    """Return a choice with three images and their labels as examples; unchanged if unknown."""
+    """Return a choice with three images as examples; unchanged if it cannot be read."""
     try:
         found = _labelled(view.of(view.recipe.with_rules(**choice.options)))
         rule, match = found.recipe.rules.split, found.labelling.match
@@ -221,7 +218,6 @@ def _shown(choice: Choice, view: View) -> Choice:
 
 
 def _last(key: str) -> str:
-    """Return the end of a key: a name and the folders that fit into half of a line."""
     parts = key.split("/")
     while len(parts) > 2 and len("/".join(parts)) > _HALF_LINE:
         parts = ["…", *parts[2 if parts[0] == "…" else 1 :]]
@@ -239,8 +235,7 @@ def _labelled(view: View) -> SourceImages:
     if recipe.pivot and rule.kind != "csv":
         hint = f"use {OptionName('labels')} csv:FILE:ID:VALUE"
         raise SourceError(OptionName("pivot"), "needs a table of labels that is named", hint)
-    is_auto = rule.kind == "auto"
-    labelling = view.automatic if is_auto else label_keys(index, rule, tables)
+    labelling = view.automatic if rule.kind == "auto" else label_keys(index, rule, tables)
     if recipe.may_be_annotated and labelling.rule == "none" and not view.members.are_stacks.any():
         found = recognised(recipe, index, documents, view.candidates)
         if found is not recipe:
@@ -250,8 +245,8 @@ def _labelled(view: View) -> SourceImages:
     if "labels" in view.decided and (match := labelling.match) is not None:
         used = {match.table.name, *dict(match.table.parts)}
         others = [one for one in view.tables if used.isdisjoint((one.name, *dict(one.parts)))]
-        remarks = (*labelling.remarks, *unused_tables(index, labelling, others))
-        labelling = replace(labelling, remarks=remarks)
+        more = unused_tables(index, labelling, others)
+        labelling = replace(labelling, remarks=labelling.remarks + more)
     selected = view.selected
     labelling = _with_other_labels(labelling, recipe, tables, (view.members, selected.left_out))
     return SourceImages(
@@ -276,7 +271,7 @@ def _with_other_labels(
     tables: Sequence[Table],
     images: tuple[Members, Sequence[Skipped]],
 ) -> Labelling:
-    """Return the labels with a remark about copies that have another label than the kept image."""
+    """Return the labels with a remark on left-out copies that have another label."""
     kept = {one.key: one.detail for one in images[1] if one.reason == COPY}
     if not kept or labelling.rule == "none":
         return labelling
@@ -320,5 +315,5 @@ def no_image(source: str, listing: ImageListing) -> SourceError:
 
 
 def num_links_outside(listing: Listing) -> int:
-    """Return the number of links that lead outside the source."""
+    """Return the number of skipped links that lead outside the source."""
     return sum(one.reason == LEADS_OUTSIDE for one in listing.skipped)

@@ -51,10 +51,10 @@ def given_splits(
     *,
     by_folders: bool = True,
 ) -> GivenSplits:
-    """Return the splits by the rule, otherwise by folders, or if not `by_folders` train for all.
+    """Return the splits by the rule and by folders; without `by_folders`, train instead of folders.
 
-    With a column or tables, an image without a row is left out, unless it is in a folder of
-    validation or test.
+    With a column or tables, images without a row are left out, except in folders of validation and
+    test.
     """
     if rule.kind == "roots":
         return GivenSplits(Coded.of(_root_splits(index.keys, rule)))
@@ -69,7 +69,7 @@ def given_splits(
 
 
 def _idle_column(match: TableMatch | None, by_folder: Coded[str | None]) -> list[str]:
-    """Return a remark on a column that states splits if all images are in one split."""
+    """Return remarks on columns that state splits, if all images are in one split."""
     if match is None or len(by_folder.counts()) > 1:
         return []
     notes = []
@@ -94,8 +94,7 @@ def _splits_by_table(
     if rule.kind == "tables":
         tables = match.table.parts_of_rows().map(lambda name: origin_of(name).split or "train")
         of_rows = Coded(np.append(tables.codes, -1)[match.row_of], tables.values)
-        yield from _filled(of_rows, match, by_folder)
-        return
+        return _filled(of_rows, match, by_folder)
     cells = match.single(rule.column)
     known = {*cells.firsts().values()}
     if unused := rule.places.keys() - known:
@@ -103,15 +102,14 @@ def _splits_by_table(
         what = f"no image has {', '.join(_natural(unused))} in column {rule.column!r}"
         raise SourceError(OptionName("split", "column"), what, f"its cells are {there}")
     given = cells.map(lambda cell: _column_split(cell, rule) if cell else None)
-    yield from _filled(given, match, by_folder)
+    return _filled(given, match, by_folder)
 
 
 def _filled(
     given: Iterable[str | None], match: TableMatch, by_folder: Iterable[str | None]
 ) -> Iterator[str | None]:
-    """Yield each given split, or else the folder's; None for images of train without a row."""
-    rows = match.row_of.tolist()
-    for own, row, folder in zip(given, rows, by_folder, strict=True):
+    """Yield the given split or that of the folder; None for images of train without a row."""
+    for own, row, folder in zip(given, match.row_of.tolist(), by_folder, strict=True):
         yield own or (None if row < 0 and folder == "train" else folder)
 
 
@@ -122,10 +120,9 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
         left = [i for i, known in enumerate(splits) if known is None]
         text = f"{ANY_FOLDER}{fnmatch.translate(composed(glob).rstrip('/') + '/*')}"
         pattern = Pattern(text, OptionName("split"), glob, is_whole=True)
-        for i, fits in zip(
-            left, globs_match([composed(keys[i]) for i in left], pattern), strict=True
-        ):
-            splits[i] = split if fits else None
+        fits = globs_match([composed(keys[i]) for i in left], pattern)
+        for i, is_below in zip(left, fits, strict=True):
+            splits[i] = split if is_below else None
         if split not in splits:
             folders = _natural({folder for key in keys for folder in key.split("/")[:-1]})
             hint = f"folders are {some_of(folders, _MOST_SHOWN) or 'none'}; case matters"
@@ -175,18 +172,18 @@ def _natural(names: Iterable[str]) -> list[str]:
 
 
 def group_keys(keys: Sequence[str], rule: GroupRule, match: TableMatch | None) -> Coded[str]:
-    """Return the group of each key, or "" if it has none; SourceError if no key has a group.
+    """Return the group of each key, or "" if it has none; SourceError if a rule gives no group.
 
     A regular expression is searched in the file name, then in the whole key.
     """
+    if rule.kind == "none":
+        return Coded.constant("", len(keys))
     option = OptionName("group", rule.text)
     if rule.kind == "regex":
         groups = Coded.of(_by_regex(keys, rule))
     elif rule.kind == "folder":
         above = rule.depth - 1
-        groups = Texts.of(keys).folders.map(
-            lambda folder: "/".join(folder.split("/")[: -above or None])
-        )
+        groups = Texts.of(keys).folders.map(lambda one: "/".join(one.split("/")[: -above or None]))
     elif match is None:
         what = "needs a label table with this column, but the source has no label table"
         hint = f"use {OptionName('labels')} csv:FILE, {OptionName('join')} FILE, or "

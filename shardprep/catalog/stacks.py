@@ -26,9 +26,6 @@ from shardprep.source.members import Member, Members, StackExtent
 from shardprep.source.string_column import Coded, Texts, positions
 
 _OPTION = OptionName("stack")
-_NOT_MATCHED = "not matched by --stack"
-_LACKS = "a channel is missing"
-_TWICE = "a channel has several files"
 _DIFFER = "channels differ in their number of planes"
 _TURNED = "volumes differ in the directions of their axes"
 _MOST_SHOWN = 160
@@ -36,7 +33,7 @@ _MOST_OF_THEM = 0.9
 """Share of images or folders that a detected pattern must fit: some files may be missing."""
 _DIFFERENT = 0.5
 """Smallest share of ids in only one row (a class is in many), and smallest number of files of a
-channel relative to the most frequent one."""
+channel, relative to the largest."""
 _MOST_LOOKED_AT = 10_000
 _MOST_COLUMNS, _MOST_ROWS = 12, 300_000
 """Maximum numbers of columns and rows to search for ids."""
@@ -51,10 +48,10 @@ _COLOURS = ("red", "green", "blue")
 
 
 def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
-    """Return the listing with one image for each sample, whose extent is a `StackExtent`.
+    """Return the listing with a `StackExtent` for each sample; unchanged without `--stack`.
 
     Files are in natural order of their names, channels in the order of `--stack`. Files that do not
-    match, and samples without a file for each channel, are skipped. SourceError if no stack is
+    match, and samples without one file for each channel, are skipped. SourceError if no stack is
     left.
     """
     rule = recipe.rules.stack
@@ -71,7 +68,7 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
     for row, sample in enumerate(found("key")):
         rows_of[sample].append(row)
     unmatched = np.array(rows_of.pop(None, []), np.int64)
-    lost = [skipped(member, _NOT_MATCHED) for member in images.take(unmatched)]
+    lost = [skipped(member, "not matched by --stack") for member in images.take(unmatched)]
     made: list[Member] = []
     for sample, rows in rows_of.items():
         rows.sort(key=lambda row: natural_order(names[row]))
@@ -84,9 +81,9 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
         elif there == order:
             made.append(member)
         elif lacking := [name for name in rule.channels if name.lower() not in there]:
-            lost.append(skipped(member, _LACKS, ", ".join(lacking)))
+            lost.append(skipped(member, "a channel is missing", ", ".join(lacking)))
         else:
-            lost.append(skipped(member, _TWICE))
+            lost.append(skipped(member, "a channel has several files"))
     if not made:
         what = f"{shown(rule.text)} finds no stack among {counted(len(names), 'image')}"
         if rows_of:
@@ -100,27 +97,25 @@ def stacked(recipe: Recipe, listing: ImageListing) -> ImageListing:
 def stack_of(
     images: Members, rows: Sequence[int], channels: Sequence[str] = (), *, is_ordered: bool = False
 ) -> StackExtent:
-    """Return the stack of some images, in the order of `rows`.
+    """Return the stack of images in the order of `rows`; empty if volumes do not fit together.
 
-    It is empty if volumes among them do not fit each other. DICOM slices of a series that is not
-    `is_ordered` are sorted by their positions later.
+    DICOM slices are sorted by their positions later, except with channels or `is_ordered`.
     """
     files = _single(images.take(np.array(rows)), channels, _turns(images, rows))
     first = images[rows[0]].extent
     own = first if isinstance(first, StackExtent) else StackExtent(files)
     spacing = own.spacing if len(spacings(images[row] for row in rows)) < 2 else _UNKNOWN
-    is_fixed = bool(channels) or is_ordered
-    return replace(own, members=files, has_channels=is_fixed, spacing=spacing)
+    return replace(own, members=files, has_channels=bool(channels) or is_ordered, spacing=spacing)
 
 
 def _turns(images: Members, rows: Sequence[int]) -> set[tuple[str, ...]]:
-    """Return the known directions of the axes of volumes."""
+    """Return the different directions of the axes that volumes state."""
     extents = (images[row].extent for row in rows)
     return {one.directions for one in extents if isinstance(one, StackExtent)} - {()}
 
 
 def spacings(members: Iterable[Member]) -> set[tuple[float, ...]]:
-    """Return the spacings that volumes state, to three digits; () if one of them states none."""
+    """Return the different spacings of volumes, to three digits; () for volumes that state none."""
     extents = (one.extent for one in members)
     stated = (one.spacing for one in extents if isinstance(one, StackExtent))
     return {tuple(float(f"{value:.3g}") for value in one) for one in stated}
@@ -130,7 +125,7 @@ def _single(members: Members, channels: Sequence[str], turns: Collection[object]
     """Return the members, with the images of each stack instead of the stack.
 
     With channels, the first image of each comes first, then the second of each. Empty if channels
-    differ in length, or if volumes differ in the directions of their axes, `turns`.
+    differ in length, or if there are several directions of axes, `turns`.
     """
     if not members.are_stacks.any():
         return members
@@ -147,7 +142,7 @@ def _single(members: Members, channels: Sequence[str], turns: Collection[object]
 
 
 def check_stacks(recipe: Recipe, members: Members) -> None:
-    """Raise an error if options do not fit the images, or if stacks and others are mixed."""
+    """Raise an error if options do not fit stacks or single images, or if the source has both."""
     if not members.are_stacks.any():
         if recipe.image_spec.depth == 16:
             what = "16 bits are stored only for stacks and target images"
@@ -173,30 +168,26 @@ def check_stacks(recipe: Recipe, members: Members) -> None:
 
 
 def stack_columns(members: Members) -> dict[Column, Coded[Value]]:
-    """Return the features of stacks except their images, with the values of all members.
-
-    These are the number of images and, if any file states it, the spacing.
-    """
+    """Return the number of images of each stack and, if a file states it, the spacing; or {}."""
     if not members.are_stacks.any():
         return {}
-    found: dict[Column, Coded[Value]] = {}
-    found[Column(NUM_IMAGES, "int64")] = Coded.of(members.num_files.tolist())
+    numbers: Coded[Value] = Coded.of(members.num_files.tolist())
+    found = {Column(NUM_IMAGES, "int64"): numbers}
     extents = [one.extent for one in members]
     spacing = [one.spacing if isinstance(one, StackExtent) else () for one in extents]
     if any(spacing):
-        for name, along in zip(
-            _SPACING, zip(*(one or _UNKNOWN for one in spacing), strict=True), strict=True
-        ):
+        columns = zip(*(one or _UNKNOWN for one in spacing), strict=True)
+        for name, along in zip(_SPACING, columns, strict=True):
             found[Column(name, "float32")] = Coded.of(along)
     return found
 
 
 def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
-    """Return the values of `--stack` that fit the names of images; [] for single images.
+    """Return the value of `--stack` that fits the names of images; [] for single images.
 
     Channels are files whose names differ in the same few endings. Series are DICOM files in several
-    folders, or other files in folders whose names are ids in a table, or numbered files in a folder
-    next to a folder of masks.
+    folders, files in folders whose names are ids in a table, or numbered files in a folder next to
+    a folder of masks.
     """
     keys = keys[:_MOST_LOOKED_AT]
     masks = set[str]().union(*masks_by_folder(keys).values())
@@ -228,7 +219,7 @@ def stack_patterns(keys: Sequence[str], tables: Sequence[Table]) -> list[str]:
 def series_pattern(folders: Sequence[PurePosixPath], files: str) -> str:
     """Return the value of `--stack` for folders of samples and a pattern of files in them.
 
-    "" if the folders are not all in the same depth below their common folder, at most three.
+    "" if they are not one to three levels below their common folder, all at the same level.
     """
     common = PurePosixPath(posixpath.commonpath(folders))
     depths = {len(folder.parts) - len(common.parts) for folder in folders}
@@ -245,7 +236,7 @@ def series_pattern(folders: Sequence[PurePosixPath], files: str) -> str:
 
 
 def stack_masks(masks: Iterable[str]) -> str:
-    """Return the pattern of masks in a folder of each sample; SourceError if there is not one."""
+    """Return the pattern of masks in a folder of each sample; SourceError for several or none."""
     paths = [PurePosixPath(one) for one in masks]
     found = {f"{{id}}/{path.parent.name}/*{path.suffix}" for path in paths}
     if len(found) != 1:
@@ -262,7 +253,7 @@ def sample_keys(keys: Iterable[str], pattern: str) -> list[str]:
 
 
 def stack_findings(members: Members, patterns: Sequence[str]) -> list[str]:
-    """Return remarks: the lengths of the stacks `members`, or which `stack_patterns` fit them."""
+    """Return remarks on the lengths of stacks, or for single images on the `patterns` that fit."""
     if members.are_stacks.any():
         numbers = members.num_files
         median = int(np.quantile(numbers, 0.5, method="inverted_cdf"))
@@ -279,7 +270,7 @@ def stack_findings(members: Members, patterns: Sequence[str]) -> list[str]:
 
 
 def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
-    """Return the common endings of names such as `a_red`, in order of occurrence."""
+    """Return the common endings of names such as `a_red`, with red, green and blue first."""
     parts = [path.stem.rpartition("_") for path in paths]
     counts = Counter(ending for stem, _, ending in parts if stem and not ending.isdigit())
     most = max(counts.values(), default=0)
@@ -295,9 +286,10 @@ def _channels(paths: Sequence[PurePosixPath]) -> list[str]:
 
 
 def id_column(table: Table, names: Collection[str]) -> str:
-    """Return the column that has most of the names, half of them once; "" without one.
+    """Return the column that has nine tenths of the names, half of them once; "" without one.
 
-    Names without digits are names of classes. Cells may be paths, with or without extension.
+    Names without digits may be classes: the result is "". Cells may be paths, and may lack the
+    extension.
     """
     if sum(any(map(str.isdigit, name)) for name in names) < max(1, _MOST_OF_THEM * len(names)):
         return ""

@@ -94,7 +94,7 @@ class Survey(Card):
     follow_links: bool
     """True if links that lead outside were followed."""
     num_doubles: int
-    """Number of images in zips with the same size and CRC-32 as another."""
+    """Number of images in zips with the size and CRC-32 of an earlier image."""
 
     @property
     def is_settled(self) -> bool:
@@ -135,7 +135,7 @@ def survey_source(
 ) -> Survey:
     """Return the survey of a source; see `list_images` for arguments and errors.
 
-    With `items`, a table of items, nothing but that table says what an image is.
+    With `items`, only this table of items says what an image shows.
     """
     given = {"source": str(source), "items": items, "follow_links": follow_links}
     recipe = make_recipe(given, "init")
@@ -160,8 +160,7 @@ def survey_source(
         unclear += [f"{rows}, such as {lost[0]}"] if lost else []
     labelling = labelling or Labelling(Coded.constant(None, len(view.index.keys)), "")
     recipe, listing = view.recipe, view.listing
-    names = [one.name for one in fields(recipe) if one.compare]
-    values = {name: getattr(recipe, name) for name in names}
+    values = {one.name: getattr(recipe, one.name) for one in fields(recipe) if one.compare}
     decided = {name: one for name, one in values.items() if one != getattr(own, name)}
     decided |= {"items": items} if items else {}
     signs = [] if items else view.all_signs
@@ -325,7 +324,6 @@ def _other_lines(survey: Survey) -> list[str]:
 
 
 def _stacks(view: View) -> list[Reading]:
-    """Return a reading for each pattern of stacks that the names of images fit."""
     patterns = stack_patterns(view.listing.images.keys, view.documents.tables)
     masks = {"masks": "auto"} if find_masks(view.listing.images.keys).num_masks else {}
     return [Reading({"stack": one, **masks}, "samples of several images") for one in patterns]

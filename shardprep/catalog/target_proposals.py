@@ -29,7 +29,7 @@ _LONG = 1.5
 def target_proposals(
     match: TableMatch, tables: Sequence[Table], titles: Collection[str]
 ) -> Iterator[CsvRule]:
-    """Yield rules with the columns among `titles`, pivot and kind of possible targets."""
+    """Yield rules with the columns among `titles`, the pivot and the kind of possible targets."""
     rows = np.flatnonzero(match.key_of >= 0)
     num_images = int((match.row_of >= 0).sum())
     if _LONG * num_images < len(rows):
@@ -71,7 +71,7 @@ def is_id(match: TableMatch, title: str) -> bool:
 
 
 def counts_rows(match: TableMatch, title: str) -> bool:
-    """Return whether a column numbers the rows of each image from 0 or 1, such as captions."""
+    """Return whether a column numbers the rows of each image, such as captions, from 0 or 1."""
     rows = np.flatnonzero(match.key_of >= 0)
     if not len(rows) or len(rows) < _LONG * (match.row_of >= 0).sum():
         return False
@@ -81,22 +81,21 @@ def counts_rows(match: TableMatch, title: str) -> bool:
     known = np.array([np.nan if (one := as_number(x)) is None else one for x in cells.values])
     if len(known) > 2 * num_rows.max() or np.isnan(known).all():
         return False
-    numbers = known[cells.codes]
     # Different numbers from 0 have the least sum if none is left out.
-    sums = np.bincount(images, numbers - min(1, np.nanmin(known)))
+    sums = np.bincount(images, known[cells.codes] - min(1, np.nanmin(known)))
     are_different = bool(np.diff(np.sort(images * len(known) + cells.codes)).all())
     are_counted = (2 * sums == num_rows * (num_rows - 1))[num_rows > 0]
     return are_different and bool(are_counted.mean() >= ENOUGH)
 
 
 def _numbers(cells: Collection[str]) -> set[float]:
-    """Return the different numbers of a column; empty if a cell is not a number."""
+    """Return the different numbers; empty if a cell is not a number."""
     numbers = {as_number(cell) for cell in cells}
     return set() if None in numbers else {one for one in numbers if one is not None}
 
 
 def _groups(numbers: dict[str, set[float]]) -> list[tuple[str, ...]]:
-    """Return columns of measured numbers that are named alike: first by their number, then by end.
+    """Return groups of columns of measured numbers that are named alike, and all others together.
 
     `X4_mean` and `X11_mean` are alike, and so are `Dry_Dead_g` and `Dry_Green_g`.
     """
@@ -120,7 +119,7 @@ def _groups(numbers: dict[str, set[float]]) -> list[tuple[str, ...]]:
 def _of_long_table(
     match: TableMatch, rows: NDArray[np.int64], titles: Collection[str]
 ) -> Iterator[CsvRule]:
-    """Yield rules for a table with several rows for an image: by a pivot.
+    """Yield rules with a pivot for a table with several rows for an image.
 
     A column with one cell for all rows of an image, such as its site, has no values of targets.
     """

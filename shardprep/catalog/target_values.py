@@ -41,7 +41,7 @@ _MOST_TEXTS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TargetValues:
-    """The target of an image if it has several values. Fields of other kinds are ()."""
+    """The target of an image with several values; fields of other kinds are ()."""
 
     numbers: tuple[float | None, ...] = ()
     """The numbers of the vector; None if missing."""
@@ -50,7 +50,7 @@ class TargetValues:
     texts: tuple[str, ...] = ()
 
     def features(self, schema: Schema) -> dict[str, Value]:
-        """Return the values by feature; a feature of an unlabelled image has missing values."""
+        """Return feature → its values; missing values if the image is unlabelled."""
         values: dict[str, Value] = {TEXTS: tuple(text.encode() for text in self.texts)}
         if TARGETS in schema.features:
             numbers = self.numbers or (None,) * len(schema.features[TARGETS].labels)
@@ -93,7 +93,7 @@ class SeveralTargets:
 
 
 def text_targets(keys: Sequence[str], cells: Coded[str | tuple[str, ...] | None]) -> SeveralTargets:
-    """Return the texts of each image."""
+    """Return the texts of each image; SourceError if an image has more than 1,000."""
     most = 0
     for row, cell in cells.firsts().items():
         number = len(cell) if isinstance(cell, tuple) else 1
@@ -101,9 +101,7 @@ def text_targets(keys: Sequence[str], cells: Coded[str | tuple[str, ...] | None]
             what = f"has {number:,} texts, but an image may have {_MOST_TEXTS:,}"
             raise SourceError(keys[row], what, "name another column of ids")
         most = max(most, number)
-    texts = cells.map(
-        lambda cell: TargetValues(texts=(cell,) if isinstance(cell, str) else cell or ())
-    )
+    texts = cells.map(lambda one: TargetValues(texts=(one,) if isinstance(one, str) else one or ()))
     doc = "UTF-8; none if the image has no text."
     feature = Feature(kind="texts", dtype="bytes", shape=(max(most, 1),), doc=doc)
     return SeveralTargets("texts", texts, {TEXTS: feature})
@@ -118,10 +116,10 @@ def column_targets(
 ) -> SeveralTargets:
     """Return the targets in the columns of a label table; None means an empty cell.
 
-    With kind "auto", a column is numbers if all its cells are, otherwise classes; rows of numbers
-    that are probabilities are soft labels. If each cell of a column has the same number of numbers,
-    between separators ("" to detect them), each is a target. `class_names` returns raw name →
-    class name, in the order of the classes.
+    With kind "auto", a column of numbers is numbers, others are classes; rows of numbers that sum
+    to 1 are soft labels. Cells with several numbers between separators ("" to detect them), as many
+    in each, give a target for each number. `class_names` returns raw name → class name, in the
+    order of the classes.
     """
     numbers: dict[str, Floats] = {}
     words: dict[str, Coded[str | None]] = {}

@@ -147,9 +147,7 @@ def make_targets(
         separator = _separator(texts) or _commonest_separator(texts)
     split = {cell: _several(keys[row], cell, kind, separator) for row, cell in first_rows.items()}
     others = _with_lists([*all_cells], spec.kind)
-    extra = [
-        name for cell in others if cell is not None for name in _several("", cell, kind, separator)
-    ]
+    extra = [x for cell in others if cell is not None for x in _several("", cell, kind, separator)]
     raw = {name for several in split.values() for name in several}
     names, unmapped = _names(raw.union(extra), spec.class_map)
     if spec.classes:
@@ -221,11 +219,11 @@ class Naming(NamedTuple):
         return [self.class_map.get(name, name) for name in names]
 
     def wanted(self, called: Sequence[str]) -> tuple[str, ...]:
-        """Return `classes`, or () if they are of labels, and not of objects or masks."""
+        """Return `classes`, or () if images have labels and `called` has none of these classes."""
         return () if self.is_of_labels and not set(self.classes) & set(called) else self.classes
 
     def ordered(self, called: Sequence[str], where: str) -> tuple[str, ...]:
-        """Return `classes`, or all names in `called` if `classes` are empty or of labels.
+        """Return `wanted`, or else the different names in `called`.
 
         SourceError if no name in `called` is in `classes`.
         """
@@ -252,7 +250,7 @@ def naming_of(recipe: Recipe, labels: Coded[Cell | None], read: Callable[[str], 
 
 
 def words_in(cells: Iterable[Cell | None]) -> set[str]:
-    """Return the names in cells: each whole text, and its parts between separators."""
+    """Return the texts in cells, and their parts between separators."""
     words: set[str] = set()
     for cell in map(_listed, set(cells)):
         for text in (cell,) if isinstance(cell, str) else cell or ():
@@ -335,7 +333,7 @@ def _with_lists(cells: Sequence[Cell | None], kind: str) -> Sequence[Cell | None
 
 
 def _listed(cell: Cell | None) -> Cell | None:
-    """Return the texts of a JSON list, as a table of an export has, otherwise the cell."""
+    """Return the texts of a cell with a JSON list, as tables of an export have; else the cell."""
     text = cell[0] if isinstance(cell, tuple) and len(cell) == 1 else cell
     if isinstance(text, str) and text.startswith(('["', "[]")):
         with contextlib.suppress(ValueError, RecursionError):
@@ -367,7 +365,10 @@ def class_names(raw: Collection[str]) -> dict[str, str]:
 def _names(
     raw: Collection[str], renamed: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return raw name → new name, in class order, and the keys of `renamed` that are not names."""
+    """Return raw name → new name, in class order, and keys of `renamed` that are not names.
+
+    SourceError if none of them is.
+    """
     whole = class_names(raw)
     ordered = list(whole)
     there = {*raw, *whole.values()}

@@ -1,4 +1,4 @@
-"""Decide by documents whether objects, or labels of single images, are read instead of names."""
+"""Readings of objects, and of labels of single images, that documents state."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ _OUTLINES = ("labelme", "via", "jsonl")
 def annotation_readings(view: View) -> Sequence[Reading]:
     """Return the readings of the objects, or of the labels, that documents of the source state.
 
-    They take precedence over names of files, and of folders that are splits or kinds of pictures.
-    If folders are classes, the user is asked.
+    They take precedence over names of files. Folders that may be classes, labels of a table and
+    names that lists have are further readings.
     """
     if not _has_documents(view):
         return []
@@ -65,9 +65,7 @@ def annotation_readings(view: View) -> Sequence[Reading]:
     if not signs:
         return [] if are_masks else _without_header(view) or _labels_of_files(view)
     several = [] if are_masks else _of_several(view, signs)
-    readings = several or [
-        reading for sign in _different(view, signs) for reading in readings_of(sign)
-    ]
+    readings = several or [one for sign in _different(view, signs) for one in readings_of(sign)]
     if are_masks or several:
         return readings
     return _with_labels(view, signs, _without_others(view, signs[0], readings))
@@ -76,7 +74,7 @@ def annotation_readings(view: View) -> Sequence[Reading]:
 def unclear_objects(view: View) -> Sequence[Reading]:
     """Return the readings of objects of few images, or of a table that may have labels instead.
 
-    They become a question, or a note if something else labels the images.
+    If something else labels the images, it is a note instead of a question.
     """
     if not view.is_open(*_OBJECTS) or not view.has_documents or view.members.are_stacks.any():
         return []
@@ -102,18 +100,17 @@ def _with_labels(view: View, signs: Sequence[Sign], readings: list[Reading]) -> 
     options = "".join(one.option for one in signs)
     others = [one for one in view.tables if one.files not in options]
     rule = auto_labels(view.index, others).rule
-    of_table = rule.startswith(("csv", "column"))
     if rule == "folder":
         return _against_folders(view, signs[0], readings)
     if rule == "prefix" and _are_listed(view, signs[0]):
         return [*readings, Reading({"labels": rule}, "starts of names, without the objects")]
-    if of_table:
+    if rule.startswith(("csv", "column")):
         return [*readings, Reading({"labels": rule}, "labels of a table, without the objects")]
     return [*readings, *_of_the_rest(view, signs[0])]
 
 
 def _of_the_rest(view: View, sign: Sign) -> list[Reading]:
-    """Return the reading of folders as labels, if most images have no object and folders differ."""
+    """Return the reading of folders as labels, if most images have no object and names differ."""
     every = np.unique(np.linspace(0, len(view.members) - 1, 4 * _NUM_SAMPLES).astype(int))
     found = _found(view, sign, every) if sign.key == "boxes" else None
     number = sum(one is not None for one in found.annotations) if found else len(every)
@@ -126,7 +123,7 @@ def _of_the_rest(view: View, sign: Sign) -> list[Reading]:
 
 
 def _without_others(view: View, sign: Sign, readings: list[Reading]) -> list[Reading]:
-    """Return the readings; before them, one without the folders whose images have no document."""
+    """Return the readings, perhaps after one without the folders whose images have no document."""
     folders, splits = view.members.keys.folders, view.index.splits
     paths = folders.values if len(folders.values) <= _MOST_FOLDERS else ()
     if len(readings) > 1 or sign.key != "boxes" or not sign.num_unlisted or len(paths) < 2:
@@ -149,7 +146,7 @@ def _without_others(view: View, sign: Sign, readings: list[Reading]) -> list[Rea
 
 
 def _of_several(view: View, signs: Sequence[Sign]) -> list[Reading]:
-    """Return a reading for each folder if an XML document fits images in several folders."""
+    """Return the readings of `apart` if the first document of Pascal VOC fits several images."""
     if all(one.option != "voc" for one in signs):
         return []
     document = view.documents.members(".xml")[0]
@@ -164,10 +161,9 @@ def _of_several(view: View, signs: Sequence[Sign]) -> list[Reading]:
 
 
 def _has_documents(view: View) -> bool:
-    """Return whether no option of labels and objects is given, and the source has documents."""
-    is_open = view.is_open("labels", *_OBJECTS)
+    """Return whether there are documents, but no options of objects, stacks or mask folders."""
     are_masks = not view.is_open("masks")
-    if not is_open or (are_masks and "masks" not in view.decided):
+    if not view.is_open("labels", *_OBJECTS) or (are_masks and "masks" not in view.decided):
         return False
     is_enough = 2 * len(view.documents.members(".txt")) >= len(view.members) > 0
     is_enough |= view.listing.columns is not None
@@ -177,7 +173,7 @@ def _has_documents(view: View) -> bool:
 
 
 def readings_of(sign: Sign) -> list[Reading]:
-    """Return the readings of a sign: with and without keypoints, instances or unlisted images."""
+    """Return the readings of a sign: with or without keypoints, outlines or unlisted images."""
     plain = Reading({sign.key: sign.option}, sign.how)
     if sign.has_points and sign.option.startswith("coco:"):
         return [Reading({"points": sign.option}, f"{sign.how}, and their keypoints"), plain]
@@ -201,7 +197,7 @@ def readings_of(sign: Sign) -> list[Reading]:
 
 
 def _different(view: View, signs: Sequence[Sign]) -> list[Sign]:
-    """Return the signs, one for each number of boxes in sampled images; COCO documents all stay."""
+    """Return the signs without repeated numbers of boxes in sampled images; all of COCO stay."""
     if len(signs) < 2:
         return [*signs]
     every = np.linspace(0, len(view.members) - 1, _NUM_SAMPLES).astype(int)
@@ -249,7 +245,7 @@ def _against_folders(view: View, sign: Sign, readings: Sequence[Reading]) -> Seq
 
 
 def _are_listed(view: View, sign: Sign) -> bool:
-    """Return whether starts of file names are names of lists, and not classes of objects."""
+    """Return whether documents are named by the starts of image names, and objects are not."""
     lists = [_plain(stem(one.key)) for one in view.documents.members(".txt", ".csv")]
     names = auto_labels(view.index, ()).names
     starts = {_plain(str(one)) for one in names.counts()}
@@ -294,9 +290,7 @@ def _labels_of_files(view: View) -> list[Reading]:
     """Return the reading of labels in JSON documents of single images, by a usual key."""
     source = AnnotatedSource(view.index, view.documents)
     members = named_as_images(source, ".json")
-    if len(members) < ENOUGH * len(view.members):
-        return []
-    if view.automatic.rule not in ("prefix", "none"):
+    if len(members) < ENOUGH * len(view.members) or view.automatic.rule not in ("prefix", "none"):
         return []
     rows: list[Mapping[str, str]] = []
     for text in read_each(members[:: -(-len(members) // _NUM_SAMPLES)], _MOST_BYTES):

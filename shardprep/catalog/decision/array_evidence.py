@@ -22,7 +22,7 @@ _MOST_READINGS = 3
 
 
 def array_readings(view: View) -> list[Reading]:
-    """Return the readings of masks in arrays, or else of a split that only an HDF5 file has."""
+    """Return the readings of masks in volumes or arrays, or of a split that only HDF5 has."""
     options = "labels", "masks", "boxes", "points", "target_image", "stack", "images", "rows"
     if not view.is_open(*options):
         return []

@@ -1,7 +1,7 @@
 """Decide whether folders are classes.
 
-They are if one level of names is left without wrappers and splits, and no name is a view or kind of
-picture. Codes except 0, 1, 2 … and WordNet ids must occur in two splits, or the user is asked.
+They are if paths without wrappers and splits have one level of names, and no name is a view or kind
+of picture. Codes, except 0, 1, 2 … and WordNet ids, must be the same in two splits.
 """
 
 from __future__ import annotations
@@ -78,9 +78,10 @@ def unproved(view: View) -> Iterator[Reading]:
 
 
 def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> bool:
-    """Return whether only the last names can be classes; some paths may have one more wrapper.
+    """Return whether only the last names can be classes.
 
-    Paths of each depth then have the same names. Names outside of splits must occur in splits.
+    Longer paths must end in the names of the shortest ones, and names outside of splits must occur
+    in splits, if there are splits.
     """
     least = min(map(len, rests))
     if least < max(map(len, rests)):
@@ -94,7 +95,7 @@ def _are_one_level(rests: Sequence[Sequence[str]], inner: Sequence[_Level]) -> b
 
 
 def _are_listed(view: View, names: Collection[str]) -> bool:
-    """Return whether a table lists the names: as its ids, with about one row for each."""
+    """Return whether a table has the names as ids, with fewer than two rows for each."""
     tables = view.tables[:_MOST_TABLES]
     return any(len(one.rows) < 2 * len(names) and id_column(one, names) for one in tables)
 
@@ -137,7 +138,10 @@ def _doubt(names: Collection[str], of_splits: Sequence[Collection[str]]) -> str:
 
 
 def _doubt_of_pictures(view: View, names: Collection[str]) -> str:
-    """Return why a few folders may show the same things: equal names of files, and a kind."""
+    """Return why some of a few folders may show the same things, or "".
+
+    The two largest have equal names of files, and a folder is named as a kind of picture.
+    """
     kinds = [name for name in names if any(re.fullmatch(KIND, word) for word in words_of(name))]
     if not 0 < len(kinds) < len(names) <= _MOST_KINDS:
         return ""
@@ -153,14 +157,12 @@ def _shown(names: Collection[str]) -> str:
 
 
 def _is_code(name: str) -> bool:
-    has_digits = any(map(str.isdigit, name))
-    return has_digits and sum(map(str.isalpha, name)) < _LEAST_LETTERS
+    return any(map(str.isdigit, name)) and sum(map(str.isalpha, name)) < _LEAST_LETTERS
 
 
 def is_kind(name: str) -> bool:
     """Return whether a name means a kind of picture or a view, such as `masks` or `rgb_left`."""
     words = [word for word in words_of(name) if len(word) > 1 and word.isalpha()]
     words = [word for word in words if not given_split([word])]
-    return any(map(_PICTURES.fullmatch, words)) or (
-        words != [] and all(map(_KIND.fullmatch, words))
-    )
+    are_kinds = bool(words) and all(map(_KIND.fullmatch, words))
+    return are_kinds or any(map(_PICTURES.fullmatch, words))

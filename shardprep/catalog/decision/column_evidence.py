@@ -80,7 +80,7 @@ class LabelColumns:
 def found_columns(
     match: TableMatch, index: KeyIndex, tables: Sequence[Table], titles: Sequence[str] = ()
 ) -> list[LabelColumns]:
-    """Return the columns, and groups of columns, of a table (or of `titles`) that may be labels."""
+    """Return columns, and groups of columns, that may be labels; of the table or only `titles`."""
     table = match.table
     titles = [one for one in titles or table.header if not is_id(match, one) and ":" not in one]
     titles = [one for one in titles if one and "," not in one and not _OF_OBJECTS.match(one)]
@@ -137,17 +137,14 @@ def found_columns(
 
 
 def as_rivals(found: Sequence[LabelColumns]) -> list[LabelColumns]:
-    """Return the columns; one without a title is not certain next to others that have titles."""
+    """Return the columns; next to strong columns, a column without a title is not certain."""
     most = STRONG if any(one.strength == STRONG for one in found) else SHARED
     bare = ((one, most if one.titles == ("2",) else SHARED) for one in found)
     return [replace(one, strength=min(one.strength, most)) for one, most in bare]
 
 
 def _are_files(index: KeyIndex, cells: Texts) -> bool:
-    """Return whether most cells name images or addresses.
-
-    A few repeated numbers may be classes instead.
-    """
+    """Return whether most cells name images or addresses; repeated numbers may be classes."""
     if 2 * sum(cell.startswith(("http://", "https://")) for cell in cells) > len(cells):
         return True
     known = cells.coded().values
@@ -164,7 +161,6 @@ def _are_row_numbers(title: str, counts: Mapping[str, int]) -> bool:
 
 
 def _are_alike(cells: Texts, others: Texts) -> bool:
-    """Return whether two columns divide the rows in the same way."""
     pairs = {*zip(cells, others, strict=True)}
     return len(pairs) == len({*cells}) == len({*others})
 
@@ -227,8 +223,7 @@ def _groups(
         columns = rule.label_columns
         if columns == flags or (len(columns) == 1 and not rule.pivot):
             continue
-        is_shown = {*columns} == {*shown}
-        strength = SHARED if is_shown else STRONG if rule.pivot else WEAK
+        strength = SHARED if {*columns} == {*shown} else STRONG if rule.pivot else WEAK
         own = {"pivot": rule.pivot, "target": rule.target.replace("auto", "")}
         kind = {key: value for key, value in own.items() if value}
         yield _columns(match, columns, strength, [kind])
@@ -293,9 +288,8 @@ def _number_kinds(
         return [{"target": "regression"}], False
     are_sparse = max(numbers) - min(numbers) >= 2 * len(numbers)  # no numbers of classes
     are_measures = are_sparse and not are_classes(len(numbers), total)
-    if (are_measures or len(numbers) > _MANY_VALUES) and not (_LABELS | {"id"}).intersection(
-        words_of(title)
-    ):
+    are_many = are_measures or len(numbers) > _MANY_VALUES
+    if are_many and not (_LABELS | {"id"}).intersection(words_of(title)):
         return [{"target": "regression"}, {}], False
     return [{}], are_classes(len(numbers), total)
 
@@ -303,11 +297,8 @@ def _number_kinds(
 def _text_kinds(
     title: str, counts: Mapping[str, int], *, is_set: bool
 ) -> tuple[list[Options], bool]:
-    total, number, is_text = (
-        sum(counts.values()),
-        len(counts),
-        not _TEXTS.isdisjoint(words_of(title)),
-    )
+    total, number = sum(counts.values()), len(counts)
+    is_text = not _TEXTS.isdisjoint(words_of(title))
     texts: Options = {"target": "texts" if is_set else "text"}
     length = sum(map(len, counts)) / number
     num_sentences = sum(cell.endswith(".") and " " in cell for cell in counts)
@@ -339,7 +330,7 @@ def _have_words(cells: Mapping[str, int]) -> bool:
 
 
 def _separator(cells: Mapping[str, int]) -> str:
-    """Return the separator of classes that also occur in other cells, or "" without one."""
+    """Return the separator of classes in cells, which must recur in other cells; or ""."""
     for separator in _SEPARATORS:
         parts = [[part.strip() for part in cell.split(separator) if part.strip()] for cell in cells]
         several = {part for one in parts if len(one) > 1 for part in one}

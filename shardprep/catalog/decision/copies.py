@@ -1,7 +1,8 @@
 """Copies in a source: the whole set again in one of its folders, and variants of the same images.
 
-A copy has equal paths below its folder, equal sizes and equal bytes. Variants have equal paths and
-show the same scenes in other pixels, such as `color/`, `grayscale/` and `segmented/`.
+Copies have equal paths below their folders, equal sizes and, in a sample, equal first bytes.
+Variants have equal paths and show the same scenes in other pixels, such as `color/` and
+`grayscale/`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class _Folder(NamedTuple):
 
 
 def copies(view: View) -> Sequence[Reading]:
-    """Return the reading that leaves out folders with copies of images that are kept."""
+    """Return the reading without copied folders, thumbnails, other formats and placeholders."""
     members = view.candidates
     if not view.is_open("root", "dedup") or members.are_stacks.any():
         return []
@@ -125,7 +126,7 @@ def _placeholders(members: Members) -> list[str]:
 
 
 def _thumbnails(members: Members) -> dict[str, int]:
-    """Return folder of thumbnails → number of images; {} unless nine tenths have a larger image."""
+    """Return folder of thumbnails → number; {} unless nine tenths have an image of their name."""
     counts, keys = members.keys.folders.counts(), members.keys
     small = [path for path in counts if _THUMBNAIL.search(path.rpartition("/")[2])]
     if not 0 < len(small) < min(len(counts), _MOST_NAMES):
@@ -150,9 +151,8 @@ def _conversions(members: Members, pictures: Pictures) -> dict[str, int]:
         others, own = (_stems_below(members, one) for one in (kept, top))
         both = [one for one in own if one in others]
         pairs = [(members[own[one]], members[others[one]]) for one in both[:_MOST_READ]]
-        is_whole = len(both) >= _NEARLY_ALL * len(own) and pairs[0][1].key.lower().endswith(
-            _LOSSLESS
-        )
+        is_whole = len(both) >= _NEARLY_ALL * len(own)
+        is_whole = is_whole and pairs[0][1].key.lower().endswith(_LOSSLESS)
         if is_whole and likeness(pairs, pictures).is_same:
             seen = [[pictures.of(one) for one in pair] for pair in pairs]
             found |= {top: len(own)} if all(a and b and a.size == b.size for a, b in seen) else {}
@@ -167,7 +167,7 @@ def _stems_below(members: Members, top: str) -> dict[str, int]:
 
 
 def variants(view: View) -> Sequence[Reading]:
-    """Return a reading for each of several folders that show the same scenes in other pixels."""
+    """Return a reading for each of several folders with the same scenes, or the same files."""
     if not view.is_open("labels", "root", "masks", "target_image", "stack", "boxes"):
         return []
     for folder, others in _compared(view.folders, has_parent=False):
@@ -231,7 +231,7 @@ def parts(view: View) -> list[Reading]:
 
 
 def _without(view: View, rest: Sequence[str], top: str) -> Mapping[str, Any]:
-    """Return the options that keep only the folder `top` of several, with the masks in it."""
+    """Return the options that keep only the folder `top`, by excluding `rest` if that is clear."""
     kept = [f"/{path}/".casefold() for path in view.folders if f"{path}/".startswith(f"{top}/")]
     is_clear = not any(f"/{one}/".casefold() in path for one in rest for path in kept)
     if is_clear and len(rest) < _MOST_PARTS - 1:
@@ -260,7 +260,7 @@ def _some_in(view: View, top: str) -> tuple[NDArray[np.bool_], list[int]]:
 
 
 def _partitions(view: View) -> list[str]:
-    """Return two sibling folders with equal classes and files but other paths; [] otherwise."""
+    """Return the only two folders if they have equal classes and files, but other paths; or []."""
     start = commonpath(view.folders) if "" not in view.folders else ""
     below = defaultdict[str, set[str]](set)
     for path in view.folders:
@@ -273,8 +273,7 @@ def _partitions(view: View) -> list[str]:
     if len(roots) != _A_PAIR or len(classes) > 1 or split_folders(roots):
         return []
     sizes = members.num_bytes
-    some = members.keys[:: len(members) // _MOST_READ + 1]
-    for key in some:
+    for key in members.keys[:: len(members) // _MOST_READ + 1]:
         found = index.find(key.rpartition("/")[2])
         own = [one for at in found for one in roots if index.keys[at].startswith(f"{one}/")]
         if sorted(own) != roots or len({int(sizes[at]) for at in found}) > 1:

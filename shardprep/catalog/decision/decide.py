@@ -18,11 +18,7 @@ from shardprep.catalog.decision.mask_evidence import mask_files, mask_pictures
 from shardprep.catalog.decision.name_evidence import labels_by_names
 from shardprep.catalog.decision.sample_folders import samples
 from shardprep.catalog.decision.split_evidence import splits, splits_by_tables
-from shardprep.catalog.decision.table_evidence import (
-    by_tables,
-    labels_of_few,
-    unlabelled_tests,
-)
+from shardprep.catalog.decision.table_evidence import by_tables, labels_of_few, unlabelled_tests
 from shardprep.catalog.decision.target_images import target_images
 from shardprep.catalog.decision.unread_documents import unread_documents
 from shardprep.catalog.decision.view import Options, Reading, Stage, View
@@ -47,7 +43,8 @@ _ORDER = (
 def decide(view: View) -> View:
     """Return the view with all that the evidence decides; QuestionError if several readings fit.
 
-    Nothing is decided if the recipe states labels or annotations; of stacks, only array readings.
+    Nothing is decided if the recipe states labels or annotations. For a source with stacks, only
+    exports and masks in arrays are looked for.
     """
     if not view.recipe.may_be_annotated:
         return view
@@ -65,7 +62,7 @@ def decide(view: View) -> View:
 
 
 def _with_parts(view: View, choices: Sequence[Choice]) -> Sequence[Choice]:
-    """Return the choices, and after the first few the choices of a folder as the whole source."""
+    """Return the choices and, after the first few, choices of one folder as the whole source."""
     known = {glob for one in choices for glob in one.options.get("exclude", ())}
     several = [] if any("root" in one.options for one in choices) else parts(view)
     if not known.isdisjoint(glob for one in several for glob in one.options.get("exclude", ())):
@@ -106,7 +103,8 @@ def _followed(view: View, readings: Sequence[Reading], stages: Sequence[Stage]) 
         further = stages if is_selection else stages[1:]
         try:
             own = _decided(view.read_as(reading), further)
-            options = _options(own)
+            decided = sorted(own.decided, key=_ORDER.index)
+            options = {key: getattr(own.recipe, key) for key in decided}
             if not (options and reading.options):  # something must answer the question
                 options = {"labels": own.automatic.rule, **options}
             several.append([_choice(options, reading.why)])
@@ -127,7 +125,3 @@ def _question(view: View, choices: Sequence[Choice]) -> QuestionError:
 
 def _choice(options: Options, why: str) -> Choice:
     return Choice(options, Reading(options, why).flags, why)
-
-
-def _options(view: View) -> Options:
-    return {key: getattr(view.recipe, key) for key in sorted(view.decided, key=_ORDER.index)}

@@ -31,7 +31,7 @@ _TAKE = re.compile(
 
 
 def class_pictures(view: View) -> Sequence[Reading]:
-    """Return readings without folders of one picture per class, or with these as target images."""
+    """Return readings without folders of pictures named like classes, or with them as targets."""
     keys = view.members.keys
     counts = view.folders
     names = {path.rpartition("/")[2] for path in counts}

@@ -46,14 +46,7 @@ from shardprep.catalog.objects.mask_values import (
 from shardprep.catalog.patterns import matched
 from shardprep.catalog.tables.key_index import KeyIndex
 from shardprep.catalog.tables.row_matching import match_ids, united
-from shardprep.errors import (
-    Choice,
-    OptionError,
-    OptionName,
-    QuestionError,
-    SourceError,
-    counted,
-)
+from shardprep.errors import Choice, OptionError, OptionName, QuestionError, SourceError, counted
 from shardprep.recipe.object_rules import parse_mask_pattern
 from shardprep.source.string_column import Texts
 
@@ -79,7 +72,7 @@ _NO_CLASS = re.compile(r"\b(images?|imgs?|inputs?|data|originals?|raw|rgb|photos
 
 
 def mask_files(view: View) -> Sequence[Reading]:
-    """Return the readings of a source with masks: the pattern of masks, and files to leave out."""
+    """Return the readings of masks by patterns, with globs of the pictures to leave out."""
     if not view.is_open("masks", "boxes", "points", "stack", "target_image"):
         return []
     members = view.candidates
@@ -87,9 +80,8 @@ def mask_files(view: View) -> Sequence[Reading]:
     kinds = named_alike(every)
     sets, pictures = mask_sets(kinds, members, view.pictures) if len(kinds) > 1 else ([], [])
     if not (sets and pictures) and find_masks(members.keys).num_masks:
-        sets, pictures = mask_sets(
-            every, members, view.pictures
-        )  # a folder for each image, with any names
+        # A folder for each image, with any names.
+        sets, pictures = mask_sets(every, members, view.pictures)
     usable = [one for one in sets if not one.is_drawn]
     if not usable or not pictures:
         return []
@@ -102,21 +94,20 @@ def mask_files(view: View) -> Sequence[Reading]:
 
 
 def _of_drawn(view: View, sets: Sequence[MaskSet], pictures: Sequence[Kind]) -> Iterator[Reading]:
-    """Yield the readings with the pictures of a folder such as `rgb` as images, without others."""
+    """Yield the readings with only the pictures of a folder such as `rgb` as images."""
     drawn = [one for one in sets if _COLOURS.search(" ".join(words_of(one.folder)))]
     drawn = [one for one in drawn if one.is_drawn and not one.colours]
     used = {part for one in drawn for kind in one.kinds for part in kind.folder.split("/")}
     parts = [[x for x in kind.folder.split("/") if x not in used] for kind in pictures]
     if len(drawn) == 1 and 0 < len(parts) <= _MOST_KINDS and all(parts):
         out = tuple(dict.fromkeys(f"{glob.escape(own[-1])}/*" for own in parts))
-        apart = Reading({"exclude": out}, f"the masks are of {drawn[0].folder}")
-        for one in _apart(view, apart):
+        for one in _apart(view, Reading({"exclude": out}, f"the masks are of {drawn[0].folder}")):
             bare = {key: x for key, x in one.options.items() if key not in ("labels", "unlisted")}
             yield from (Reading(bare, one.why), one)
 
 
 def _apart(view: View, apart: Reading) -> Iterator[Reading]:
-    """Yield the readings of masks after `apart`, which excludes other pictures that they fit."""
+    """Yield the readings of masks after `apart`, which excludes pictures that they fit as well."""
     found = mask_files(view.read_as(apart)) or [Reading({}, "")]
     for more in ([one for one in found if "masks" in one.options] or found)[:_MOST_RIVALS]:
         left = (*apart.options["exclude"], *more.options.get("exclude", ()))
@@ -124,9 +115,10 @@ def _apart(view: View, apart: Reading) -> Iterator[Reading]:
 
 
 def mask_pictures(view: View) -> Sequence[Reading]:
-    """Return the readings if some kinds of pictures look like masks, and all others do not.
+    """Return the readings with some kinds of pictures as masks, left out or as images.
 
-    A kind is a folder or an ending of names. Folders that differ only in numbers are one kind.
+    A kind is a folder or an ending of names; folders that differ only in numbers are one kind. All
+    kinds must clearly look like masks or like images.
     """
     if not view.is_open("labels", "boxes", "masks", "target_image", "stack", "points"):
         return []
@@ -194,7 +186,7 @@ def _with_word(view: View, rows: Sequence[int], photos: set[str]) -> Iterator[Re
 
 
 def _ends(key: str) -> tuple[str, str]:
-    """Return the name of the folder of a file, with a slash, and its suffix."""
+    """Return the name of a file's folder, with a slash, and the suffix of the file."""
     folder = key.rpartition("/")[0].rpartition("/")[2]
     return f"{folder}/" if folder else "", PurePosixPath(key).suffix
 
@@ -221,7 +213,7 @@ def _are_panoptic(view: View) -> bool:
 
 
 def asked_masks(view: View) -> View:
-    """Return the view with the mask files that `--masks auto` finds; unchanged if it finds none.
+    """Return the view with the masks that `--masks auto` finds; unchanged if it finds none.
 
     QuestionError if several readings fit.
     """
@@ -288,7 +280,7 @@ def _readings(view: View, sets: Sequence[MaskSet]) -> list[Reading]:
 
 
 def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
-    """Return the sets; binary sets of one folder with different endings become one with classes."""
+    """Return the sets; binary sets of one folder become one set with their endings as classes."""
     keys = list(view.candidates.keys)
     of_text: defaultdict[tuple[str, str], list[MaskSet]] = defaultdict(list)
     for one in sets:
@@ -308,7 +300,7 @@ def _joined(sets: Sequence[MaskSet], view: View) -> Sequence[MaskSet]:
 
 
 def _of_classes(sets: Sequence[MaskSet], view: View) -> Iterator[MaskSet]:
-    """Yield binary masks of equal names in several folders as one set, with folders as classes."""
+    """Yield one set of binary masks of equal names in several folders, with folders as classes."""
     folders = [one.folder for one in sets]
     rests = {one.pattern.removeprefix(f"{one.folder}/") for one in sets}
     if len(sets) < 2 or len(rests) > 1 or "{stem" not in "".join(rests)[:5]:
@@ -348,8 +340,7 @@ def _of_set(
         options["mask_values"] = named[0] if named else _unnamed(one.colours)
         why += "" if named else "; their colours have no names"
     is_whole = "exclude" not in options and members is view.listing.images
-    files = one.files if is_whole else None
-    found = [Reading(options, why, files=files)]
+    found = [Reading(options, why, files=one.files if is_whole else None)]
     is_open = view.is_open("labels")
     splits = zip(images, folder_splits(images), strict=True)
     train = [key for key, split in splits if split in (None, "train")] or images
@@ -384,7 +375,7 @@ def _of_set(
 
 
 def _are_objects(of_image: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether images have several masks each, all named by different codes."""
+    """Return whether there are more masks than images, all named by different codes."""
     names = [stem(mask) for masks in of_image.values() for mask in masks]
     are_several = len(of_image) > 1 and len({*names}) == len(names) > len(of_image)
     own = {stem(image) for image in of_image}
@@ -398,7 +389,7 @@ def _has_classes(one: MaskSet, view: View) -> bool:
 
 
 def _are_equal(one: MaskSet, view: View) -> bool:
-    """Return whether the masks of all images are nearly equal, as masks of a field of view are."""
+    """Return whether masks are nearly equal, like masks of a field of view, in a sample."""
     pictures, rows = view.pictures, [row for kind in one.kinds for row in kind.rows.values()]
     some = [view.candidates[row] for row in rows[:: len(rows) // NUM_PROBES + 1]]
     seen = [found.grey for member in some if (found := pictures.of(member)) is not None]
@@ -406,10 +397,10 @@ def _are_equal(one: MaskSet, view: View) -> bool:
 
 
 def _class_depth(images: Sequence[str], keys: Sequence[str]) -> tuple[int, bool]:
-    """Return the level of class folders above images (0 if none are), and whether it is clear.
+    """Return the level of class folders above images (1, 2 or 0 for none), and if it is clear.
 
-    Names of classes are words, perhaps after a number. Other names with numbers are samples or
-    tiles, unless fewer than half of the names have a number: `COVID-19`.
+    Names of classes are words, perhaps after a number, or `class1`, `class2`. Other names with
+    numbers are samples or tiles, unless fewer than half of the names have one: `COVID-19`.
     """
     paths = [one.split("/") for one in Texts.of(images).folders.counts()]
     no_classes = find_masks(keys).no_classes
@@ -435,13 +426,13 @@ def _are_frames(images: Sequence[str]) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Return the words of a folder that may name a class, without words of splits and kinds."""
+    """Return the words of a folder's name that may mean a class, or ""."""
     match = _CLASS.fullmatch(SPLIT_WORD.sub("", name))
     return _NO_CLASS.sub("", " ".join(words_of(match[1]))).strip() if match else ""
 
 
 def _labelling_tables(view: View, index: KeyIndex) -> list[LabelColumns]:
-    """Return the first columns of tables that give nine tenths of the images a class."""
+    """Return the first columns of classes in tables that name nine tenths of the images."""
     tables, found = view.documents.tables, list[LabelColumns]()
     for table in united(index, tables):
         with contextlib.suppress(SourceError):

@@ -22,11 +22,7 @@ import numpy as np
 
 from shardprep.catalog.decision.pairs import Pictures, affixes
 from shardprep.catalog.labels import ENOUGH
-from shardprep.catalog.names import (
-    MASK_ENDING,
-    stem,
-    words_of,
-)
+from shardprep.catalog.names import MASK_ENDING, stem, words_of
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.objects.mask_files import MaskFiles, SeveralImagesError, pair_masks
 from shardprep.catalog.objects.mask_values import Colour
@@ -47,7 +43,7 @@ _USUAL = 0.1
 _KIND = re.compile(
     r"[-_. ](inst(ance)?s?|sem(antic)?|panoptic|binary|colou?rs?|train)$", re.IGNORECASE
 )
-"""A word before the ending of a mask: `_inst_label` is not `_label`."""
+"""A word that belongs to the ending of a mask: `_inst_label` is not `_label`."""
 _ENDING = re.compile(
     r"([-_. ](rgb|gt|images?|imgs?|masks?))?[-_. ](?=\d*[^\W\d_])[^\W_]+$|(?<=\d)[a-z]$"
 )
@@ -129,7 +125,7 @@ class MaskSet:
 
 
 def find_kinds(members: Members) -> list[Kind]:
-    """Return the kinds of files in each folder; of many folders or files, only a sample is read."""
+    """Return the kinds of files in each folder; of many folders or files, only of some."""
     folders = members.keys.folders
     order = np.argsort(folders.codes, kind="stable")
     starts = np.flatnonzero(np.diff(folders.codes[order], prepend=-2))
@@ -163,7 +159,7 @@ def find_kinds(members: Members) -> list[Kind]:
 
 
 def _by_suffix(rows: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield (suffix, stem → row); ("", all) unless most stems occur with both of two suffixes."""
+    """Yield (suffix, stem → row), or ("", all) if few stems occur with both of two suffixes."""
     of_suffix = defaultdict[str, dict[str, int]](dict)
     for key, row in rows.items():
         of_suffix[Path(key).suffix][stem(key)] = row
@@ -175,7 +171,7 @@ def _by_suffix(rows: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def _with_longer_endings(kinds: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds; an ending is extended to all common words if only so names match others."""
+    """Return the kinds, with the whole common end as ending if names then match other kinds."""
     names = {name for kind in kinds for name in kind.rows}
     found = list[Kind]()
     for kind in kinds:
@@ -190,9 +186,9 @@ def _with_longer_endings(kinds: Sequence[Kind]) -> list[Kind]:
 def _by_word(
     of_end: Mapping[str, dict[str, int]], endings: Collection[str]
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield endings of names, with their files; mask endings include the word before: `_red_mask`.
+    """Yield (ending, stem → row); an ending of masks takes the word before it: `_red_mask`.
 
-    Not if all these words are also `endings` of names of pictures.
+    It does not if all these words are also `endings` of names of pictures.
     """
     for end, own in of_end.items():
         of_word: defaultdict[str, dict[str, int]] = defaultdict(dict)
@@ -224,7 +220,7 @@ def _has_number(kind: Kind) -> bool:
 
 
 def named_alike(kinds: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds that share a quarter of their names with another kind."""
+    """Return the kinds with a quarter of their names, in a sample, in another kind."""
     with_name: defaultdict[str, list[int]] = defaultdict(list)
     for number, kind in enumerate(kinds):
         for name in {**kind.rows, **kind.bases}:
@@ -248,7 +244,7 @@ def _may_be_masks(kind: Kind) -> bool:
 def mask_sets(
     kinds: Sequence[Kind], members: Members, pictures_of: Pictures
 ) -> tuple[list[MaskSet], list[Kind]]:
-    """Return the sets of masks among kinds, and the kinds of pictures; a sample is decoded."""
+    """Return the sets of masks, and the kinds of other pictures; a sample is decoded."""
     masks, pictures = _looked_into(kinds, members, pictures_of)
     in_use = {part for kind in pictures for part in kind.folder.split("/")}
     mixed = {kind.folder for kind in pictures}
@@ -403,7 +399,7 @@ def pair_set(
     source: tuple[Members, Sequence[str]],
     others: Sequence[MaskSet],
 ) -> None:
-    """Set `pattern` and `files` of a set if a pattern fits its masks and no picture."""
+    """Set `pattern` and `files` if a pattern pairs the masks, `rivals` if they fit two folders."""
     members, keys = source
     ends = tuple(other.ending for other in others if other.ending not in ("", one.ending))
     shown = [key for kind in one.kinds for key in _keys(kind, members)]
@@ -443,7 +439,7 @@ def _keys(kind: Kind, members: Members) -> list[str]:
 
 
 def _are_alike(files: MaskFiles, members: Members, one: MaskSet) -> bool:
-    """Return whether a set has a word of masks, or a sample of it has the sizes of its images."""
+    """Return whether masks have a word of masks, or, in a sample, the sizes of their images."""
     if one.has_word:
         return True
     pairs = list(files.of_image.items())

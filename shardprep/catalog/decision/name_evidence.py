@@ -23,12 +23,7 @@ from shardprep.catalog.decision.name_fields import form_of, name_fields
 from shardprep.catalog.decision.pairs import common_start
 from shardprep.catalog.decision.view import Reading, View, head_of
 from shardprep.catalog.labels import ENOUGH, are_classes
-from shardprep.catalog.names import (
-    are_parts,
-    find_masks,
-    given_split,
-    stem,
-)
+from shardprep.catalog.names import are_parts, find_masks, given_split, stem
 from shardprep.catalog.objects.formats.box_format import image_size
 from shardprep.catalog.tables.key_index import SUBMISSION
 from shardprep.catalog.tables.row_matching import find_ids
@@ -53,7 +48,7 @@ _NONE = Reading({"labels": "none"}, "images without labels")
 
 
 def labels_by_names(view: View) -> Sequence[Reading]:
-    """Return the readings of names of folders and files, if these are not clearly classes."""
+    """Return the readings of names of folders and files, unless folders are clearly classes."""
     if len(view.members) < 2 or not view.is_open(*_OTHERS):
         return []
     if readings := _texts_beside(view) or _of_listed_words(view):
@@ -76,7 +71,7 @@ def labels_by_names(view: View) -> Sequence[Reading]:
             found[-1:-1] = fields[: max(1, _MOST_SHOWN - len(found))]
         if not found and view.automatic.rule == "prefix":
             found = _of_starts(view)
-        return found if len(found) < 2 or not _has_table(view) else []
+        return found if len(found) < 2 or view.automatic.match is None else []
     found = _of_fields(view) or [*_of_whole_names(view)]
     if found and not _is_explained(view):
         return found
@@ -119,7 +114,7 @@ def _of_folders(view: View, counts: Mapping[str, int], names: Counter[str]) -> I
 def _of_test_names(
     view: View, tests: Collection[str], classes: Collection[str]
 ) -> Iterator[Reading]:
-    """Yield the reading of test images outside class folders, named by a class: `cat_test.jpg`."""
+    """Yield readings of test images outside class folders, by classes in file or folder names."""
     folders = view.members.keys.folders
     lost = {path for path in tests if path.rpartition("/")[2] not in classes}
     rows = np.flatnonzero(folders.fit(lost.__contains__))
@@ -156,9 +151,8 @@ def _of_numbers(view: View, paths: Collection[str], number: int) -> Iterator[Rea
         yield _of_level(2, above)
     elif all(re.fullmatch(r"[A-Za-z]+[-_ ]?\d+", path.rpartition("/")[2]) for path in paths):
         if 2 * number <= len(paths) or len(paths) > number:
-            yield Reading(
-                {"labels": r"regex:(?P<label>[^/]+/[^/]+)/[^/]+$"}, "both names of the path"
-            )
+            both = {"labels": r"regex:(?P<label>[^/]+/[^/]+)/[^/]+$"}
+            yield Reading(both, "both names of the path")
             yield _of_level(2, above)
     else:
         are_numbers = all(path.rpartition("/")[2].isdecimal() for path in paths)  # not 40X, 100X
@@ -176,7 +170,7 @@ def _of_level(depth: int, names: Collection[str]) -> Reading:
 
 
 def _of_wrappers(view: View, paths: Collection[str]) -> Iterator[Reading]:
-    """Yield readings of one of several folders `x/x`, as unpacked archives have, by name fields."""
+    """Yield readings of one of several folders `x/x`, as unpacked archives are, by name fields."""
     if len(paths) < 2 or not all(re.fullmatch(r"(.*/)?([^/]+)/\2", path) for path in paths):
         return
     for path in [*paths][:_NUM_SAMPLES]:
@@ -227,8 +221,7 @@ def _of_fields(view: View, *, has_weak: bool = False) -> list[Reading]:
         for target in (kind for kind, fits in kinds.items() if fits):
             more = {} if target == "auto" else {"target": target}
             found.append(Reading({"labels": f"regex:{one.regex}", **more}, one.why))
-    is_certain = any(one.is_certain for one in fields)
-    return [*found, _NONE] if found and not is_certain else found[:1]
+    return [*found, _NONE] if found and not any(one.is_certain for one in fields) else found[:1]
 
 
 def _of_listed_words(view: View) -> list[Reading]:
@@ -260,8 +253,7 @@ def _of_whole_names(view: View) -> Iterator[Reading]:
     if len(lengths) == 1 and len(forms) > 2 and 2 * num_codes > len(stems):
         options = {"labels": r"regex:(^|/)(?P<label>[^/]+)\.[^./]+$", "target": "text"}
         yield Reading(options, f"{lengths.pop()} letters and numbers in each name")
-        sizes = _sizes(view)
-        if len(sizes) > 1 or not are_wide(view):
+        if len(_sizes(view)) > 1 or not are_wide(view):
             yield _NONE
 
 
@@ -272,7 +264,7 @@ def _sizes(view: View) -> set[tuple[int, int] | None]:
 
 
 def are_wide(view: View) -> bool:
-    """Return whether some images are twice as wide as high, as pictures of words are."""
+    """Return whether images are at least twice as wide as high, as pictures of words are."""
     return all(size and size[1] >= _WIDE * size[0] for size in _sizes(view))
 
 
@@ -298,7 +290,7 @@ def _texts_beside(view: View) -> list[Reading]:
 
 
 def texts_or_none(view: View, texts: Reading) -> list[Reading]:
-    """Return `texts` and a reading without labels if another document names the images; or []."""
+    """Return `texts` and a reading without labels, if another document names the images; or []."""
     document = _naming_document(view)
     if document is None:
         return []
@@ -307,7 +299,7 @@ def texts_or_none(view: View, texts: Reading) -> list[Reading]:
 
 
 def _naming_document(view: View) -> Member | None:
-    """Return a document, other than texts of single images, that names most images; or None."""
+    """Return a document that names most images, except texts of single images; or None."""
     own = {f"{key.rpartition('.')[0]}.txt" for key in view.members.keys}
     keys = _sampled(view)
     for document in view.documents.members(".txt", ".csv", ".tsv", ".json"):
@@ -321,11 +313,6 @@ def _sampled(view: View) -> list[str]:
     """Return some keys, in blocks of neighbours."""
     keys, step = view.members.keys, max(_BLOCK, len(view.members) // _NUM_BLOCKS)
     return [key for start in range(0, len(keys), step) for key in keys[start : start + _BLOCK]]
-
-
-def _has_table(view: View) -> bool:
-    tables = view.documents.tables
-    return bool(tables) and view.automatic.match is not None
 
 
 def _is_explained(view: View) -> bool:

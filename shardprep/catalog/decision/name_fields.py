@@ -29,7 +29,7 @@ class NameField(NamedTuple):
     is_class: bool
     """Whether it has few values, so that several names have the same value."""
     is_weak: bool = False
-    """Whether it is no class, text or number, but a third of its values occur in several names."""
+    """Whether it is not a class, text or number, but a third of its values occur several times."""
     is_text: bool = False
     """Whether it has words, with other fields before it and numbers after it."""
     is_number: bool = False

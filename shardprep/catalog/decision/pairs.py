@@ -70,10 +70,10 @@ class Pictures:
 
     def values(self, member: Member) -> Seen | None:
         """Return the values of a mask, or the colours of a picture; None in the cases of `of`."""
-        return self._once(self._values, member, _values)
+        return self._once(self._values, member, lambda one: look(one, MOST_PIXELS))
 
     def are_masks(self, members: Iterable[Member]) -> bool:
-        """Return True if images look like masks: one channel, and few values."""
+        """Return whether all images look like masks: one channel, and few values."""
         seen = [self.values(one) for one in members]
         return bool(seen) and all(one is not None and one.is_mask for one in seen)
 
@@ -87,10 +87,6 @@ class Pictures:
             except Exception:  # decoders raise anything
                 known[key] = None
         return known.get(key)
-
-
-def _values(member: Member) -> Seen | None:
-    return look(member, MOST_PIXELS)
 
 
 def _small(member: Member) -> Small | None:
@@ -160,7 +156,7 @@ def _are_proportional(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _are_same(pairs: Sequence[tuple[Small, Small]]) -> bool:
-    """Return whether pairs correlate, and better than pictures of different pairs."""
+    """Return whether pairs, which are not all copies, correlate clearly or better than others."""
     number = len(pairs)
     if not number:
         return False
@@ -273,8 +269,7 @@ def _inputs(
     rows = np.flatnonzero(has_start & are_inputs)[:_MOST_FOUND]
     if id_[-1:].isdigit():  # most of them have a longer number
         ends = rf"(^|/){re.escape(start)}([^0-9/][^/]*)?$"
-        is_end = booleans(pc.match_substring_regex(keys.take(rows).array, ends))
-        rows = rows[is_end]
+        rows = rows[booleans(pc.match_substring_regex(keys.take(rows).array, ends))]
     boundary = r"\d" if id_[-1:].isdigit() else "(?!x[0-9])[^\\W\\d_]" if id_ else "(?!)"
     fits = re.compile(rf"{re.escape(start)}(?!{boundary})(.*){re.escape(kind.end)}").fullmatch
     found = {row: match[1] for row in rows.tolist() if (match := fits(stem(keys[row])))}

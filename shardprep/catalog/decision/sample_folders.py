@@ -54,7 +54,7 @@ Folders = Mapping[str, Sequence[str]]
 
 
 def samples(view: View) -> list[Reading]:
-    """Return the readings of a source whose folders are samples; [] without evidence for that."""
+    """Return the readings of a source whose folders are samples, or [] without evidence."""
     options = "labels", "stack", "rows", "boxes", "points", "target_image"
     if not view.is_open(*options) or view.members.are_stacks.any():
         return []
@@ -73,7 +73,7 @@ def samples(view: View) -> list[Reading]:
 
 
 def _files_of_folders(keys: Texts) -> dict[str, list[str]]:
-    """Return folder → names of its images, for an even sample; {} if many are in no folder."""
+    """Return folder → names of its images, for an even sample; {} if a tenth is in no folder."""
     codes = keys.folders.codes
     step = -(-len(keys.folders.values) // _MOST_FOLDERS)
     rows = np.flatnonzero(codes % max(1, step) == 0)
@@ -105,7 +105,7 @@ def _suffix(files: Folders) -> str:
 def _kinds(view: View, files: Folders) -> list[Reading]:
     """Return the readings of folders that all have the same kinds of pictures: t1, t2, flair.
 
-    They are certainly channels of a sample only if they are grey and there is one mask.
+    They are certainly channels of a sample if they are grey and there is one mask.
     """
     names, suffix, mask = _names(files, 1), _suffix(files), PurePosixPath(view.recipe.masks).name
     counts = Counter[str]()
@@ -198,7 +198,7 @@ def _takes(files: Folders) -> list[Reading]:
 
 
 def _names_each(view: View, files: Folders) -> bool:
-    """Return whether a table has a row or a path for each image, so that folders are no samples."""
+    """Return whether a table has rows or paths for single images: folders are not samples."""
     tables = view.tables[:_MOST_TABLES]
     folders = [one for one in files if given_split(one.split("/")) != "test"]
     names = [splitext(name)[0] for one in folders for name in files[one]]
@@ -209,14 +209,13 @@ def _names_each(view: View, files: Folders) -> bool:
 def _has_paths(view: View, table: Table) -> bool:
     with contextlib.suppress(SourceError):
         title = find_ids(view.index, table)
-        return "/" in "".join(table.cells(table.column(title))[:1]) and bool(
-            (match_table(view.index, table, title).row_of >= 0).mean() >= _MOST
-        )
+        is_path = "/" in "".join(table.cells(table.column(title))[:1])
+        return is_path and bool((match_table(view.index, table, title).row_of >= 0).mean() >= _MOST)
     return False
 
 
 def _evidence(files: Folders, tables: Sequence[Table]) -> tuple[str, int] | None:
-    """Return the evidence for samples, and their folder level (1 is the lowest); or None."""
+    """Return the evidence for samples and their folder level, 1 for the lowest; or None."""
     every = [name.lower() for several in files.values() for name in several]
     is_dicom = _share(lambda name: name.endswith((".dcm", ".dicom")), every) >= _MOST
     series = None
@@ -236,9 +235,9 @@ def _evidence(files: Folders, tables: Sequence[Table]) -> tuple[str, int] | None
 
 
 def _ids_in(names: Collection[str], tables: Sequence[Table]) -> str:
-    """Return the table and column with the names as ids, if other columns repeat values; or "".
+    """Return the table and column with the names as ids, if another column repeats values; or "".
 
-    A title such as `ClassId`, or a column of distinct names, means a list of classes instead.
+    A title such as `ClassId`, or a column of distinct words, means a list of classes instead.
     """
     for table in tables[:_MOST_TABLES]:
         title = id_column(table, names)
@@ -255,14 +254,14 @@ def _ids_in(names: Collection[str], tables: Sequence[Table]) -> str:
 
 def _pattern(files: Folders, depth: int) -> str:
     """Return the value of `--stack` for folders of images, or their parents; "" if none fits."""
-    inner = sorted(_names(files, 1)) if depth == 2 else []
-    folders = [PurePosixPath(folder) for folder in files]
-    folders = [folder.parent for folder in folders] if len(inner) == 1 else folders
-    return series_pattern(folders, "/".join([*inner[:1][: len(inner) == 1], f"*{_suffix(files)}"]))
+    folders, names = [PurePosixPath(folder) for folder in files], f"*{_suffix(files)}"
+    if depth == 2 and len(inner := _names(files, 1)) == 1:
+        folders, names = [folder.parent for folder in folders], f"{inner.pop()}/{names}"
+    return series_pattern(folders, names)
 
 
 def _readings(view: View, files: Folders, why: str, depth: int) -> list[Reading]:
-    """Return the readings: samples with labels of a table, samples and images without labels."""
+    """Return the readings: samples with or without labels, images without labels, or folders."""
     tables = view.documents.tables
     keys = [f"{folder}/{name}" for folder, several in files.items() for name in several]
     patterns = stack_patterns(keys, tables) or [*filter(None, [_pattern(files, depth)])]

@@ -47,13 +47,16 @@ _MOST_OTHERS = 2
 """Maximum number of different cells that are not splits in a column of splits."""
 _PLAIN = re.compile(r"[^,:=]+")
 _ODD_SIGNS = frozenset(",=:")
-"""Signs that a rule for splits cannot have in the name of a list."""
+"""Signs that the key of a list cannot have in a rule for splits."""
 _Lists = tuple[Mapping[str, str], NDArray[np.int64]]
-"""A list of images for each split, and the images that they name."""
+"""Split → its list, and the images that these lists name."""
 
 
 def splits(view: View) -> Sequence[Reading]:
-    """Return the readings of lists that name nearly all images of their splits."""
+    """Return the readings of lists or tables of boxes that state splits.
+
+    If folders are splits, only a class that is named like a split is looked for.
+    """
     if not view.is_open("split") or view.members.are_stacks.any():
         return []
     if {*view.index.splits.counts()} - {"train"}:
@@ -97,7 +100,7 @@ def splits(view: View) -> Sequence[Reading]:
 
 
 def _by_boxes(view: View) -> list[Reading]:
-    """Return the reading of splits in names of tables of boxes, if no image is in two splits."""
+    """Return the reading of splits in names of tables of boxes, if no image is in two."""
     rule = view.recipe.rules.boxes.table
     table = view.documents.table(rule.files) if rule.files else None
     if table is None or rule.id_column not in table.header:
@@ -127,7 +130,7 @@ def _targeted(view: View) -> tuple[KeyIndex, dict[str, tuple[str, ...]]]:
 
 
 def _class_or_split(view: View) -> Sequence[Reading]:
-    """Return two readings of `test` among class folders with the same file names: class, split."""
+    """Return the readings of `test` among class folders of equal file names: class or split."""
     counts = view.folders
     named = [*split_folders(counts).items()]
     if len(named) != 1 or named[0][0] not in counts or not view.is_open("labels"):
@@ -176,9 +179,8 @@ def _lists(view: View) -> list[dict[str, str]]:
         group = groups.setdefault(place, {})
         if not {"train", "validation"} <= group.keys():  # otherwise it is the sum of two lists
             group["train"] = "" if {"train", "validation"} & group.keys() else key
-    several = [
-        {s: one[s] for s in _ORDER if s in one} for one in groups.values() if all(one.values())
-    ]
+    whole = [one for one in groups.values() if all(one.values())]
+    several = [{split: one[split] for split in _ORDER if split in one} for one in whole]
 
     def order(one: Mapping[str, str]) -> tuple[Any, ...]:
         names = " ".join(one.values())
@@ -188,7 +190,7 @@ def _lists(view: View) -> list[dict[str, str]]:
 
 
 def _of_pairs(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
-    """Yield the splits of the last group and another of equal number, as `rgb_1` and `ir_1`."""
+    """Yield the splits of the last group and one with the same number: `rgb_1` and `ir_1`."""
     numbers = [[_NUMBER.findall(one.get(s, "")) for s in found[-1][0]] for one, _ in found]
     for others, own in zip(found[:-1], numbers, strict=False):
         if own == numbers[-1]:
@@ -196,7 +198,7 @@ def _of_pairs(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
 
 
 def _together(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
-    """Yield the splits of several groups of lists that name different images, such as domains."""
+    """Yield the splits of several groups, such as domains, if their lists name different images."""
     images = np.concatenate([own for _, own in found])
     if len(np.unique(images)) == len(images) >= _NEARLY_ALL * total:
         rules = [_rule(lists).removeprefix("list:") for lists, _ in found]
@@ -207,7 +209,7 @@ def _together(found: Sequence[_Lists], total: int) -> Iterator[Reading]:
 def _rows_of(
     view: View, index: KeyIndex, lists: Mapping[str, str]
 ) -> tuple[dict[str, NDArray[np.int64]], int]:
-    """Return the images of each list and the number of ids; {} if half of a list match no image."""
+    """Return split → images of its list, and the number of ids; {} if most ids of one are lost."""
     found, num_ids = dict[str, NDArray[np.int64]](), 0
     for split, file in lists.items():
         try:
@@ -230,9 +232,8 @@ def _in_several(rows: Iterable[NDArray[np.int64]]) -> list[int]:
 
 
 def _rule(lists: Mapping[str, str]) -> str:
-    return printable(
-        "list:" + ",".join(f"{split}={lists[split]}" for split in _ORDER if split in lists)
-    )
+    pairs = ",".join(f"{split}={lists[split]}" for split in _ORDER if split in lists)
+    return printable(f"list:{pairs}")
 
 
 def splits_by_tables(view: View) -> Sequence[Reading]:
@@ -257,7 +258,7 @@ def splits_by_tables(view: View) -> Sequence[Reading]:
 
 
 def text_tables(view: View, *, of_splits: bool = False) -> Iterator[Table]:
-    """Yield the first texts that are tables, with a word of splits in their names or without."""
+    """Yield tables among the first texts with or without a word of splits in their names."""
     texts = [one for one in view.documents.members(".txt") if one.extent.num_bytes <= _MOST_BYTES]
     fit = [x for x in texts if bool(PARTITION.search(x.key.rpartition("/")[2])) is of_splits]
     for one in fit[:_MOST_TABLES]:
@@ -266,9 +267,9 @@ def text_tables(view: View, *, of_splits: bool = False) -> Iterator[Table]:
 
 
 def partition(view: View, table: Table, ids: str) -> Options:
-    """Return the options of a column of 0, 1 and 2 for images of a table; {} without one.
+    """Return the options for a column of splits as 0, 1 and 2 with the ids of a table; {} without.
 
-    It is called partition, or is the only one of a text with that name: `list_eval_partition.txt`.
+    Its title is "partition", or the name of its text has the word: `list_eval_partition.txt`.
     """
     for other in (*view.documents.tables, *text_tables(view, of_splits=True)):
         is_bare = other.header == ("1", "2") and "partition" in stem(other.name).lower()
@@ -284,10 +285,10 @@ def partition(view: View, table: Table, ids: str) -> Options:
 
 
 def numbered_splits(view: View, own: Sequence[Table] = ()) -> Iterator[tuple[Options, str]]:
-    """Yield options for a text with 1 for training and 0 for test, by the number of each image.
+    """Yield options, and why, for a text with 1 for training or 0 for test by number of image.
 
-    One of `own`, or of all texts, has number and name of each image. The options are asked for:
-    only the name of the text says what 1 means, as `train_test_split.txt`.
+    A table of `own`, or of all texts, has number and name of each image. The user must confirm:
+    only the name of the text says what 1 means, such as `train_test_split.txt`.
     """
     for other in text_tables(view, of_splits=True):
         words, cells = words_of_split(stem(other.name))[0], other.cells(len(other.header) - 1)
@@ -303,7 +304,7 @@ def numbered_splits(view: View, own: Sequence[Table] = ()) -> Iterator[tuple[Opt
 
 
 def _partly_stated(view: View, table: Table) -> Iterator[Reading]:
-    """Yield the reading of a column of splits in which a few other cells mean train."""
+    """Yield the reading of a column of splits with one or two other cells, which mean train."""
     for place, title in enumerate(table.header) if table.rows else ():
         split_of = {cell: given_split([cell]) for cell in table.cells(place).coded().values}
         others = [cell for cell, split in split_of.items() if split is None]

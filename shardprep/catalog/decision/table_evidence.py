@@ -40,12 +40,7 @@ from shardprep.catalog.names import (
 from shardprep.catalog.objects.detect import text_files, usual
 from shardprep.catalog.objects.formats.annotated_source import Sign
 from shardprep.catalog.stacks import sample_keys, stack_patterns
-from shardprep.catalog.tables.key_index import (
-    SUBMISSION,
-    AmbiguousIdError,
-    KeyIndex,
-    paths_of,
-)
+from shardprep.catalog.tables.key_index import SUBMISSION, AmbiguousIdError, KeyIndex, paths_of
 from shardprep.catalog.tables.row_matching import (
     TableMatch,
     joined,
@@ -85,7 +80,7 @@ CUTS = re.compile(r"[\W_]+")
 
 
 def by_tables(view: View) -> Sequence[Reading]:
-    """Return the readings of labels in tables, if `auto` would find none of them, or others."""
+    """Return the readings of labels in tables; [] if `auto` finds the same."""
     if not (view.is_open(*_OPTIONS) and view.has_documents) or view.members.are_stacks.any():
         return []
     if readings := _of_tables(view, view.tables) or _of_channels(view):
@@ -112,7 +107,7 @@ def by_tables(view: View) -> Sequence[Reading]:
 
 
 def _of_channels(view: View) -> list[Reading]:
-    """Return the readings of a table of ids with an image for each channel: `1_red`, `1_green`."""
+    """Return the readings of a table with ids of several channels: 1 for `1_red`, `1_green`."""
     keys, tables = list(view.index.keys[:_MOST_KEYS]), view.documents.tables
     own = [one for one in tables if not SUBMISSION.search(one.name)]
     own = own if view.automatic.match is None else []
@@ -134,7 +129,7 @@ def _of_channels(view: View) -> list[Reading]:
 
 
 def labels_of_few(view: View) -> Sequence[Reading]:
-    """Return the question about tables with labels of fewer than half of the images."""
+    """Return the readings of tables that label some images, if nothing else labels any."""
     if not view.is_open(*_OPTIONS) or view.members.are_stacks.any():
         return []
     found: list[LabelColumns] = []
@@ -166,8 +161,7 @@ def _of_joined(view: View, tables: Sequence[Table]) -> Iterator[Reading]:
                 if one.strength >= LIKELY and len(one.titles) == 1 and is_whole:
                     split, why = next(numbered_splits(view, [own]), ({}, one.why))
                     join = {"join": (other.name, *split.get("join", ())[1:])}
-                    options = {**one.options[0], **split, **join}
-                    yield Reading(options, why, is_certain=not split)
+                    yield Reading({**one.options[0], **split, **join}, why, is_certain=not split)
 
 
 def unlabelled_tests(view: View) -> Sequence[Reading]:
@@ -211,12 +205,12 @@ def _other_tables(view: View) -> list[Table]:
 
 def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
     tables = [one for one in tables if not SUBMISSION.search(one.name)]
-    first = {cell: one for one in tables for cell in one.header}
-    if view.is_open("header") and (known := _that_name_images(view, [*first])):
-        own = view.read_as(Reading({"header": False}, ""))
-        why = f"the first line of {first[known[0]].name} names an image"
-        readings, rule = by_tables(own) or [Reading({}, why)], {"labels": view.automatic.rule}
+    first = {cell: one for one in tables for cell in one.header} if view.is_open("header") else {}
+    if first and (known := [*itertools.compress(first, view.index.are_found(Texts.of(first)))]):
         bare = {"header": False}
+        why = f"the first line of {first[known[0]].name} names an image"
+        readings = by_tables(view.read_as(Reading(bare, ""))) or [Reading({}, why)]
+        rule = {"labels": view.automatic.rule}
         return [
             one if one.options == rule else Reading({**bare, **one.options}, one.why)
             for one in readings
@@ -233,8 +227,7 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
             continue
         except SourceError:
             continue
-        named = int((match.row_of[considered] >= 0).sum())
-        if named > _NAMED * len(considered):
+        if (match.row_of[considered] >= 0).sum() > _NAMED * len(considered):
             found += found_columns(match, view.index, view.documents.tables)
     if not any(one.strength >= LIKELY for one in found):
         return []
@@ -251,21 +244,15 @@ def _of_tables(view: View, tables: Sequence[Table]) -> Sequence[Reading]:
     return [*(Reading({sign.key: sign.option}, sign.how) for sign in signs), *readings]
 
 
-def _that_name_images(view: View, cells: Sequence[str]) -> list[str]:
-    are_found = view.index.are_found(Texts.of(cells))
-    return [one for one, is_found in zip(cells, are_found, strict=True) if is_found]
-
-
 def _signs(view: View, automatic: Labelling) -> list[Sign]:
-    """Return boxes and points of tables; other annotations count only if nothing labels images."""
+    """Return the boxes that tables state; all annotations if nothing labels images."""
     if automatic.rule == "none":
         return usual(view.signs)
-    of_tables = ("csv:", "column:")
-    return [s for s in view.signs if s.key == "boxes" and s.option.startswith(of_tables)]
+    return [s for s in view.signs if s.key == "boxes" and s.option.startswith(("csv:", "column:"))]
 
 
 def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -> list[Reading]:
-    """Return the readings of the strongest columns and of rival folders; [] if `auto` is enough."""
+    """Return the readings of the strongest columns and of rival folders; [] if `auto` is right."""
     best = max(one.strength for one in found)
     rule = automatic.rule
     folders = label_keys(view.index, LabelRule("folder"), ())
@@ -302,19 +289,16 @@ def _compared(view: View, found: Sequence[LabelColumns], automatic: Labelling) -
         readings = [*readings[: _MOST_SHOWN - 1], Reading({"labels": rule}, several)]
     if is_open and len(readings) > 1:
         readings += [Reading(_with_splits(view, x, x.options[0]), x.why) for x in others]
-    number = _num_empty(first[0])
-    is_text = bool(readings) and str(readings[0].options.get("target")).startswith(
-        "text"
-    )  # it may be empty
-    number_of_rows = (first[0].match.row_of >= 0).sum()
-    if len(readings) == 1 and not is_text and number > (1 - ENOUGH) * number_of_rows:
+    number, num_rows = _num_empty(first[0]), (first[0].match.row_of >= 0).sum()
+    is_text = any(str(one.options.get("target")).startswith("text") for one in readings[:1])
+    if len(readings) == 1 and not is_text and number > (1 - ENOUGH) * num_rows:  # texts may be ""
         why = f"all images, also {number:,} with an empty cell"
         readings.append(Reading({"labels": "none"}, why))
     return readings[:_MOST_SHOWN]
 
 
 def class_folders(folders: Labelling) -> dict[str, int]:
-    """Return folder that may be a class → number of images; {} if they hold too few images."""
+    """Return folder that may be a class → number of images; {} if they are not like classes."""
     counts = {str(name): count for name, count in folders.names.counts().items()}
     counts = {name: count for name, count in counts.items() if not is_no_class(name)}
     number = sum(counts.values())
@@ -332,7 +316,6 @@ def _has_words(one: LabelColumns) -> bool:
 
 
 def _is_word(view: View, one: LabelColumns) -> bool:
-    """Return whether a column of texts or classes has the words that wide images show."""
     targets = [options.get("target") for options in one.options]
     return targets == ["text", None] and are_wide(view)
 
@@ -351,7 +334,7 @@ def _num_empty(one: LabelColumns) -> int:
 
 
 def _are_same(one: LabelColumns, automatic: Labelling) -> bool:
-    """Return whether each cell of a column belongs to one folder, and each folder to one cell."""
+    """Return whether the cells of a column and the labels divide the images in the same way."""
     return len(one.titles) == 1 and _num_pairs(*_codes(one, automatic)[:2]) > 1
 
 
@@ -402,10 +385,8 @@ def _renamed(one: LabelColumns, folders: Labelling) -> str:
     """Return some folders and the classes of a column that only renames them, or ""."""
     if not _are_same(one, folders):
         return ""
-    pairs = {*zip(folders.names, one.match.cells(one.titles[0]), strict=True)}
-    return some_of(
-        [f"{name} is {cell}" for name, cell in sorted(filter(all, pairs)) if name != cell]
-    )
+    pairs = filter(all, {*zip(folders.names, one.match.cells(one.titles[0]), strict=True)})
+    return some_of([f"{name} is {cell}" for name, cell in sorted(pairs) if name != cell])
 
 
 def _with_splits(view: View, one: LabelColumns, options: Options) -> Options:
@@ -453,7 +434,7 @@ def _with_solution(view: View, one: LabelColumns, reading: Reading) -> Iterator[
 
 
 def _of_other_splits(view: View, match: TableMatch) -> Iterator[str]:
-    """Yield the names of tables of other splits whose images the matched table does not name."""
+    """Yield the names of tables of splits whose images the matched table does not name."""
     own = {match.table.name, *dict(match.table.parts)}
     for other in view.documents.tables:
         is_odd = "," in other.name or other.name in own or SUBMISSION.search(other.name)
@@ -470,7 +451,7 @@ def _is_disjoint(ids: Texts, match: TableMatch) -> bool:
 
 
 def apart(view: View, found: Sequence[int]) -> list[Reading]:
-    """Return a reading for each of several images of one id, by their suffixes or top folders."""
+    """Return a reading for each of several images of an id, by suffixes or folders; or []."""
     keys = [view.index.keys[at] for at in found[:_MOST_COPIES]]
     paths = [key.split("/")[:-1] for key in keys]
     splits, masks = {given_split(path) for path in paths}, find_masks(view.index.keys).num_masks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,19 +89,18 @@ class _Pair(NamedTuple):
 
 
 def target_images(view: View) -> Sequence[Reading]:
-    """Return the reading with target images, or several if it is unclear which are the targets."""
+    """Return the readings with target images; several if it is unclear which are the targets."""
     options = ("labels", "target_image", "masks", "boxes", "points", "stack", "images")
     if not view.is_open(*options):
         return []
-    folders = view.members.keys.folders.firsts()
-    for kinds in _sets_of_kinds(view.members, folders):
+    for kinds in _sets_of_kinds(view.members):
         if readings := _readings(view, kinds):
             return [*readings, *_labelled(view, kinds)]
     return _by_suffix(view.members)
 
 
 def _labelled(view: View, kinds: Sequence[_Kind]) -> Iterator[Reading]:
-    """Yield a reading without one of two kinds of pictures, if a table labels the other kind."""
+    """Yield a reading without each of two kinds of pictures if a table labels the other kind."""
     for kind in kinds if len(kinds) == _A_PAIR and all(one.folders for one in kinds) else ():
         why = "labels of a table, without target images"
         alone = Reading({"exclude": (f"{kind.glob}/*",)}, why)
@@ -115,9 +114,10 @@ def _labelled(view: View, kinds: Sequence[_Kind]) -> Iterator[Reading]:
             yield alone
 
 
-def _sets_of_kinds(members: Members, places: Mapping[int, str]) -> Iterator[list[_Kind]]:
+def _sets_of_kinds(members: Members) -> Iterator[list[_Kind]]:
     """Yield possible kinds of pictures: by folders at each depth, then by affixes of names."""
     folders = members.keys.folders
+    places = folders.firsts()
     paths = [*places.values()][:_MOST_FOLDERS]
     parts = [path.split("/") for path in paths]
     codes = folders.codes[[*places][:_MOST_FOLDERS]]
@@ -132,8 +132,8 @@ def _sets_of_kinds(members: Members, places: Mapping[int, str]) -> Iterator[list
         if not 2 <= len(numbers) <= _MOST_KINDS or division in seen:
             continue
         is_pair = len(numbers) == _A_PAIR and all(depth in (len(one) - 1, -1) for one in parts)
-        if not (is_pair or _are_kinds(numbers)):
-            continue
+        if not (is_pair or any(_sides(numbers)) or _are_named(numbers)):
+            continue  # A, B and C may be kinds of pictures, cat and dog may not
         seen.add(division)
         kinds = []
         for one, number in numbers.items():
@@ -236,11 +236,6 @@ def _are_sensors(kinds: Iterable[Sequence[str]]) -> bool:
     return all(_SENSORS.fullmatch(word) for words in kinds for word in words)
 
 
-def _are_kinds(kinds: Collection[Sequence[str]]) -> bool:
-    """Return whether words may name kinds of pictures: A, B and C may, cat and dog may not."""
-    return any(_sides(kinds)) or _are_named(kinds)
-
-
 def _are_named(kinds: Iterable[Sequence[str]]) -> bool:
     are_letters = all(len(word) == 1 for words in kinds for word in words)
     return are_letters or _are_sensors(kinds)
@@ -278,7 +273,8 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
             others = [one.kind for one in pairs if one.kind.folders]
             by_class = [_by_class(others)] if _has_classes(view, target) else []
             has_cuts = any(one.is_picture for one in pairs if one not in inputs)
-            if by_class and has_cuts and all(_are_grey(one.kind) for one in inputs):
+            are_grey = all(any(map(_GREY.fullmatch, one.kind.words)) for one in inputs)
+            if by_class and has_cuts and are_grey:
                 return by_class  # two variants of classes: grey, and cut out
             found += by_class
             if all(one.likeness.has_hues and not one.likeness.is_same for one in inputs):
@@ -295,32 +291,28 @@ def _readings(view: View, kinds: Sequence[_Kind]) -> list[Reading]:
 def _unpaired(view: View, target: _Kind, kind: _Kind, *, is_clear: bool) -> list[Reading]:
     """Return the readings if no pattern finds the targets, as when several targets have one input.
 
-    Then the inputs become the targets, unless `is_clear` says which pictures are the targets.
+    Unless `is_clear`, the inputs become the targets if a pattern pairs them. Otherwise the targets
+    are left out.
     """
     pair = None if is_clear else _pair(view, kind, target)
     reading = _reading(view, kind, [pair], []) if pair and pair.is_picture else None
     out, why = (f"{target.glob}/*",), f"{target.glob} has the scenes and names of the others"
     readings = [reading] if reading else [*_among_others(view, Reading({"exclude": out}, why))]
     if not readings:
-        alone = {"exclude": out, "labels": "none"}
-        readings = [Reading(alone, f"{why}; no pattern pairs them")]
+        readings = [Reading({"exclude": out, "labels": "none"}, f"{why}; no pattern pairs them")]
     return [*readings, Reading({"labels": "folder"}, "the folders are classes")]
 
 
 def _among_others(view: View, apart: Reading) -> Iterator[Reading]:
-    """Yield the readings with target images of what is left without some pictures."""
+    """Yield the readings with target images among the pictures that `apart` leaves."""
     for one in target_images(view.read_as(apart)):
         if "target_image" in one.options:
             out = (*apart.options["exclude"], *one.options.get("exclude", ()))
             yield Reading({**one.options, "exclude": out}, f"{apart.why}; {one.why}")
 
 
-def _are_grey(kind: _Kind) -> bool:
-    return any(map(_GREY.fullmatch, kind.words))
-
-
 def _has_classes(view: View, target: _Kind) -> bool:
-    """Return whether the folders of the pictures may be classes: words without a number."""
+    """Return whether the folders of target images may be classes: words without a number."""
     keys = view.members.keys.take(target.rows)
     last = {path.rpartition("/")[2] for path in keys.folders.firsts().values()}
     return len({_words(one) for one in last.difference(target.folders)} - {()}) > 1 and not any(
@@ -335,16 +327,16 @@ def _by_class(others: Sequence[_Kind]) -> Reading:
 
 
 def _may_be_kinds(view: View, kinds: Sequence[_Kind]) -> bool:
-    if _has_documents(view):
+    if len(view.documents.members(".xml", ".txt", ".json")) >= _FEWEST:  # perhaps annotations
         return False
     are_affixes = not any(kind.folders for kind in kinds)
     return are_affixes or _are_named([kind.words for kind in kinds]) or _are_same(view, *kinds)
 
 
 def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
-    """Return whether a few pictures of one kind show the scene of the picture with their name.
+    """Return whether a few pictures show the scene of a picture of the other kind with their name.
 
-    The names of one kind may be longer. It costs less than `either_way`.
+    The name of the other may be longer. It costs less than `either_way`.
     """
     members = view.members
     for rows, others in ((one.rows, other.rows), (other.rows, one.rows)):
@@ -362,11 +354,6 @@ def _are_same(view: View, one: _Kind, other: _Kind) -> bool:
     return False
 
 
-def _has_documents(view: View) -> bool:
-    """Return whether documents next to the images may be their annotations."""
-    return len(view.documents.members(".xml", ".txt", ".json")) >= _FEWEST
-
-
 def _pair(view: View, target: _Kind, kind: _Kind) -> _Pair | None:
     members = view.members
     relation = either_way(members, target.rows, kind.rows)
@@ -379,7 +366,7 @@ def _pair(view: View, target: _Kind, kind: _Kind) -> _Pair | None:
 def _reading(
     view: View, target: _Kind, inputs: Sequence[_Pair], out: Sequence[_Kind]
 ) -> Reading | None:
-    """Return the reading with this target; None if no pattern pairs its files with the inputs."""
+    """Return the reading with these targets; None if no pattern pairs them with the inputs."""
     exclude = tuple(f"{kind.glob}/*" for kind in out)
     for pattern in _patterns(view.members, target, inputs):
         if proof := _proof(view, pattern, target, out, inputs):
@@ -439,7 +426,10 @@ def _fields(inputs: Sequence[_Pair]) -> Iterator[str]:
 def _proof(
     view: View, pattern: str, target: _Kind, out: Sequence[_Kind], inputs: Sequence[_Pair]
 ) -> tuple[str, MaskFiles | None] | None:
-    """Return the evidence in words, and all pairs, if a pattern pairs nearly all files; or None."""
+    """Return the evidence in words, and the pairs, if a pattern pairs nearly all files; or None.
+
+    The pairs are None if some pictures are left out.
+    """
     members = view.members
     is_out = np.zeros(len(members), bool)
     for kind in out:

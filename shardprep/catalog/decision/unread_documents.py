@@ -1,7 +1,6 @@
 """Find documents that name the images, or pair with them, and that no option reads.
 
-Without labels, boxes or masks, the user probably wants such documents. Nothing is built before the
-user states that the images alone are wanted.
+Without labels, boxes or masks, the user must state that the images alone are wanted.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _MOST_DOCUMENTS, _MOST_KEYS, _MOST_LINES, _MOST_PROPOSED, _MOST_SPLITS = 8, 20_0
 def unread_documents(view: View) -> Sequence[Reading]:
     """Return a note or a question about documents that no option reads.
 
-    Spreadsheets are never read. They are a question if nothing else labels the images.
+    Spreadsheets are never read; they are a question if nothing labels the images.
     """
     readings = [*_of_documents(view)]
     members = view.documents.members(*_SPREADSHEETS)
@@ -76,14 +75,13 @@ def unread_documents(view: View) -> Sequence[Reading]:
 def _of_documents(view: View) -> Sequence[Reading]:
     """Return the question whether the images alone are wanted, if unread documents name them.
 
-    With folders of classes, only documents that say more, and lists of splits, are a question;
-    others are a note.
+    With folders of classes, documents that say no more are only a note.
     """
     is_target = "target_image" in view.decided and view.is_open(*_BESIDE_TARGETS)
     if not (is_target or view.is_open(*_OPTIONS)) or view.members.are_stacks.any():
         return []
-    options = view.recipe
-    used = f"{options.split} {options.exclude_list} {options.class_map} {options.group}"
+    recipe = view.recipe
+    used = f"{recipe.split} {recipe.exclude_list} {recipe.class_map} {recipe.group}"
     documents = [
         one
         for one in view.documents.members(*_SUFFIXES)
@@ -91,9 +89,8 @@ def _of_documents(view: View) -> Sequence[Reading]:
     ]
     if is_target:
         documents = [one for one in _of_images(view, documents) if not _are_pairs(view, one)]
-        return [
-            Reading({"labels": "none"}, _unread(one), is_certain=False) for one in documents[:1]
-        ]
+        whys = map(_unread, documents[:1])
+        return [Reading({"labels": "none"}, why, is_certain=False) for why in whys]
     automatic = view.automatic
     lists = next(_of_splits(view, documents), None)
     if lists is not None and automatic.rule != "none":
@@ -134,7 +131,7 @@ def _compared(view: View, document: Member, automatic: Labelling) -> list[Readin
 
 
 def _has_more(index: KeyIndex, document: Member) -> bool:
-    """Return whether a document is about one image, or has boxes or classes that folders lack."""
+    """Return whether a document is nested, is of one image, or has boxes or other classes."""
     is_nested = document.key.lower().endswith(_NESTED)
     if is_nested or index.find(stem(document.key)) or _has_boxes(document):
         return True
@@ -152,7 +149,7 @@ def _has_boxes(document: Member) -> bool:
 
 
 def _are_others(folders: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether values are classes that are finer than the folders, or that join some."""
+    """Return whether values divide the folders into finer classes, or join some."""
     own = {value: {*several} for value, several in folders.items()}
     every = set[str]().union(*own.values())
     is_repeated = sum(map(len, folders.values())) >= 2 * len(folders)
@@ -163,7 +160,7 @@ def _are_others(folders: Mapping[str, Sequence[str]]) -> bool:
 
 
 def _are_above(folders: Mapping[str, Collection[str]]) -> bool:
-    """Return whether each value belongs to one upper folder, such as a split or a domain."""
+    """Return whether each value means one upper folder, such as a split or a domain."""
     pairs = [(value, path.split("/")[:-1]) for value, paths in folders.items() for path in paths]
     for level in range(min(len(parts) for _, parts in pairs)):
         named = {(value, parts[level]) for value, parts in pairs}
@@ -245,9 +242,8 @@ def _has_names(keys: Texts, document: Member) -> bool:
     names = {one for one in names if len(one) > _SHORT or not one.isdigit()}
     if document.extent.num_bytes > HEAD:
         some = dict.fromkeys([*keys[:_MOST_KEYS], *keys[:: len(keys) // _MOST_KEYS + 1]])
-        known = (
-            key for key in map(str.casefold, some) if {key.rpartition("/")[2], stem(key)} & names
-        )
+        lowered = map(str.casefold, some)
+        known = (key for key in lowered if {key.rpartition("/")[2], stem(key)} & names)
         return len([*itertools.islice(known, _MOST_DOCUMENTS)]) == _MOST_DOCUMENTS
     near, folders = document.key, [f"{path}/" for path in keys.folders.values]
     while near and not any(path.startswith(near) for path in folders):
@@ -259,7 +255,7 @@ def _has_names(keys: Texts, document: Member) -> bool:
 
 
 def _of_splits(view: View, documents: Sequence[Member]) -> Iterator[Member]:
-    """Yield documents that by their names are lists of splits, with a line for each image."""
+    """Yield documents that are named like lists of splits, with a line for each image."""
     if not view.is_open("split") or {*folder_splits(view.members.keys).counts()} - {"train"}:
         return
     named = [(one, *words_of_split(stem(one.key))) for one in documents]

@@ -60,7 +60,7 @@ class Reading:
 
     @property
     def flags(self) -> str:
-        """The options, as a user types them: `--masks '{stem}_mask.png' --exclude 'preview/*'`."""
+        """The options as a user types them: `--masks '{stem}_mask.png' --exclude 'preview/*'`."""
         words = []
         for key, value in self.options.items():
             flag = f"--{key.replace('_', '-')}"
@@ -75,7 +75,7 @@ class Reading:
 
 
 def head_of(document: Member, most: int = HEAD) -> str:
-    """Return the start of a text, of `most` bytes, or "" if it cannot be read."""
+    """Return the start of a text, at most `most` bytes; "" if it cannot be read."""
     with contextlib.suppress(MemberError, OSError):
         return decoded(document.extent.read_head(most))
     return ""
@@ -157,7 +157,7 @@ class View:
 
     @property
     def signs(self) -> list[Sign]:
-        """The objects that documents and tables state for at least half of the images."""
+        """The objects that documents and tables state clearly (see `Sign.is_unclear`)."""
         return [one for one in self.all_signs if not one.is_unclear]
 
     def is_open(self, *options: str) -> bool:
@@ -165,12 +165,11 @@ class View:
         return all(getattr(self.recipe, one) == BUILD_DEFAULTS[one] for one in options)
 
     def read_as(self, reading: Reading) -> View:
-        """Return the view with the options of a reading; globs are added to those given."""
+        """Return the view with the options of a reading; globs are added to those of the recipe."""
         options = dict(reading.options)
         for key in ("exclude", "include"):
             if key in options:
-                several = (*getattr(self.recipe, key), *options[key])
-                options[key] = tuple(dict.fromkeys(several))
+                options[key] = tuple(dict.fromkeys((*getattr(self.recipe, key), *options[key])))
         decided = f"{reading.flags} is decided: {reading.why}" if options else reading.why
         notes = (*self.notes, decided)
         own = self.of(self.recipe.with_rules(**options))
@@ -201,5 +200,4 @@ class View:
 
 
 Stage = Callable[[View], Sequence[Reading]]
-"""Returns the readings of one part of the decision: none if nothing is open, one to use it, several
-to ask the user."""
+"""Returns the readings of a part of the decision: one is used, several are a question."""
