@@ -189,9 +189,8 @@ def decode_jpeg(
 ) -> Pixels:
     """Return the pixels of a JPEG, its `height` and `width` divided by `scale` and rounded up.
 
-    The result has 3 channels, or 1 if `is_grey`. libjpeg-turbo is used with Pillow's settings, so
-    the pixels are equal (tested), in less time. Raises ValueError for damaged data: every bit is
-    read at any scale, so all scales find the same errors.
+    The result has 3 channels, or 1 if `is_grey`. The pixels equal Pillow's. Raises ValueError for
+    damaged data; all scales find the same errors, because every bit is read.
     """
     return simplejpeg.decode_jpeg(  # type: ignore[no-any-return]
         data,
@@ -432,4 +431,3 @@ _FORMATS = (
     (rb"qoif", lambda data: len(data) < 14),
     (rb"\s*#define|/\* XPM", lambda data: b"}" not in data),
 )
-"""Pattern of the first bytes of each format, and its test for truncated files."""

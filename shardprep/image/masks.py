@@ -26,7 +26,6 @@ MAX_PIXELS = 1 << 25
 _DECODERS = ("PNG", "GIF", "JPEG", "TIFF", "BMP", "WEBP", "PPM", "TGA", "PCX")
 _STRETCHED = re.compile(r"L;([24])")
 """Raw modes of 2 and 4 bits, whose values Pillow spreads over 0 to 255."""
-_HALF = 128
 _NAMED = 3
 
 
@@ -218,7 +217,7 @@ def _binary(mask: MaskFile) -> NDArray[np.uint8]:
     highest = int(pixels.max())
     if highest <= 1 and not mask.is_lossy:
         return pixels.astype(np.uint8)
-    half = _HALF if highest <= 255 else _HALF << 8
+    half = 128 if highest <= 255 else 128 << 8
     if highest < half and not mask.is_lossy:
         raise MaskError(f"has values up to {highest}, but other masks of the source have two")
     return (pixels >= half).view(np.uint8)
@@ -273,7 +272,6 @@ def _named(value: int, *, is_colour: bool) -> str:
 
 
 _MAX_IDS = 10_000
-"""Maximum number of objects in one mask of numbered objects."""
 
 
 @dataclass(slots=True)

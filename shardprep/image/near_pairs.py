@@ -106,10 +106,7 @@ def _equations(terms: Floats, products: Floats, seen: Floats, inside: Floats) ->
 
 
 def _solved(rows: Floats) -> Floats:
-    """Return the solutions of linear equations, float64[n, size, size + 1], by elimination.
-
-    LAPACK rounds differently on other machines.
-    """
+    """Solve linear equations, float64[n, size, size + 1]. LAPACK differs between machines."""
     for i in range(rows.shape[1]):
         pivots = rows[:, i, i]
         rows[:, i] /= np.where(np.abs(pivots) < 1e-6, 1e-6, pivots)[:, None]
@@ -394,7 +391,7 @@ def _equal(images: Ints, firsts: Ints) -> Pairs:
 
 
 def _compared(images: Thumbnails, some: Any, start: int) -> Pairs:
-    """Return the pairs among `_AT_ONCE` candidates."""
+    """Align `_AT_ONCE` candidates from index `start`, and return the pairs among them."""
     some = some[start : start + _AT_ONCE]
     inner, outer = images[some["inner"]], images[some["outer"]]
     for turn in range(1, 8):

@@ -139,9 +139,9 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
     if _refused(original, spec) is not None:  # the long path returns the rejection
         return None
     if not isinstance(image, OrdinaryJpeg):
-        pixels = image.pixels(spec.background)
-        is_kept = spec.format == "keep" and _is_fitted(size, spec) and image.is_plain
-        scale = 1
+        pixels, scale = image.pixels(spec.background), 1
+        is_plain_png = isinstance(image, OrdinaryPng) and image.is_plain
+        is_kept = spec.format == "keep" and _is_fitted(size, spec) and is_plain_png
     else:
         is_kept = _is_kept_ordinary(image, spec)
         scale = _PROOF_SCALE if is_kept else _dct_scale(size, spec)
